@@ -1,0 +1,101 @@
+# What there is to do: make help
+
+PREFIX ?= /usr
+SYSCONFDIR ?= /etc
+BUILD ?= build
+CARGO ?= cargo
+CARGO_BUILD_FLAGS ?=
+INSTALL ?= install
+
+TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+LIBRARY := libnetacc-preload.so
+PROGRAMS := netacc_run netacc_ss
+BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
+
+# Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64.
+MULTIARCH := $(shell $(CC) -print-multiarch 2>/dev/null || $(CC) -dumpmachine 2>/dev/null)
+LIBDIR ?= $(firstword $(if $(MULTIARCH),$(wildcard $(PREFIX)/lib/$(MULTIARCH))) \
+	$(wildcard $(PREFIX)/lib64) $(PREFIX)/lib)
+
+BINDIR := $(DESTDIR)$(PREFIX)/bin
+CONFIG := $(DESTDIR)$(SYSCONFDIR)/netacc.conf
+MANDIR := $(DESTDIR)$(PREFIX)/share/man
+PAGES := $(wildcard man/*.[1-8])
+# ldconfig concerns this machine, not a folder to be packaged.
+LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
+
+.PHONY: all install uninstall test demo bench lint fmt clean help need-cargo
+.DEFAULT_GOAL := all
+
+# By rename, so that a running program keeps the library it has mapped.
+all: need-cargo
+	$(CARGO) build --release --workspace $(CARGO_BUILD_FLAGS)
+	@mkdir -p "$(BUILD)"
+	@set -e; for file in libnetacc_preload.so:$(LIBRARY) $(foreach p,$(PROGRAMS),$(p):$(p)); do \
+		from="$(TARGET_DIR)/release/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \
+		cp -p "$$from" "$$to.new.$$$$"; mv -f "$$to.new.$$$$" "$$to"; \
+	done
+	@echo "built: $(BUILT)"
+
+# Does not build what is there already, so that root needs no compiler.
+install:
+	@for file in $(BUILT); do test -e "$$file" || exec $(MAKE) all; done
+	$(INSTALL) -d "$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(dir $(CONFIG))"
+	$(INSTALL) -m 755 $(addprefix $(BUILD)/,$(PROGRAMS)) "$(BINDIR)"
+	$(INSTALL) -m 644 "$(BUILD)/$(LIBRARY)" "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new"
+	@mv -f "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new" "$(DESTDIR)$(LIBDIR)/$(LIBRARY)"
+	@if test -e "$(CONFIG)"; then echo "kept: $(CONFIG)"; \
+	else $(INSTALL) -m 644 dist/netacc.conf "$(CONFIG)"; fi
+	@set -e; for page in $(PAGES); do \
+		$(INSTALL) -D -m 644 "$$page" "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
+	@$(LDCONFIG)
+	@echo "installed: $(addprefix $(BINDIR)/,$(PROGRAMS)) $(DESTDIR)$(LIBDIR)/$(LIBRARY) $(CONFIG)"
+
+# A configuration that somebody has changed stays.
+uninstall:
+	rm -f $(foreach p,$(PROGRAMS),"$(BINDIR)/$(p)") "$(DESTDIR)$(LIBDIR)/$(LIBRARY)"
+	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
+	@if cmp -s dist/netacc.conf "$(CONFIG)"; then rm -f "$(CONFIG)"; \
+	elif test -e "$(CONFIG)"; then echo "kept, because it was changed: $(CONFIG)"; fi
+	@$(LDCONFIG)
+
+test:
+	scripts/deps test
+	tests/run
+
+demo:
+	scripts/deps demo
+	@$(MAKE) --no-print-directory all
+	scripts/demo $(ARGS)
+
+bench:
+	scripts/deps bench
+	@$(MAKE) --no-print-directory all
+	scripts/bench $(ARGS)
+
+lint: need-cargo
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+fmt: need-cargo
+	$(CARGO) fmt --all
+
+clean: need-cargo
+	$(CARGO) clean
+	rm -rf "$(BUILD)"
+
+need-cargo:
+	@command -v "$(CARGO)" >/dev/null || { \
+		echo "cargo is missing. Rust comes from https://rustup.rs:" >&2; \
+		echo "  curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2; \
+		echo "then open a new shell, or run: . \"\$$HOME/.cargo/env\"" >&2; exit 1; }
+
+help:
+	@echo "make            build the library and the programs into $(BUILD)/"
+	@echo "make install    to PREFIX=$(PREFIX), LIBDIR=$(LIBDIR), SYSCONFDIR=$(SYSCONFDIR), below DESTDIR=$(DESTDIR)"
+	@echo "make uninstall  take it away again; a changed configuration stays"
+	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
+	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
+	@echo "make test       all tests, with real programs"
+	@echo "make lint       formatting and clippy;  make fmt formats"
+	@echo "make clean      remove what was built"

@@ -1,0 +1,204 @@
+//! Applying the sources: a file, an environment variable, the options of `netacc_run`.
+
+use alloc::string::{String, ToString};
+use alloc::{format, vec::Vec};
+
+use crate::diagnostic::{Diagnostic, Plain, Quoted, Source};
+use crate::ini::{Line, lines};
+use crate::keys::{Config, KEYS};
+use crate::{ENV_CMDLINE, ENV_CONFIG_FILE, suggest, value};
+
+/// The section that holds our keys.
+const SECTION: &[u8] = b"netacc";
+
+/// A file that is not a configuration file at all should not fill the log.
+const MAX_FILE_DIAGNOSTICS: usize = 50;
+
+/// Which section the lines being read are in.
+#[derive(Clone, Copy, PartialEq)]
+enum Section {
+    /// None has begun yet.
+    Missing,
+    Ours,
+    Foreign,
+}
+
+/// What has been seen of a file so far.
+struct Progress {
+    section: Section,
+    /// For each key the line that set it.
+    lines: [Option<u32>; KEYS.len()],
+}
+
+impl Config {
+    /// Applies a configuration file. `name` is only used in messages.
+    ///
+    /// Whatever cannot be used is reported with its line and left out. One file is meant to be applied:
+    /// after a second one, all lines are shown as lines of that.
+    pub fn apply_file(&mut self, name: &str, text: &[u8], diags: &mut Vec<Diagnostic>) {
+        let printable = name.len() <= value::MAX_TEXT && !name.chars().any(char::is_control);
+        self.file = if printable {
+            name.into()
+        } else {
+            Plain(name.as_bytes()).to_string()
+        };
+        let mut progress = Progress {
+            section: Section::Missing,
+            lines: [None; KEYS.len()],
+        };
+        let mut found = Vec::new();
+        let mut unlisted = None;
+        for (line, content) in lines(text) {
+            self.apply_line(line, content, &mut progress, &mut found);
+            if found.len() > MAX_FILE_DIAGNOSTICS {
+                found.truncate(MAX_FILE_DIAGNOSTICS);
+                unlisted = unlisted.or(Some(line));
+            }
+        }
+        diags.append(&mut found);
+        if let Some(line) = unlisted {
+            let source = Source::File { line };
+            self.report(
+                source,
+                "",
+                "more problems, from here on, are not listed".into(),
+                diags,
+            );
+        }
+        if progress.section == Section::Missing && progress.lines.iter().all(Option::is_none) {
+            let source = Source::File { line: 0 };
+            self.report(
+                source,
+                "",
+                "no [netacc] section; the file sets nothing".into(),
+                diags,
+            );
+        }
+    }
+
+    /// Applies an environment variable. One whose name does not begin with `NACC_` is none of our business.
+    pub fn apply_env(&mut self, key: &str, value: &[u8], diags: &mut Vec<Diagnostic>) {
+        if key.starts_with("NACC_") && key != ENV_CONFIG_FILE && key != ENV_CMDLINE {
+            self.set(Source::Env, key, value, diags);
+        }
+    }
+
+    /// Applies the options of `netacc_run` as it passes them in [`ENV_CMDLINE`]: `KEY=VALUE;KEY=VALUE`.
+    ///
+    /// When a key stands there twice, the later value counts.
+    pub fn apply_cmdline(&mut self, value: &[u8], diags: &mut Vec<Diagnostic>) {
+        for part in value.split(|b| *b == b';').filter(|part| !part.is_empty()) {
+            let mut sides = part.splitn(2, |b| *b == b'=');
+            match (sides.next().map(core::str::from_utf8), sides.next()) {
+                (Some(Ok(key)), Some(value)) => self.set(Source::CommandLine, key, value, diags),
+                _ => {
+                    let message = format!(
+                        "{} in {ENV_CMDLINE} is not KEY=VALUE; ignored",
+                        Quoted(part)
+                    );
+                    self.report(Source::CommandLine, "", message, diags);
+                }
+            }
+        }
+    }
+
+    fn apply_line(
+        &mut self,
+        line: u32,
+        content: Line<'_>,
+        progress: &mut Progress,
+        diags: &mut Vec<Diagnostic>,
+    ) {
+        let source = Source::File { line };
+        match content {
+            Line::Blank => {}
+            Line::Section(name) if name.eq_ignore_ascii_case(SECTION) => {
+                progress.section = Section::Ours;
+            }
+            Line::Section(name) => {
+                progress.section = Section::Foreign;
+                let message = format!(
+                    "unknown section {}; allowed: [netacc]; its lines are ignored",
+                    Quoted(name)
+                );
+                self.report(source, "", message, diags);
+            }
+            // Said once, at the section's head.
+            _ if progress.section == Section::Foreign => {}
+            Line::Bad(problem) => self.report(source, "", problem.into(), diags),
+            Line::Setting(key, value) => {
+                let Ok(key) = core::str::from_utf8(key) else {
+                    let message = format!("{} is not UTF-8; ignored", Quoted(key));
+                    return self.report(source, "", message, diags);
+                };
+                if progress.section == Section::Missing {
+                    // The intent is clear, so the values are used; the missing line is reported once.
+                    progress.section = Section::Ours;
+                    let message =
+                        "the line [netacc] is missing before this; read as if it were there";
+                    self.report(source, "", message.into(), diags);
+                }
+                let slot = self.position(key).and_then(|at| progress.lines.get_mut(at));
+                if let Some(slot) = slot
+                    && let Some(earlier) = slot.replace(line)
+                {
+                    let message = format!("already set in line {earlier}; this line replaces it");
+                    self.report(source, key, message, diags);
+                }
+                self.set(source, key, &value, diags);
+            }
+        }
+    }
+
+    /// Gives a key a value, unless a source of higher priority already has.
+    fn set(&mut self, source: Source, name: &str, bytes: &[u8], diags: &mut Vec<Diagnostic>) {
+        let known = KEYS.iter().zip(self.sources.iter().copied()).enumerate();
+        let Some((at, (key, current))) = known.into_iter().find(|(_, (key, _))| key.name == name)
+        else {
+            let message = format!("unknown key; ignored{}", suggest::hint(name));
+            return self.report(source, name, message, diags);
+        };
+        match value::parse(&key.kind, bytes) {
+            Ok(value) if source.rank() >= current.rank() => {
+                (key.set)(self, value);
+                self.set_source(at, source);
+            }
+            Ok(_) => {}
+            Err(problem) => {
+                let used = key.value(self).to_string();
+                let used = shown(&used);
+                let message = format!(
+                    "{} {problem}; allowed: {}; using {used}",
+                    Quoted(bytes),
+                    key.kind
+                );
+                self.report(source, name, message, diags);
+            }
+        }
+    }
+
+    pub(crate) fn report(
+        &self,
+        source: Source,
+        key: &str,
+        message: String,
+        diags: &mut Vec<Diagnostic>,
+    ) {
+        let file = match source {
+            Source::File { .. } => self.file.clone(),
+            _ => String::new(),
+        };
+        let key = Plain(key.as_bytes()).to_string();
+        diags.push(Diagnostic {
+            source,
+            file,
+            key,
+            message,
+        });
+    }
+}
+
+/// A value in a message: as it is, but an empty one must still be seen.
+fn shown(value: &str) -> &str {
+    if value.is_empty() { "\"\"" } else { value }
+}

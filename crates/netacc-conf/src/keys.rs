@@ -1,0 +1,229 @@
+//! The one table of keys, and the [`Config`] made from it.
+
+use alloc::string::{String, ToString};
+use core::time::Duration;
+
+use crate::diagnostic::Source;
+use crate::value::{Field, Kind, LogLevel, Value, cpu_ranges};
+
+/// What a key's value must be to the value of another key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Nothing.
+    None,
+    /// The named key's value times 1, 2, 4, 8, ...
+    PowerOfTwoTimes(&'static str),
+}
+
+/// One key: everything there is to know about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// The name in the file and in the environment.
+    pub name: &'static str,
+    /// The type and range.
+    pub kind: Kind,
+    /// The unit of a number; empty when it counts things.
+    pub unit: &'static str,
+    /// How it depends on another key.
+    pub rule: Rule,
+    /// The option of `netacc_run` that sets it.
+    pub option: Option<char>,
+    /// What it means, in one or more lines.
+    pub help: &'static str,
+    pub(crate) get: fn(&Config) -> Value,
+    pub(crate) set: fn(&mut Config, Value),
+}
+
+impl Key {
+    /// The value in `config`.
+    pub fn value(&self, config: &Config) -> Value {
+        (self.get)(config)
+    }
+
+    /// The default in canonical form.
+    pub fn default_text(&self) -> String {
+        self.value(&Config::default()).to_string()
+    }
+}
+
+macro_rules! keys {
+    ($(
+        $field:ident: $type:ty = $default:expr,
+        $name:literal, $kind:expr, $unit:literal, $rule:expr, $option:expr,
+        $help:literal;
+    )*) => {
+        /// The number of keys.
+        const KEY_COUNT: usize = [$($name),*].len();
+
+        /// All keys, in the order of the manual. A key stands behind those its rule names.
+        pub static KEYS: [Key; KEY_COUNT] = [$(
+            Key {
+                name: $name,
+                kind: $kind,
+                unit: $unit,
+                rule: $rule,
+                option: $option,
+                help: $help,
+                get: |config| config.$field.value(),
+                set: |config, value| config.$field.assign(value),
+            }
+        ),*];
+
+        /// The values in force, and where each came from.
+        ///
+        /// Fields are meant to be read; they are set by the `apply_` functions, which keep them valid.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Config {
+            $(#[doc = $help] pub $field: $type,)*
+            /// One per key, in the order of [`KEYS`].
+            pub(crate) sources: [Source; KEY_COUNT],
+            /// The name of the configuration file, for messages.
+            pub(crate) file: String,
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self {
+                    $($field: $default,)*
+                    sources: [Source::Default; KEY_COUNT],
+                    file: String::new(),
+                }
+            }
+        }
+    };
+}
+
+const MIB: i64 = 1 << 20;
+
+keys! {
+    msg_size: u32 = 16384,
+    "NACC_SOR_MSG_SIZE", Kind::Int { min: 1024, max: 16 * MIB }, "bytes", Rule::None, Some('s'),
+    "The size of a buffer. Larger buffers carry large blocks of data faster; smaller ones save memory.";
+
+    mr_min_inc_size: u32 = 16384,
+    "NACC_RDMA_MR_MIN_INC_SIZE", Kind::Int { min: 1024, max: 512 * MIB }, "bytes",
+    Rule::PowerOfTwoTimes("NACC_SOR_MSG_SIZE"), None,
+    "The size of the first memory region. Each further region is twice as large as the one before.
+Reduce it to save memory.";
+
+    mr_max_inc_size: u32 = 8 << 20,
+    "NACC_RDMA_MR_MAX_INC_SIZE", Kind::Int { min: MIB, max: 512 * MIB }, "bytes",
+    Rule::PowerOfTwoTimes("NACC_RDMA_MR_MIN_INC_SIZE"), None,
+    "The size beyond which memory regions stop growing. Reduce it to save memory.";
+
+    conn_per_qp: u32 = 1,
+    "NACC_SOR_CONN_PER_QP", Kind::Int { min: 1, max: 1024 }, "", Rule::None, Some('p'),
+    "The number of connections that share a queue pair (QP). More of them make connecting cheaper
+and save memory; with 1 every connection has a QP of its own.";
+
+    io_threads: u32 = 1,
+    "NACC_SOR_IO_THREADS", Kind::Int { min: 1, max: 64 }, "", Rule::None, Some('t'),
+    "The number of NetACC threads. Increase it if the throughput is high.";
+
+    empty_qp_expire_ms: i32 = 60_000,
+    "NACC_EMPTY_QP_EXPIRE_MS", Kind::Int { min: -1, max: i32::MAX as i64 }, "milliseconds", Rule::None, None,
+    "How long a QP without connections is kept for the next one. 0 means not at all, -1 for ever.";
+
+    empty_qp_max_all: u32 = 100,
+    "NACC_EMPTY_QP_MAX_ALL", Kind::Int { min: 0, max: 65535 }, "", Rule::None, None,
+    "The number of empty QPs that are kept at most.";
+
+    empty_qp_max_per: u32 = 10,
+    "NACC_EMPTY_QP_MAX_PER", Kind::Int { min: 0, max: 65535 }, "", Rule::None, None,
+    "The number of empty QPs that are kept at most for each destination address.";
+
+    connect_rdma_percent: u32 = 100,
+    "NACC_CONNECT_RDMA_PERCENT", Kind::Int { min: 0, max: 100 }, "percent", Rule::None, None,
+    "The probability that a connection is accelerated. The others stay on TCP.";
+
+    enable_rdma_default: bool = true,
+    "NACC_ENABLE_RDMA_DEFAULT", Kind::Bool, "", Rule::None, None,
+    "Whether connections are accelerated by default. With 0 everything stays on TCP.";
+
+    log_level: LogLevel = LogLevel::Warn,
+    "NACC_LOG_LEVEL", Kind::Level, "", Rule::None, None,
+    "The lowest level that is logged.
+0: TRACE
+1: DEBUG
+2: INFO
+3: WARN
+4: ERROR
+5: FATAL";
+
+    log_path: String = "/tmp/netacc.log".to_string(),
+    "NACC_LOG_PATH", Kind::Path, "", Rule::None, None,
+    "The log file. With \"\" nothing is logged.";
+
+    affinity: String = String::new(),
+    "NACC_SOR_AFFINITY", Kind::CpuList, "", Rule::None, Some('A'),
+    "The CPUs on which the NetACC threads run. With \"\" they run on any.";
+
+    conn_tcp_first: bool = false,
+    "NACC_CONN_TCP_FIRST", Kind::Bool, "", Rule::None, Some('T'),
+    "Whether a connection is made by TCP first and accelerated afterwards.";
+
+    fast_connect: bool = false,
+    "NACC_FAST_CONNECT", Kind::Bool, "", Rule::None, Some('F'),
+    "Fast connect mode: data may travel with the request to connect, without waiting for the answer.";
+
+    debug: bool = false,
+    "NACC_DEBUG", Kind::Bool, "", Rule::None, Some('d'),
+    "Debug mode: NetACC checks its own invariants as it runs. It costs speed.";
+
+    poll_cq_ms: u32 = 0,
+    "NACC_POLL_CQ_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Rule::None, Some('P'),
+    "How long a NetACC thread polls a completion queue (CQ) before it sleeps. With 0 it sleeps at once.";
+
+    comp_vector: u32 = 0,
+    "NACC_COMP_VECTOR", Kind::Int { min: 0, max: 1023 }, "", Rule::None, Some('i'),
+    "The completion vector of CQs, that is, which interrupt of the RDMA device wakes NetACC.";
+}
+
+impl Config {
+    /// How long an empty QP is kept; `None` for ever.
+    pub fn empty_qp_expire(&self) -> Option<Duration> {
+        u64::try_from(self.empty_qp_expire_ms)
+            .ok()
+            .map(Duration::from_millis)
+    }
+
+    /// The CPUs of `NACC_SOR_AFFINITY` in the order written, possibly more than once; empty for any CPU.
+    pub fn affinity_cpus(&self) -> impl Iterator<Item = u32> + '_ {
+        cpu_ranges(&self.affinity)
+            .flatten()
+            .flat_map(|(first, last)| first..=last)
+    }
+
+    /// The name of the configuration file that was applied; empty if none was.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Where the value of a key came from; `None` for an unknown key.
+    pub fn source(&self, name: &str) -> Option<Source> {
+        self.position(name)
+            .and_then(|at| self.sources.get(at))
+            .copied()
+    }
+
+    /// All keys with their values and where these came from, for display.
+    pub fn entries(&self) -> impl Iterator<Item = (&'static str, String, String)> + '_ {
+        KEYS.iter().zip(self.sources.iter()).map(|(key, source)| {
+            (
+                key.name,
+                key.value(self).to_string(),
+                source.describe(&self.file),
+            )
+        })
+    }
+
+    pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        KEYS.iter().position(|key| key.name == name)
+    }
+
+    pub(crate) fn set_source(&mut self, at: usize, source: Source) {
+        if let Some(slot) = self.sources.get_mut(at) {
+            *slot = source;
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The sample configuration file, written from the table of keys.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::keys::{Config, KEYS, Key, Rule};
+use crate::value::Kind;
+
+const HEAD: &str = "\
+# The configuration of NetACC. See netacc.conf(5).
+#
+# Every key below is set to its default. Environment variables of the same names override this file, and
+# options of netacc_run override both. A line that cannot be used is reported, in the log and by netacc_run,
+# and left out. Programs read this file when they start.
+[netacc]
+";
+
+/// The text of the sample file: every key with its meaning, unit, range and default.
+pub fn sample() -> String {
+    let mut text = String::from(HEAD);
+    let defaults = Config::default();
+    for key in &KEYS {
+        text.push('\n');
+        for line in key.help.lines() {
+            text.push_str(&format!("# {line}\n"));
+        }
+        text.push_str(&format!("# {}\n", facts(key)));
+        let value = key.value(&defaults);
+        let quoted = matches!(key.kind, Kind::Path | Kind::CpuList);
+        let quote = if quoted { "\"" } else { "" };
+        text.push_str(&format!("{}={quote}{value}{quote}\n", key.name));
+    }
+    text
+}
+
+/// Unit, range, rule, default and option of a key, in one line.
+fn facts(key: &Key) -> String {
+    let mut facts = String::new();
+    if !key.unit.is_empty() {
+        facts.push_str(&format!("Unit: {}. ", key.unit));
+    }
+    facts.push_str(&format!("Allowed: {}", key.kind));
+    if let Rule::PowerOfTwoTimes(base) = key.rule {
+        facts.push_str(&format!(", {base} times 1, 2, 4, 8 and so on"));
+    }
+    let default = key.default_text();
+    let default = if default.is_empty() { "\"\"" } else { &default };
+    facts.push_str(&format!(". Default: {default}."));
+    if let Some(option) = key.option {
+        facts.push_str(&format!(" Option: -{option}."));
+    }
+    facts
+}

@@ -1,0 +1,118 @@
+//! Socket addresses between the application's memory and our types.
+//!
+//! # Safety
+//! The application passed these pointers to connect(2), accept(2) and the like with lengths beside them;
+//! we read and write at most that many bytes, unaligned.
+#![allow(unsafe_code)]
+#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "see the safety note: null is checked, the rest is the application's promise")]
+
+use core::ffi::c_void;
+use core::mem::size_of;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use core::ptr;
+use netacc_stats::SockAddr;
+use netacc_sys::raw;
+
+/// The address at `p`, if it is a whole IPv4 or IPv6 one.
+pub fn read(p: *const c_void, len: u32) -> Option<SocketAddr> {
+    if p.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: at least two bytes are there.
+    let family = unsafe { ptr::read_unaligned(p.cast::<libc::sa_family_t>()) };
+    match i32::from(family) {
+        libc::AF_INET if len as usize >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: the whole structure is there.
+            let a = unsafe { ptr::read_unaligned(p.cast::<libc::sockaddr_in>()) };
+            let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
+            Some(SocketAddr::new(ip.into(), u16::from_be(a.sin_port)))
+        }
+        // RFC 2553 ended the structure before sin6_scope_id; the kernel still takes 24 bytes.
+        libc::AF_INET6 if len >= 24 => {
+            let mut a: libc::sockaddr_in6 = unsafe_zeroed();
+            let n = (len as usize).min(size_of::<libc::sockaddr_in6>());
+            // SAFETY: n bytes are there and fit.
+            unsafe { ptr::copy_nonoverlapping(p.cast::<u8>(), (&raw mut a).cast::<u8>(), n) };
+            let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), a.sin6_flowinfo, a.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+fn unsafe_zeroed() -> libc::sockaddr_in6 {
+    // SAFETY: a plain C structure; all zero is valid.
+    unsafe { core::mem::zeroed() }
+}
+
+/// The bytes of a `struct sockaddr` for `a` as a socket of `domain` shows it: an IPv6 socket shows an
+/// IPv4 peer as a mapped address.
+fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
+    let mut out = [0u8; 28];
+    let n;
+    match (a.ip(), domain) {
+        (IpAddr::V4(ip), libc::AF_INET) => {
+            let sa = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: a.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+                sin_zero: [0; 8],
+            };
+            n = size_of::<libc::sockaddr_in>();
+            // SAFETY: a plain structure of n <= 28 bytes.
+            unsafe { ptr::copy_nonoverlapping((&raw const sa).cast::<u8>(), out.as_mut_ptr(), n) };
+        }
+        (ip, _) => {
+            let v6 = match ip {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            let mut sa = unsafe_zeroed();
+            sa.sin6_family = libc::AF_INET6 as u16;
+            sa.sin6_port = a.port().to_be();
+            sa.sin6_addr.s6_addr = v6.octets();
+            n = size_of::<libc::sockaddr_in6>();
+            // SAFETY: a plain structure of n = 28 bytes.
+            unsafe { ptr::copy_nonoverlapping((&raw const sa).cast::<u8>(), out.as_mut_ptr(), n) };
+        }
+    }
+    (out, n)
+}
+
+/// Writes `a` to the application as the kernel does: truncated to `*len`, the true length in `*len`.
+pub fn write(a: SocketAddr, domain: i32, p: *mut c_void, len: *mut u32) {
+    if p.is_null() || len.is_null() {
+        return;
+    }
+    let (bytes, n) = encode(a, domain);
+    // SAFETY: the application's buffer of `*len` bytes.
+    unsafe {
+        let room = ptr::read_unaligned(len) as usize;
+        ptr::copy_nonoverlapping(bytes.as_ptr(), p.cast::<u8>(), room.min(n));
+        ptr::write_unaligned(len, n as u32);
+    }
+}
+
+/// The local address of a kernel socket.
+pub fn local_of(fd: i32) -> Option<SocketAddr> {
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    raw::getsockname(fd, buf.as_mut_ptr().cast(), &raw mut len).ok()?;
+    read(buf.as_ptr().cast(), len)
+}
+
+/// For the stats page.
+pub fn shown(a: SocketAddr) -> SockAddr {
+    match a.ip() {
+        IpAddr::V4(ip) => SockAddr::v4(ip.octets(), a.port()),
+        IpAddr::V6(ip) => SockAddr::v6(ip.octets(), a.port()),
+    }
+}
+
+/// The remote address of a kernel socket.
+pub fn peer_of(fd: i32) -> Option<SocketAddr> {
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    raw::getpeername(fd, buf.as_mut_ptr().cast(), &raw mut len).ok()?;
+    read(buf.as_ptr().cast(), len)
+}

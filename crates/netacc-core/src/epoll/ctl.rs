@@ -1,0 +1,385 @@
+//! epoll_ctl(2), and what happens to registrations when a socket changes its path.
+
+use crate::epoll::ready::enqueue;
+use crate::epoll::watch;
+use crate::epoll::{
+    DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, at, cookie, looks_like_cookie, new_reg,
+    release_reg,
+};
+use crate::fdtable::{self, Entry, Ref};
+use crate::outcome::Outcome;
+use crate::socket::create::materialize;
+use crate::socket::listen::Listener;
+use crate::socket::{Path, Socket};
+use core::sync::atomic::Ordering;
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+use netacc_transport::shm::slots::CONTROL_SLOT;
+
+/// epoll_ctl(2). `event` is the application's, if the operation has one.
+pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcome {
+    let Some(re) = fdtable::epoll(epfd) else { return Outcome::Pass };
+    let e = re.obj;
+    match fdtable::get(fd) {
+        Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
+        Some(Entry::Epoll(rc)) => nested(e, op, fd, rc, event),
+        None => match event {
+            Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => translated(e, op, fd, events, data),
+            _ => Outcome::Pass,
+        },
+    }
+}
+
+fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
+    let mut p = s.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd {
+            return Some(reg);
+        }
+        p = reg.next_sock.load(Ordering::Relaxed);
+    }
+    None
+}
+
+fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u32, u64)>) -> Outcome {
+    let s = r.obj;
+    if s.path() == Path::New && op == EPOLL_CTL_ADD && let Err(err) = materialize(fd, s) {
+        // A template's duplicate must not enter the kernel's set: it would outlive the socket there.
+        return Outcome::Failed(err);
+    }
+    let _s = STRUCTURE.lock();
+    if !r.valid() {
+        return Outcome::Failed(Errno::BADF);
+    }
+    let known = find(e, s, fd);
+    match (op, s.path()) {
+        (_, Path::Tcp) if known.is_none() => Outcome::Pass,
+        (EPOLL_CTL_ADD, path) => match (known, event) {
+            (Some(_), _) => Outcome::Failed(Errno::EXIST),
+            (None, None) => Outcome::Failed(Errno::FAULT),
+            (None, Some(ev)) => add(e, path, fd, s, ev).into(),
+        },
+        (EPOLL_CTL_MOD, _) => match (known, event) {
+            (None, _) => Outcome::Failed(Errno::NOENT),
+            (_, None) => Outcome::Failed(Errno::FAULT),
+            (Some(reg), Some(ev)) => modify(e, reg, fd, ev).into(),
+        },
+        (EPOLL_CTL_DEL, _) => match known {
+            None => Outcome::Failed(Errno::NOENT),
+            Some(reg) => {
+                unlink(e, reg);
+                Outcome::Done(0)
+            }
+        },
+        _ => Outcome::Failed(Errno::INVAL),
+    }
+}
+
+fn link(e: &'static Epoll, s: Option<&'static Socket>, fd: i32, (events, data): (u32, u64)) -> Result<&'static Reg> {
+    let reg = new_reg()?;
+    reg.fd.store(fd, Ordering::Relaxed);
+    reg.events.store(events, Ordering::Relaxed);
+    reg.data.store(data, Ordering::Relaxed);
+    let p = core::ptr::from_ref(reg).cast_mut();
+    if let Some(s) = s {
+        reg.sock.store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
+        reg.next_sock.store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+        s.regs.store(p, Ordering::Release);
+    }
+    let _g = e.lock.lock();
+    reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    reg.next_all.store(e.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+    e.regs.store(p, Ordering::Release);
+    Ok(reg)
+}
+
+fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64)) -> Result<()> {
+    if ev.0 & EPOLLEXCLUSIVE as u32 != 0 && ev.0 & EPOLLONESHOT as u32 != 0 {
+        return Err(Errno::INVAL);
+    }
+    match path {
+        Path::New | Path::Tcp => {
+            let data = ev.1;
+            let reg = link(e, Some(s), fd, ev)?;
+            // The kernel's set has the application's own value, unless that looks like one of ours.
+            let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
+            if shown != data {
+                e.ours.fetch_add(1, Ordering::Release);
+                reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+            }
+            raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
+            reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+            Ok(())
+        }
+        Path::Shm => {
+            e.ensure_kick()?;
+            let reg = link(e, Some(s), fd, ev)?;
+            listen_in(e, reg, s);
+            Ok(())
+        }
+        Path::Listener => {
+            e.ensure_kick()?;
+            let reg = link(e, Some(s), fd, ev)?;
+            hear_listener(e, reg, fd, s).inspect_err(|_| unlink(e, reg))
+        }
+    }
+}
+
+/// From now on the registration of an accelerated connection is ours.
+fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+    e.ours.fetch_add(1, Ordering::Release);
+    let Some(ep) = s.endpoint() else { return };
+    if watch::attach(e, ep, core::ptr::from_ref(reg) as usize) {
+        reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+    } else {
+        reg.flags.fetch_or(POLLED, Ordering::Relaxed);
+        e.polled.fetch_add(1, Ordering::Relaxed);
+    }
+    touch(e, reg);
+}
+
+/// Queues a registration that may be ready and wakes who sleeps.
+fn touch(e: &'static Epoll, reg: &'static Reg) {
+    {
+        let _g = e.lock.lock();
+        enqueue(e, reg);
+    }
+    e.kick();
+}
+
+fn listener_events(events: u32) -> u32 {
+    EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
+}
+
+/// The kernel's listener and the rendezvous go into the kernel's set, the links' connect queues report by
+/// watches.
+fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
+    e.ours.fetch_add(1, Ordering::Release);
+    reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+    let Some(l) = s.listener() else { return Err(Errno::BADF) };
+    let events = listener_events(reg.events.load(Ordering::Relaxed));
+    let exclusive = events & EPOLLEXCLUSIVE as u32;
+    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;
+    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+    let rendezvous = EPOLLIN as u32 | exclusive;
+    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))?;
+    for g in l.greeting() {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    }
+    l.each_link(|link| {
+        if let Some(q) = link.endpoint(CONTROL_SLOT) {
+            watch::attach(e, q, core::ptr::from_ref(reg) as usize);
+        }
+    });
+    touch(e, reg);
+    Ok(())
+}
+
+fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u64)) -> Result<()> {
+    if (events | reg.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE as u32 != 0 {
+        return Err(Errno::INVAL);
+    }
+    let path = at(reg.sock.load(Ordering::Relaxed)).map(|s| s.path());
+    if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+        let (ev, shown) = match path {
+            Some(Path::Listener) => (listener_events(events), cookie(Kind::TcpListener, reg)),
+            None => (events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg)),
+            _ if looks_like_cookie(data) => (events, cookie(Kind::Foreign, reg)),
+            _ => (events, data),
+        };
+        raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, ev, shown)?;
+    }
+    {
+        let _g = e.lock.lock();
+        reg.events.store(events, Ordering::Relaxed);
+        reg.data.store(data, Ordering::Relaxed);
+        reg.flags.fetch_and(!DISABLED, Ordering::Relaxed);
+    }
+    if !matches!(path, Some(Path::New | Path::Tcp)) {
+        touch(e, reg);
+    }
+    Ok(())
+}
+
+/// Removes a registration everywhere. Under `STRUCTURE`.
+pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
+    let fd = reg.fd.load(Ordering::Relaxed);
+    let s = at(reg.sock.load(Ordering::Relaxed));
+    let flags = reg.flags.load(Ordering::Relaxed);
+    if flags & KERNEL != 0 {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+    }
+    if let Some(s) = s {
+        match s.path() {
+            Path::Listener => unhear_listener(e, reg, s),
+            Path::Shm => {
+                if let Some(ep) = s.endpoint() {
+                    watch::detach(e, ep, core::ptr::from_ref(reg) as usize);
+                }
+            }
+            Path::New | Path::Tcp => {}
+        }
+        let mut cell = &s.regs;
+        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+            if core::ptr::eq(x, reg) {
+                cell.store(x.next_sock.load(Ordering::Relaxed), Ordering::Release);
+                break;
+            }
+            cell = &x.next_sock;
+        }
+    } else {
+        e.nested.fetch_sub(1, Ordering::Relaxed);
+    }
+    if flags & POLLED != 0 {
+        e.polled.fetch_sub(1, Ordering::Relaxed);
+    }
+    if flags & (WATCHED | POLLED) != 0 {
+        e.ours.fetch_sub(1, Ordering::Release);
+    }
+    let queued = {
+        let _g = e.lock.lock();
+        let mut cell = &e.regs;
+        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+            if core::ptr::eq(x, reg) {
+                cell.store(x.next_all.load(Ordering::Relaxed), Ordering::Release);
+                break;
+            }
+            cell = &x.next_all;
+        }
+        reg.sock.store(core::ptr::null_mut(), Ordering::Release);
+        reg.child.store(core::ptr::null_mut(), Ordering::Release);
+        // While it is queued it cannot be given to somebody else.
+        reg.flags.fetch_or(GONE, Ordering::Relaxed) & QUEUED != 0
+    };
+    if !queued {
+        release_reg(reg);
+    }
+}
+
+fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+    let Some(l) = s.listener() else { return };
+    let rendezvous = l.rendezvous_fd();
+    if rendezvous >= 0 {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, rendezvous, 0, 0);
+    }
+    for g in l.greeting() {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, g, 0, 0);
+    }
+    l.each_link(|link| {
+        if let Some(q) = link.endpoint(CONTROL_SLOT) {
+            watch::detach(e, q, core::ptr::from_ref(reg) as usize);
+        }
+    });
+}
+
+/// A socket that was registered before it connected is accelerated now.
+pub fn accelerated(fd: i32, s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    let mut p = s.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_sock.load(Ordering::Relaxed);
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else { continue };
+        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
+            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
+        }
+        let _ = e.ensure_kick();
+        listen_in(e, reg, s);
+    }
+    let _ = fd;
+}
+
+/// A socket that was registered before listen(2) is a listener now.
+pub fn became_listener(fd: i32, s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    let mut p = s.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_sock.load(Ordering::Relaxed);
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else { continue };
+        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
+            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        let _ = e.ensure_kick();
+        let _ = hear_listener(e, reg, fd, s);
+    }
+}
+
+/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
+pub fn greeting(l: &'static Listener, fd: i32) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return };
+    // Without STRUCTURE, which may be held above us; registrations are type-stable and an event for a
+    // removed one is ignored.
+    if let Some(reg) = at(s.regs.load(Ordering::Acquire))
+        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
+    {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    }
+}
+
+/// A foreign descriptor whose value looks like a cookie: we keep the value.
+fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Outcome {
+    let _s = STRUCTURE.lock();
+    let reg = match link(e, None, fd, (events, data)) {
+        Ok(r) => r,
+        Err(err) => return Outcome::Failed(err),
+    };
+    // Counted like a nested one by `unlink`; it is unlinked with the instance.
+    e.nested.fetch_add(1, Ordering::Relaxed);
+    match raw::epoll_ctl(e.fd(), op, fd, events, cookie(Kind::Foreign, reg)) {
+        Ok(()) => {
+            e.ours.fetch_add(1, Ordering::Release);
+            reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+            Outcome::Done(0)
+        }
+        Err(err) => {
+            unlink(e, reg);
+            Outcome::Failed(err)
+        }
+    }
+}
+
+/// An epoll instance inside another one.
+fn nested(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
+    let _s = STRUCTURE.lock();
+    let mut p = e.regs.load(Ordering::Relaxed);
+    let mut known = None;
+    while let Some(reg) = at(p) {
+        if reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null() {
+            known = Some(reg);
+        }
+        p = reg.next_all.load(Ordering::Relaxed);
+    }
+    let result = match (op, known, event) {
+        (EPOLL_CTL_ADD, None, Some(ev)) => add_nested(e, fd, child, ev),
+        (EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EXIST),
+        (EPOLL_CTL_MOD, Some(reg), Some(ev)) => modify(e, reg, fd, ev),
+        (EPOLL_CTL_DEL, Some(reg), _) => {
+            unlink(e, reg);
+            Ok(())
+        }
+        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None, _) => Err(Errno::NOENT),
+        (_, _, None) => Err(Errno::FAULT),
+        _ => Err(Errno::INVAL),
+    };
+    result.into()
+}
+
+fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> Result<()> {
+    e.ensure_kick()?;
+    let reg = link(e, None, fd, ev)?;
+    e.nested.fetch_add(1, Ordering::Relaxed);
+    // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
+    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
+        .inspect_err(|_| unlink(e, reg))?;
+    e.ours.fetch_add(1, Ordering::Release);
+    reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
+    reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
+    touch(e, reg);
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! The ready queue of an instance: registrations that may have something to report.
+
+use crate::epoll::watch;
+use crate::epoll::{DISABLED, Epoll, GONE, POLLED, QUEUED, Reg, at, release_reg};
+use crate::socket::Path;
+use crate::socket::listen::tcp_ready;
+use core::sync::atomic::Ordering;
+use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLOUT};
+use netacc_transport::{Endpoint, Readiness};
+
+/// Puts a registration into the queue, once. Under the instance's lock.
+pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
+    if reg.flags.fetch_or(QUEUED, Ordering::Relaxed) & QUEUED != 0 {
+        return;
+    }
+    reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
+    let p = core::ptr::from_ref(reg).cast_mut();
+    match at(e.ready_tail.load(Ordering::Relaxed)) {
+        Some(t) => t.next_ready.store(p, Ordering::Relaxed),
+        None => e.ready_head.store(p, Ordering::Relaxed),
+    }
+    e.ready_tail.store(p, Ordering::Relaxed);
+    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+fn dequeue(e: &Epoll) -> Option<&'static Reg> {
+    let reg = at(e.ready_head.load(Ordering::Relaxed))?;
+    let next = reg.next_ready.load(Ordering::Relaxed);
+    e.ready_head.store(next, Ordering::Relaxed);
+    if next.is_null() {
+        e.ready_tail.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    reg.flags.fetch_and(!QUEUED, Ordering::Relaxed);
+    Some(reg)
+}
+
+/// Empties the queue of a dissolved instance.
+pub(crate) fn discard(e: &Epoll) {
+    let _g = e.lock.lock();
+    while let Some(reg) = dequeue(e) {
+        if reg.flags.load(Ordering::Relaxed) & GONE != 0 {
+            release_reg(reg);
+        }
+    }
+}
+
+/// Turns the hints of all active watches into queue entries. Under the instance's lock.
+pub(crate) fn collect(e: &Epoll) {
+    let mut p = e.active.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        p = w.next_active.load(Ordering::Relaxed);
+        let Some(link) = w.link() else { continue };
+        let Some(c) = link.my_channel(w.channel.load(Ordering::Relaxed)) else { continue };
+        for slot in c.take() {
+            let Some(ep) = link.endpoint(slot) else { continue };
+            // A hint may be stale or forged: it names a registration of ours or nothing.
+            if let Some(reg) = at(ep.registration.load(Ordering::Acquire) as *mut Reg)
+                && core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
+            {
+                enqueue(e, reg);
+            }
+        }
+    }
+    if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
+        let mut p = e.regs.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            if reg.flags.load(Ordering::Relaxed) & POLLED != 0 || !reg.child.load(Ordering::Relaxed).is_null() {
+                enqueue(e, reg);
+            }
+        }
+    }
+}
+
+/// What a registration has to report now, of what it asked for.
+fn look(e: &Epoll, reg: &'static Reg) -> u32 {
+    let events = reg.events.load(Ordering::Relaxed);
+    let mask = events | (EPOLLERR | EPOLLHUP) as u32;
+    if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+        return if is_ready(child) { mask & Readiness::IN } else { 0 };
+    }
+    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else { return 0 };
+    match s.path() {
+        Path::Shm => {
+            let Some(ep) = s.endpoint() else { return 0 };
+            e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
+            let r = ep.readiness().0;
+            let out = EPOLLOUT as u32;
+            if events & out != 0 && r & out == 0 && ep.want_room() {
+                return ep.readiness().0 & mask;
+            }
+            r & mask
+        }
+        Path::Listener => match s.listener() {
+            Some(l) => {
+                let tcp = l.tcp_waits.load(Ordering::Relaxed) != 0 && {
+                    // Another worker may have been faster: ask before promising.
+                    let there = tcp_ready(reg.fd.load(Ordering::Relaxed));
+                    l.tcp_waits.store(there.into(), Ordering::Relaxed);
+                    there
+                };
+                if tcp || l.queued() { mask & Readiness::IN } else { 0 }
+            }
+            None => 0,
+        },
+        Path::New | Path::Tcp => 0,
+    }
+}
+
+/// Reports from the queue into `out`, at most `max`. Level-triggered registrations stay queued and are
+/// looked at again next time. Under the instance's lock.
+pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> usize {
+    let mut n = 0;
+    for _ in 0..e.ready_len.load(Ordering::Relaxed) {
+        if n >= max {
+            break;
+        }
+        let Some(reg) = dequeue(e) else { break };
+        let flags = reg.flags.load(Ordering::Relaxed);
+        if flags & GONE != 0 {
+            release_reg(reg);
+            continue;
+        }
+        if flags & DISABLED != 0 {
+            continue;
+        }
+        let found = look(e, reg);
+        if found == 0 {
+            continue;
+        }
+        out(found, reg.data.load(Ordering::Relaxed));
+        n += 1;
+        let events = reg.events.load(Ordering::Relaxed);
+        if events & EPOLLONESHOT as u32 != 0 {
+            reg.flags.fetch_or(DISABLED, Ordering::Relaxed);
+        } else if events & EPOLLET as u32 == 0 {
+            enqueue(e, reg);
+        }
+    }
+    n
+}
+
+/// Whether the instance has something of ours to report, without reporting it: for a parent instance, poll
+/// and select. Takes the instance's lock; events in the kernel's set are not looked at (see
+/// [`super::wait::absorb`]).
+pub(crate) fn is_ready(e: &'static Epoll) -> bool {
+    if e.stash_len.load(Ordering::Relaxed) > 0 {
+        return true;
+    }
+    let _g = e.lock.lock();
+    collect(e);
+    for _ in 0..e.ready_len.load(Ordering::Relaxed) {
+        let Some(reg) = dequeue(e) else { break };
+        let flags = reg.flags.load(Ordering::Relaxed);
+        if flags & GONE != 0 {
+            release_reg(reg);
+        } else if flags & DISABLED == 0 && look(e, reg) != 0 {
+            enqueue(e, reg);
+            return true;
+        }
+    }
+    false
+}
+
+/// Before a sleep on the instance's descriptor by somebody else: arms everything; false if there is
+/// something to report already.
+pub(crate) fn arm(e: &'static Epoll) -> bool {
+    {
+        let _g = e.lock.lock();
+        watch::arm_all(e);
+        arm_children(e);
+    }
+    !is_ready(e)
+}
+
+/// Arms the nested instances. Under the parent's lock.
+pub(crate) fn arm_children(e: &Epoll) -> bool {
+    if e.nested.load(Ordering::Relaxed) == 0 {
+        return true;
+    }
+    let mut quiet = true;
+    let mut p = e.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+            quiet &= arm(child);
+        }
+    }
+    quiet
+}

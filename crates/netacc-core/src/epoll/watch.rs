@@ -1,0 +1,238 @@
+//! Watches: an epoll instance's ear on a link.
+
+use crate::epoll::{self, Epoll, Kind, STRUCTURE, at, cookie};
+use crate::socket::listen::Listener;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::raw;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_transport::shm::slots::CONTROL_SLOT;
+use netacc_transport::shm::{Link, ShmEndpoint};
+
+/// One instance's channel on one link.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Watch {
+    next_free: AtomicPtr<Watch>,
+    pub(crate) link: AtomicPtr<Link>,
+    pub(crate) epoll: AtomicPtr<Epoll>,
+    pub(crate) channel: AtomicU32,
+    /// Registrations that hear by it; under `STRUCTURE`.
+    pub(crate) users: AtomicU32,
+    /// In the active list: its ready set is looked at in every round, so the peer need not ring.
+    pub(crate) active: AtomicU32,
+    pub(crate) next: AtomicPtr<Watch>,
+    pub(crate) next_active: AtomicPtr<Watch>,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Watch {}
+}
+
+impl Pooled for Watch {
+    fn next_free(&self) -> &AtomicPtr<Watch> {
+        &self.next_free
+    }
+}
+
+static WATCHES: Slab<Watch> = Slab::new();
+
+impl Watch {
+    /// The link, while the watch holds it.
+    pub(crate) fn link(&self) -> Option<&'static Link> {
+        at(self.link.load(Ordering::Acquire))
+    }
+}
+
+/// The instance's watch on `link`, made at first need. Under `STRUCTURE`.
+pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Watch> {
+    if let Some(w) = find(e, link) {
+        return Ok(w);
+    }
+    let w = WATCHES.alloc().ok_or(Errno::NOMEM)?;
+    let ch = link.open_channel().inspect_err(|_| WATCHES.release(w))?;
+    let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    let added = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.bell_fd(ch), edge, cookie(Kind::Bell, w))
+        .and_then(|()| raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w)));
+    if let Err(err) = added {
+        let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, link.bell_fd(ch), 0, 0);
+        link.close_channel(ch);
+        WATCHES.release(w);
+        return Err(err);
+    }
+    link.hold();
+    w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    w.channel.store(ch, Ordering::Relaxed);
+    w.users.store(0, Ordering::Relaxed);
+    w.active.store(0, Ordering::Relaxed);
+    w.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    w.next.store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
+    e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    let _g = e.lock.lock();
+    activate(e, w);
+    Ok(w)
+}
+
+fn find(e: &Epoll, link: &Link) -> Option<&'static Watch> {
+    let mut p = e.watches.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        if core::ptr::eq(w.link.load(Ordering::Relaxed), link) {
+            return Some(w);
+        }
+        p = w.next.load(Ordering::Relaxed);
+    }
+    None
+}
+
+/// Puts a watch on the active list. Under the instance's lock.
+pub(crate) fn activate(e: &Epoll, w: &'static Watch) {
+    if w.active.swap(1, Ordering::Relaxed) == 0 {
+        w.next_active.store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
+        e.active.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    }
+}
+
+/// Arms every active watch: from now on its peer rings, and it leaves the active list. False when one
+/// has bits already. Under the instance's lock.
+pub(crate) fn arm_all(e: &Epoll) -> bool {
+    let mut cell = &e.active;
+    let mut quiet = true;
+    while let Some(w) = at(cell.load(Ordering::Relaxed)) {
+        let channel = w.link().and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)));
+        if channel.is_some_and(|c| !c.arm()) {
+            quiet = false;
+            cell = &w.next_active;
+        } else {
+            cell.store(w.next_active.load(Ordering::Relaxed), Ordering::Relaxed);
+            w.active.store(0, Ordering::Relaxed);
+        }
+    }
+    quiet
+}
+
+/// Whether any active watch has bits. Under the instance's lock.
+pub(crate) fn any_bits(e: &Epoll) -> bool {
+    let mut p = e.active.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        if w.link().and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed))).is_some_and(|c| c.any()) {
+            return true;
+        }
+        p = w.next_active.load(Ordering::Relaxed);
+    }
+    false
+}
+
+/// Makes `ep` report to `reg` by a watch of `e`; false if another instance hears it already or no channel is
+/// left. Under `STRUCTURE`.
+pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) -> bool {
+    if ep.registration.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let Ok(w) = get(e, ep.link()) else { return false };
+    w.users.fetch_add(1, Ordering::Relaxed);
+    ep.registration.store(reg, Ordering::Release);
+    ep.watch(w.channel.load(Ordering::Relaxed));
+    true
+}
+
+/// Undoes [`attach`]. Under `STRUCTURE`.
+pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
+    if ep.registration.compare_exchange(reg, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        return;
+    }
+    ep.watch(0);
+    if let Some(w) = find(e, ep.link()) {
+        w.users.fetch_sub(1, Ordering::Relaxed);
+        drop_if_useless(e, w);
+    }
+}
+
+/// A watch on a link that will bring no more connections is dropped with its last user.
+pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Watch) {
+    let dead = w.link().is_none_or(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
+    if dead && w.users.load(Ordering::Relaxed) == 0 {
+        drop_watch(e, w);
+    }
+}
+
+fn drop_watch(e: &'static Epoll, w: &'static Watch) {
+    let mut cell = &e.watches;
+    while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+        if core::ptr::eq(x, w) {
+            cell.store(x.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            break;
+        }
+        cell = &x.next;
+    }
+    let link = {
+        let _g = e.lock.lock();
+        let mut cell = &e.active;
+        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+            if core::ptr::eq(x, w) {
+                cell.store(x.next_active.load(Ordering::Relaxed), Ordering::Relaxed);
+                break;
+            }
+            cell = &x.next_active;
+        }
+        w.active.store(0, Ordering::Relaxed);
+        at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
+    };
+    w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
+    if let Some(link) = link {
+        let ch = w.channel.load(Ordering::Relaxed);
+        let bell = link.bell_fd(ch);
+        if bell >= 0 {
+            let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, bell, 0, 0);
+        }
+        let control = link.control_fd();
+        if control >= 0 {
+            let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, control, 0, 0);
+        }
+        link.close_channel(ch);
+        link.put();
+    }
+    WATCHES.release(w);
+}
+
+/// The instance is dissolved. Under `STRUCTURE`.
+pub(crate) fn drop_all(e: &'static Epoll) {
+    while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
+        drop_watch(e, w);
+    }
+}
+
+/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
+pub fn link_taken(l: &'static Listener, link: &'static Link) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return };
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    if let (Some(reg), Some(q)) = (at(s.regs.load(Ordering::Relaxed)), link.endpoint(CONTROL_SLOT))
+        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
+    {
+        attach(e, q, core::ptr::from_ref(reg) as usize);
+        let _g = e.lock.lock();
+        epoll::ready::enqueue(e, reg);
+        drop(_g);
+        e.kick();
+    }
+}
+
+/// A link leaves its listener or pool: instances that only listened for its connects let it go.
+pub fn link_gone(link: &'static Link) {
+    let _s = STRUCTURE.lock();
+    if let Some(q) = link.endpoint(CONTROL_SLOT) {
+        let reg = q.registration.load(Ordering::Relaxed) as *mut epoll::Reg;
+        if let Some(e) = at(reg).and_then(|r| at(r.epoll.load(Ordering::Relaxed))) {
+            detach(e, q, reg as usize);
+        }
+    }
+}
+
+pub(crate) fn reset_locks() {
+    WATCHES.reset_lock();
+}

@@ -1,0 +1,155 @@
+//! Descriptor number to object: the one look-up that every intercepted call makes.
+//!
+//! # Safety
+//! An entry holds the address of a type-stable object (see [`netacc_sys::slab`]) with a tag in its low and
+//! the object's generation in its high 16 bits, or 0. The object is valid memory for ever; whether it is
+//! still the one meant is told by comparing generations under the object's lock.
+#![allow(unsafe_code)]
+
+use crate::epoll::Epoll;
+use crate::socket::Socket;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem;
+use netacc_sys::private::MAX_FDS;
+
+static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The highest number ever entered: bounds a walk over the table.
+static HIGH: AtomicUsize = AtomicUsize::new(0);
+
+const TAG: u64 = 7;
+const SOCKET: u64 = 1;
+const EPOLL: u64 = 2;
+const ADDR: u64 = (1 << 48) - 8;
+
+/// An object and the generation it had when it was looked up.
+#[derive(Debug)]
+pub struct Ref<T: 'static> {
+    /// The object.
+    pub obj: &'static T,
+    /// Its generation then.
+    pub generation: u16,
+}
+
+impl<T> Clone for Ref<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Ref<T> {}
+
+impl<T> PartialEq for Ref<T> {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self.obj, other.obj) && self.generation == other.generation
+    }
+}
+
+/// What a descriptor number stands for.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry {
+    /// A TCP socket.
+    Socket(Ref<Socket>),
+    /// An epoll instance.
+    Epoll(Ref<Epoll>),
+}
+
+#[inline]
+fn cell(fd: i32) -> Option<&'static AtomicU64> {
+    // Acquire pairs with the publication in `ensure`. Null until the first TCP socket or epoll.
+    let table = TABLE.load(Ordering::Acquire);
+    if table.is_null() || fd < 0 || fd as usize >= MAX_FDS {
+        return None;
+    }
+    // SAFETY: the table has MAX_FDS cells and is never unmapped.
+    Some(unsafe { &*table.add(fd as usize) })
+}
+
+#[inline]
+fn decode(word: u64) -> Option<Entry> {
+    let generation = (word >> 48) as u16;
+    let addr = (word & ADDR) as usize;
+    // SAFETY: only `put` makes words, from references that live for ever.
+    unsafe {
+        match word & TAG {
+            SOCKET => Some(Entry::Socket(Ref { obj: &*(addr as *const Socket), generation })),
+            EPOLL => Some(Entry::Epoll(Ref { obj: &*(addr as *const Epoll), generation })),
+            _ => None,
+        }
+    }
+}
+
+fn encode(e: Entry) -> u64 {
+    match e {
+        Entry::Socket(r) => core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | SOCKET,
+        Entry::Epoll(r) => core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | EPOLL,
+    }
+}
+
+/// What `fd` stands for, if it is ours.
+#[inline]
+pub fn get(fd: i32) -> Option<Entry> {
+    // Acquire: the object was filled in before it was entered.
+    decode(cell(fd)?.load(Ordering::Acquire))
+}
+
+/// The TCP socket `fd`, if it is one we know.
+#[inline]
+pub fn socket(fd: i32) -> Option<Ref<Socket>> {
+    match get(fd)? {
+        Entry::Socket(r) => Some(r),
+        Entry::Epoll(_) => None,
+    }
+}
+
+/// The epoll instance `fd`, if we know it.
+#[inline]
+pub fn epoll(fd: i32) -> Option<Ref<Epoll>> {
+    match get(fd)? {
+        Entry::Epoll(r) => Some(r),
+        Entry::Socket(_) => None,
+    }
+}
+
+/// Makes the table exist.
+pub fn ensure() -> Result<()> {
+    if TABLE.load(Ordering::Acquire).is_null() {
+        let t: &'static [AtomicU64] = mem::array(MAX_FDS)?;
+        // The loser of a race leaves an untouched mapping behind.
+        let _ = TABLE.compare_exchange(
+            core::ptr::null_mut(),
+            t.as_ptr().cast_mut(),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+    Ok(())
+}
+
+/// Enters an object; returns what stood there (a descriptor that was closed behind our back).
+pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
+    ensure()?;
+    let c = cell(fd).ok_or(Errno::MFILE)?;
+    HIGH.fetch_max(fd as usize, Ordering::Relaxed);
+    Ok(decode(c.swap(encode(e), Ordering::AcqRel)))
+}
+
+/// Removes the entry of `fd`: exactly one of several callers gets it.
+#[inline]
+pub fn take(fd: i32) -> Option<Entry> {
+    let c = cell(fd)?;
+    if c.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    decode(c.swap(0, Ordering::AcqRel))
+}
+
+/// Calls `f` for every entry with a number in the range.
+pub fn each(first: usize, last: usize, mut f: impl FnMut(i32, Entry)) {
+    let high = HIGH.load(Ordering::Relaxed);
+    for fd in first..=last.min(high) {
+        if let Some(e) = get(fd as i32) {
+            f(fd as i32, e);
+        }
+    }
+}

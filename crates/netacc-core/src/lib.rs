@@ -1,0 +1,21 @@
+//! What each intercepted call means: the socket layer of NetACC.
+//!
+//! Every function here answers an [`Outcome`]: the call is done, it failed with an errno, or it is none
+//! of our business and goes on to the next libc symbol. Nothing here is called through libc, so nothing
+//! here can re-enter a hook.
+
+extern crate alloc;
+
+pub mod addr;
+pub mod epoll;
+pub mod fdtable;
+pub mod fork;
+pub mod log;
+pub mod outcome;
+pub mod poll;
+pub mod runtime;
+pub mod select;
+pub mod socket;
+pub mod wait;
+
+pub use outcome::Outcome;

@@ -1,0 +1,218 @@
+//! poll(2) and ppoll(2) over accelerated connections and everything else at once.
+//!
+//! # Safety
+//! The application's array is read and written within its stated length.
+#![allow(unsafe_code)]
+
+use crate::epoll;
+use crate::fdtable::{self, Entry};
+use crate::outcome::Outcome;
+use crate::socket::listen::tcp_ready;
+use crate::socket::{Path, Socket};
+use core::ffi::c_void;
+use core::sync::atomic::Ordering;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
+use netacc_stats::{Counter, page};
+use netacc_sys::errno::Result;
+use netacc_sys::time::Deadline;
+use netacc_sys::cpu;
+use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
+
+/// What an entry of the array is to us.
+#[derive(Clone, Copy)]
+enum Ours {
+    Connection(&'static Socket),
+    Listener(&'static Socket),
+    Epoll,
+}
+
+fn ours(fd: i32) -> Option<Ours> {
+    match fdtable::get(fd)? {
+        Entry::Socket(r) => match r.obj.path() {
+            Path::Shm => Some(Ours::Connection(r.obj)),
+            Path::Listener => Some(Ours::Listener(r.obj)),
+            Path::New | Path::Tcp => None,
+        },
+        Entry::Epoll(r) => (r.obj.ours.load(Ordering::Acquire) != 0).then_some(Ours::Epoll),
+    }
+}
+
+/// What `o` reports now, of `events`.
+fn look(o: Ours, fd: i32, events: i16) -> i16 {
+    let mask = (events | POLLERR | POLLHUP) as u16 as u32;
+    let found = match o {
+        Ours::Connection(s) => s.endpoint().map_or(POLLNVAL as u32, |e| e.readiness().0),
+        Ours::Listener(s) => match s.listener() {
+            Some(l) => {
+                l.take_links();
+                if l.queued() || tcp_ready(fd) { Readiness::IN } else { 0 }
+            }
+            None => POLLNVAL as u32,
+        },
+        Ours::Epoll => {
+            if epoll::readable(fd).unwrap_or(false) {
+                Readiness::IN
+            } else {
+                0
+            }
+        }
+    };
+    (found & (mask | POLLNVAL as u32)) as i16
+}
+
+fn interest(events: i16) -> Interest {
+    // Errors and the end of the stream are reported whatever was asked for, and come as data does.
+    Interest { read: true, write: events & POLLOUT != 0 }
+}
+
+/// The application's array.
+struct Fds {
+    p: *mut pollfd,
+    n: usize,
+}
+
+impl Fds {
+    fn each(&self, mut f: impl FnMut(usize, &mut pollfd)) {
+        for i in 0..self.n {
+            // SAFETY: i < n (the module's safety note).
+            f(i, unsafe { &mut *self.p.add(i) });
+        }
+    }
+
+    /// Looks at all of ours; returns how many have something.
+    fn look(&self) -> usize {
+        let mut n = 0;
+        self.each(|_, p| {
+            if let Some(o) = ours(p.fd) {
+                p.revents = look(o, p.fd, p.events);
+                n += usize::from(p.revents != 0);
+            }
+        });
+        n
+    }
+
+    /// Foreign entries in order, with -1 in place of ours, so that indices agree.
+    fn foreign(&self, set: &mut WaitSet) -> bool {
+        let mut any = false;
+        self.each(|_, p| {
+            let f = if ours(p.fd).is_some() { -1 } else { p.fd };
+            any |= f >= 0;
+            set.add(f, p.events);
+        });
+        any
+    }
+
+    fn take_foreign(&self, set: &WaitSet) -> usize {
+        let mut n = 0;
+        self.each(|i, p| {
+            if ours(p.fd).is_none() {
+                p.revents = set.revents(i);
+                n += usize::from(p.revents != 0);
+            }
+        });
+        n
+    }
+
+    /// Registers for everything of ours; true when something is ready already.
+    fn arm(&self, set: &mut WaitSet) -> bool {
+        let mut ready = false;
+        self.each(|_, p| match ours(p.fd) {
+            Some(Ours::Connection(s)) => {
+                if let Some(ep) = s.endpoint() {
+                    let want = interest(p.events);
+                    ep.arm(want, set);
+                    ready |= look(Ours::Connection(s), p.fd, p.events) != 0;
+                }
+            }
+            Some(Ours::Listener(s)) => {
+                set.add(p.fd, POLLIN);
+                ready |= s.listener().is_some_and(|l| l.arm(set));
+            }
+            Some(Ours::Epoll) => {
+                set.add(p.fd, POLLIN);
+                ready |= !epoll::arm(p.fd);
+            }
+            None => {}
+        });
+        ready
+    }
+
+    fn disarm(&self, set: &WaitSet) {
+        self.each(|_, p| match ours(p.fd) {
+            Some(Ours::Connection(s)) => {
+                if let Some(ep) = s.endpoint() {
+                    ep.disarm(interest(p.events), set);
+                }
+            }
+            Some(Ours::Listener(s)) => {
+                if let Some(l) = s.listener() {
+                    l.disarm(set);
+                }
+            }
+            _ => {}
+        });
+    }
+}
+
+/// poll(2), ppoll(2): `sigmask` is the kernel's or null.
+///
+/// # Safety
+/// `p` points to `n` valid entries.
+pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const c_void) -> Outcome {
+    if p.is_null() || n == 0 {
+        return Outcome::Pass;
+    }
+    let fds = Fds { p, n };
+    let mut any = None;
+    fds.each(|_, p| {
+        if any.is_none() {
+            any = ours(p.fd);
+        }
+    });
+    let Some(first) = any else { return Outcome::Pass };
+    run(&fds, first, deadline, sigmask).into()
+}
+
+fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
+    let mut spun = false;
+    loop {
+        let n = fds.look();
+        let mut set = WaitSet::new();
+        let foreign = fds.foreign(&mut set);
+        if n > 0 || deadline == Deadline::Now {
+            if foreign {
+                set.sleep(Deadline::Now, core::ptr::null())?;
+            }
+            return Ok(n + fds.take_foreign(&set));
+        }
+        if !spun && let Ours::Connection(s) = first {
+            spun = true;
+            let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
+            let looked = || fds.look() > 0;
+            if s.spin.run(peer, deadline, looked) {
+                continue;
+            }
+        }
+        let slept = if fds.arm(&mut set) {
+            set.sleep(Deadline::Now, sigmask)
+        } else {
+            page().count(Counter::Sleeps);
+            set.sleep(deadline, sigmask)
+        };
+        fds.disarm(&set);
+        slept?;
+        let n = fds.look() + fds.take_foreign(&set);
+        if n > 0 {
+            page().count(Counter::Wakeups);
+            return Ok(n);
+        }
+        if deadline.passed() {
+            return Ok(0);
+        }
+    }
+}
+
+/// Whether any of `n` descriptors concerns us.
+pub fn concerns(mut fds: impl Iterator<Item = i32>) -> bool {
+    fds.any(|fd| ours(fd).is_some())
+}

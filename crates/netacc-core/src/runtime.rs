@@ -1,0 +1,178 @@
+//! What a process has once it opens its first TCP socket: configuration, stats page, sleep policy.
+
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use netacc_conf::Config;
+use netacc_stats::page;
+use netacc_sys::{Lock, private, raw};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags, open};
+
+/// The process-wide state, made once.
+#[derive(Debug)]
+pub struct Runtime {
+    /// The configuration in force.
+    pub conf: Config,
+    /// State of the generator that draws for NACC_CONNECT_RDMA_PERCENT.
+    random: AtomicU64,
+}
+
+static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
+static STARTING: Lock = Lock::new();
+
+/// The runtime, if there is one.
+#[inline]
+#[allow(unsafe_code)]
+pub fn get() -> Option<&'static Runtime> {
+    // SAFETY: null or a leaked box. Acquire pairs with the store in `start`.
+    unsafe { RUNTIME.load(Ordering::Acquire).as_ref() }
+}
+
+/// The runtime, made now if need be.
+#[inline]
+pub fn ensure() -> Option<&'static Runtime> {
+    get().or_else(start)
+}
+
+#[cold]
+fn start() -> Option<&'static Runtime> {
+    // A signal handler that opens a socket while its own thread is in here must not wait for itself.
+    let guard = STARTING.try_lock();
+    if guard.is_none() {
+        return get();
+    }
+    if let Some(rt) = get() {
+        return Some(rt);
+    }
+    let mut conf = Config::default();
+    let mut diags = Vec::new();
+    let named = env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty());
+    let path = named.unwrap_or(netacc_conf::DEFAULT_PATH.as_bytes());
+    let shown = alloc::string::String::from_utf8_lossy(path).to_string();
+    if let Some(text) = read_file(path) {
+        conf.apply_file(&shown, &text, &mut diags);
+    }
+    each_env(|k, v| {
+        if let Ok(k) = core::str::from_utf8(k) {
+            conf.apply_env(k, v, &mut diags);
+        }
+    });
+    if let Some(v) = env(netacc_conf::ENV_CMDLINE) {
+        conf.apply_cmdline(v, &mut diags);
+    }
+    conf.finish(&mut diags);
+    publish(&conf);
+    let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
+    let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
+    RUNTIME.store(rt, Ordering::Release);
+    for d in &diags {
+        crate::log!(Warn, "{d}");
+    }
+    Some(rt)
+}
+
+/// Opens the stats page and tells it the configuration.
+fn publish(conf: &Config) {
+    let mut comm = [0u8; 64];
+    let n = read_into(b"/proc/self/comm", &mut comm);
+    let name = comm.get(..n).unwrap_or(&[]).trim_ascii_end();
+    if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
+        // The mark stays for the life of the process: readers find the page by this descriptor.
+        let _ = private::adopt(fd);
+    }
+    let mut text = Vec::new();
+    for (key, value, source) in conf.entries() {
+        for part in [key, "\t", &value, "\t", &source, "\n"] {
+            text.extend_from_slice(part.as_bytes());
+        }
+    }
+    page().set_cfg(&text);
+}
+
+/// A fresh stats page in the child of a fork; the parent's must not be written by two.
+pub fn after_fork(live: impl IntoIterator<Item = i32>) {
+    if get().is_none() {
+        return;
+    }
+    if let Ok(fd) = netacc_stats::reinit_after_fork(raw::getpid(), live) {
+        let _ = private::adopt(fd);
+    }
+}
+
+impl Runtime {
+    /// Draws for one connection: true with the configured probability.
+    pub fn draw(&self) -> bool {
+        let percent = u64::from(self.conf.connect_rdma_percent);
+        if percent >= 100 {
+            return true;
+        }
+        // xorshift64: any spread will do, and two threads that draw the same number do no harm.
+        let mut x = self.random.load(Ordering::Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.random.store(x, Ordering::Relaxed);
+        (x >> 33) % 100 < percent
+    }
+}
+
+fn read_file(path: &[u8]) -> Option<Vec<u8>> {
+    let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    let mut buf = [0u8; 4096];
+    while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
+        text.extend_from_slice(buf.get(..n).unwrap_or(&[]));
+        if n == 0 || text.len() > netacc_conf::MAX_FILE_BYTES {
+            break;
+        }
+    }
+    private::drop_raw(fd);
+    Some(text)
+}
+
+fn read_into(path: &[u8], buf: &mut [u8]) -> usize {
+    let Ok(fd) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return 0 };
+    let n = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None).unwrap_or(0);
+    private::drop_raw(fd);
+    n
+}
+
+#[allow(unsafe_code)]
+fn each_env(mut f: impl FnMut(&[u8], &[u8])) {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: the C environment: a null-terminated array of NUL-terminated strings (environ(7)). It is
+    // read once, when the process opens its first socket; a program that changes its environment in
+    // another thread at that moment races with every getenv(3) as well.
+    unsafe {
+        let mut p = environ;
+        while !p.is_null() && !(*p).is_null() {
+            let s = CStr::from_ptr(*p).to_bytes();
+            if s.starts_with(b"NACC_")
+                && let Some(eq) = s.iter().position(|b| *b == b'=')
+            {
+                f(s.get(..eq).unwrap_or(&[]), s.get(eq + 1..).unwrap_or(&[]));
+            }
+            p = p.add(1);
+        }
+    }
+}
+
+fn env(name: &str) -> Option<&'static [u8]> {
+    let mut found = None;
+    each_env(|k, v| {
+        if k == name.as_bytes() {
+            found = Some(v.to_vec());
+        }
+    });
+    found.map(|v| &*Box::leak(v.into_boxed_slice()))
+}
+
+/// For the child of a fork.
+pub fn reset_locks() {
+    STARTING.reset();
+}

@@ -1,0 +1,88 @@
+//! select(2) and pselect(2), as a poll(2) of the descriptors named.
+//!
+//! # Safety
+//! The application's sets are read and written up to `nfds` bits.
+#![allow(unsafe_code)]
+
+use crate::outcome::Outcome;
+use crate::poll;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd};
+use netacc_sys::errno::Errno;
+use netacc_sys::time::Deadline;
+
+const BITS: usize = usize::BITS as usize;
+
+/// One of the three sets; `None` if the application gave none.
+#[derive(Clone, Copy)]
+struct Set(*mut usize);
+
+impl Set {
+    fn has(self, fd: usize) -> bool {
+        // SAFETY: fd < nfds; the set has at least nfds bits. fd_set is an array of longs.
+        !self.0.is_null() && unsafe { self.0.add(fd / BITS).read_unaligned() } & (1 << (fd % BITS)) != 0
+    }
+
+    fn put(self, fd: usize, on: bool) {
+        if self.0.is_null() {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe {
+            let w = self.0.add(fd / BITS);
+            let old = w.read_unaligned();
+            w.write_unaligned(if on { old | 1 << (fd % BITS) } else { old & !(1 << (fd % BITS)) });
+        }
+    }
+}
+
+/// select(2), pselect(2): the three sets may be null.
+///
+/// # Safety
+/// Each set is null or has at least `nfds` bits.
+pub unsafe fn select(
+    nfds: i32,
+    sets: [*mut c_void; 3],
+    deadline: Deadline,
+    sigmask: *const c_void,
+) -> Outcome {
+    let n = nfds.clamp(0, 1 << 20) as usize;
+    let [r, w, x] = sets.map(|p| Set(p.cast()));
+    if !poll::concerns((0..n).filter(|fd| r.has(*fd) || w.has(*fd) || x.has(*fd)).map(|fd| fd as i32)) {
+        return Outcome::Pass;
+    }
+    let mut fds: Vec<pollfd> = Vec::new();
+    for fd in 0..n {
+        let mut events = 0;
+        for (set, bit) in [(r, POLLIN), (w, POLLOUT), (x, POLLPRI)] {
+            if set.has(fd) {
+                events |= bit;
+            }
+        }
+        if events != 0 {
+            fds.push(pollfd { fd: fd as i32, events, revents: 0 });
+        }
+    }
+    // SAFETY: our own array.
+    match unsafe { poll::poll(fds.as_mut_ptr(), fds.len(), deadline, sigmask) } {
+        Outcome::Done(_) => {}
+        other => return other,
+    }
+    if fds.iter().any(|p| p.revents & POLLNVAL != 0) {
+        return Outcome::Failed(Errno::BADF);
+    }
+    let mut count = 0;
+    for p in &fds {
+        let fd = p.fd as usize;
+        // select(2), "Correspondence between select() and poll() notifications".
+        for (set, mask) in [(r, POLLIN | POLLHUP | POLLERR), (w, POLLOUT | POLLERR), (x, POLLPRI)] {
+            if set.has(fd) {
+                let on = p.revents & mask != 0;
+                set.put(fd, on);
+                count += isize::from(on);
+            }
+        }
+    }
+    Outcome::Done(count)
+}

@@ -1,0 +1,208 @@
+//! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
+
+use crate::addr;
+use crate::fdtable::{self, Ref};
+use crate::outcome::Outcome;
+use crate::socket::connect::told;
+use crate::socket::create::{enter, placeholder};
+use crate::socket::listen::{Listener, tcp_ready};
+use crate::socket::{NONBLOCK, PLACEHOLDER, Path, Socket, ports};
+use crate::wait;
+use core::ffi::c_void;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use netacc_stats::{Counter, Reason, State, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::{cpu, raw, time};
+use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_transport::{Endpoint, WaitSet};
+
+/// For so many ticks (some 50 microseconds) the kernel's "no connection" is believed by a non-blocking
+/// accept that comes right after an accelerated one: the caller's next wait asks the kernel again.
+const BELIEVED: u64 = 150_000;
+
+/// accept(2) and accept4(2).
+pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let (s, Some(l)) = (r.obj, r.obj.listener()) else {
+        return if r.obj.path() == Path::Shm { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    loop {
+        match try_accept(fd, s, l, p, len, flags) {
+            Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
+            done => return done.into(),
+        }
+        let Some(_pin) = r.pin() else { return Outcome::Failed(Errno::BADF) };
+        if let Err(e) = wait_for_connection(fd, r, l) {
+            return Outcome::Failed(e);
+        }
+    }
+}
+
+fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+    loop {
+        if l.queued() {
+            match take_one(s, l, flags) {
+                Ok(Some((new, peer))) => {
+                    addr::write(peer, s.domain(), p, len);
+                    return Ok(new);
+                }
+                Ok(None) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let now = cpu::ticks();
+        let asked = l.tcp_asked.load(Ordering::Relaxed);
+        if asked != 0 && now.wrapping_sub(asked) < BELIEVED && s.has(NONBLOCK) && l.tcp_waits.load(Ordering::Relaxed) == 0 {
+            return Err(Errno::AGAIN);
+        }
+        if l.take_links() && l.queued() {
+            continue;
+        }
+        match raw::accept4(fd, p, len, flags) {
+            Ok(new) => {
+                plain(s, new, flags);
+                return Ok(new);
+            }
+            Err(Errno::AGAIN) => {
+                l.tcp_waits.store(0, Ordering::Relaxed);
+                l.tcp_asked.store(now | 1, Ordering::Relaxed);
+                return Err(Errno::AGAIN);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A connection by the kernel: known to the stats page, otherwise left alone.
+fn plain(s: &Socket, new: i32, flags: i32) {
+    page().count(Counter::AcceptsTcp);
+    page().fallback(Reason::PlainClient);
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else { return };
+    r.obj.set_path(Path::Tcp);
+    if enter(new, r).is_ok()
+        && let Some(e) = r.obj.stats()
+    {
+        e.open(State::Established, Transport::Tcp, Reason::PlainClient, time::realtime());
+        let local = addr::local_of(new);
+        if let Some(local) = local {
+            e.set_addrs(&addr::shown(local), &addr::peer_of(new).map(addr::shown).unwrap_or_default());
+        }
+    }
+}
+
+/// Takes one queued connection. The descriptor is made first: without one the connection stays queued,
+/// as in the kernel.
+fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32, SocketAddr)>> {
+    let new = placeholder(s.domain(), flags & libc::SOCK_CLOEXEC != 0)?;
+    let taken = loop {
+        match l.pop() {
+            None => break None,
+            Some((link, slot)) => {
+                if let Some(ep) = take_slot(link, slot) {
+                    match addresses(s, ep) {
+                        Some(a) => break Some((link, ep, a)),
+                        None => ep.close(true),
+                    }
+                }
+            }
+        }
+    };
+    let Some((link, ep, (local, peer))) = taken else {
+        let _ = raw::close(new);
+        return Ok(None);
+    };
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let r = Socket::alloc(new, s.domain(), PLACEHOLDER | nonblock).inspect_err(|_| {
+        ep.close(true);
+        let _ = raw::close(new);
+    })?;
+    fill(r, link, ep, local, peer);
+    enter(new, r).inspect_err(|_| {
+        let _ = raw::close(new);
+    })?;
+    page().count(Counter::AcceptsShm);
+    Ok(Some((new, peer)))
+}
+
+fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: SocketAddr, peer: SocketAddr) {
+    let s = r.obj;
+    s.local.set(local);
+    s.peer.set(peer);
+    s.set_endpoint(ep);
+    s.set_path(Path::Shm);
+    if let Some(e) = s.stats() {
+        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
+        e.set_addrs(&addr::shown(local), &addr::shown(peer));
+        e.set_peer_pid(link.peer_pid());
+        e.set_link(link.id().into());
+    }
+}
+
+/// Begins the server's side of a queued slot. A client that names an impossible slot, or one that is in
+/// use, loses its link.
+pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
+    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
+    let epoch = link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.epoch.load(Ordering::Relaxed));
+    match (ep, epoch) {
+        (Some(ep), Some(epoch)) if ep.begin(epoch) => Some(ep),
+        _ => {
+            link.lose(Counter::ProtocolErrors);
+            None
+        }
+    }
+}
+
+/// The addresses a client claims, if they can be true: its own is one of this host, and the other one
+/// is one this listener serves.
+fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
+    let seg = ep.link().segment()?;
+    let open = &seg.slot(ep.slot_index())?.open;
+    let (peer, local) = (told(open, 0)?, told(open, 1)?);
+    let bound = s.local.get()?;
+    let now = time::now();
+    let served = bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
+    let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
+    let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
+    (served
+        && family
+        && !privileged
+        && local.port() == bound.port()
+        && ports::is_local(peer.ip(), now)
+        && ports::is_local(local.ip(), now))
+    .then_some((local, peer))
+}
+
+fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {
+    let deadline = match r.obj.rcvtimeo.load(Ordering::Relaxed) {
+        0 => Deadline::Never,
+        ns => Deadline::after(ns as i64),
+    };
+    loop {
+        let mut set = WaitSet::new();
+        set.add(fd, libc::POLLIN);
+        let ready = l.arm(&mut set);
+        let slept = if ready { Ok(1) } else { set.sleep(deadline, core::ptr::null()) };
+        l.disarm(&set);
+        match slept {
+            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) => {}
+            Ok(_) => {
+                l.sweep();
+                if l.queued() || l.take_links() || tcp_ready(fd) {
+                    return Ok(());
+                }
+            }
+            Err(Errno::INTR) if wait::restarts(deadline) => {}
+            Err(e) => return Err(e),
+        }
+        if !r.valid() {
+            return Err(Errno::BADF);
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
+
+use crate::addr;
+use crate::epoll;
+use crate::fdtable::{self, Ref};
+use crate::outcome::Outcome;
+use crate::runtime;
+use crate::socket::create::{materialize, to_kernel};
+use crate::socket::{CONNECTING, NONBLOCK, PLACEHOLDER, Path, Socket, pool, ports};
+use core::ffi::c_void;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use netacc_stats::{Counter, Reason, State, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw, time};
+use netacc_transport::shm::rendezvous;
+use netacc_transport::shm::segment::Open;
+
+/// So many reserved ports are kept by sockets of our own per process, as far as descriptors allow; further
+/// connections hold their port by their own descriptor.
+const PORTS_KEPT: usize = 100;
+
+/// connect(2).
+pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let s = r.obj;
+    match s.path() {
+        Path::Shm if s.set(CONNECTING, false) => Outcome::Done(0),
+        Path::Shm => Outcome::Failed(Errno::ISCONN),
+        Path::Tcp | Path::Listener => Outcome::Pass,
+        Path::New => match addr::read(p, len) {
+            Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
+            // AF_UNSPEC, short or foreign addresses: the kernel knows the right answer.
+            _ => match materialize(fd, s) {
+                Ok(()) => Outcome::Pass,
+                Err(e) => Outcome::Failed(e),
+            },
+        },
+    }
+}
+
+fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
+    dest.is_ipv4() == (s.domain() == libc::AF_INET)
+}
+
+fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
+    let s = r.obj;
+    match accelerate(fd, s, dest) {
+        Ok(()) => {
+            page().count(Counter::ConnectsShm);
+            if s.has(NONBLOCK) {
+                s.set(CONNECTING, true);
+                return Outcome::Failed(Errno::INPROGRESS);
+            }
+            Outcome::Done(0)
+        }
+        Err(reason) => plain(fd, s, dest, p, len, reason),
+    }
+}
+
+/// The kernel's connect, with the reason on the stats page.
+fn plain(fd: i32, s: &'static Socket, dest: SocketAddr, p: *const c_void, len: u32, reason: Reason) -> Outcome {
+    if let Err(e) = to_kernel(fd, s) {
+        return Outcome::Failed(e);
+    }
+    page().count(Counter::ConnectsTcp);
+    page().fallback(reason);
+    let done = raw::connect(fd, p, len);
+    match done {
+        Ok(()) | Err(Errno::INPROGRESS) => {
+            if let Some(e) = s.stats() {
+                e.open(State::Established, Transport::Tcp, reason, time::realtime());
+                let local = addr::local_of(fd).unwrap_or(dest);
+                e.set_addrs(&addr::shown(local), &addr::shown(dest));
+            }
+            crate::log!(Info, "fd {fd}: connect to {dest} by TCP: {}", reason.name());
+        }
+        // The program may try again with this socket, and then find a rendezvous.
+        Err(Errno::CONNREFUSED) => s.set_path(Path::New),
+        Err(_) => {}
+    }
+    done.into()
+}
+
+/// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
+fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Result<(), Reason> {
+    let rt = runtime::get().ok_or(Reason::Disabled)?;
+    if rt.conf.conn_tcp_first {
+        return Err(Reason::TcpFirst);
+    }
+    if dest.port() == 0 || scoped(dest) {
+        return Err(Reason::OtherHost);
+    }
+    if !rt.draw() {
+        return Err(Reason::PercentDraw);
+    }
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let now = time::now();
+    if ports::known_absent(target, now) {
+        return Err(Reason::PeerPlain);
+    }
+    let source = ports::local_source(target.ip(), now).ok_or(Reason::OtherHost)?;
+    let bound = bound_to(fd, s);
+    if let Some(b) = bound
+        && !b.ip().is_unspecified()
+        && rendezvous::destination(b.ip()) != source
+    {
+        // Bound to another address of this host: legal, and true for TCP; show just that address.
+        if !ports::is_local(rendezvous::destination(b.ip()), now) {
+            return Err(Reason::OtherHost);
+        }
+    }
+    let claim = pool::claim(target).inspect_err(|r| {
+        if *r == Reason::PeerPlain {
+            ports::note_absent(target, now);
+        }
+    })?;
+    let ip = match bound {
+        Some(b) if !b.ip().is_unspecified() => rendezvous::destination(b.ip()),
+        _ => source,
+    };
+    let (link, slot, epoch) = (claim.link, claim.claimed.slot, claim.claimed.epoch);
+    let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
+        Some(p) => p,
+        None if claim.claimed.port != 0 && bound.is_none() => claim.claimed.port,
+        None => match reserve(fd, s, link, slot, ip) {
+            Ok(p) => p,
+            Err(_) => {
+                link.slots.closed(slot);
+                return Err(Reason::NoDescriptors);
+            }
+        },
+    };
+    let local = SocketAddr::new(ip, port);
+    let ep = link.endpoint(slot).ok_or(Reason::NoMemory)?;
+    if !ep.begin(epoch) {
+        return Err(Reason::NoMemory);
+    }
+    if let Some(seg) = link.segment()
+        && let Some(sl) = seg.slot(slot)
+    {
+        tell(&sl.open, local, target);
+    }
+    s.local.set(local);
+    s.peer.set(target);
+    s.set_endpoint(ep);
+    if !pool::push(claim) || !link.accepting() {
+        // The listener went away in between: TCP will find out what is there now.
+        s.detach();
+        return Err(Reason::Refused);
+    }
+    s.set_path(Path::Shm);
+    epoll::accelerated(fd, s);
+    if let Some(e) = s.stats() {
+        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
+        e.set_addrs(&addr::shown(local), &addr::shown(target));
+        e.set_peer_pid(link.peer_pid());
+        e.set_link(link.id().into());
+    }
+    Ok(())
+}
+
+/// A link-local destination means nothing without its interface: left to the kernel.
+fn scoped(dest: SocketAddr) -> bool {
+    matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
+}
+
+/// Where bind(2) put a real socket.
+fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
+    if s.has(PLACEHOLDER) {
+        return None;
+    }
+    addr::local_of(fd).filter(|a| a.port() != 0)
+}
+
+/// A local port that nobody else gets while the connection lives: kept with the slot for its next
+/// connections, or, beyond a number, by the connection's own descriptor.
+fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
+    if s.has(PLACEHOLDER) && link.slots.ports_kept() < PORTS_KEPT {
+        let (holder, port) = rendezvous::reserve_port(ip)?;
+        link.slots.keep_port(slot, private::adopt(holder)?, port);
+        return Ok(port);
+    }
+    materialize(fd, s)?;
+    let a = SocketAddr::new(ip, 0);
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
+    raw::bind(fd, buf.as_ptr().cast(), len)?;
+    addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
+}
+
+/// Writes who connects into the slot; the queue's push publishes it.
+fn tell(open: &Open, local: SocketAddr, remote: SocketAddr) {
+    for (i, a) in [local, remote].into_iter().enumerate() {
+        let (words, family) = match a.ip() {
+            IpAddr::V4(ip) => ([u32::from(ip), 0, 0, 0], libc::AF_INET),
+            IpAddr::V6(ip) => {
+                let n = u128::from(ip);
+                ([(n >> 96) as u32, (n >> 64) as u32, (n >> 32) as u32, n as u32], libc::AF_INET6)
+            }
+        };
+        if let (Some(ip), Some(fp)) = (open.ip.get(i), open.family_port.get(i)) {
+            for (w, n) in ip.iter().zip(words) {
+                w.store(n, Ordering::Relaxed);
+            }
+            fp.store((family as u32) << 16 | u32::from(a.port()), Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a client wrote: side 0 is itself, side 1 whom it wants. `None` if that is no address.
+pub fn told(open: &Open, side: usize) -> Option<SocketAddr> {
+    let fp = open.family_port.get(side)?.load(Ordering::Relaxed);
+    let mut w = [0u32; 4];
+    for (out, cell) in w.iter_mut().zip(open.ip.get(side)?) {
+        *out = cell.load(Ordering::Relaxed);
+    }
+    let [a, b, c, d] = w;
+    let ip: IpAddr = match (fp >> 16) as i32 {
+        libc::AF_INET => core::net::Ipv4Addr::from(a).into(),
+        libc::AF_INET6 => {
+            let n = u128::from(a) << 96 | u128::from(b) << 64 | u128::from(c) << 32 | u128::from(d);
+            core::net::Ipv6Addr::from(n).into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, fp as u16))
+}
+
+/// bind(2) makes a socket real.
+pub fn bind(fd: i32) -> Outcome {
+    match fdtable::socket(fd) {
+        Some(r) if r.obj.path() == Path::Shm => Outcome::Failed(Errno::INVAL),
+        Some(r) => match materialize(fd, r.obj) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        None => Outcome::Pass,
+    }
+}

@@ -1,0 +1,129 @@
+//! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
+
+use crate::addr;
+use crate::fdtable;
+use crate::outcome::Outcome;
+use crate::socket::create::{dup_with, status_flags};
+use crate::socket::io::channel;
+use crate::socket::{NONBLOCK, Path};
+use core::ffi::c_void;
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
+use netacc_sys::errno::Errno;
+use netacc_sys::raw;
+use netacc_transport::{Endpoint, Shut};
+
+/// fcntl(2).
+pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
+    match cmd {
+        F_DUPFD | F_DUPFD_CLOEXEC => return dup_with(fd, || raw::fcntl(fd, cmd, arg)),
+        F_GETFL | F_SETFL => {}
+        _ => return Outcome::Pass,
+    }
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let s = r.obj;
+    if cmd == F_GETFL {
+        return match s.path() {
+            Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
+            Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
+                // The kernel's listener is always non-blocking; what the program set is ours to keep.
+                Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
+                Err(e) => Outcome::Failed(e),
+            },
+            Path::Tcp => Outcome::Pass,
+        };
+    }
+    s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
+    match s.path() {
+        Path::Shm => Outcome::Done(0),
+        // On a placeholder the flags would be everybody's; a real socket gets them when it is made.
+        Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
+        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
+        Path::New | Path::Tcp => Outcome::Pass,
+    }
+}
+
+/// ioctl(2).
+///
+/// # Safety
+/// `arg` is what the request wants.
+#[allow(unsafe_code)]
+pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let s = r.obj;
+    // Only the low 32 bits count: some callers sign-extend.
+    let request = u64::from(request as u32);
+    let p = arg as *mut i32;
+    if request == libc::FIONBIO {
+        if p.is_null() {
+            return Outcome::Failed(Errno::FAULT);
+        }
+        // SAFETY: FIONBIO takes a pointer to int (ioctl(2)).
+        let on = unsafe { core::ptr::read_unaligned(p) } != 0;
+        s.set(NONBLOCK, on);
+        return match s.path() {
+            Path::Shm | Path::Listener => Outcome::Done(0),
+            Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
+            _ => Outcome::Pass,
+        };
+    }
+    let Some((_, ep)) = channel(fd) else { return Outcome::Pass };
+    let n = match request {
+        libc::FIONREAD => ep.unread(),
+        libc::TIOCOUTQ => ep.unsent(),
+        // SIOCATMARK: there is no urgent data, so the mark is never reached.
+        0x8905 => 0,
+        _ => return Outcome::Pass,
+    };
+    if p.is_null() {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: these requests write an int.
+    unsafe { core::ptr::write_unaligned(p, n.min(i32::MAX as usize) as i32) };
+    Outcome::Done(0)
+}
+
+/// shutdown(2).
+pub fn shutdown(fd: i32, how: i32) -> Outcome {
+    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    let how = match how {
+        libc::SHUT_RD => Shut::Read,
+        libc::SHUT_WR => Shut::Write,
+        libc::SHUT_RDWR => Shut::Both,
+        _ => return Outcome::Failed(Errno::INVAL),
+    };
+    if ep.is_over() {
+        return Outcome::Failed(Errno::NOTCONN);
+    }
+    // Not under the direction locks: a writer that is in the middle of a call finishes it.
+    let _tx = (how != Shut::Read).then(|| r.obj.tx.lock());
+    if !r.valid() {
+        return Outcome::Failed(Errno::BADF);
+    }
+    ep.shutdown(how);
+    Outcome::Done(0)
+}
+
+/// getsockname(2).
+pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
+    let Some((r, _)) = channel(fd) else { return Outcome::Pass };
+    let Some(a) = r.obj.local.get() else { return Outcome::Pass };
+    if p.is_null() || len.is_null() {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    addr::write(a, r.obj.domain(), p, len);
+    Outcome::Done(0)
+}
+
+/// getpeername(2).
+pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
+    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    let Some(a) = r.obj.peer.get() else { return Outcome::Pass };
+    if ep.is_over() {
+        return Outcome::Failed(Errno::NOTCONN);
+    }
+    if p.is_null() || len.is_null() {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    addr::write(a, r.obj.domain(), p, len);
+    Outcome::Done(0)
+}

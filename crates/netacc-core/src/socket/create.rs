@@ -1,0 +1,259 @@
+//! Descriptors: socket(2), close(2), the dup family.
+
+use crate::epoll;
+use crate::fdtable::{self, Entry, Ref};
+use crate::outcome::Outcome;
+use crate::runtime;
+use crate::socket::{self, NONBLOCK, PLACEHOLDER, Path, Socket};
+use core::sync::atomic::{AtomicI32, Ordering};
+use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw};
+use rustix::fd::FromRawFd;
+
+/// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the
+/// kernel need not have: making a TCP socket costs ten times as much as a duplicate.
+static TEMPLATES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
+
+fn template(domain: i32) -> Result<i32> {
+    let [t4, t6] = &TEMPLATES;
+    let cell = if domain == AF_INET { t4 } else { t6 };
+    let known = cell.load(Ordering::Acquire);
+    if known != 0 {
+        return Ok(known - 1);
+    }
+    let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
+    #[allow(unsafe_code)]
+    // SAFETY: just made, owned by nobody else.
+    let fd = private::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
+    match cell.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(fd),
+        Err(other) => {
+            private::close(fd);
+            Ok(other - 1)
+        }
+    }
+}
+
+/// A descriptor that stands for a TCP socket without one behind it.
+pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
+    let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    raw::fcntl(template(domain)?, cmd, 0)
+}
+
+/// Enters a socket for `fd`; an entry that was there belonged to a descriptor closed behind our back.
+pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
+    match fdtable::put(fd, Entry::Socket(r)) {
+        Ok(stale) => {
+            if let Some(e) = stale {
+                drop_entry(e);
+            }
+            Ok(())
+        }
+        Err(e) => {
+            socket::put(r.obj);
+            Err(e)
+        }
+    }
+}
+
+/// socket(2).
+pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
+    let stream = ty & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM;
+    if !stream || !(domain == AF_INET || domain == AF_INET6) || !(proto == 0 || proto == IPPROTO_TCP) {
+        return Outcome::Pass;
+    }
+    let Some(rt) = runtime::ensure() else { return Outcome::Pass };
+    if !rt.conf.enable_rdma_default {
+        return Outcome::Pass;
+    }
+    let made = placeholder(domain, ty & SOCK_CLOEXEC != 0);
+    let Ok(fd) = made else { return Outcome::Pass };
+    let flags = PLACEHOLDER | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let entered = Socket::alloc(fd, domain, flags).and_then(|r| enter(fd, r));
+    match entered {
+        Ok(()) => Outcome::Done(fd as isize),
+        Err(_) => {
+            let _ = raw::close(fd);
+            Outcome::Pass
+        }
+    }
+}
+
+/// Puts a real TCP socket where only a placeholder was, with everything that was set on it.
+pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
+    let _g = s.meta.lock();
+    if !s.has(PLACEHOLDER) {
+        return Ok(());
+    }
+    let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
+    let real = raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0)?;
+    s.opts.apply(s, real);
+    let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
+    let _ = raw::close(real);
+    moved?;
+    s.set(PLACEHOLDER, false);
+    Ok(())
+}
+
+/// From now on the kernel does it.
+pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
+    materialize(fd, s)?;
+    if s.path() == Path::New {
+        s.set_path(Path::Tcp);
+    }
+    Ok(())
+}
+
+/// Drops what an entry of the table refers to.
+pub fn drop_entry(e: Entry) {
+    match e {
+        Entry::Socket(r) => socket::put(r.obj),
+        Entry::Epoll(r) => epoll::put(r.obj),
+    }
+}
+
+/// close(2).
+pub fn close(fd: i32) -> Outcome {
+    match fdtable::take(fd) {
+        Some(e) => {
+            drop_entry(e);
+            raw::close(fd).into()
+        }
+        None if private::is(fd) => Outcome::Failed(Errno::BADF),
+        None => Outcome::Pass,
+    }
+}
+
+/// fclose(3) closes by itself: only our side of the descriptor is dropped.
+pub fn forget(fd: i32) {
+    if let Some(e) = fdtable::take(fd) {
+        drop_entry(e);
+    }
+}
+
+/// close_range(2), which must spare our own descriptors.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
+    const CLOEXEC: u32 = 4;
+    if first > last || flags & CLOEXEC != 0 {
+        return Outcome::Pass;
+    }
+    fdtable::each(first as usize, last as usize, |fd, _| {
+        if let Some(e) = fdtable::take(fd) {
+            drop_entry(e);
+        }
+    });
+    let mut from = first;
+    let mut result = Ok(());
+    private::each(|ours| {
+        let ours = ours as u32;
+        if ours >= from && ours <= last {
+            if ours > from {
+                result = result.and(raw::close_range(from, ours - 1, flags));
+            }
+            from = ours + 1;
+        }
+    });
+    if from <= last {
+        result = result.and(raw::close_range(from, last, flags));
+    }
+    result.into()
+}
+
+/// closefrom(3).
+pub fn close_from(first: i32) -> Outcome {
+    close_range(first.max(0) as u32, u32::MAX >> 1, 0)
+}
+
+/// A duplicate of `old` appeared at `new`.
+fn entered_dup(new: i32, e: Entry) -> Result<()> {
+    match e {
+        Entry::Socket(r) => r.obj.add_ref(),
+        Entry::Epoll(r) => r.obj.add_ref(),
+    }
+    match fdtable::put(new, e) {
+        Ok(stale) => {
+            if let Some(e) = stale {
+                drop_entry(e);
+            }
+            Ok(())
+        }
+        Err(err) => {
+            drop_entry(e);
+            Err(err)
+        }
+    }
+}
+
+/// An entry that is about to be duplicated. A placeholder of an unconnected socket becomes real first,
+/// so that both descriptors refer to one socket.
+fn before_dup(old: i32) -> Result<Option<Entry>> {
+    let e = fdtable::get(old);
+    if let Some(Entry::Socket(r)) = e
+        && r.obj.path() == Path::New
+    {
+        materialize(old, r.obj)?;
+    }
+    Ok(e)
+}
+
+/// dup(2) and fcntl(F_DUPFD): `make` does the duplication.
+pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
+    match before_dup(old) {
+        Ok(None) if private::is(old) => Outcome::Failed(Errno::BADF),
+        Ok(None) => Outcome::Pass,
+        Ok(Some(e)) => match make() {
+            Ok(new) => match entered_dup(new, e) {
+                Ok(()) => Outcome::Done(new as isize),
+                Err(err) => {
+                    let _ = raw::close(new);
+                    Outcome::Failed(err)
+                }
+            },
+            Err(err) => Outcome::Failed(err),
+        },
+        Err(err) => Outcome::Failed(err),
+    }
+}
+
+/// dup(2).
+pub fn dup(old: i32) -> Outcome {
+    dup_with(old, || raw::dup(old))
+}
+
+/// dup2(2) and dup3(2); `dup3` refuses equal numbers, dup2 returns them.
+pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
+    if old == new || private::is(new) || private::is(old) {
+        return match () {
+            () if private::is(old) || (private::is(new) && old != new) => Outcome::Failed(Errno::BADF),
+            () if !is_dup2 => Outcome::Failed(Errno::INVAL),
+            () => match raw::fcntl(old, libc::F_GETFD, 0) {
+                Ok(_) => Outcome::Done(new as isize),
+                Err(e) => Outcome::Failed(e),
+            },
+        };
+    }
+    let source = match before_dup(old) {
+        Ok(e) => e,
+        Err(err) => return Outcome::Failed(err),
+    };
+    if source.is_none() && fdtable::get(new).is_none() {
+        return Outcome::Pass;
+    }
+    if let Err(e) = raw::dup3(old, new, flags) {
+        return Outcome::Failed(e);
+    }
+    if let Some(stale) = fdtable::take(new) {
+        drop_entry(stale);
+    }
+    match source.map(|e| entered_dup(new, e)) {
+        Some(Err(e)) => Outcome::Failed(e),
+        _ => Outcome::Done(new as isize),
+    }
+}
+
+/// `O_NONBLOCK` as fcntl(2) shows it.
+pub fn status_flags(s: &Socket) -> i32 {
+    libc::O_RDWR | if s.has(NONBLOCK) { O_NONBLOCK } else { 0 }
+}

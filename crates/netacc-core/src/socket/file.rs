@@ -1,0 +1,174 @@
+//! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without a detour.
+
+use crate::fdtable::Ref;
+use crate::outcome::Outcome;
+use crate::socket::io::{channel, pipe_signal};
+use crate::socket::{NONBLOCK, Socket};
+use crate::wait;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+use netacc_sys::time::Deadline;
+use netacc_transport::Interest;
+use netacc_transport::shm::ShmEndpoint;
+
+/// sendfile(2) takes at most this much in one call.
+const MAX: usize = 0x7fff_f000;
+
+fn until(ns: u64) -> Deadline {
+    if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
+}
+
+/// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
+fn pump(
+    r: Ref<Socket>,
+    ep: &'static ShmEndpoint,
+    count: usize,
+    nonblock: bool,
+    mut source: impl FnMut(*mut u8, usize) -> Result<usize>,
+) -> Result<usize> {
+    let s = r.obj;
+    let mut done = 0;
+    while done < count {
+        let mut ended = false;
+        let res = {
+            let _g = s.tx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            let mut fill = |p: *mut u8, n: usize| {
+                let got = source(p, n)?;
+                ended |= got < n;
+                Ok(got)
+            };
+            let res = ep.write_with(count - done, &mut fill);
+            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { ep.write_with(count - done, fill) } else { res }
+        };
+        match res {
+            Ok(n) => {
+                done += n;
+                if let Some(e) = s.stats() {
+                    e.sent(n as u64);
+                }
+                if ended {
+                    break;
+                }
+                if nonblock && done < count {
+                    ep.want_room();
+                    break;
+                }
+            }
+            Err(Errno::AGAIN) if !nonblock && !ended => {
+                let Some(_pin) = r.pin() else { return Err(Errno::BADF) };
+                let w = wait::ready(r, Interest { read: false, write: true }, until(s.sndtimeo.load(Ordering::Relaxed)));
+                if let Err(e) = w {
+                    return if done > 0 { Ok(done) } else { Err(e) };
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(pipe_signal(e, 0)),
+        }
+    }
+    Ok(done)
+}
+
+/// sendfile(2).
+///
+/// # Safety
+/// `offset` is null or the application's offset.
+#[allow(unsafe_code)]
+pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
+    let Some((r, ep)) = channel(out) else { return Outcome::Pass };
+    // SAFETY: the caller's promise.
+    let mut at = unsafe { offset.as_ref() }.copied();
+    if at.is_some_and(|o| o < 0) {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    let nonblock = r.obj.has(NONBLOCK);
+    let res = pump(r, ep, count.min(MAX), nonblock, |p, n| {
+        let got = raw::read(input, p, n, at)?;
+        at = at.map(|o| o + got as i64);
+        Ok(got)
+    });
+    if let (Ok(_), Some(o)) = (res, at) {
+        // SAFETY: not null, since `at` came from it.
+        unsafe { *offset = o };
+    }
+    res.into()
+}
+
+/// splice(2) between a pipe and an accelerated connection.
+pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    if let Some((r, ep)) = channel(out) {
+        if !off_out.is_null() || !off_in.is_null() {
+            return Outcome::Failed(Errno(libc::ESPIPE));
+        }
+        if channel(input).is_some() {
+            return Outcome::Failed(Errno::INVAL);
+        }
+        return from_pipe(r, ep, input, len, nonblock).into();
+    }
+    match channel(input) {
+        Some(_) if !off_out.is_null() || !off_in.is_null() => Outcome::Failed(Errno(libc::ESPIPE)),
+        Some((r, ep)) => to_pipe(r, ep, out, len, nonblock).into(),
+        None => Outcome::Pass,
+    }
+}
+
+fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+    if len == 0 {
+        return Ok(0);
+    }
+    let mut first = true;
+    pump(r, ep, len, nonblock || r.obj.has(NONBLOCK), |p, n| {
+        // What the pipe holds is taken; only for the first byte may a blocking splice wait.
+        if (!first || nonblock) && !pollable(pipe, libc::POLLIN) {
+            return if first { Err(Errno::AGAIN) } else { Ok(0) };
+        }
+        first = false;
+        raw::read(pipe, p, n, None)
+    })
+}
+
+fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+    let s = r.obj;
+    loop {
+        let res = {
+            let _g = s.rx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            ep.read_with(len, |p, n| {
+                // A page at most, and only when the pipe has room for a page: the write cannot block.
+                if !pollable(pipe, libc::POLLOUT) {
+                    return Err(Errno::AGAIN);
+                }
+                raw::write(pipe, p, n.min(4096))
+            })
+        };
+        match res {
+            Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 => {
+                let Some(_pin) = r.pin() else { return Err(Errno::BADF) };
+                wait::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
+            }
+            Err(Errno::AGAIN) if !nonblock && netacc_transport::Endpoint::unread(ep) > 0 => {
+                let mut p = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
+                raw::ppoll(&raw mut p, 1, core::ptr::null_mut(), core::ptr::null())?;
+            }
+            Ok(n) => {
+                if let Some(e) = s.stats() {
+                    e.received(n as u64);
+                }
+                return Ok(n);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn pollable(fd: i32, events: i16) -> bool {
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+}

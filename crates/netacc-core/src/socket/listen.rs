@@ -1,0 +1,428 @@
+//! listen(2) and the rendezvous that goes with it.
+
+use crate::addr;
+use crate::epoll;
+use crate::fdtable;
+use crate::outcome::Outcome;
+use crate::socket::create::to_kernel;
+use crate::socket::{Path, Socket, ports};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_stats::{Reason, State, Transport, page};
+use netacc_sys::errno::Errno;
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, private, raw, time};
+use netacc_transport::shm::Link;
+use netacc_transport::shm::rendezvous::{self, Taken};
+use netacc_transport::shm::segment::SERVER_CLOSED;
+use netacc_transport::shm::slots::CONTROL_SLOT;
+use netacc_wire::{Name, Scope};
+use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+
+/// Clients that connected and have not said hello; a stranger can occupy one of these places at most
+/// until the next one comes.
+const GREETING: usize = 8;
+
+/// The accelerated half of a listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    next_free: AtomicPtr<Listener>,
+    lock: Lock,
+    /// The rendezvous socket + 1.
+    rendezvous: AtomicI32,
+    backlog: AtomicU32,
+    links: AtomicPtr<Link>,
+    greeting: [AtomicI32; GREETING],
+    next_greeting: AtomicU32,
+    /// More than one process serves this listener.
+    pub many: AtomicU32,
+    /// The kernel said (or may have) that a TCP connection waits.
+    pub tcp_waits: AtomicU32,
+    /// When the kernel was last asked and had none, in [`netacc_sys::cpu::ticks`].
+    pub tcp_asked: AtomicU64,
+    /// The socket object it belongs to.
+    pub owner: AtomicPtr<Socket>,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics and locks; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Listener {}
+}
+
+impl Pooled for Listener {
+    fn next_free(&self) -> &AtomicPtr<Listener> {
+        &self.next_free
+    }
+}
+
+static LISTENERS: Slab<Listener> = Slab::new();
+
+/// listen(2).
+pub fn listen(fd: i32, backlog: i32) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let s = r.obj;
+    match s.path() {
+        Path::Shm => return Outcome::Failed(Errno::INVAL),
+        Path::Listener => {
+            if let Some(l) = s.listener() {
+                l.backlog.store(backlog.max(0) as u32, Ordering::Relaxed);
+            }
+            return Outcome::Pass;
+        }
+        Path::New | Path::Tcp => {}
+    }
+    if let Err(e) = to_kernel(fd, s) {
+        return Outcome::Failed(e);
+    }
+    if let Err(e) = raw::listen(fd, backlog) {
+        if s.path() == Path::Tcp {
+            s.set_path(Path::New);
+        }
+        return Outcome::Failed(e);
+    }
+    open(fd, s, backlog);
+    Outcome::Done(0)
+}
+
+fn open(fd: i32, s: &'static Socket, backlog: i32) {
+    let Some(local) = addr::local_of(fd) else { return };
+    let reason = match rendezvous_for(fd, local, backlog) {
+        Ok(sock) => match LISTENERS.alloc() {
+            Some(l) => {
+                l.start(sock, backlog, s);
+                s.set_listener(l);
+                // The kernel's listener must never block us: of several workers that see a
+                // connection only one gets it. The application's own mode is kept in our flags.
+                let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
+                s.set_path(Path::Listener);
+                ports::forget_absent();
+                epoll::became_listener(fd, s);
+                Reason::None
+            }
+            None => {
+                private::close(sock);
+                Reason::NoMemory
+            }
+        },
+        Err(r) => r,
+    };
+    if let Some(e) = s.stats() {
+        let t = if reason == Reason::None { Transport::Shm } else { Transport::Tcp };
+        e.open(State::Listening, t, reason, time::realtime());
+        e.set_addrs(&addr::shown(local), &Default::default());
+    }
+    if reason != Reason::None {
+        page().fallback(reason);
+        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous: {}", reason.sentence());
+    }
+    s.local.set(local);
+}
+
+fn scope_of(fd: i32, ip: IpAddr) -> Scope {
+    match ip {
+        IpAddr::V4(a) if a.is_unspecified() => Scope::Any4,
+        IpAddr::V6(a) if a.is_unspecified() => {
+            match raw::getsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+                Ok(0) => Scope::Dual,
+                _ => Scope::Any6,
+            }
+        }
+        ip => Scope::Addr(rendezvous::destination(ip)),
+    }
+}
+
+fn rendezvous_for(fd: i32, local: SocketAddr, backlog: i32) -> core::result::Result<i32, Reason> {
+    // With SO_REUSEPORT several listeners share the port and the kernel spreads connections over
+    // them; a rendezvous name has one owner, so these stay with TCP.
+    if raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1) {
+        return Err(Reason::ReusePort);
+    }
+    let name = Name::new(scope_of(fd, local.ip()), local.port());
+    // Links are few, whatever the backlog for connections is.
+    let depth = backlog.clamp(16, 1024);
+    match rendezvous::listen_at(&name, depth) {
+        Ok(sock) => private::adopt(sock).map_err(|_| Reason::NoDescriptors),
+        Err(Errno::ADDRINUSE) => Err(Reason::NameTaken),
+        Err(Errno::MFILE | Errno::NFILE) => Err(Reason::NoDescriptors),
+        Err(_) => Err(Reason::Unsupported),
+    }
+}
+
+impl Listener {
+    fn start(&'static self, sock: i32, backlog: i32, owner: &'static Socket) {
+        self.rendezvous.store(sock + 1, Ordering::Relaxed);
+        self.backlog.store(backlog.max(1) as u32, Ordering::Relaxed);
+        self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.many.store(0, Ordering::Relaxed);
+        self.tcp_waits.store(0, Ordering::Relaxed);
+        self.tcp_asked.store(0, Ordering::Relaxed);
+        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+    }
+
+    /// The rendezvous socket, or -1.
+    pub fn rendezvous_fd(&self) -> i32 {
+        self.rendezvous.load(Ordering::Relaxed) - 1
+    }
+
+    /// Sockets of clients that have not said hello yet.
+    pub fn greeting(&self) -> impl Iterator<Item = i32> + '_ {
+        self.greeting.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
+    }
+
+    /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
+    /// mapped.
+    fn links(&self) -> Links {
+        Links { at: self.links.load(Ordering::Acquire) }
+    }
+
+    /// Takes up every client that waits at the rendezvous; returns whether there was one.
+    pub fn take_links(&'static self) -> bool {
+        let mut any = false;
+        // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
+        // happens after ours is free.
+        loop {
+            let mut fresh = [None; 8];
+            let more = {
+                let _g = self.lock.lock();
+                self.collect(&mut fresh)
+            };
+            for link in fresh.into_iter().flatten() {
+                any = true;
+                epoll::link_taken(self, link);
+            }
+            if !more {
+                return any;
+            }
+        }
+    }
+
+    /// Fills `fresh` with new links; true when there may be more. Under `lock`.
+    fn collect(&'static self, fresh: &mut [Option<&'static Link>; 8]) -> bool {
+        let mut room = fresh.iter_mut();
+        let backlog = self.backlog.load(Ordering::Relaxed);
+        for cell in &self.greeting {
+            let fd = cell.load(Ordering::Relaxed);
+            if fd != 0 && readable(fd - 1) {
+                cell.store(0, Ordering::Relaxed);
+                if let Some(link) = self.taken(rendezvous::greet(private_back(fd - 1), backlog)) {
+                    match room.next() {
+                        Some(out) => *out = Some(link),
+                        None => return true,
+                    }
+                }
+            }
+        }
+        let sock = self.rendezvous_fd();
+        if sock < 0 {
+            return false;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: our open descriptor; closed only under `lock`.
+        let sock = unsafe { BorrowedFd::borrow_raw(sock) };
+        for out in room {
+            loop {
+                match rendezvous::accept_link(sock, backlog) {
+                    Taken::Nobody => return false,
+                    t => {
+                        *out = self.taken(t);
+                        if out.is_some() {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn taken(&'static self, t: Taken) -> Option<&'static Link> {
+        match t {
+            Taken::Link(link) => {
+                link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
+                link.set_many(self.many.load(Ordering::Relaxed) != 0);
+                link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+                Some(link)
+            }
+            Taken::Later(fd) => {
+                let at = self.next_greeting.fetch_add(1, Ordering::Relaxed) as usize % GREETING;
+                let fd = fd.into_raw_fd();
+                if let Some(cell) = self.greeting.get(at) {
+                    let old = cell.swap(fd + 1, Ordering::Relaxed);
+                    if old != 0 {
+                        let _ = raw::close(old - 1);
+                    }
+                    epoll::greeting(self, fd);
+                }
+                None
+            }
+            Taken::Refused | Taken::Nobody => None,
+        }
+    }
+
+    /// Removes links whose peer is gone.
+    pub fn sweep(&'static self) {
+        while let Some(link) = self.unlink_one() {
+            epoll::link_gone(link);
+            link.put();
+        }
+    }
+
+    fn unlink_one(&'static self) -> Option<&'static Link> {
+        let _g = self.lock.lock();
+        let mut cell: &'static AtomicPtr<Link> = &self.links;
+        while let Some(link) = follow(cell) {
+            if link.is_lost() && link.segment().is_none_or(|s| s.queued() == 0) {
+                cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
+                return Some(link);
+            }
+            cell = &link.next;
+        }
+        None
+    }
+
+    /// The last descriptor of the listener is closed: connects that wait are reset, connections go on.
+    pub fn close(&'static self) {
+        let mut next = {
+            let _g = self.lock.lock();
+            let sock = self.rendezvous.swap(0, Ordering::Relaxed);
+            if sock != 0 {
+                private::close(sock - 1);
+            }
+            self.close_greeting();
+            let first = follow(&self.links);
+            self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+            first
+        };
+        while let Some(link) = next {
+            next = follow(&link.next);
+            if let Some(seg) = link.segment() {
+                // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+                seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
+                while let Some(slot) = seg.pop() {
+                    if let Some(ep) = super::accept::take_slot(link, slot) {
+                        netacc_transport::Endpoint::close(ep, true);
+                    }
+                }
+            }
+            epoll::link_gone(link);
+            link.put();
+        }
+        LISTENERS.release(self);
+    }
+
+    fn close_greeting(&self) {
+        for cell in &self.greeting {
+            let fd = cell.swap(0, Ordering::Relaxed);
+            if fd != 0 {
+                let _ = raw::close(fd - 1);
+            }
+        }
+    }
+
+    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which whoever removes a link takes before
+    /// he lets it go; not under `lock`, since `f` takes locks that come before it.
+    pub fn each_link(&self, f: impl FnMut(&'static Link)) {
+        self.links().for_each(f);
+    }
+
+    /// Takes the next connect that waits in shared memory.
+    pub fn pop(&self) -> Option<(&'static Link, u32)> {
+        let _g = self.lock.lock();
+        self.links().find_map(|l| Some((l, l.segment()?.pop()?)))
+    }
+
+    /// For the child of a fork: the links are the parent's, the sockets are shared.
+    pub fn after_fork(&'static self) {
+        self.lock.reset();
+        let mut next = follow(&self.links);
+        self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        while let Some(link) = next {
+            next = follow(&link.next);
+            crate::fork::inherit(link);
+        }
+        self.close_greeting();
+    }
+
+    /// Whether a connect waits in shared memory.
+    pub fn queued(&self) -> bool {
+        let _g = self.lock.lock();
+        self.links().any(|l| l.segment().is_some_and(|s| s.queued() > 0))
+    }
+
+    /// Arms every link's connect queue; true if one holds something.
+    pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
+        set.add(self.rendezvous_fd(), libc::POLLIN);
+        for fd in self.greeting() {
+            set.add(fd, libc::POLLIN);
+        }
+        let mut ready = false;
+        let _g = self.lock.lock();
+        for l in self.links() {
+            if let Some(q) = l.endpoint(CONTROL_SLOT) {
+                ready |= q.arm_queue(set) && l.segment().is_some_and(|s| s.queued() > 0);
+            }
+        }
+        ready
+    }
+
+    /// Undoes [`Listener::arm`].
+    pub fn disarm(&self, set: &netacc_transport::WaitSet) {
+        let _g = self.lock.lock();
+        for l in self.links() {
+            if let Some(q) = l.endpoint(CONTROL_SLOT) {
+                q.disarm_queue(set);
+            }
+        }
+    }
+}
+
+fn readable(fd: i32) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+}
+
+#[allow(unsafe_code)]
+fn private_back(fd: i32) -> OwnedFd {
+    // SAFETY: the caller took the number out of its only cell.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+#[allow(unsafe_code)]
+fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+    // SAFETY: links are type-stable.
+    unsafe { p.load(Ordering::Acquire).as_ref() }
+}
+
+/// A walk over a listener's links.
+#[derive(Debug)]
+struct Links {
+    at: *mut Link,
+}
+
+impl Iterator for Links {
+    type Item = &'static Link;
+
+    #[allow(unsafe_code)]
+    fn next(&mut self) -> Option<&'static Link> {
+        // SAFETY: as in `follow`.
+        let l = unsafe { self.at.as_ref() }?;
+        self.at = l.next.load(Ordering::Acquire);
+        Some(l)
+    }
+}
+
+/// Whether the kernel has a connection for listener `fd`.
+pub fn tcp_ready(fd: i32) -> bool {
+    readable(fd)
+}
+
+/// The listener that took up a server-side link.
+#[allow(unsafe_code)]
+pub fn owner_of(link: &'static Link) -> Option<&'static Listener> {
+    // SAFETY: 0 or a listener object, which is never freed.
+    unsafe { (link.owner.load(Ordering::Acquire) as *const Listener).as_ref() }
+}

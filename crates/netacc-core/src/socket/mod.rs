@@ -1,0 +1,347 @@
+//! A TCP socket as the application knows it: what its descriptors refer to, on whatever path its bytes go.
+
+pub mod accept;
+pub mod connect;
+pub mod control;
+pub mod create;
+pub mod file;
+pub mod io;
+pub mod listen;
+pub mod msg;
+pub mod opts;
+pub mod pool;
+pub mod ports;
+
+use crate::epoll::Reg;
+use crate::fdtable::Ref;
+use crate::socket::listen::Listener;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_stats::{SockEntry, page};
+use netacc_sys::Lock;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_transport::Endpoint;
+use netacc_transport::shm::ShmEndpoint;
+
+/// Which path a socket is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Path {
+    /// Not connected and not listening.
+    New = 0,
+    /// The kernel's: every call passes through.
+    Tcp = 1,
+    /// A channel in shared memory.
+    Shm = 2,
+    /// A listener with a rendezvous.
+    Listener = 3,
+}
+
+/// [`Socket::flags`]: O_NONBLOCK of the file description.
+pub const NONBLOCK: u32 = 1;
+/// The descriptor is a duplicate of a template: it stands for a socket the kernel does not have yet.
+pub const PLACEHOLDER: u32 = 2;
+/// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success.
+pub const CONNECTING: u32 = 4;
+/// SO_LINGER is on with time 0: close resets.
+pub const LINGER_RESET: u32 = 8;
+/// The process forked while this connection was open.
+pub const SHARED: u32 = 16;
+
+/// An IP address and port in atomics.
+#[derive(Debug, Default)]
+pub struct Addr {
+    ip: [AtomicU64; 2],
+    /// Bit 32: set; bit 33: IPv6; low 16: port.
+    port: AtomicU64,
+}
+
+impl Addr {
+    /// Stores an address.
+    pub fn set(&self, a: SocketAddr) {
+        let (bytes, v6) = match a.ip() {
+            IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), 0),
+            IpAddr::V6(ip) => (ip.octets(), 1 << 33),
+        };
+        let n = u128::from_be_bytes(bytes);
+        let [hi, lo] = &self.ip;
+        hi.store((n >> 64) as u64, Ordering::Relaxed);
+        lo.store(n as u64, Ordering::Relaxed);
+        self.port.store(1 << 32 | v6 | u64::from(a.port()), Ordering::Release);
+    }
+
+    /// The address, if one was stored.
+    pub fn get(&self) -> Option<SocketAddr> {
+        let p = self.port.load(Ordering::Acquire);
+        if p & 1 << 32 == 0 {
+            return None;
+        }
+        let [hi, lo] = &self.ip;
+        let n = u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(lo.load(Ordering::Relaxed));
+        let v6 = Ipv6Addr::from(n);
+        let ip = if p & 1 << 33 == 0 { v6.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED).into() } else { v6.into() };
+        Some(SocketAddr::new(ip, p as u16))
+    }
+
+    fn clear(&self) {
+        self.port.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A socket. Objects are recycled, never freed.
+///
+/// Reads are serialised by `rx`, writes by `tx`; both are held to retire the object. `meta` guards the
+/// remembered options.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Socket {
+    next_free: AtomicPtr<Socket>,
+    /// Which life of the object this is; compared under `rx` or `tx`.
+    generation: AtomicU32,
+    /// Descriptors that refer to it plus calls that sleep on it.
+    refs: AtomicU32,
+    /// Serialises reads.
+    pub rx: Lock,
+    /// Serialises writes.
+    pub tx: Lock,
+    /// Guards `opts` and state changes.
+    pub meta: Lock,
+    path: AtomicU32,
+    flags: AtomicU32,
+    ep: AtomicPtr<ShmEndpoint>,
+    listener: AtomicPtr<Listener>,
+    /// Registrations with epoll instances; see [`crate::epoll`] for the lock.
+    pub(crate) regs: AtomicPtr<Reg>,
+    /// The descriptor that opened it: its entry on the stats page.
+    fd: AtomicI32,
+    /// AF_INET or AF_INET6.
+    domain: AtomicU32,
+    /// SO_RCVTIMEO and SO_SNDTIMEO in nanoseconds; 0: none.
+    pub rcvtimeo: AtomicU64,
+    /// See `rcvtimeo`.
+    pub sndtimeo: AtomicU64,
+    /// SO_LINGER: on/off in the upper, seconds in the lower half.
+    pub linger: AtomicU64,
+    /// How spinning for this socket pays; see [`crate::wait`].
+    pub spin: crate::wait::Spin,
+    /// Our address.
+    pub local: Addr,
+    /// The peer's.
+    pub peer: Addr,
+    pub(crate) opts: opts::Remembered,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics, locks and structs of them; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Socket {}
+}
+
+impl Pooled for Socket {
+    fn next_free(&self) -> &AtomicPtr<Socket> {
+        &self.next_free
+    }
+}
+
+static SOCKETS: Slab<Socket> = Slab::new();
+
+impl Socket {
+    /// A fresh object with one reference.
+    pub fn alloc(fd: i32, domain: i32, flags: u32) -> Result<Ref<Socket>> {
+        let s = SOCKETS.alloc().ok_or(Errno::NOMEM)?;
+        s.path.store(Path::New as u32, Ordering::Relaxed);
+        s.flags.store(flags, Ordering::Relaxed);
+        s.fd.store(fd, Ordering::Relaxed);
+        s.domain.store(domain as u32, Ordering::Relaxed);
+        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger] {
+            w.store(0, Ordering::Relaxed);
+        }
+        s.spin.reset();
+        s.local.clear();
+        s.peer.clear();
+        s.opts.clear();
+        s.refs.store(1, Ordering::Release);
+        Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
+    }
+
+    /// Which path it is on.
+    #[inline]
+    pub fn path(&self) -> Path {
+        match self.path.load(Ordering::Acquire) {
+            1 => Path::Tcp,
+            2 => Path::Shm,
+            3 => Path::Listener,
+            _ => Path::New,
+        }
+    }
+
+    /// Changes the path; everything it needs was stored before.
+    pub fn set_path(&self, p: Path) {
+        self.path.store(p as u32, Ordering::Release);
+    }
+
+    /// Whether a flag is set.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Relaxed) & flag != 0
+    }
+
+    /// Sets or clears a flag and returns what it was.
+    pub fn set(&self, flag: u32, on: bool) -> bool {
+        let old = if on {
+            self.flags.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            self.flags.fetch_and(!flag, Ordering::AcqRel)
+        };
+        old & flag != 0
+    }
+
+    /// The endpoint, on the shm path.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn endpoint(&self) -> Option<&'static ShmEndpoint> {
+        // SAFETY: null or an endpoint, which lives inside a link and is never freed.
+        unsafe { self.ep.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Attaches a channel.
+    pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
+        ep.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
+        self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+    }
+
+    /// The listener part, of a listener.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn listener(&self) -> Option<&'static Listener> {
+        // SAFETY: null or a listener object, which is never freed.
+        unsafe { self.listener.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Makes it a listener.
+    pub fn set_listener(&self, l: &'static Listener) {
+        self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
+    }
+
+    /// AF_INET or AF_INET6.
+    pub fn domain(&self) -> i32 {
+        self.domain.load(Ordering::Relaxed) as i32
+    }
+
+    /// The descriptor that opened it.
+    pub fn first_fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Its entry on the stats page.
+    #[inline]
+    pub fn stats(&self) -> Option<&'static SockEntry> {
+        page().sock(self.fd.load(Ordering::Relaxed))
+    }
+
+    /// Its current generation.
+    pub fn generation(&self) -> u16 {
+        self.generation.load(Ordering::Relaxed) as u16
+    }
+
+    /// One more descriptor refers to it.
+    pub fn add_ref(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Ref<Socket> {
+    /// Whether the object is still the one that was looked up. Decisive only under `rx` or `tx`.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.obj.generation() == self.generation
+    }
+
+    /// Keeps the object from being retired while a call sleeps on it: close(2) in another thread then
+    /// takes effect when the call returns, as in the kernel.
+    pub fn pin(self) -> Option<Pin> {
+        let s = self.obj;
+        let mut n = s.refs.load(Ordering::Relaxed);
+        loop {
+            if n == 0 {
+                return None;
+            }
+            match s.refs.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => n = now,
+            }
+        }
+        let pin = Pin { sock: self };
+        // A recycled object has another generation; dropping the pin gives its reference back.
+        self.valid().then_some(pin)
+    }
+}
+
+/// A reference held by a sleeping call.
+#[derive(Debug)]
+pub struct Pin {
+    sock: Ref<Socket>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        put(self.sock.obj);
+    }
+}
+
+/// Drops a reference; the last one ends the connection.
+pub fn put(s: &'static Socket) {
+    if s.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        retire(s);
+    }
+}
+
+fn retire(s: &'static Socket) {
+    crate::epoll::forget_socket(s);
+    // Both directions: a call that looked the object up before finishes first, a later one sees the
+    // new generation and reports EBADF.
+    let rx = s.rx.lock();
+    let tx = s.tx.lock();
+    let path = s.path();
+    if let Some(e) = s.stats() {
+        e.close();
+    }
+    s.generation.fetch_add(1, Ordering::Release);
+    let ep = s.ep.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    let listener = s.listener();
+    s.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
+    s.set_path(Path::New);
+    #[allow(unsafe_code)]
+    // SAFETY: as in `endpoint`.
+    if let Some(ep) = unsafe { ep.as_ref() }
+        && path == Path::Shm
+    {
+        if s.has(SHARED) {
+            ep.leave_shared();
+        } else {
+            ep.close(s.has(LINGER_RESET));
+        }
+    }
+    drop((rx, tx));
+    if let Some(l) = listener {
+        l.close();
+    }
+    SOCKETS.release(s);
+}
+
+/// For the child of a fork: the locks of objects that other threads of the parent held.
+pub fn reset_locks() {
+    SOCKETS.reset_lock();
+}
+
+impl Socket {
+    /// Undoes an acceleration that did not come about; the peer sees a reset, if it sees anything.
+    pub fn detach(&self) {
+        if let Some(ep) = self.endpoint() {
+            ep.close(true);
+        }
+        self.ep.store(core::ptr::null_mut(), Ordering::Release);
+    }
+}

@@ -1,0 +1,120 @@
+//! sendmsg(2), recvmsg(2) and their many-message forms.
+//!
+//! # Safety
+//! The application's `msghdr` structures are read and written as the kernel would.
+#![allow(unsafe_code)]
+
+use crate::outcome::Outcome;
+use crate::socket::io::{channel, receive, transmit};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_transport::Iov;
+
+const IOV_MAX: usize = 1024;
+
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
+    // SAFETY: the caller's promise.
+    let (vec, n) = unsafe { ((*m).msg_iov, (*m).msg_iovlen) };
+    if n > IOV_MAX {
+        return Err(Errno(libc::EMSGSIZE));
+    }
+    // SAFETY: the application's array of n iovecs.
+    unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
+}
+
+/// sendmsg(2). A destination address is ignored, as by a connected TCP socket; control messages have no
+/// effect on this path.
+///
+/// # Safety
+/// `m` is valid.
+pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
+    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    // SAFETY: the caller's promise.
+    match unsafe { iov(m) } {
+        Ok(mut v) => transmit(r, ep, &mut v, flags).into(),
+        Err(e) => Outcome::Failed(e),
+    }
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+/// `m` is valid.
+pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
+    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    // SAFETY: the caller's promise.
+    let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
+    if got.is_ok() {
+        // SAFETY: as above. A connected stream gives no address and no control messages.
+        unsafe {
+            (*m).msg_namelen = 0;
+            (*m).msg_controllen = 0;
+            (*m).msg_flags = 0;
+        }
+    }
+    got.into()
+}
+
+/// sendmmsg(2).
+///
+/// # Safety
+/// `v` points to `n` valid message headers.
+pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
+    if channel(fd).is_none() {
+        return Outcome::Pass;
+    }
+    let mut done = 0;
+    while done < n.min(IOV_MAX as u32) {
+        // SAFETY: done < n.
+        let one = unsafe { v.add(done as usize) };
+        // SAFETY: as above.
+        match unsafe { sendmsg(fd, &raw const (*one).msg_hdr, flags) } {
+            // SAFETY: as above.
+            Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
+            other if done == 0 => return other,
+            _ => break,
+        }
+        done += 1;
+    }
+    Outcome::Done(done as isize)
+}
+
+/// recvmmsg(2). The time-out is looked at after each message, as the man page says.
+///
+/// # Safety
+/// `v` points to `n` valid message headers, `timeout` is null or valid.
+pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
+    if channel(fd).is_none() {
+        return Outcome::Pass;
+    }
+    // SAFETY: the caller's promise.
+    let deadline = match unsafe { timeout.as_ref() } {
+        Some(t) => Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)),
+        None => Deadline::Never,
+    };
+    let mut flags_now = flags & !libc::MSG_WAITFORONE;
+    let mut done = 0;
+    while done < n.min(IOV_MAX as u32) {
+        // SAFETY: done < n.
+        let one = unsafe { v.add(done as usize) };
+        // SAFETY: as above.
+        match unsafe { recvmsg(fd, &raw mut (*one).msg_hdr, flags_now) } {
+            // SAFETY: as above.
+            Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
+            other if done == 0 => return other,
+            _ => break,
+        }
+        // SAFETY: as above.
+        let end = unsafe { (*one).msg_len } == 0;
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags_now |= libc::MSG_DONTWAIT;
+        }
+        if end || deadline.passed() {
+            break;
+        }
+    }
+    Outcome::Done(done as isize)
+}

@@ -1,0 +1,287 @@
+//! Socket options: honoured, or faithfully remembered.
+
+use crate::fdtable;
+use crate::outcome::Outcome;
+use crate::socket::create::materialize;
+use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+use netacc_transport::Endpoint;
+
+const REMEMBERED: usize = 12;
+
+/// Integer options set on a socket that the kernel does not have: read back, and applied should the
+/// kernel get it after all. Guarded by the socket's `meta` lock.
+#[derive(Debug)]
+pub struct Remembered {
+    used: AtomicU32,
+    /// Level in the upper, name in the lower half.
+    key: [AtomicU64; REMEMBERED],
+    value: [AtomicU32; REMEMBERED],
+}
+
+impl Remembered {
+    pub(crate) fn clear(&self) {
+        self.used.store(0, Ordering::Relaxed);
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (u64, &AtomicU32)> {
+        let used = self.used.load(Ordering::Relaxed) as usize;
+        self.key.iter().map(|k| k.load(Ordering::Relaxed)).zip(&self.value).take(used)
+    }
+
+    fn get(&self, level: i32, name: i32) -> Option<i32> {
+        let key = key(level, name);
+        self.entries().find(|(k, _)| *k == key).map(|(_, v)| v.load(Ordering::Relaxed) as i32)
+    }
+
+    fn set(&self, level: i32, name: i32, value: i32) -> bool {
+        let key = key(level, name);
+        if let Some((_, v)) = self.entries().find(|(k, _)| *k == key) {
+            v.store(value as u32, Ordering::Relaxed);
+            return true;
+        }
+        let at = self.used.load(Ordering::Relaxed) as usize;
+        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else { return false };
+        k.store(key, Ordering::Relaxed);
+        v.store(value as u32, Ordering::Relaxed);
+        self.used.store(at as u32 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Sets everything that was remembered on a real socket.
+    pub fn apply(&self, s: &Socket, fd: i32) {
+        for (k, v) in self.entries() {
+            let _ = raw::setsockopt_int(fd, (k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
+        }
+        for (name, ns) in [(libc::SO_RCVTIMEO, &s.rcvtimeo), (libc::SO_SNDTIMEO, &s.sndtimeo)] {
+            let ns = ns.load(Ordering::Relaxed) as i64;
+            if ns != 0 {
+                let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+                let _ = raw::setsockopt(fd, SOL_SOCKET, name, (&raw const tv).cast(), size_of::<libc::timeval>() as u32);
+            }
+        }
+        let l = s.linger.load(Ordering::Relaxed);
+        if l != 0 {
+            let v = [(l >> 32) as i32, l as u32 as i32];
+            let _ = raw::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, v.as_ptr().cast(), 8);
+        }
+    }
+}
+
+fn key(level: i32, name: i32) -> u64 {
+    u64::from(level as u32) << 32 | u64::from(name as u32)
+}
+
+/// Options whose value is taken as it is, with the range the kernel accepts (tcp(7), socket(7)).
+fn plain_range(level: i32, name: i32) -> Option<core::ops::RangeInclusive<i32>> {
+    const ANY: core::ops::RangeInclusive<i32> = i32::MIN..=i32::MAX;
+    Some(match (level, name) {
+        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK) => ANY,
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 1..=32767,
+        (IPPROTO_TCP, libc::TCP_KEEPCNT) => 1..=127,
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => 0..=i32::MAX,
+        (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR) => ANY,
+        _ => return None,
+    })
+}
+
+/// Options that read back as 0 or 1.
+fn boolean(level: i32, name: i32) -> bool {
+    matches!(
+        (level, name),
+        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK)
+            | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
+    )
+}
+
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+unsafe fn ints<const N: usize>(p: *const c_void, len: u32) -> Option<[i32; N]> {
+    if p.is_null() || (len as usize) < N * 4 {
+        return None;
+    }
+    // SAFETY: N ints are there; the application's memory may be unaligned.
+    Some(unsafe { core::ptr::read_unaligned(p.cast::<[i32; N]>()) })
+}
+
+/// setsockopt(2).
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let s = r.obj;
+    let path = s.path();
+    let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
+    if !(ours || path == Path::New || path == Path::Listener) {
+        return Outcome::Pass;
+    }
+    // SAFETY: the caller's promise.
+    if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
+        // A real socket gets the value as well, a placeholder when it becomes one.
+        return if ours || done.is_err() { done.into() } else { Outcome::Pass };
+    }
+    if !ours {
+        return Outcome::Pass;
+    }
+    if path == Path::New {
+        return match materialize(fd, s) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { set_accelerated(fd, s, level, name, p, len) }.into()
+}
+
+/// Options that mean something to us. `None`: not one of these.
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+            if p.is_null() || (len as usize) < size_of::<libc::timeval>() {
+                return Some(Err(Errno::INVAL));
+            }
+            // SAFETY: a whole timeval is there.
+            let tv = unsafe { core::ptr::read_unaligned(p.cast::<libc::timeval>()) };
+            if !(0..1_000_000).contains(&tv.tv_usec) {
+                return Some(Err(Errno(libc::EDOM)));
+            }
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            // A negative time is "at once" to the kernel; 1 ns is the nearest we can say.
+            let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec.saturating_mul(1_000_000_000).saturating_add(tv.tv_usec * 1000) };
+            cell.store(ns as u64, Ordering::Relaxed);
+            Some(Ok(()))
+        }
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            // SAFETY: the caller's promise.
+            let Some([on, secs]) = (unsafe { ints::<2>(p, len) }) else { return Some(Err(Errno::INVAL)) };
+            s.linger.store(u64::from(on != 0) << 32 | u64::from(secs as u32), Ordering::Relaxed);
+            s.set(LINGER_RESET, on != 0 && secs == 0);
+            Some(Ok(()))
+        }
+        _ => {
+            let range = plain_range(level, name)?;
+            // SAFETY: the caller's promise.
+            let Some([v]) = (unsafe { ints::<1>(p, len) }) else { return Some(Err(Errno::INVAL)) };
+            if !range.contains(&v) {
+                return Some(Err(Errno::INVAL));
+            }
+            let v = if boolean(level, name) { i32::from(v != 0) } else { v };
+            let _g = s.meta.lock();
+            Some(if s.opts.set(level, name, v) { Ok(()) } else { Err(Errno::NOMEM) })
+        }
+    }
+}
+
+/// Other options on an accelerated connection: the kernel judges the value on a socket that carries no
+/// bytes, and we remember what it made of it.
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+unsafe fn set_accelerated(fd: i32, s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
+    match (level, name) {
+        // Honest refusals: the caller then does without.
+        (SOL_SOCKET, libc::SO_ZEROCOPY) => Err(Errno::OPNOTSUPP),
+        (IPPROTO_TCP, libc::TCP_ULP) => Err(Errno::NOENT),
+        (SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6, _) => {
+            raw::setsockopt(fd, level, name, p, len)?;
+            if len == 4
+                && let Ok(v) = raw::getsockopt_int(fd, level, name)
+            {
+                let _g = s.meta.lock();
+                s.opts.set(level, name, v);
+            }
+            Ok(())
+        }
+        _ => Err(Errno::NOPROTOOPT),
+    }
+}
+
+/// getsockopt(2).
+///
+/// # Safety
+/// `val` and `len` are the application's result buffer.
+#[allow(unsafe_code)]
+pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let s = r.obj;
+    let shm = s.path() == Path::Shm;
+    if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
+        return Outcome::Pass;
+    }
+    let int = match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) if shm => s.endpoint().map(|e| e.take_error()),
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            let l = s.linger.load(Ordering::Relaxed);
+            let v = [(l >> 32) as i32, l as u32 as i32];
+            // SAFETY: the caller's promise.
+            unsafe { give(v.as_ptr().cast(), 8, val, len) };
+            return Outcome::Done(0);
+        }
+        (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            let ns = cell.load(Ordering::Relaxed) as i64;
+            let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+            // SAFETY: as above.
+            unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) };
+            return Outcome::Done(0);
+        }
+        (IPPROTO_TCP, libc::TCP_INFO) if shm => return tcp_info(fd, val, len),
+        _ => {
+            let _g = s.meta.lock();
+            s.opts.get(level, name)
+        }
+    };
+    match int {
+        Some(v) => {
+            // SAFETY: as above.
+            unsafe { give((&raw const v).cast(), 4, val, len) };
+            Outcome::Done(0)
+        }
+        // The descriptor is a TCP socket of the right family: type, protocol, defaults are its own.
+        None => Outcome::Pass,
+    }
+}
+
+/// # Safety
+/// `src` is valid for `n` bytes; `val` and `len` are the application's.
+#[allow(unsafe_code)]
+unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) {
+    // SAFETY: the caller's promise; at most `*len` bytes are written.
+    unsafe {
+        let room = core::ptr::read_unaligned(len) as usize;
+        let n = n.min(room);
+        core::ptr::copy_nonoverlapping(src, val.cast::<u8>(), n);
+        core::ptr::write_unaligned(len, n as u32);
+    }
+}
+
+/// The kernel's structure for the carrier socket, with the state of the connection it stands for.
+#[allow(unsafe_code)]
+fn tcp_info(fd: i32, val: *mut c_void, len: *mut u32) -> Outcome {
+    const ESTABLISHED: u8 = 1;
+    match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
+        Ok(()) => {
+            // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
+            unsafe {
+                if core::ptr::read_unaligned(len) > 0 {
+                    *val.cast::<u8>() = ESTABLISHED;
+                }
+            }
+            Outcome::Done(0)
+        }
+        Err(e) => Outcome::Failed(e),
+    }
+}
+

@@ -1,0 +1,184 @@
+//! Links to servers, kept for the next connection to the same destination.
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use netacc_stats::Reason;
+use netacc_sys::Lock;
+use netacc_sys::errno::Errno;
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_transport::shm::Link;
+use netacc_transport::shm::rendezvous::{self, NoLink};
+use netacc_transport::shm::slots::Claimed;
+
+/// A destination and our links to it.
+#[derive(Debug)]
+pub struct Target {
+    next_free: AtomicPtr<Target>,
+    next: AtomicPtr<Target>,
+    dest: super::Addr,
+    links: AtomicPtr<Link>,
+    /// Rotates over the links of a listener that several processes serve.
+    turn: AtomicU32,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics and structs of them; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Target {}
+}
+
+impl Pooled for Target {
+    fn next_free(&self) -> &AtomicPtr<Target> {
+        &self.next_free
+    }
+}
+
+const BUCKETS: usize = 64;
+static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
+static TARGETS: Slab<Target> = Slab::new();
+/// Guards the buckets, the targets' lists of links, and the order of connects on a link.
+static POOL: Lock = Lock::new();
+
+/// Of a listener served by several processes, each of the first connects makes a link of its own, which
+/// some free worker takes; later ones rotate over these links and now and then look for new workers.
+const SPREAD: usize = 16;
+
+#[allow(unsafe_code)]
+fn target(dest: SocketAddr) -> Option<&'static Target> {
+    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
+    let mut p = head.load(Ordering::Relaxed);
+    // SAFETY: the list holds type-stable objects; POOL is held.
+    while let Some(t) = unsafe { p.as_ref() } {
+        if t.dest.get() == Some(dest) {
+            return Some(t);
+        }
+        p = t.next.load(Ordering::Relaxed);
+    }
+    let t = TARGETS.alloc()?;
+    t.dest.set(dest);
+    t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+    head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
+    Some(t)
+}
+
+#[allow(unsafe_code)]
+fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+    // SAFETY: links are type-stable; the list is only changed under POOL.
+    unsafe { p.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Takes links out of the list that will never carry another connection.
+fn sweep(t: &'static Target) {
+    let mut cell: &'static AtomicPtr<Link> = &t.links;
+    while let Some(l) = follow(cell) {
+        if l.accepting() {
+            cell = &l.next;
+        } else {
+            cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Its open connections hold it further.
+            l.put();
+        }
+    }
+}
+
+/// A claimed slot on a link, which the caller may fill in and then [`push`] before anybody else does.
+pub struct Claim {
+    /// The link.
+    pub link: &'static Link,
+    /// The slot.
+    pub claimed: Claimed,
+    _order: netacc_sys::Guard<'static>,
+}
+
+fn claim_on(link: &'static Link, order: netacc_sys::Guard<'static>) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
+    let Some(seg) = link.segment() else { return Err(order) };
+    match link.slots.claim(seg) {
+        Some(claimed) => Ok(Claim { link, claimed, _order: order }),
+        None => Err(order),
+    }
+}
+
+/// A slot on a link to `dest`: on one that is there, else on a new one.
+pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
+    let mut order = POOL.lock();
+    let t = target(dest).ok_or(Reason::NoMemory)?;
+    sweep(t);
+    let mut count = 0;
+    let mut shared = false;
+    let mut l = follow(&t.links);
+    while let Some(link) = l {
+        count += 1;
+        shared |= link.served_by_many();
+        l = follow(&link.next);
+    }
+    let turn = t.turn.fetch_add(1, Ordering::Relaxed) as usize;
+    let fresh = shared && (count < SPREAD || turn.is_multiple_of(SPREAD)) && count < 64;
+    if !fresh && count > 0 {
+        let start = if shared { turn % count } else { 0 };
+        for i in 0..count {
+            let mut l = follow(&t.links);
+            for _ in 0..(start + i) % count {
+                l = l.and_then(|l| follow(&l.next));
+            }
+            let Some(link) = l else { break };
+            if backlog_full(link) {
+                return Err(Reason::BacklogFull);
+            }
+            match claim_on(link, order) {
+                Ok(c) => return Ok(c),
+                Err(o) => order = o,
+            }
+        }
+    }
+    let link = rendezvous::connect_link(dest).map_err(|e| match e {
+        NoLink::Nobody => Reason::PeerPlain,
+        NoLink::Stranger => Reason::PeerUid,
+        NoLink::Busy => Reason::BacklogFull,
+        NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,
+        NoLink::Resources(_) => Reason::NoMemory,
+    })?;
+    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    claim_on(link, order).map_err(|_| Reason::NoMemory)
+}
+
+/// As many connects wait as listen(2) allowed: TCP then makes the client wait, so TCP gets it.
+fn backlog_full(link: &'static Link) -> bool {
+    link.segment().is_some_and(|s| {
+        let backlog = s.header().backlog.load(Ordering::Relaxed);
+        backlog != 0 && s.queued() > u64::from(backlog)
+    })
+}
+
+/// Queues the connect and tells the server.
+pub fn push(c: Claim) -> bool {
+    let pushed = c.link.segment().is_some_and(|s| s.push(c.claimed.slot as u32));
+    let link = c.link;
+    drop(c);
+    if pushed && let Some(q) = link.endpoint(netacc_transport::shm::slots::CONTROL_SLOT) {
+        q.announce();
+    }
+    pushed
+}
+
+/// For the child of a fork: the links are the parent's; connections of the child make their own.
+#[allow(unsafe_code)]
+pub fn after_fork() {
+    POOL.reset();
+    TARGETS.reset_lock();
+    for b in &BUCKET {
+        let mut p = b.load(Ordering::Relaxed);
+        // SAFETY: as in `target`; the child has a single thread.
+        while let Some(t) = unsafe { p.as_ref() } {
+            let mut l = t.links.swap(core::ptr::null_mut(), Ordering::Relaxed);
+            // SAFETY: links are type-stable.
+            while let Some(link) = unsafe { l.as_ref() } {
+                l = link.next.load(Ordering::Relaxed);
+                crate::fork::inherit(link);
+            }
+            p = t.next.load(Ordering::Relaxed);
+        }
+    }
+}

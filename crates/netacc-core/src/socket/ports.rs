@@ -1,0 +1,112 @@
+//! What is known about destinations, and the local ports that clients hold.
+
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_transport::shm::rendezvous;
+
+/// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
+const BELIEVED: u64 = 50_000_000;
+/// "This is an address of this host, with that source" is believed for so long (ns).
+const ADDRESS_BELIEVED: u64 = 1_000_000_000;
+const CELLS: usize = 64;
+
+/// Destinations without a rendezvous: key hash and time of the answer, packed.
+static ABSENT: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+/// Destinations that are this host: the same.
+static LOCAL: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+
+/// FNV-1a over address and port; 0 never occurs.
+fn hash(ip: IpAddr, port: u16) -> u64 {
+    let mut h: u64 = 0xcbf2_9ce4_8422_2325;
+    let mut eat = |b: u8| h = (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
+    match ip {
+        IpAddr::V4(a) => a.octets().into_iter().for_each(&mut eat),
+        IpAddr::V6(a) => a.octets().into_iter().for_each(&mut eat),
+    }
+    port.to_le_bytes().into_iter().for_each(&mut eat);
+    h | 1
+}
+
+/// 24 bits of hash and 40 bits of time in microseconds (12 days; older reads as long ago).
+fn pack(h: u64, now: u64) -> u64 {
+    h >> 40 << 40 | (now / 1000) & ((1 << 40) - 1)
+}
+
+fn fresh(cells: &[AtomicU64; CELLS], h: u64, now: u64, believed: u64) -> bool {
+    let Some(c) = cells.get(h as usize / 2 % CELLS) else { return false };
+    let v = c.load(Ordering::Relaxed);
+    let age = ((now / 1000) & ((1 << 40) - 1)).wrapping_sub(v & ((1 << 40) - 1)) & ((1 << 40) - 1);
+    v != 0 && v >> 40 == h >> 40 && age < believed / 1000
+}
+
+fn note(cells: &[AtomicU64; CELLS], h: u64, now: u64) {
+    if let Some(c) = cells.get(h as usize / 2 % CELLS) {
+        c.store(pack(h, now), Ordering::Relaxed);
+    }
+}
+
+/// Whether `dest` was lately found to have no rendezvous.
+pub fn known_absent(dest: SocketAddr, now: u64) -> bool {
+    fresh(&ABSENT, hash(dest.ip(), dest.port()), now, BELIEVED)
+}
+
+/// `dest` has no rendezvous.
+pub fn note_absent(dest: SocketAddr, now: u64) {
+    note(&ABSENT, hash(dest.ip(), dest.port()), now);
+}
+
+/// Forgets what was believed (our own process opened a listener).
+pub fn forget_absent() {
+    for c in &ABSENT {
+        c.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The source address of a connection to `ip` when `ip` is an address of this host.
+pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
+    let h = hash(ip, 0);
+    // Only destinations that are their own source are remembered; 127/8 answers 127.0.0.1.
+    if fresh(&LOCAL, h, now, ADDRESS_BELIEVED) {
+        return Some(match ip {
+            IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),
+            ip => ip,
+        });
+    }
+    let source = rendezvous::local_source(ip)?;
+    let expected = match ip {
+        IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    if source == expected {
+        note(&LOCAL, h, now);
+    }
+    Some(source)
+}
+
+/// Whether a peer may claim to come from `ip`.
+pub fn is_local(ip: IpAddr, now: u64) -> bool {
+    ip.is_loopback() || local_source(ip, now) == Some(ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absence_is_believed_for_a_while() {
+        let d: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        let t = 1_000_000_000_000;
+        assert!(!known_absent(d, t));
+        note_absent(d, t);
+        assert!(known_absent(d, t + BELIEVED / 2));
+        assert!(!known_absent(d, t + BELIEVED + 1000));
+        assert!(!known_absent("127.0.0.1:8".parse().unwrap(), t));
+    }
+
+    #[test]
+    fn loopback_is_local_and_a_far_address_is_not() {
+        let now = netacc_sys::time::now();
+        assert_eq!(local_source("127.0.0.1".parse().unwrap(), now), Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(local_source("192.0.2.1".parse().unwrap(), now), None);
+    }
+}

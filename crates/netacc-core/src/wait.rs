@@ -1,0 +1,125 @@
+//! How a thread waits for a connection: it spins a little when that has paid lately, then sleeps in the
+//! kernel.
+
+use crate::fdtable::Ref;
+use crate::socket::Socket;
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_stats::{Counter, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::{cpu, raw, time};
+use netacc_transport::{Endpoint, Interest, WaitSet};
+
+/// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
+const PAUSES: u32 = 60;
+/// And after that, how long to go on looking between yields (ns).
+const YIELD_FOR: u64 = 50_000;
+/// Full confidence that spinning pays; halves with each spin that found nothing.
+const CONFIDENT: u32 = 16;
+/// Without confidence one wait in so many tries again.
+const RETRY: u32 = 16;
+
+/// How spinning has paid for one socket or epoll instance.
+#[derive(Debug, Default)]
+pub struct Spin {
+    confidence: AtomicU32,
+    skipped: AtomicU32,
+}
+
+impl Spin {
+    /// Back to the optimistic start.
+    pub fn reset(&self) {
+        self.confidence.store(CONFIDENT, Ordering::Relaxed);
+        self.skipped.store(0, Ordering::Relaxed);
+    }
+
+    fn worth_it(&self) -> bool {
+        if self.confidence.load(Ordering::Relaxed) > 0 {
+            return true;
+        }
+        let n = self.skipped.load(Ordering::Relaxed) + 1;
+        self.skipped.store(n % RETRY, Ordering::Relaxed);
+        n >= RETRY
+    }
+
+    fn learn(&self, won: bool) {
+        let c = self.confidence.load(Ordering::Relaxed);
+        self.confidence.store(if won { (c + 4).min(CONFIDENT) } else { c / 2 }, Ordering::Relaxed);
+        page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
+    }
+
+    /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of who will make it
+    /// ready: on our own CPU it cannot run while we spin, so we let it run once and go to sleep.
+    pub fn run(&self, peer: u32, deadline: Deadline, ready: impl Fn() -> bool) -> bool {
+        if deadline == Deadline::Now {
+            return false;
+        }
+        if peer != cpu::NO_CPU && peer == cpu::current() {
+            raw::sched_yield();
+            return ready();
+        }
+        if !self.worth_it() {
+            return false;
+        }
+        for _ in 0..PAUSES {
+            if ready() {
+                self.learn(true);
+                return true;
+            }
+            cpu::pause();
+        }
+        let end = time::now() + YIELD_FOR;
+        loop {
+            raw::sched_yield();
+            if ready() {
+                self.learn(true);
+                return true;
+            }
+            if time::now() >= end || deadline.passed() {
+                self.learn(false);
+                return false;
+            }
+        }
+    }
+}
+
+/// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
+/// would. The caller holds a pin and no lock.
+pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
+    let s = sock.obj;
+    let Some(ep) = s.endpoint() else { return Ok(()) };
+    let is_ready = || {
+        let r = ep.readiness();
+        (interest.read && r.readable()) || (interest.write && r.writable())
+    };
+    if s.spin.run(ep.peer_cpu(), deadline, is_ready) {
+        return Ok(());
+    }
+    loop {
+        let mut set = WaitSet::new();
+        let slept = if ep.arm(interest, &mut set) {
+            Ok(1)
+        } else {
+            page().count(Counter::Sleeps);
+            set.sleep(deadline, core::ptr::null())
+        };
+        ep.disarm(interest, &set);
+        match slept {
+            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(_) if is_ready() => {
+                page().count(Counter::Wakeups);
+                return Ok(());
+            }
+            Ok(_) => {}
+            Err(Errno::INTR) if restarts(deadline) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Whether an interrupted blocking call goes on (signal(7)): with a time-out set it never does; else the
+/// kernel restarts it if the handler was installed with SA_RESTART. Which handler ran we cannot know, so
+/// we go on only when every handler of the process says so.
+pub fn restarts(deadline: Deadline) -> bool {
+    deadline == Deadline::Never && netacc_sys::signals::all_restart()
+}

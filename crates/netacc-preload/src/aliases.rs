@@ -1,0 +1,56 @@
+//! Other names of the same calls: what `_FORTIFY_SOURCE` makes of them, and glibc's internal aliases. The
+//! length of the destination is checked as glibc does, by ending the program.
+
+use core::ffi::{c_int, c_uint, c_void};
+use libc::{nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use netacc_core::socket::{create, io};
+use netacc_core::poll::poll as core_poll;
+
+fn check(len: size_t, room: size_t) {
+    if len > room {
+        // SAFETY: what __chk_fail(3) comes to: the program is about to overrun a buffer.
+        unsafe { libc::abort() }
+    }
+}
+
+hooks! {
+    fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t => {
+        check(n, room);
+        io::read(fd, buf.cast(), n)
+    };
+    fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t => {
+        check(n, room);
+        io::recv(fd, buf.cast(), n, flags)
+    };
+    fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t => {
+        check(n, room);
+        let done = io::recv(fd, buf.cast(), n, flags);
+        if let (netacc_core::Outcome::Done(_), false, false) = (done, addr.is_null(), len.is_null()) {
+            len.write_unaligned(0);
+        }
+        done
+    };
+    fn __poll_chk(fds: *mut pollfd, n: nfds_t, t: c_int, room: size_t) -> c_int => {
+        check(n as usize * size_of::<pollfd>(), room);
+        core_poll(fds, n as usize, crate::time::ms(t), core::ptr::null())
+    };
+    fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => {
+        check(n as usize * size_of::<pollfd>(), room);
+        match crate::time::timespec(t) {
+            Some(d) => core_poll(fds, n as usize, d, mask.cast()),
+            None => netacc_core::Outcome::Pass,
+        }
+    };
+    fn __close(fd: c_int) -> c_int => create::close(fd);
+    fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t => io::read(fd, buf.cast(), n);
+    fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t => io::send(fd, buf.cast(), n, 0);
+    fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t => io::send(fd, buf.cast(), n, flags);
+}
+
+/// closefrom(3) returns nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    if create::close_from(first) == netacc_core::Outcome::Pass {
+        let _ = netacc_sys::raw::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! The table of intercepted calls.
+
+use crate::time;
+use core::ffi::{c_int, c_uint, c_void};
+use libc::{epoll_event, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use netacc_core::epoll::{self, Call};
+use netacc_core::poll::poll as core_poll;
+use netacc_core::select::select as core_select;
+use netacc_core::socket::{accept, connect as conn, control, create, file, io, listen as lst, msg, opts};
+use netacc_core::Outcome;
+use netacc_sys::errno::Errno;
+use netacc_sys::raw;
+use netacc_sys::time::Deadline;
+
+type Sock = *const sockaddr;
+type SockMut = *mut sockaddr;
+type Len = *mut socklen_t;
+
+hooks! {
+    // Descriptors.
+    fn socket(domain: c_int, ty: c_int, proto: c_int) -> c_int => create::socket(domain, ty, proto);
+    fn close(fd: c_int) -> c_int => create::close(fd);
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => create::close_range(first, last, flags as u32);
+    fn dup(fd: c_int) -> c_int => create::dup(fd);
+    fn dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => create::dup3(old, new, flags, false);
+    // Variadic in C; on x86-64 and AArch64 Linux a third argument arrives where a fixed one would.
+    fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int => control::fcntl(fd, cmd, arg);
+    fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int => control::fcntl(fd, cmd, arg);
+    fn ioctl(fd: c_int, request: usize, arg: usize) -> c_int => control::ioctl(fd, request, arg);
+
+    // Connections.
+    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int => conn::bind(fd);
+    fn listen(fd: c_int, backlog: c_int) -> c_int => lst::listen(fd, backlog);
+    fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int => conn::connect(fd, addr.cast(), len);
+    fn accept(fd: c_int, addr: SockMut, len: Len) -> c_int => accept::accept4(fd, addr.cast(), len, 0);
+    fn accept4(fd: c_int, addr: SockMut, len: Len, flags: c_int) -> c_int => accept::accept4(fd, addr.cast(), len, flags);
+    fn shutdown(fd: c_int, how: c_int) -> c_int => control::shutdown(fd, how);
+    fn getsockname(fd: c_int, addr: SockMut, len: Len) -> c_int => control::getsockname(fd, addr.cast(), len);
+    fn getpeername(fd: c_int, addr: SockMut, len: Len) -> c_int => control::getpeername(fd, addr.cast(), len);
+    fn getsockopt(fd: c_int, level: c_int, name: c_int, val: *mut c_void, len: Len) -> c_int
+        => opts::get(fd, level, name, val, len);
+    fn setsockopt(fd: c_int, level: c_int, name: c_int, val: *const c_void, len: socklen_t) -> c_int
+        => opts::set(fd, level, name, val, len);
+
+    // Bytes.
+    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t => io::send(fd, buf.cast(), n, flags);
+    fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: Sock, len: socklen_t) -> ssize_t
+        => io::send(fd, buf.cast(), n, flags);
+    fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t => io::send(fd, buf.cast(), n, 0);
+    fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, true);
+    fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t => msg::sendmsg(fd, m, flags);
+    fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => msg::sendmmsg(fd, v, n, flags);
+    fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t => io::recv(fd, buf.cast(), n, flags);
+    fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: SockMut, len: Len) -> ssize_t
+        => recvfrom_done(io::recv(fd, buf.cast(), n, flags), addr, len);
+    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t => io::read(fd, buf.cast(), n);
+    fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, false);
+    fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t => msg::recvmsg(fd, m, flags);
+    fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int
+        => msg::recvmmsg(fd, v, n, flags, t);
+    fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t => file::sendfile(out, input, off, n);
+    fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t => file::sendfile(out, input, off, n);
+    fn splice(input: c_int, off_in: *mut off_t, out: c_int, off_out: *mut off_t, n: size_t, flags: c_uint) -> ssize_t
+        => file::splice(input, off_in, out, off_out, n, flags);
+
+    // Waiting.
+    fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
+        => core_poll(fds, n as usize, time::ms(t), core::ptr::null());
+    fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int
+        => match time::timespec(t) {
+            Some(d) => core_poll(fds, n as usize, d, mask.cast()),
+            None => Outcome::Pass,
+        };
+    fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
+        => match time::timeval(t) {
+            Some(d) => select_left(core_select(n, [r, w, x], d, core::ptr::null()), d, t),
+            None => Outcome::Pass,
+        };
+    fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
+        => match time::timespec(t) {
+            Some(d) => core_select(n, [r, w, x], d, mask.cast()),
+            None => Outcome::Pass,
+        };
+    fn epoll_create(size: c_int) -> c_int
+        => if size <= 0 { Outcome::Failed(Errno::INVAL) } else { epoll::create(|| raw::epoll_create1(0)) };
+    fn epoll_create1(flags: c_int) -> c_int => epoll::create(|| raw::epoll_create1(flags));
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(ev));
+    fn epoll_wait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int) -> c_int
+        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: core::ptr::null() });
+    fn epoll_pwait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int, mask: *const sigset_t) -> c_int
+        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: mask.cast() });
+    fn epoll_pwait2(ep: c_int, ev: *mut epoll_event, max: c_int, t: *const timespec, mask: *const sigset_t) -> c_int
+        => match time::timespec(t) {
+            Some(d) => epoll::wait(ep, Call { events: ev, max, deadline: d, sigmask: mask.cast() }),
+            None => Outcome::Pass,
+        };
+}
+
+/// A connected stream gives no source address; the length says so.
+unsafe fn recvfrom_done(done: Outcome, addr: SockMut, len: Len) -> Outcome {
+    if let (Outcome::Done(_), false, false) = (done, addr.is_null(), len.is_null()) {
+        // SAFETY: the application's length.
+        unsafe { len.write_unaligned(0) };
+    }
+    done
+}
+
+/// select(2) on Linux leaves the time not slept in its argument.
+unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
+    if done != Outcome::Pass && !t.is_null() {
+        let left = d.left().max(0);
+        // SAFETY: the application's time-out.
+        unsafe { t.write_unaligned(timeval { tv_sec: left / 1_000_000_000, tv_usec: left % 1_000_000_000 / 1000 }) };
+    }
+    done
+}
+
+unsafe fn event(ev: *mut epoll_event) -> Option<(u32, u64)> {
+    // SAFETY: null or the application's event; the structure is packed on x86-64.
+    (!ev.is_null()).then(|| unsafe {
+        let e = ev.read_unaligned();
+        (e.events, e.u64)
+    })
+}

@@ -1,0 +1,18 @@
+//! The preloaded library: exported symbols that stand before libc's (ld.so(8), `LD_PRELOAD`).
+//!
+//! # Safety
+//! Every function here has the signature of the libc function whose name it bears and is called by the
+//! application under that function's contract; pointers are handed on to [`netacc_core`], which says what it
+//! does with them, or to the next symbol.
+//!
+//! To intercept another call, add a line to the table in [`hooks`].
+#![allow(unsafe_code)]
+#![allow(missing_docs, reason = "the exported functions are documented by their man pages")]
+#![allow(clippy::missing_safety_doc, reason = "see the module's safety note")]
+
+#[macro_use]
+mod next;
+mod aliases;
+mod hooks;
+mod process;
+mod time;

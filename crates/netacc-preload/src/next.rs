@@ -1,0 +1,79 @@
+//! The next definition of a symbol after ours, and the macro that makes a hook.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// A libc function, looked up when it is first needed: hooks are called before any constructor of ours.
+pub struct Next {
+    name: &'static CStr,
+    addr: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// Nothing is looked up yet.
+    pub const fn new(name: &'static CStr) -> Next {
+        Next { name, addr: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    /// The address; null if there is no such function (an older libc).
+    #[inline]
+    pub fn get(&self) -> *mut c_void {
+        // Relaxed: every thread finds the same address, and the code there needs no ordering.
+        let p = self.addr.load(Ordering::Relaxed);
+        if p.is_null() { self.find() } else { p }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: a NUL-terminated name.
+        let p = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.addr.store(p, Ordering::Relaxed);
+        p
+    }
+}
+
+/// Sets errno and gives -1.
+#[cold]
+pub fn fail(e: netacc_sys::Errno) -> isize {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = e.0 };
+    -1
+}
+
+/// Calls the next definition of `$name`; -1 with ENOSYS where there is none.
+macro_rules! call_next {
+    ($name:ident ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
+        static NEXT: $crate::next::Next = $crate::next::Next::new(
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(s) => s,
+                Err(_) => c"",
+            },
+        );
+        let p = NEXT.get();
+        if p.is_null() {
+            $crate::next::fail(netacc_sys::Errno::NOSYS) as $ret
+        } else {
+            // SAFETY: the libc function of this name has this signature; the arguments are the caller's.
+            unsafe {
+                let f: unsafe extern "C" fn($($ty),*) -> $ret = core::mem::transmute(p);
+                f($($arg),*)
+            }
+        }
+    }};
+}
+
+/// One line per intercepted call: its C signature and what the socket layer makes of it.
+macro_rules! hooks {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty => $body:expr; )*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+            #[allow(unused_unsafe)]
+            // SAFETY: the application calls under the function's own contract.
+            match unsafe { $body } {
+                netacc_core::Outcome::Pass => call_next!($name($($arg => $ty),*) -> $ret),
+                netacc_core::Outcome::Done(v) => v as $ret,
+                netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
+            }
+        }
+    )*};
+}

@@ -1,0 +1,34 @@
+//! Time-outs in the shapes libc has them.
+
+use netacc_sys::time::Deadline;
+
+/// poll(2), epoll_wait(2): milliseconds, negative for ever.
+pub fn ms(t: i32) -> Deadline {
+    Deadline::after(i64::from(t) * 1_000_000)
+}
+
+/// ppoll(2) and the like: null is for ever. `None`: not a valid time; the kernel says EINVAL.
+///
+/// # Safety
+/// `t` is null or valid.
+pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
+    // SAFETY: the caller's promise.
+    let Some(t) = (unsafe { t.as_ref() }) else { return Some(Deadline::Never) };
+    if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
+        return None;
+    }
+    Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)))
+}
+
+/// select(2): null is for ever.
+///
+/// # Safety
+/// `t` is null or valid.
+pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
+    // SAFETY: the caller's promise.
+    let Some(t) = (unsafe { t.as_ref() }) else { return Some(Deadline::Never) };
+    if t.tv_sec < 0 || t.tv_usec < 0 {
+        return None;
+    }
+    Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_usec.saturating_mul(1000))))
+}

@@ -1,0 +1,130 @@
+//! The reading end of a ring.
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation};
+use core::ptr::NonNull;
+
+const CAPACITY: u64 = (SMALL + LARGE) as u64;
+
+/// Private cursors of the reading end; the same calling rule as for [`crate::Producer`].
+#[derive(Debug, Default)]
+pub struct Consumer {
+    /// Position of the next byte to read, published or not.
+    pos: AtomicU64,
+    /// The last `head` that was checked; never below `pos`.
+    head: AtomicU64,
+    /// The layout in force at `pos`.
+    layout: AtomicU64,
+}
+
+impl Consumer {
+    /// Back to position 0 for a new connection.
+    pub fn reset(&self) {
+        for w in [&self.pos, &self.head, &self.layout] {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes up where another process of our family stopped reading (after a fork).
+    pub fn resync(&self, own: &ConsumerLine, peer: &ProducerLine) -> Result<(), Violation> {
+        let pos = own.tail.load(Ordering::Acquire);
+        let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
+        let head = peer.head.load(Ordering::Acquire);
+        if head.wrapping_sub(pos) > CAPACITY || layout.origin > pos {
+            return Err(Violation);
+        }
+        self.pos.store(pos, Ordering::Relaxed);
+        self.head.store(head, Ordering::Relaxed);
+        self.layout.store(layout.pack(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Loads the peer's head once, checks it, and remembers it.
+    #[inline]
+    fn refresh(&self, peer: &ProducerLine) -> Result<u64, Violation> {
+        // Acquire: the bytes and the layout up to this head are visible.
+        let head = peer.head.load(Ordering::Acquire);
+        let pos = self.pos.load(Ordering::Relaxed);
+        let old = self.head.load(Ordering::Relaxed);
+        if head < old || head.wrapping_sub(pos) > CAPACITY {
+            return Err(Violation);
+        }
+        self.head.store(head, Ordering::Relaxed);
+        Ok(head)
+    }
+
+    /// Bytes that can be read now (FIONREAD).
+    #[inline]
+    pub fn available(&self, peer: &ProducerLine) -> Result<u64, Violation> {
+        Ok(self.refresh(peer)?.wrapping_sub(self.pos.load(Ordering::Relaxed)))
+    }
+
+    /// Whether there is anything to read. Safe to call beside the reader: it changes nothing.
+    #[inline]
+    pub fn readable(&self, peer: &ProducerLine) -> bool {
+        peer.head.load(Ordering::Acquire) != self.pos.load(Ordering::Relaxed)
+    }
+
+    /// The contiguous bytes that begin `skip` bytes after the read position; `None` when there are none.
+    ///
+    /// `skip` serves MSG_PEEK over several chunks; a plain reader passes 0 and advances.
+    #[inline]
+    pub fn chunk(
+        &self,
+        area: &Area,
+        own: &ConsumerLine,
+        peer: &ProducerLine,
+        skip: usize,
+    ) -> Result<Option<(NonNull<u8>, usize)>, Violation> {
+        let base = self.pos.load(Ordering::Relaxed);
+        let pos = base + skip as u64;
+        let mut head = self.head.load(Ordering::Relaxed);
+        if head <= pos {
+            head = self.refresh(peer)?;
+            if head <= pos {
+                return Ok(None);
+            }
+        }
+        let mut end = head;
+        let mut layout = Layout::unpack(self.layout.load(Ordering::Relaxed));
+        // After the head: a layout that covers bytes below it is visible by now. A newer one than
+        // that only makes us stop at its origin.
+        let claim = Layout::unpack(peer.layout.load(Ordering::Relaxed));
+        if claim != layout {
+            if claim.origin > pos {
+                end = end.min(claim.origin);
+            } else if claim.origin < layout.origin || claim.origin < base {
+                return Err(Violation);
+            } else {
+                layout = claim;
+                if skip == 0 {
+                    self.layout.store(claim.pack(), Ordering::Relaxed);
+                    own.layout.store(claim.pack(), Ordering::Relaxed);
+                }
+            }
+        }
+        let (ptr, to_end) = area.at(layout, pos);
+        Ok(Some((ptr, (end.wrapping_sub(pos) as usize).min(to_end))))
+    }
+
+    /// `n` bytes of the last chunk have been copied out.
+    #[inline]
+    pub fn advance(&self, n: usize) {
+        self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+    }
+
+    /// Gives everything advanced over back to the producer; a full fence like [`crate::Producer::publish`].
+    #[inline]
+    pub fn publish(&self, own: &ConsumerLine) {
+        own.tail.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
+    }
+
+    /// Whether a producer that waits for room should hear of it now: a quarter of the window is free
+    /// or nothing is left. A consumer that reads on always gets there.
+    #[inline]
+    pub fn room_to_tell(&self, peer: &ProducerLine) -> bool {
+        let used = peer.head.load(Ordering::Acquire).wrapping_sub(self.pos.load(Ordering::Relaxed));
+        let size = Layout::unpack(self.layout.load(Ordering::Relaxed)).size() as u64;
+        used <= size / 4 * 3
+    }
+}

@@ -1,0 +1,69 @@
+//! How bytes and wake-ups cross between two processes that do not trust each other.
+//!
+//! * [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer byte ring.
+//!   Their shared words live in [`ProducerLine`] and [`ConsumerLine`], each written by one side only.
+//! * [`Channel`] is a ready set: the producer sets a bit per connection, the consumer takes them.
+//! * [`SideLine`] carries who wants to be woken for a connection; [`notify`] decides whom to ring.
+//!
+//! Everything read from a line that the peer writes is a *claim*: it is loaded once, checked in
+//! `Producer::refresh` or `Consumer::refresh`, and only then used. A lying peer can end its own connection,
+//! nothing else.
+
+mod area;
+mod consumer;
+mod lines;
+mod notify;
+mod producer;
+mod ready;
+pub mod sync;
+
+pub use area::Area;
+pub use consumer::Consumer;
+pub use lines::{CLOSED, ConsumerLine, FIN, OPEN, ProducerLine, RESET, SideLine};
+pub use notify::{Ring, notify_data, notify_room};
+pub use producer::Producer;
+pub use ready::{Channel, SLOTS, Taken};
+
+/// Bytes of the small window: what an idle or request/response connection touches.
+pub const SMALL: usize = 2048;
+/// Bytes of the large window. Larger ones leave the cache, 64 KiB hurts bulk transfers (measured).
+pub const LARGE: usize = 256 * 1024;
+
+/// The peer wrote something that no correct peer writes; the connection must be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Violation;
+
+/// Which of the two windows holds the bytes, and at which stream position its offset 0 lies.
+///
+/// Packed into one word (bit 63: large; bits 0..63: origin) so that it is read and written at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The large window, else the small one.
+    pub large: bool,
+    /// Stream position of the window's first byte.
+    pub origin: u64,
+}
+
+impl Layout {
+    const LARGE_BIT: u64 = 1 << 63;
+
+    /// As kept in the shared word.
+    pub fn pack(self) -> u64 {
+        self.origin | if self.large { Self::LARGE_BIT } else { 0 }
+    }
+
+    /// From the shared word; every value is a layout.
+    pub fn unpack(word: u64) -> Layout {
+        Layout { large: word & Self::LARGE_BIT != 0, origin: word & !Self::LARGE_BIT }
+    }
+
+    /// Bytes in the window.
+    pub fn size(self) -> usize {
+        if self.large { LARGE } else { SMALL }
+    }
+
+    /// Offset of stream position `at` in the window: always below [`Layout::size`].
+    pub fn offset(self, at: u64) -> usize {
+        (at.wrapping_sub(self.origin) as usize) & (self.size() - 1)
+    }
+}

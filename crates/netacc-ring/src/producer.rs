@@ -1,0 +1,179 @@
+//! The writing end of a ring.
+
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation};
+use core::ptr::NonNull;
+
+/// The most bytes that can be on their way: a full small window and, after it, a full large one.
+const CAPACITY: u64 = (SMALL + LARGE) as u64;
+/// Past this offset a drained large window starts over, so that its first lines stay in the cache.
+const REWIND: u64 = 32 * 1024;
+/// So many small writes into a drained large window make the connection small again.
+const CALM_WRITES: u64 = 1024;
+
+/// Private cursors of the writing end.
+///
+/// All methods are called by one thread at a time (the owner's direction lock); the fields are
+/// atomics with `Relaxed` so that a mistake there would garble a stream but never be undefined.
+#[derive(Debug, Default)]
+pub struct Producer {
+    /// Position after the last byte copied in, published or not.
+    pos: AtomicU64,
+    /// The last `tail` that was checked; never above `pos`, never falls.
+    tail: AtomicU64,
+    /// The layout for bytes at `pos`.
+    layout: AtomicU64,
+    /// Small writes since the large window was last needed.
+    calm: AtomicU64,
+}
+
+impl Producer {
+    /// Back to position 0 for a new connection.
+    pub fn reset(&self) {
+        for w in [&self.pos, &self.tail, &self.layout, &self.calm] {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes up where another process of our family published last (after a fork).
+    pub fn resync(&self, own: &ProducerLine, peer: &ConsumerLine) -> Result<(), Violation> {
+        let pos = own.head.load(Ordering::Acquire);
+        let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
+        let tail = peer.tail.load(Ordering::Acquire);
+        if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos {
+            return Err(Violation);
+        }
+        self.pos.store(pos, Ordering::Relaxed);
+        self.tail.store(tail, Ordering::Relaxed);
+        self.layout.store(layout.pack(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn layout(&self) -> Layout {
+        Layout::unpack(self.layout.load(Ordering::Relaxed))
+    }
+
+    /// Loads the peer's tail once, checks it, and remembers it.
+    fn refresh(&self, peer: &ConsumerLine) -> Result<u64, Violation> {
+        // Acquire: the consumer has copied the bytes out before it published this tail, so we may
+        // overwrite them.
+        let tail = peer.tail.load(Ordering::Acquire);
+        let pos = self.pos.load(Ordering::Relaxed);
+        let old = self.tail.load(Ordering::Relaxed);
+        if tail < old || tail > pos {
+            return Err(Violation);
+        }
+        self.tail.store(tail, Ordering::Relaxed);
+        Ok(tail)
+    }
+
+    /// Bytes that fit into the current window given `tail`.
+    fn free_in(layout: Layout, pos: u64, tail: u64) -> usize {
+        layout.size().saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
+    }
+
+    /// Whether a new layout may begin at `pos`: the consumer must have adopted the one in force,
+    /// since the shared word holds only the newest. It has if it read a byte of it, or if no byte
+    /// was written under it; position 0 is adopted by definition.
+    fn may_switch(layout: Layout, pos: u64, tail: u64) -> bool {
+        layout.origin == 0 || tail > layout.origin || pos == layout.origin
+    }
+
+    fn switch(&self, own: &ProducerLine, large: bool, pos: u64) -> Layout {
+        let layout = Layout { large, origin: pos };
+        self.layout.store(layout.pack(), Ordering::Relaxed);
+        // Relaxed: the `head` that makes the first byte of this layout visible is published later
+        // with SeqCst and orders it. Seen early, it only tells the consumer to stop at `pos`.
+        own.layout.store(layout.pack(), Ordering::Relaxed);
+        layout
+    }
+
+    /// Makes room for a message of `want` bytes if that is possible by going to another window.
+    ///
+    /// To be called before the first [`Producer::chunk`] of a message.
+    pub fn prepare(&self, own: &ProducerLine, peer: &ConsumerLine, want: usize) -> Result<(), Violation> {
+        let pos = self.pos.load(Ordering::Relaxed);
+        let layout = self.layout();
+        if !layout.large {
+            if want <= Self::free_in(layout, pos, self.tail.load(Ordering::Relaxed)) {
+                return Ok(());
+            }
+            let tail = self.refresh(peer)?;
+            // Small to large is possible with bytes pending: the windows do not overlap. At the very
+            // first layout `tail == origin == 0` counts as adopted.
+            if want > Self::free_in(layout, pos, tail) && Self::may_switch(layout, pos, tail) {
+                self.calm.store(0, Ordering::Relaxed);
+                self.switch(own, true, pos);
+            }
+            return Ok(());
+        }
+        let calm = if want <= SMALL / 2 { self.calm.load(Ordering::Relaxed) + 1 } else { 0 };
+        self.calm.store(calm, Ordering::Relaxed);
+        if pos.wrapping_sub(layout.origin) >= REWIND || calm >= CALM_WRITES {
+            // Only when drained: the large window would overlap itself, and the small one may still
+            // hold bytes from before.
+            let tail = self.refresh(peer)?;
+            if tail == pos && Self::may_switch(layout, pos, tail) {
+                self.switch(own, calm < CALM_WRITES, pos);
+            }
+        }
+        Ok(())
+    }
+
+    /// The next free contiguous bytes, at most `want`; `None` when the ring is full.
+    #[inline]
+    pub fn chunk(&self, area: &Area, peer: &ConsumerLine, want: usize) -> Result<Option<(NonNull<u8>, usize)>, Violation> {
+        let pos = self.pos.load(Ordering::Relaxed);
+        let layout = self.layout();
+        let mut free = Self::free_in(layout, pos, self.tail.load(Ordering::Relaxed));
+        if free < want {
+            free = Self::free_in(layout, pos, self.refresh(peer)?);
+            if free == 0 {
+                return Ok(None);
+            }
+        }
+        let (ptr, to_end) = area.at(layout, pos);
+        Ok(Some((ptr, want.min(free).min(to_end))))
+    }
+
+    /// `n` bytes have been copied into the last chunk.
+    #[inline]
+    pub fn advance(&self, n: usize) {
+        self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+    }
+
+    /// Makes everything advanced over visible to the consumer.
+    ///
+    /// The exchange is a full fence: what the caller reads afterwards (does the peer sleep?) cannot
+    /// have been read before the peer could see the new head. The peer does the mirror image.
+    #[inline]
+    pub fn publish(&self, own: &ProducerLine) {
+        own.head.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
+    }
+
+    /// Whether a write of reasonable size would go in: a quarter of the window is free, or the large
+    /// window can still be opened. The quarter keeps a writer from being woken for a few bytes.
+    pub fn writable(&self, peer: &ConsumerLine) -> Result<bool, Violation> {
+        let pos = self.pos.load(Ordering::Relaxed);
+        let layout = self.layout();
+        let quarter = layout.size() / 4;
+        if Self::free_in(layout, pos, self.tail.load(Ordering::Relaxed)) >= quarter {
+            return Ok(true);
+        }
+        let tail = self.refresh(peer)?;
+        Ok(Self::free_in(layout, pos, tail) >= quarter || (!layout.large && Self::may_switch(layout, pos, tail)))
+    }
+
+    /// Bytes written that the consumer has not read yet (SIOCOUTQ).
+    pub fn unread(&self, peer: &ConsumerLine) -> Result<u64, Violation> {
+        let tail = self.refresh(peer)?;
+        Ok(self.pos.load(Ordering::Relaxed).wrapping_sub(tail))
+    }
+
+    /// Whether the large window is out of use, so that its pages may be given back: the connection
+    /// went small and the consumer has seen it.
+    pub fn large_idle(&self, peer: &ConsumerLine) -> bool {
+        let layout = self.layout();
+        !layout.large && layout.origin != 0 && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
+    }
+}

@@ -1,0 +1,39 @@
+//! The statistics page of a NetACC process.
+//!
+//! Every accelerated process keeps one page of counters in a memfd called
+//! [`MEMFD_NAME`] and writes to it with plain atomic stores. A tool finds the
+//! page through `/proc/PID/fd` and copies it, without asking the process: a
+//! stopped or hung process can still be read. The page disappears with the
+//! process, so nothing is ever left behind.
+//!
+//! The writer half (everything outside [`reader`]) runs inside other people's
+//! programs: it allocates nothing, calls no libc and cannot panic.
+
+#![no_std]
+
+#[cfg(any(test, feature = "reader"))]
+extern crate std;
+
+mod addr;
+mod counter;
+mod map;
+mod page;
+#[cfg(feature = "reader")]
+pub mod reader;
+mod reason;
+mod sock;
+mod table;
+
+pub use addr::SockAddr;
+pub use counter::{Counter, Kind};
+pub use map::{init, page, reinit_after_fork};
+pub use page::{
+    CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS,
+    SOCK_ENTRIES,
+};
+pub use reason::Reason;
+pub use sock::{SockEntry, State, Transport};
+
+/// Name of the memfd that holds the page, as `/proc/PID/fd` shows it after
+/// `/memfd:`.
+pub const MEMFD_NAME: &str = "netacc-stats";

@@ -1,0 +1,184 @@
+//! The mapping behind the page: the only unsafe code of this crate.
+//!
+//! # Safety
+//!
+//! A mapping of [`PAGE_SIZE`] bytes is handed out as `&'static Page`. That is
+//! sound because
+//! - the address comes from `mmap`, so it is aligned to a memory page, and the
+//!   length is that of the type;
+//! - the type is made of atomics only: any bytes are a valid value, and another
+//!   process writing to them is no data race of ours;
+//! - the mapping is never unmapped, only replaced in place by another of the
+//!   same length (in a forked child);
+//! - the memfd is sealed against changes of its size before it is mapped, so no
+//!   access can fall beyond its end (SIGBUS).
+
+#![allow(unsafe_code)]
+
+use core::ptr;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, getrlimit};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::page::{PAGE_SIZE, Page, PageOf, SOCK_ENTRIES};
+use crate::sock::SockEntry;
+
+type FullPage = PageOf<[SockEntry; SOCK_ENTRIES]>;
+
+/// Takes what is counted before [`init`], or when there is no memory for more.
+static EMPTY: PageOf<[SockEntry; 0]> = PageOf::empty();
+
+/// Null, or a mapping as described at the top of this module.
+static MAPPED: AtomicPtr<FullPage> = AtomicPtr::new(ptr::null_mut());
+
+/// The page of this process.
+///
+/// Before [`init`] a page that takes counts but has no socket entries.
+#[inline]
+#[must_use]
+pub fn page() -> &'static Page {
+    // Acquire: pairs with the Release that published the filled header.
+    let mapped = MAPPED.load(Acquire);
+    if mapped.is_null() {
+        return &EMPTY;
+    }
+    // SAFETY: only `init` and `reinit_after_fork` store to MAPPED, and only
+    // addresses of live mappings that stay (see the top of this module).
+    unsafe { &*mapped }
+}
+
+/// Makes the page of this process and publishes it.
+///
+/// `program` is the name to show (cut to 63 bytes). The caller keeps the
+/// descriptor open for as long as the process lives: readers find the page by
+/// it. What was counted before the first call is carried over. Called again, it
+/// replaces the page by a new one.
+///
+/// # Errors
+///
+/// What memfd_create, ftruncate or mmap says; `FBIG` if RLIMIT_FSIZE is below
+/// [`PAGE_SIZE`]. [`page`] then stays as it was.
+pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
+    let fd = make_memfd()?;
+    let fresh = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
+    // SAFETY: `map` made the mapping just now and nobody unmaps it.
+    let page: &'static Page = unsafe { &*fresh };
+    if MAPPED.load(Relaxed).is_null() {
+        page.take_counts(&EMPTY);
+    }
+    page.publish(program, pid, now_ns());
+    // Release: pairs with the Acquire in `page`.
+    MAPPED.store(fresh, Release);
+    Ok(fd)
+}
+
+/// Gives a forked child a page of its own, in place of its parent's.
+///
+/// To be called in the child, while it has one thread; never after `vfork`,
+/// which shares the memory with the parent. References to the old page now
+/// refer to the new one. Program name, configuration and the entries of the
+/// descriptors in `keep` are taken over, counters begin at zero. The caller
+/// closes the inherited descriptor and keeps the returned one.
+///
+/// # Errors
+///
+/// As [`init`]. The child then counts into private memory that nobody reads;
+/// it never goes on writing into the page of its parent.
+pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
+    let old = MAPPED.load(Relaxed);
+    if old.is_null() {
+        return Err(Errno::NODEV);
+    }
+    let made = replace(old, pid, keep);
+    if made.is_err() {
+        // SAFETY: `old` is a mapping of PAGE_SIZE bytes of ours; MAP_FIXED puts
+        // zeroed memory of the same length and protection in its place.
+        let private = unsafe {
+            mmap_anonymous(
+                old.cast(),
+                PAGE_SIZE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+            )
+        };
+        if private.is_err() {
+            MAPPED.store(ptr::null_mut(), Release);
+        }
+    }
+    made
+}
+
+/// Puts a fresh page at the address `old`.
+fn replace(
+    old: *mut FullPage,
+    pid: u32,
+    keep: impl IntoIterator<Item = i32>,
+) -> Result<OwnedFd, Errno> {
+    let fd = make_memfd()?;
+    // Mapped elsewhere first: both pages are needed while entries are copied.
+    let aside = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
+    {
+        // SAFETY: both are live mappings; the references end with this block,
+        // before either mapping changes.
+        let (fresh, parent): (&Page, &Page) = unsafe { (&*aside, &*old) };
+        fresh.inherit(parent, keep);
+        fresh.publish_inherited(pid, now_ns());
+    }
+    let placed = map(fd.as_fd(), old.cast(), MapFlags::FIXED);
+    // SAFETY: `aside` was mapped above and no reference to it is left.
+    let _ = unsafe { munmap(aside.cast(), PAGE_SIZE) };
+    placed.map(|_| fd)
+}
+
+/// A sealed memfd of the size of the page.
+fn make_memfd() -> Result<OwnedFd, Errno> {
+    // Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would kill the program.
+    let limit = getrlimit(Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < PAGE_SIZE as u64) {
+        return Err(Errno::FBIG);
+    }
+    let fd = memfd_create(
+        c"netacc-stats",
+        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+    )?;
+    ftruncate(&fd, PAGE_SIZE as u64)?;
+    fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(fd)
+}
+
+/// Maps a memfd of [`make_memfd`]. With `FIXED`, `at` is an old page of ours.
+fn map(
+    fd: BorrowedFd<'_>,
+    at: *mut core::ffi::c_void,
+    extra: MapFlags,
+) -> Result<*mut FullPage, Errno> {
+    // NORESERVE: untouched memory pages cost nothing, also under strict overcommit.
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | extra;
+    // SAFETY: without FIXED the kernel chooses free addresses; with it, `at` is
+    // the mapping in MAPPED, whose users expect exactly such a page there.
+    let address = unsafe {
+        mmap(
+            at,
+            PAGE_SIZE,
+            ProtFlags::READ | ProtFlags::WRITE,
+            flags,
+            fd,
+            0,
+        )?
+    };
+    Ok(address.cast())
+}
+
+/// CLOCK_REALTIME in nanoseconds.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Realtime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(nanos)
+}

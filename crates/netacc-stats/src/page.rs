@@ -1,0 +1,265 @@
+//! The layout of the page, and how the process writes to it.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+use crate::counter::Counter;
+use crate::reason::Reason;
+use crate::sock::SockEntry;
+
+/// First word of a page that is ready to be read: "NACCSTAT" in memory.
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"NACCSTAT");
+/// Version of the layout. Counters and reasons added at the end of their tables
+/// do not change it.
+pub const LAYOUT_VERSION: u32 = 1;
+/// Number of socket entries: descriptors beyond are not shown.
+pub const SOCK_ENTRIES: usize = 65536;
+/// Number of slots for counters, used or not.
+pub const COUNTER_SLOTS: usize = 256;
+/// Number of slots for reasons, used or not.
+pub const REASON_SLOTS: usize = 64;
+/// Room for the configuration text, in bytes.
+pub const CFG_CAPACITY: usize = 8192;
+/// Size of the memfd in bytes.
+pub const PAGE_SIZE: usize = size_of::<PageOf<[SockEntry; SOCK_ENTRIES]>>();
+
+pub(crate) const PROGRAM_LEN: usize = 64;
+pub(crate) const LIBRARY_LEN: usize = 32;
+/// Fills the header up to 256 bytes.
+const HEADER_SPARE: usize = 26;
+/// Fills header and counters up to a memory page.
+const COUNTER_SPARE: usize = 160;
+
+// The layout is a contract between versions: a change here is a new LAYOUT_VERSION.
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<SockEntry>() == 128 && align_of::<SockEntry>() == 64);
+    assert!(offset_of!(Head, magic) == 0 && offset_of!(Head, version) == 8);
+    assert!(offset_of!(Head, program) == 56 && offset_of!(Head, library) == 120);
+    assert!(offset_of!(Head, counters) == 256);
+    assert!(offset_of!(Head, fallbacks) == 256 + 8 * COUNTER_SLOTS);
+    assert!(offset_of!(Head, cfg) == 4096);
+    assert!(offset_of!(PageOf<[SockEntry; SOCK_ENTRIES]>, socks) == 4096 + CFG_CAPACITY);
+    assert!(PAGE_SIZE == 4096 + CFG_CAPACITY + 128 * SOCK_ENTRIES);
+    assert!(PAGE_SIZE.is_multiple_of(4096));
+};
+
+/// The fixed part of the page.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Head {
+    /// Stored last with Release: a page without it is not ready.
+    pub(crate) magic: AtomicU64,
+    pub(crate) version: AtomicU32,
+    pub(crate) pid: AtomicU32,
+    pub(crate) page_size: AtomicU64,
+    /// CLOCK_REALTIME in nanoseconds.
+    pub(crate) start_ns: AtomicU64,
+    pub(crate) sock_entries: AtomicU32,
+    pub(crate) sock_entry_size: AtomicU32,
+    /// How many of the counter slots the writer knows.
+    pub(crate) counters_known: AtomicU32,
+    /// How many of the reason slots the writer knows.
+    pub(crate) reasons_known: AtomicU32,
+    /// Bytes of `cfg` in use; stored last with Release.
+    pub(crate) cfg_len: AtomicU32,
+    spare: AtomicU32,
+    pub(crate) program: [AtomicU8; PROGRAM_LEN],
+    pub(crate) library: [AtomicU8; LIBRARY_LEN],
+    spare2: [AtomicU32; HEADER_SPARE],
+    pub(crate) counters: [AtomicU64; COUNTER_SLOTS],
+    pub(crate) fallbacks: [AtomicU64; REASON_SLOTS],
+    spare3: [AtomicU64; COUNTER_SPARE],
+    pub(crate) cfg: [AtomicU8; CFG_CAPACITY],
+}
+
+/// A page with `T` for socket entries: an array where it is made, a slice where
+/// it is used.
+#[derive(Debug)]
+#[repr(C)]
+pub struct PageOf<T: ?Sized> {
+    pub(crate) head: Head,
+    pub(crate) socks: T,
+}
+
+/// The statistics page of a process; [`page`](crate::page) gives the own one.
+///
+/// All fields are atomics, so it may be shared by threads and with readers in
+/// other processes, whatever they do to it.
+pub type Page = PageOf<[SockEntry]>;
+
+impl PageOf<[SockEntry; 0]> {
+    /// A page without socket entries, all zero.
+    pub(crate) const fn empty() -> Self {
+        Self {
+            head: Head {
+                magic: AtomicU64::new(0),
+                version: AtomicU32::new(0),
+                pid: AtomicU32::new(0),
+                page_size: AtomicU64::new(0),
+                start_ns: AtomicU64::new(0),
+                sock_entries: AtomicU32::new(0),
+                sock_entry_size: AtomicU32::new(0),
+                counters_known: AtomicU32::new(0),
+                reasons_known: AtomicU32::new(0),
+                cfg_len: AtomicU32::new(0),
+                spare: AtomicU32::new(0),
+                program: [const { AtomicU8::new(0) }; PROGRAM_LEN],
+                library: [const { AtomicU8::new(0) }; LIBRARY_LEN],
+                spare2: [const { AtomicU32::new(0) }; HEADER_SPARE],
+                counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
+                fallbacks: [const { AtomicU64::new(0) }; REASON_SLOTS],
+                spare3: [const { AtomicU64::new(0) }; COUNTER_SPARE],
+                cfg: [const { AtomicU8::new(0) }; CFG_CAPACITY],
+            },
+            socks: [],
+        }
+    }
+}
+
+/// Copies `text` into `cells`, cut to one byte less than there is room for, so
+/// that a zero always ends it.
+fn store_text(cells: &[AtomicU8], text: &[u8]) {
+    let room = cells.len().saturating_sub(1);
+    let bytes = text.iter().copied().take(room).chain(core::iter::repeat(0));
+    for (cell, byte) in cells.iter().zip(bytes) {
+        cell.store(byte, Relaxed);
+    }
+}
+
+/// `text` cut to `room` bytes at the end of a line.
+fn whole_lines(text: &[u8], room: usize) -> &[u8] {
+    let Some(head) = text.get(..room) else {
+        return text;
+    };
+    let end = head
+        .iter()
+        .rposition(|&b| b == b'\n')
+        .map_or(0, |at| at + 1);
+    head.get(..end).unwrap_or_default()
+}
+
+impl Page {
+    /// Adds one to a counter.
+    #[inline]
+    pub fn count(&self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// Adds `by` to a counter.
+    #[inline]
+    pub fn add(&self, counter: Counter, by: u64) {
+        if let Some(cell) = self.head.counters.get(counter as usize) {
+            // Relaxed: counters order nothing.
+            cell.fetch_add(by, Relaxed);
+        }
+    }
+
+    /// Takes `by` from a gauge.
+    #[inline]
+    pub fn sub(&self, counter: Counter, by: u64) {
+        if let Some(cell) = self.head.counters.get(counter as usize) {
+            cell.fetch_sub(by, Relaxed);
+        }
+    }
+
+    /// The value of a counter.
+    #[must_use]
+    pub fn value(&self, counter: Counter) -> u64 {
+        let cell = self.head.counters.get(counter as usize);
+        cell.map_or(0, |cell| cell.load(Relaxed))
+    }
+
+    /// Counts a connection that fell back, or stayed behind, for `reason`.
+    #[inline]
+    pub fn fallback(&self, reason: Reason) {
+        if let Some(cell) = self.head.fallbacks.get(reason as usize) {
+            cell.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// How many connections fell back for `reason`.
+    #[must_use]
+    pub fn fallbacks(&self, reason: Reason) -> u64 {
+        let cell = self.head.fallbacks.get(reason as usize);
+        cell.map_or(0, |cell| cell.load(Relaxed))
+    }
+
+    /// Publishes the effective configuration: lines of `KEY\tVALUE\tSOURCE`.
+    ///
+    /// What does not fit into [`CFG_CAPACITY`] bytes is left out by whole lines.
+    /// Not to be called by two threads at once.
+    pub fn set_cfg(&self, text: &[u8]) {
+        // A reader in between sees no text rather than a mixture.
+        self.head.cfg_len.store(0, Release);
+        let text = whole_lines(text, CFG_CAPACITY);
+        for (cell, byte) in self.head.cfg.iter().zip(text) {
+            cell.store(*byte, Relaxed);
+        }
+        // Release: the length is seen only with the text complete. The cut above
+        // keeps it within CFG_CAPACITY.
+        self.head
+            .cfg_len
+            .store(u32::try_from(text.len()).unwrap_or(0), Release);
+    }
+
+    /// The entry of a descriptor: `None` before [`init`](crate::init), and for
+    /// numbers of [`SOCK_ENTRIES`] and above.
+    #[inline]
+    #[must_use]
+    pub fn sock(&self, fd: i32) -> Option<&SockEntry> {
+        self.socks.get(usize::try_from(fd).ok()?)
+    }
+
+    /// Fills the header of a fresh page and declares it ready.
+    pub(crate) fn publish(&self, program: &[u8], pid: u32, start_ns: u64) {
+        store_text(&self.head.program, program);
+        self.publish_inherited(pid, start_ns);
+    }
+
+    /// As [`publish`](Self::publish), with the program name already there.
+    pub(crate) fn publish_inherited(&self, pid: u32, start_ns: u64) {
+        let head = &self.head;
+        head.version.store(LAYOUT_VERSION, Relaxed);
+        head.pid.store(pid, Relaxed);
+        head.page_size.store(PAGE_SIZE as u64, Relaxed);
+        head.start_ns.store(start_ns, Relaxed);
+        // Table sizes, all far below 2^32.
+        head.sock_entries.store(SOCK_ENTRIES as u32, Relaxed);
+        head.sock_entry_size
+            .store(size_of::<SockEntry>() as u32, Relaxed);
+        head.counters_known
+            .store(Counter::ALL.len() as u32, Relaxed);
+        head.reasons_known.store(Reason::ALL.len() as u32, Relaxed);
+        store_text(&head.library, env!("CARGO_PKG_VERSION").as_bytes());
+        // Release: a reader that sees the magic sees the header.
+        head.magic.store(MAGIC, Release);
+    }
+
+    /// Adds what `from` has counted.
+    pub(crate) fn take_counts(&self, from: &Self) {
+        let pairs = self.head.counters.iter().zip(&from.head.counters);
+        let reasons = self.head.fallbacks.iter().zip(&from.head.fallbacks);
+        for (to, from) in pairs.chain(reasons) {
+            to.fetch_add(from.load(Relaxed), Relaxed);
+        }
+    }
+
+    /// Takes program name, configuration and the entries of `fds` from the
+    /// page of the process that forked.
+    pub(crate) fn inherit(&self, from: &Self, fds: impl IntoIterator<Item = i32>) {
+        for (to, from) in self.head.program.iter().zip(&from.head.program) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        let len = from.head.cfg_len.load(Acquire);
+        for (to, from) in self.head.cfg.iter().zip(&from.head.cfg) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        self.head.cfg_len.store(len, Release);
+        for fd in fds {
+            if let (Some(to), Some(from)) = (self.sock(fd), from.sock(fd)) {
+                to.inherit(from);
+            }
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Reading the pages of other processes.
+//!
+//! A page is copied with `read`, never mapped: a process that shortens or
+//! scribbles over its page can give us wrong numbers, but no SIGBUS and no read
+//! beyond a buffer. The process is not asked and need not run.
+
+mod error;
+mod parse;
+mod source;
+
+use core::fmt;
+use std::format;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::string::String;
+use std::vec::Vec;
+
+use rustix::fd::AsFd;
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+
+use crate::addr::SockAddr;
+use crate::counter::Counter;
+use crate::reason::Reason;
+use crate::sock::{State, Transport};
+
+pub use error::Error;
+
+/// A copy of the page of a process.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The process, as the reader's PID namespace numbers it; from
+    /// [`parse`], as the page says.
+    pub pid: u32,
+    /// Name of the program, cut to 63 bytes.
+    pub program: String,
+    /// Version of the NetACC library in the process.
+    pub library_version: String,
+    /// When the page was made: CLOCK_REALTIME in nanoseconds.
+    pub start_ns: u64,
+    /// Counters by slot, as many as the writer knows.
+    pub counters: Vec<u64>,
+    /// Fallbacks by the number of their reason, as many as the writer knows.
+    pub fallbacks: Vec<u64>,
+    /// The effective configuration.
+    pub cfg: Vec<CfgLine>,
+    /// The entries in use, by rising descriptor.
+    pub socks: Vec<Sock>,
+}
+
+impl Snapshot {
+    /// The value of a counter; 0 if the writer does not know it.
+    #[must_use]
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters.get(counter as usize).copied().unwrap_or(0)
+    }
+
+    /// How many connections fell back for `reason`.
+    #[must_use]
+    pub fn fallback(&self, reason: Reason) -> u64 {
+        self.fallbacks.get(reason as usize).copied().unwrap_or(0)
+    }
+}
+
+/// One setting of the configuration in effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CfgLine {
+    /// The key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// Where the value comes from.
+    pub source: String,
+}
+
+/// A value of an enumeration, or the number of one that this version does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known<T> {
+    /// A value of the enumeration.
+    Is(T),
+    /// A number without a meaning here.
+    Number(u32),
+}
+
+impl<T: Copy> Known<T> {
+    fn new(raw: u32, known: impl Fn(u32) -> Option<T>) -> Self {
+        known(raw).map_or(Self::Number(raw), Self::Is)
+    }
+
+    /// The value, if it is known.
+    #[must_use]
+    pub fn get(self) -> Option<T> {
+        match self {
+            Self::Is(value) => Some(value),
+            Self::Number(_) => None,
+        }
+    }
+}
+
+/// The value's name, or `?` and the number.
+impl<T: fmt::Display> fmt::Display for Known<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Is(value) => value.fmt(f),
+            Self::Number(raw) => f.pad(&format!("?{raw}")),
+        }
+    }
+}
+
+/// A copy of one socket entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Sock {
+    /// The descriptor.
+    pub fd: u32,
+    /// What the socket is doing.
+    pub state: Known<State>,
+    /// What carries its bytes.
+    pub transport: Known<Transport>,
+    /// Why that is not something faster.
+    pub reason: Known<Reason>,
+    /// Own address.
+    pub local: SockAddr,
+    /// Address of the other end.
+    pub peer: SockAddr,
+    /// Process at the other end; 0 for not known.
+    pub peer_pid: u32,
+    /// The link that carries the connection; 0 for none.
+    pub link: u64,
+    /// When the entry was opened: CLOCK_REALTIME in nanoseconds.
+    pub since_ns: u64,
+    /// Messages received.
+    pub msgs_in: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Messages sent.
+    pub msgs_out: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+}
+
+/// The accelerated processes that [`list_processes`] found.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Their pages, by rising process number.
+    pub processes: Vec<Snapshot>,
+    /// Processes with a page that could not be read, and why.
+    pub unreadable: Vec<(u32, Error)>,
+    /// How many processes could not be looked into, for they belong to others.
+    pub hidden: usize,
+}
+
+/// Checks and decodes the bytes of a page.
+///
+/// # Errors
+///
+/// [`Error::Starting`], [`Error::Newer`], [`Error::Truncated`] or [`Error::Corrupt`].
+pub fn parse(bytes: &[u8]) -> Result<Snapshot, Error> {
+    parse::snapshot(&bytes)
+}
+
+/// Copies the page behind a descriptor of it.
+///
+/// # Errors
+///
+/// As [`parse`], and [`Error::Io`].
+pub fn read_fd(page: impl AsFd) -> Result<Snapshot, Error> {
+    parse::snapshot(&page.as_fd())
+}
+
+/// Copies the page of process `pid`.
+///
+/// # Errors
+///
+/// Says by its variant why there is none to be had.
+pub fn open(pid: u32) -> Result<Snapshot, Error> {
+    let proc = format!("/proc/{pid}");
+    let status = fs::read_to_string(format!("{proc}/status")).map_err(Error::of_proc)?;
+    if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+        return Err(Error::Exited);
+    }
+    // A process that was forked just now holds its parent's page: the number in
+    // the page tells. It is the number in the innermost PID namespace.
+    let own: Vec<u32> = field(&status, "NSpid:").map_or_else(Vec::new, |ids| {
+        ids.split_whitespace()
+            .filter_map(|id| id.parse().ok())
+            .collect()
+    });
+    let mut failure = Error::NotAccelerated;
+    for fd in fs::read_dir(format!("{proc}/fd")).map_err(Error::of_proc)? {
+        let path = fd.map_err(Error::of_proc)?.path();
+        if !is_page(&path) {
+            continue;
+        }
+        match read_page(&path) {
+            Ok(page) if own.is_empty() || own.contains(&page.pid) => {
+                return Ok(Snapshot { pid, ..page });
+            }
+            Ok(page) => failure = Error::Inherited(page.pid),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Copies the pages of all accelerated processes that we may look into.
+///
+/// # Errors
+///
+/// When `/proc` itself cannot be read.
+pub fn list_processes() -> io::Result<Listing> {
+    let mut pids: Vec<u32> = fs::read_dir("/proc")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let mut listing = Listing::default();
+    for pid in pids {
+        match open(pid) {
+            Ok(page) => listing.processes.push(page),
+            Err(Error::Denied) => listing.hidden += 1,
+            Err(
+                Error::NoProcess
+                | Error::Exited
+                | Error::NotAccelerated
+                | Error::Inherited(_)
+                | Error::Starting,
+            ) => {}
+            Err(error) => listing.unreadable.push((pid, error)),
+        }
+    }
+    Ok(listing)
+}
+
+/// The value of a line of `/proc/PID/status`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim())
+}
+
+/// Whether a link in `/proc/PID/fd` leads to a page.
+fn is_page(link: &Path) -> bool {
+    let target = fs::read_link(link).ok();
+    let target = target.as_deref().and_then(Path::to_str);
+    target
+        .and_then(|target| target.strip_prefix("/memfd:"))
+        .is_some_and(|name| name.trim_end_matches(" (deleted)") == crate::MEMFD_NAME)
+}
+
+fn read_page(path: &Path) -> Result<Snapshot, Error> {
+    // The name may be a lie: opening a FIFO must not block, and a device must
+    // not be read.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let proc_error = |error| Error::of_proc(source::system(error));
+    let file =
+        rustix::fs::open(path.as_os_str().as_bytes(), flags, Mode::empty()).map_err(proc_error)?;
+    let mode = fstat(&file).map_err(proc_error)?.st_mode;
+    if FileType::from_raw_mode(mode) != FileType::RegularFile {
+        return Err(Error::Corrupt("it is no file in memory"));
+    }
+    read_fd(&file)
+}

@@ -1,0 +1,201 @@
+//! From bytes to a [`Snapshot`]. Any bytes are taken; nothing in them is trusted.
+
+use core::mem::offset_of;
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+use super::error::Error;
+use super::source::Source;
+use super::{CfgLine, Known, Snapshot, Sock};
+use crate::addr::SockAddr;
+use crate::page::{
+    CFG_CAPACITY, Head, LAYOUT_VERSION, LIBRARY_LEN, MAGIC, PAGE_SIZE, PROGRAM_LEN, SOCK_ENTRIES,
+};
+use crate::reason::Reason;
+use crate::sock::{SockEntry, State, Transport, at};
+
+const ENTRY: usize = size_of::<SockEntry>();
+const SOCKS_AT: u64 = size_of::<Head>() as u64;
+/// Entries copied by one read.
+const BATCH: usize = 512;
+/// How often an address that changes while it is read is read again.
+const RETRIES: usize = 8;
+
+fn bytes<const N: usize>(from: &[u8], at: usize) -> [u8; N] {
+    let piece = from.get(at..).and_then(|rest| rest.first_chunk::<N>());
+    piece.copied().unwrap_or([0; N])
+}
+
+fn u16_at(from: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes(bytes(from, at))
+}
+
+fn u32_at(from: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes(from, at))
+}
+
+fn u64_at(from: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes(from, at))
+}
+
+/// Text that can be shown on a terminal, whatever the process put there.
+fn text(raw: &[u8]) -> String {
+    let shown = |c: char| if c.is_control() { '?' } else { c };
+    String::from_utf8_lossy(raw).chars().map(shown).collect()
+}
+
+/// The text at `at`, up to its first zero.
+fn text_at<const N: usize>(from: &[u8], at: usize) -> String {
+    let raw: [u8; N] = bytes(from, at);
+    text(raw.split(|&b| b == 0).next().unwrap_or_default())
+}
+
+/// `N` words from `at` on.
+fn words(from: &[u8], at: usize, known: u32, slots: usize) -> Vec<u64> {
+    let used = usize::try_from(known).map_or(slots, |known| known.min(slots));
+    (0..used).map(|slot| u64_at(from, at + slot * 8)).collect()
+}
+
+/// Copies and checks a whole page.
+pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
+    let len = source.len().map_err(Error::Io)?;
+    let mut head = vec![0; size_of::<Head>()];
+    // The words that say what follows are read first: a page of another layout
+    // may have another length.
+    let intro = head
+        .get_mut(..offset_of!(Head, page_size))
+        .unwrap_or_default();
+    source.read(0, intro).map_err(|_| Error::Truncated(len))?;
+    match u64_at(intro, offset_of!(Head, magic)) {
+        MAGIC => {}
+        0 => return Err(Error::Starting),
+        _ => return Err(Error::Corrupt("it does not begin as one")),
+    }
+    match u32_at(intro, offset_of!(Head, version)) {
+        LAYOUT_VERSION => {}
+        newer if newer > LAYOUT_VERSION => return Err(Error::Newer(newer)),
+        _ => return Err(Error::Corrupt("unknown layout")),
+    }
+    if len < PAGE_SIZE as u64 {
+        return Err(Error::Truncated(len));
+    }
+    let shortened = |_| Error::Truncated(source.len().unwrap_or(0));
+    source.read(0, &mut head).map_err(shortened)?;
+    if u64_at(&head, offset_of!(Head, page_size)) != PAGE_SIZE as u64
+        || u32_at(&head, offset_of!(Head, sock_entries)) as usize != SOCK_ENTRIES
+        || u32_at(&head, offset_of!(Head, sock_entry_size)) as usize != ENTRY
+    {
+        return Err(Error::Corrupt("its sizes are not those of its layout"));
+    }
+    Ok(Snapshot {
+        pid: u32_at(&head, offset_of!(Head, pid)),
+        program: text_at::<PROGRAM_LEN>(&head, offset_of!(Head, program)),
+        library_version: text_at::<LIBRARY_LEN>(&head, offset_of!(Head, library)),
+        start_ns: u64_at(&head, offset_of!(Head, start_ns)),
+        counters: words(
+            &head,
+            offset_of!(Head, counters),
+            u32_at(&head, offset_of!(Head, counters_known)),
+            crate::COUNTER_SLOTS,
+        ),
+        fallbacks: words(
+            &head,
+            offset_of!(Head, fallbacks),
+            u32_at(&head, offset_of!(Head, reasons_known)),
+            crate::REASON_SLOTS,
+        ),
+        cfg: cfg(&head),
+        socks: socks(source).map_err(shortened)?,
+    })
+}
+
+fn cfg(head: &[u8]) -> Vec<CfgLine> {
+    let claimed = u32_at(head, offset_of!(Head, cfg_len)) as usize;
+    let area = head.get(offset_of!(Head, cfg)..).unwrap_or_default();
+    let used = area.get(..claimed.min(CFG_CAPACITY)).unwrap_or_default();
+    let lines = used.split(|&b| b == b'\n').filter(|line| !line.is_empty());
+    lines
+        .map(|line| {
+            let mut fields = line.splitn(3, |&b| b == b'\t').map(text);
+            let mut next = || fields.next().unwrap_or_default();
+            CfgLine {
+                key: next(),
+                value: next(),
+                source: next(),
+            }
+        })
+        .collect()
+}
+
+/// Every entry in use, by descriptor.
+fn socks(source: &impl Source) -> std::io::Result<Vec<Sock>> {
+    let mut found = Vec::new();
+    let end = SOCKS_AT + (SOCK_ENTRIES * ENTRY) as u64;
+    let mut batch = vec![0; BATCH * ENTRY];
+    let mut next = SOCKS_AT;
+    while let Some(data) = source.next_data(next, end) {
+        // Whole entries, whatever the stretches of the file are.
+        let mut index = (data.start.max(SOCKS_AT) - SOCKS_AT) / ENTRY as u64;
+        let stop = (data.end.min(end) - SOCKS_AT).div_ceil(ENTRY as u64);
+        while index < stop {
+            let many = usize::try_from(stop - index).unwrap_or(BATCH).min(BATCH);
+            let piece = batch.get_mut(..many * ENTRY).unwrap_or_default();
+            source.read(SOCKS_AT + index * ENTRY as u64, piece)?;
+            for (entry, fd) in piece.chunks_exact(ENTRY).zip(index..) {
+                if u32_at(entry, at::STATE) != State::Closed as u32 {
+                    found.push(sock(source, fd, entry)?);
+                }
+            }
+            index += many as u64;
+        }
+        next = data.end.max(SOCKS_AT + stop * ENTRY as u64);
+    }
+    Ok(found)
+}
+
+/// One entry, read again while its addresses change under our hands.
+///
+/// A process that is stopped in the middle of the change stays there: after
+/// [`RETRIES`] reads the addresses are given as unknown.
+fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<Sock> {
+    let offset = SOCKS_AT + fd * ENTRY as u64;
+    let mut entry: [u8; ENTRY] = bytes(first, 0);
+    let mut steady = false;
+    for _ in 0..RETRIES {
+        let seq = u32_at(&entry, at::ADDR_SEQ);
+        let mut now = [0; 4];
+        source.read(offset + at::ADDR_SEQ as u64, &mut now)?;
+        steady = seq.is_multiple_of(2) && seq == u32::from_ne_bytes(now);
+        if steady {
+            break;
+        }
+        std::thread::yield_now();
+        source.read(offset, &mut entry)?;
+    }
+    let addr = |at: usize| {
+        if !steady {
+            return SockAddr::default();
+        }
+        SockAddr {
+            family: u16_at(&entry, at),
+            port: u16_at(&entry, at + at::ADDR_PORT),
+            ip: bytes(&entry, at + at::ADDR_IP),
+        }
+    };
+    Ok(Sock {
+        fd: u32::try_from(fd).unwrap_or(u32::MAX),
+        state: Known::new(u32_at(&entry, at::STATE), State::from_u32),
+        transport: Known::new(u32_at(&entry, at::TRANSPORT), Transport::from_u32),
+        reason: Known::new(u32_at(&entry, at::REASON), Reason::from_u32),
+        local: addr(at::LOCAL),
+        peer: addr(at::PEER),
+        peer_pid: u32_at(&entry, at::PEER_PID),
+        link: u64_at(&entry, at::LINK),
+        since_ns: u64_at(&entry, at::SINCE),
+        msgs_in: u64_at(&entry, at::MSGS_IN),
+        bytes_in: u64_at(&entry, at::BYTES_IN),
+        msgs_out: u64_at(&entry, at::MSGS_OUT),
+        bytes_out: u64_at(&entry, at::BYTES_OUT),
+    })
+}

@@ -1,0 +1,86 @@
+//! Where the bytes of a page come from.
+
+use std::io;
+use std::ops::Range;
+
+use rustix::fd::BorrowedFd;
+use rustix::fs::{SeekFrom, fstat, seek};
+use rustix::io::{Errno, pread};
+
+/// Bytes that are copied out piece by piece. They may change or disappear
+/// between two reads: every read is checked on its own.
+pub(super) trait Source {
+    /// Number of bytes at this moment.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Fills `buf` from `offset`, or fails with `UnexpectedEof`.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
+
+    /// The first stretch from `from` on that may hold anything but zeros.
+    fn next_data(&self, from: u64, end: u64) -> Option<Range<u64>>;
+}
+
+/// rustix knows the descriptors of std only with its `std` feature, which the
+/// preloaded library must not have: so its own descriptors are used here.
+impl Source for BorrowedFd<'_> {
+    fn len(&self) -> io::Result<u64> {
+        let size = fstat(self).map_err(system)?.st_size;
+        Ok(u64::try_from(size).unwrap_or(0))
+    }
+
+    fn read(&self, mut offset: u64, mut buf: &mut [u8]) -> io::Result<()> {
+        while !buf.is_empty() {
+            let done = match pread(self, &mut *buf, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(done) => done,
+                Err(Errno::INTR) => 0,
+                Err(error) => return Err(system(error)),
+            };
+            buf = buf.get_mut(done..).unwrap_or_default();
+            offset += done as u64;
+        }
+        Ok(())
+    }
+
+    fn next_data(&self, from: u64, end: u64) -> Option<Range<u64>> {
+        if from >= end {
+            return None;
+        }
+        let start = match seek(self, SeekFrom::Data(from)) {
+            Ok(start) => start,
+            // The rest is a hole.
+            Err(Errno::NXIO) => return None,
+            Err(_) => return Some(from..end),
+        };
+        let stop = seek(self, SeekFrom::Hole(start)).unwrap_or(end);
+        // A file that changes meanwhile must not stop or turn back the walk.
+        (from..end)
+            .contains(&start)
+            .then(|| start..stop.clamp(start + 1, end))
+    }
+}
+
+/// An error of rustix as one of std.
+pub(super) fn system(error: Errno) -> io::Error {
+    io::Error::from_raw_os_error(error.raw_os_error())
+}
+
+impl Source for &[u8] {
+    fn len(&self) -> io::Result<u64> {
+        Ok(<[u8]>::len(self) as u64)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let from = usize::try_from(offset).ok();
+        let piece = from.and_then(|from| self.get(from..from.checked_add(buf.len())?));
+        match piece {
+            Some(piece) => buf.copy_from_slice(piece),
+            None => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        Ok(())
+    }
+
+    fn next_data(&self, from: u64, end: u64) -> Option<Range<u64>> {
+        (from < end).then_some(from..end)
+    }
+}

@@ -1,0 +1,152 @@
+//! Why a connection is not on a faster transport.
+
+use crate::table::numbered;
+
+numbered! {
+    /// Why a socket is where it is, and not on something faster.
+    pub enum Reason {
+        /// Nothing to explain.
+        None = 0, "none";
+        /// Acceleration is switched off by configuration.
+        Disabled = 1, "disabled";
+        /// The per-connection draw chose TCP.
+        PercentDraw = 2, "percent-draw";
+        /// No rendezvous at the destination.
+        PeerPlain = 3, "peer-plain";
+        /// The peer speaks another version of the protocol.
+        PeerVersion = 4, "peer-version";
+        /// The destination is not on this host.
+        OtherHost = 5, "other-host";
+        /// Accepted from a client without NetACC.
+        PlainClient = 6, "plain-client";
+        /// The listener's queue of accelerated connects was full.
+        BacklogFull = 7, "backlog-full";
+        /// No file descriptor was free.
+        NoDescriptors = 8, "no-descriptors";
+        /// Shared memory could not be had.
+        NoMemory = 9, "no-memory";
+        /// Another socket holds the rendezvous name of this port.
+        NameTaken = 10, "name-taken";
+        /// Several sockets listen on the port with `SO_REUSEPORT`.
+        ReusePort = 11, "reuse-port";
+        /// The connection begins on TCP by configuration.
+        TcpFirst = 12, "tcp-first";
+        /// The peer refused the link.
+        Refused = 13, "refused";
+        /// The peer belongs to another user.
+        PeerUid = 14, "peer-uid";
+        /// The program was replaced by exec.
+        Exec = 15, "exec";
+        /// The connection is shared with a forked child.
+        Fork = 16, "fork";
+        /// A call or option was used that the fast path does not carry.
+        Unsupported = 17, "unsupported";
+        /// The link to the peer process was lost.
+        LinkLost = 18, "link-lost";
+        /// The peer broke the protocol.
+        ProtocolError = 19, "protocol-error";
+    }
+}
+
+impl Reason {
+    /// A sentence that says why, and what would change it.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::None => "Nothing keeps this connection from the transport it uses.",
+            Self::Disabled => {
+                "Acceleration is off for this process (NACC_ENABLE_RDMA_DEFAULT=0); \
+                 set it to 1 in netacc.conf, or start the program with netacc_run -f 1."
+            }
+            Self::PercentDraw => {
+                "NACC_CONNECT_RDMA_PERCENT leaves a share of the connections on TCP; \
+                 set it to 100 to accelerate all of them."
+            }
+            Self::PeerPlain => {
+                "No NetACC listener was found at the destination; \
+                 start the server with netacc_run too."
+            }
+            Self::PeerVersion => {
+                "The peer runs a version of NetACC with another protocol; \
+                 install the same version on both ends and restart the older one."
+            }
+            Self::OtherHost => {
+                "The destination is on another host and no RDMA device carries the route; \
+                 shared memory works within one host only."
+            }
+            Self::PlainClient => {
+                "The client connected without NetACC; start the client with netacc_run too."
+            }
+            Self::BacklogFull => {
+                "The listener's queue of accelerated connections was full; \
+                 raise the backlog given to listen(), or net.core.somaxconn."
+            }
+            Self::NoDescriptors => {
+                "No file descriptor was free for the fast path; \
+                 raise RLIMIT_NOFILE (ulimit -n)."
+            }
+            Self::NoMemory => {
+                "Shared memory for the connection could not be allocated; \
+                 raise the memory limit, or lower NACC_RDMA_MR_MAX_INC_SIZE."
+            }
+            Self::NameTaken => {
+                "The rendezvous of this address and port is held by another socket; \
+                 find the other process that listens on the port, and stop one of the two."
+            }
+            Self::ReusePort => {
+                "Several sockets share the port by SO_REUSEPORT and this one does not hold \
+                 the rendezvous; the kernel shares out TCP connections among all of them."
+            }
+            Self::TcpFirst => {
+                "Connections begin on TCP (NACC_CONN_TCP_FIRST=1) and this one has not been \
+                 promoted; set it to 0 to begin on the fast path."
+            }
+            Self::Refused => {
+                "The peer refused the link; its log and its netacc_ss counters say why."
+            }
+            Self::PeerUid => {
+                "The peer runs as another user and the link was not allowed; \
+                 run both programs as one user."
+            }
+            Self::Exec => {
+                "The program was replaced by exec() and the connection went on over TCP; \
+                 new connections are accelerated if the new program loads NetACC."
+            }
+            Self::Fork => {
+                "The connection is shared between a process and its forked child, \
+                 which only the kernel socket can carry; new connections are accelerated."
+            }
+            Self::Unsupported => {
+                "The program used a call or socket option that the fast path does not carry; \
+                 the log names it."
+            }
+            Self::LinkLost => {
+                "The link to the peer process was lost and the connection went on over TCP; \
+                 new connections are accelerated once the peer is back."
+            }
+            Self::ProtocolError => {
+                "The peer sent something invalid over the fast path, so it was given up; \
+                 check that both ends run an intact installation of one version."
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_reason_is_named_once_and_explained() {
+        let mut names = HashSet::new();
+        for (slot, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, slot);
+            assert_eq!(Reason::from_u32(slot as u32), Some(*reason));
+            assert!(names.insert(reason.name()));
+            assert!(reason.sentence().ends_with('.'));
+        }
+        assert_eq!(Reason::from_u32(u32::MAX), None);
+        assert!(Reason::ALL.len() <= crate::REASON_SLOTS);
+    }
+}

@@ -1,0 +1,283 @@
+//! One entry per socket descriptor.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
+
+use crate::addr::SockAddr;
+use crate::reason::Reason;
+use crate::table::numbered;
+
+numbered! {
+    /// What a socket is doing.
+    pub enum State {
+        /// The descriptor is no socket of ours; the entry is free.
+        Closed = 0, "CLOSED";
+        /// Made, neither connected nor listening.
+        New = 1, "NEW";
+        /// A connect is under way.
+        Connecting = 2, "CONNECTING";
+        /// Listening.
+        Listening = 3, "LISTEN";
+        /// Connected.
+        Established = 4, "ESTAB";
+        /// Shut down in at least one direction.
+        Closing = 5, "CLOSING";
+    }
+}
+
+numbered! {
+    /// The path that carries a connection's bytes.
+    pub enum Transport {
+        /// Not decided yet.
+        None = 0, "-";
+        /// The kernel socket.
+        Tcp = 1, "TCP";
+        /// Shared memory.
+        Shm = 2, "SHM";
+        /// An RDMA queue pair.
+        Rdma = 3, "RDMA";
+    }
+}
+
+/// An address in the page; consistent only under the entry's `addr_seq`.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct AddrCell {
+    pub(crate) family: AtomicU16,
+    pub(crate) port: AtomicU16,
+    spare: AtomicU32,
+    pub(crate) ip: [AtomicU64; 2],
+}
+
+impl AddrCell {
+    const fn new() -> Self {
+        Self {
+            family: AtomicU16::new(0),
+            port: AtomicU16::new(0),
+            spare: AtomicU32::new(0),
+            ip: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    fn store(&self, addr: &SockAddr) {
+        self.family.store(addr.family, Relaxed);
+        self.port.store(addr.port, Relaxed);
+        // The bytes keep their order in memory; only their grouping into words differs.
+        let [a, b, c, d, e, f, g, h, rest @ ..] = addr.ip;
+        let [first, second] = &self.ip;
+        first.store(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), Relaxed);
+        second.store(u64::from_ne_bytes(rest), Relaxed);
+    }
+
+    fn copy_from(&self, other: &Self) {
+        self.family.store(other.family.load(Relaxed), Relaxed);
+        self.port.store(other.port.load(Relaxed), Relaxed);
+        for (to, from) in self.ip.iter().zip(&other.ip) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+/// What the page says about one descriptor; found by [`Page::sock`](crate::Page::sock).
+///
+/// The writers of one entry are serialised by the caller: one thread at a time
+/// for [`received`](Self::received), one for [`sent`](Self::sent), one for all
+/// the rest; these three may run at once. That is why the counters are bumped
+/// by a plain load and store.
+///
+/// What the two directions count lies on two cache lines, so that a thread that
+/// sends and one that receives do not fight for one.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct SockEntry {
+    state: AtomicU32,
+    transport: AtomicU32,
+    reason: AtomicU32,
+    peer_pid: AtomicU32,
+    since_ns: AtomicU64,
+    link: AtomicU64,
+    msgs_in: AtomicU64,
+    bytes_in: AtomicU64,
+    /// Odd while the addresses are being written; grows by 2 per change.
+    addr_seq: AtomicU32,
+    spare: [AtomicU32; 3],
+    msgs_out: AtomicU64,
+    bytes_out: AtomicU64,
+    local: AddrCell,
+    peer: AddrCell,
+}
+
+/// Byte offsets of the fields, for the reader.
+#[cfg(feature = "reader")]
+pub(crate) mod at {
+    use super::{AddrCell, SockEntry};
+    use core::mem::offset_of;
+
+    pub(crate) const STATE: usize = offset_of!(SockEntry, state);
+    pub(crate) const TRANSPORT: usize = offset_of!(SockEntry, transport);
+    pub(crate) const REASON: usize = offset_of!(SockEntry, reason);
+    pub(crate) const PEER_PID: usize = offset_of!(SockEntry, peer_pid);
+    pub(crate) const SINCE: usize = offset_of!(SockEntry, since_ns);
+    pub(crate) const LINK: usize = offset_of!(SockEntry, link);
+    pub(crate) const MSGS_IN: usize = offset_of!(SockEntry, msgs_in);
+    pub(crate) const BYTES_IN: usize = offset_of!(SockEntry, bytes_in);
+    pub(crate) const ADDR_SEQ: usize = offset_of!(SockEntry, addr_seq);
+    pub(crate) const MSGS_OUT: usize = offset_of!(SockEntry, msgs_out);
+    pub(crate) const BYTES_OUT: usize = offset_of!(SockEntry, bytes_out);
+    pub(crate) const LOCAL: usize = offset_of!(SockEntry, local);
+    pub(crate) const PEER: usize = offset_of!(SockEntry, peer);
+    pub(crate) const ADDR_PORT: usize = offset_of!(AddrCell, port);
+    pub(crate) const ADDR_IP: usize = offset_of!(AddrCell, ip);
+}
+
+/// Adds to a counter with one writer.
+fn bump(cell: &AtomicU64, by: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl SockEntry {
+    /// A free entry.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(0),
+            transport: AtomicU32::new(0),
+            reason: AtomicU32::new(0),
+            peer_pid: AtomicU32::new(0),
+            since_ns: AtomicU64::new(0),
+            link: AtomicU64::new(0),
+            msgs_in: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            addr_seq: AtomicU32::new(0),
+            spare: [const { AtomicU32::new(0) }; 3],
+            msgs_out: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            local: AddrCell::new(),
+            peer: AddrCell::new(),
+        }
+    }
+
+    /// Takes the entry for a new socket and forgets everything about the last one.
+    ///
+    /// `now_ns` is CLOCK_REALTIME in nanoseconds.
+    pub fn open(&self, state: State, transport: Transport, reason: Reason, now_ns: u64) {
+        for cell in [
+            &self.msgs_in,
+            &self.bytes_in,
+            &self.msgs_out,
+            &self.bytes_out,
+            &self.link,
+        ] {
+            cell.store(0, Relaxed);
+        }
+        self.peer_pid.store(0, Relaxed);
+        self.since_ns.store(now_ns, Relaxed);
+        self.set_addrs(&SockAddr::default(), &SockAddr::default());
+        self.set_transport(transport);
+        self.set_reason(reason);
+        // Release: who sees the entry in use sees none of the last socket's values.
+        self.state.store(state as u32, Release);
+    }
+
+    /// Says what the socket is doing now.
+    pub fn set_state(&self, state: State) {
+        self.state.store(state as u32, Release);
+    }
+
+    /// Says what carries the bytes now.
+    pub fn set_transport(&self, transport: Transport) {
+        self.transport.store(transport as u32, Relaxed);
+    }
+
+    /// Says why it is not something faster.
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u32, Relaxed);
+    }
+
+    /// Names the process at the other end; 0 for not known.
+    pub fn set_peer_pid(&self, pid: u32) {
+        self.peer_pid.store(pid, Relaxed);
+    }
+
+    /// Names the link that carries the connection; 0 for none.
+    pub fn set_link(&self, link: u64) {
+        self.link.store(link, Relaxed);
+    }
+
+    /// Stores both addresses.
+    ///
+    /// A sequence count tells a reader that it saw half of a change.
+    pub fn set_addrs(&self, local: &SockAddr, peer: &SockAddr) {
+        self.change_addrs(|| {
+            self.local.store(local);
+            self.peer.store(peer);
+        });
+    }
+
+    fn change_addrs(&self, write: impl FnOnce()) {
+        let odd = self.addr_seq.load(Relaxed) | 1;
+        self.addr_seq.store(odd, Relaxed);
+        // Keeps the stores of the addresses behind the odd count; pairs with the
+        // reader, which reads the count again after the addresses.
+        fence(Release);
+        write();
+        // Release: the even count is seen only with the addresses complete.
+        self.addr_seq.store(odd.wrapping_add(1), Release);
+    }
+
+    /// Counts one message of `bytes` bytes that the program received.
+    #[inline]
+    pub fn received(&self, bytes: u64) {
+        bump(&self.msgs_in, 1);
+        bump(&self.bytes_in, bytes);
+    }
+
+    /// Counts one message of `bytes` bytes that the program sent.
+    #[inline]
+    pub fn sent(&self, bytes: u64) {
+        bump(&self.msgs_out, 1);
+        bump(&self.bytes_out, bytes);
+    }
+
+    /// Frees the entry.
+    pub fn close(&self) {
+        self.state.store(State::Closed as u32, Release);
+    }
+
+    /// What the socket is doing, as last stored.
+    #[must_use]
+    pub fn state(&self) -> State {
+        State::from_u32(self.state.load(Acquire)).unwrap_or(State::Closed)
+    }
+
+    /// What carries the bytes, as last stored.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        Transport::from_u32(self.transport.load(Relaxed)).unwrap_or(Transport::None)
+    }
+
+    /// Takes over who is connected to whom from the entry that `from` is, with
+    /// the counters at zero: a forked child counts what it moves itself.
+    pub(crate) fn inherit(&self, from: &Self) {
+        self.change_addrs(|| {
+            self.local.copy_from(&from.local);
+            self.peer.copy_from(&from.peer);
+        });
+        for (to, from) in [
+            (&self.transport, &from.transport),
+            (&self.reason, &from.reason),
+            (&self.peer_pid, &from.peer_pid),
+        ] {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+        self.since_ns.store(from.since_ns.load(Relaxed), Relaxed);
+        self.link.store(from.link.load(Relaxed), Relaxed);
+        self.state.store(from.state.load(Relaxed), Release);
+    }
+}
+
+impl Default for SockEntry {
+    fn default() -> Self {
+        Self::new()
+    }
+}

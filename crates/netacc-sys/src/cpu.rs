@@ -1,0 +1,91 @@
+//! Which CPU we run on, without a system call, and the pause between two looks at shared memory.
+//!
+//! # Safety
+//! `current()` reads the `cpu_id` field of this thread's `struct rseq` (rseq(2)), which glibc 2.35
+//! and later registers at a fixed offset from the thread pointer and the kernel keeps up to date.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicIsize, Ordering};
+
+/// "Not known yet" and "this libc has no rseq" for [`OFFSET`].
+const UNKNOWN: isize = isize::MIN;
+const ABSENT: isize = isize::MIN + 1;
+
+/// Offset of `struct rseq` from the thread pointer.
+static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
+
+/// A CPU number nobody runs on.
+pub const NO_CPU: u32 = u32::MAX;
+
+#[cold]
+fn find_offset() -> isize {
+    // SAFETY: dlsym with a NUL-terminated name; the symbols are `const ptrdiff_t __rseq_offset` and
+    // `const unsigned int __rseq_size` (glibc manual, "Restartable Sequences"). Size 0: not registered.
+    let off = unsafe {
+        let off = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
+        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
+        if off.is_null() || size.is_null() || *size == 0 { ABSENT } else { *off }
+    };
+    // Relaxed: every thread computes the same value.
+    OFFSET.store(off, Ordering::Relaxed);
+    off
+}
+
+/// The CPU this thread runs on (it may have moved by the time the caller looks), or [`NO_CPU`].
+#[inline]
+pub fn current() -> u32 {
+    let mut off = OFFSET.load(Ordering::Relaxed);
+    if off == UNKNOWN {
+        off = find_offset();
+    }
+    if off == ABSENT { NO_CPU } else { rseq_cpu(off) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn rseq_cpu(off: isize) -> u32 {
+    let cpu: u32;
+    // SAFETY: `fs:off` is this thread's registered struct rseq; cpu_id is its second u32.
+    unsafe {
+        core::arch::asm!("mov {0:e}, fs:[{1} + 4]", out(reg) cpu, in(reg) off, options(nostack, readonly, preserves_flags));
+    }
+    cpu
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn rseq_cpu(off: isize) -> u32 {
+    let cpu: u32;
+    // SAFETY: TPIDR_EL0 + off is this thread's registered struct rseq; cpu_id is its second u32.
+    unsafe {
+        core::arch::asm!("mrs {t}, tpidr_el0", "add {t}, {t}, {o}", "ldr {c:w}, [{t}, #4]",
+            t = out(reg) _, o = in(reg) off, c = out(reg) cpu, options(nostack, readonly));
+    }
+    cpu
+}
+
+/// Tells the core that we are in a spin loop.
+#[inline(always)]
+pub fn pause() {
+    core::hint::spin_loop();
+}
+
+/// A cheap, always rising count of cycles or timer ticks; only differences within one thread mean
+/// anything, and only roughly.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: RDTSC exists on every x86-64 and is not disabled by Linux (PR_SET_TSC would only make
+    // the *application* fault on its own use as well).
+    unsafe {
+        core::arch::x86_64::_rdtsc()
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        let t: u64;
+        // SAFETY: CNTVCT_EL0 is readable from user space on Linux.
+        unsafe { core::arch::asm!("mrs {0}, cntvct_el0", out(reg) t, options(nostack, nomem)) };
+        // The architected timer ticks far slower than a core: scale to the order of cycles.
+        t.wrapping_mul(64)
+    }
+}

@@ -1,0 +1,18 @@
+//! The floor NetACC stands on: raw system calls, a futex lock, type-stable memory, the CPU we run on.
+//!
+//! Nothing in this crate calls a libc function that NetACC intercepts, so our own work can never
+//! re-enter our own hooks. `unsafe` is fenced: each module that needs it re-allows it at its top
+//! and says why.
+
+pub mod cpu;
+pub mod errno;
+pub mod lock;
+pub mod mem;
+pub mod private;
+pub mod raw;
+pub mod signals;
+pub mod slab;
+pub mod time;
+
+pub use errno::Errno;
+pub use lock::{Guard, Lock};

@@ -1,0 +1,121 @@
+//! A one-word lock on a futex: no allocation, no registration, usable in a signal handler's caller,
+//! and resettable in the child of a fork, where the thread that held it no longer exists.
+
+use crate::raw;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+/// Held, and somebody may sleep on the word.
+const CONTENDED: u32 = 2;
+
+/// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Lock {
+    word: AtomicU32,
+}
+
+impl Lock {
+    /// A free lock.
+    pub const fn new() -> Lock {
+        Lock { word: AtomicU32::new(FREE) }
+    }
+
+    /// Takes the lock, sleeping in the kernel if another thread keeps it.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_> {
+        // Acquire pairs with the Release in `unlock`: we see what the last holder wrote.
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.lock_slow();
+        }
+        Guard { lock: self }
+    }
+
+    /// Takes the lock only if it is free.
+    #[inline]
+    pub fn try_lock(&self) -> Option<Guard<'_>> {
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(Guard { lock: self })
+    }
+
+    #[cold]
+    fn lock_slow(&self) {
+        for _ in 0..64 {
+            core::hint::spin_loop();
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        // From here on we take it as CONTENDED: we cannot know whether others sleep, so the unlock
+        // wakes one too many at worst.
+        while self.word.swap(CONTENDED, Ordering::Acquire) != FREE {
+            raw::futex_wait(&self.word, CONTENDED);
+        }
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+            raw::futex_wake(&self.word, 1);
+        }
+    }
+
+    /// Frees the lock whoever held it. Only for the child of a fork, which has a single thread.
+    pub fn reset(&self) {
+        self.word.store(FREE, Ordering::Relaxed);
+    }
+}
+
+/// Frees the lock when dropped.
+#[derive(Debug)]
+pub struct Guard<'a> {
+    lock: &'a Lock,
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn excludes() {
+        let l = Arc::new((Lock::new(), AtomicU64::new(0)));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let l = l.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let _g = l.0.lock();
+                        // A plain load and store: loses counts unless the lock excludes.
+                        l.1.store(l.1.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for t in threads {
+            t.join().unwrap();
+        }
+        assert_eq!(l.1.load(Ordering::Relaxed), 80_000);
+    }
+
+    #[test]
+    fn try_lock_and_reset() {
+        let l = Lock::new();
+        let g = l.try_lock().unwrap();
+        assert!(l.try_lock().is_none());
+        core::mem::forget(g);
+        l.reset();
+        assert!(l.try_lock().is_some());
+    }
+}

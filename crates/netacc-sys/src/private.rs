@@ -1,0 +1,116 @@
+//! Our own descriptors: kept at high numbers, out of the application's way, and known as ours, so that
+//! a program that closes "everything" does not close them.
+
+use crate::errno::Result;
+use crate::{mem, raw};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
+
+/// Descriptors above this are never tracked (fs.nr_open's default).
+pub const MAX_FDS: usize = 1 << 20;
+const WORDS: usize = MAX_FDS / 64;
+
+static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// The lowest number for our descriptors; 0: not computed yet.
+static FLOOR: AtomicI32 = AtomicI32::new(0);
+
+#[allow(unsafe_code)]
+fn bits() -> Option<&'static [AtomicU64]> {
+    let p = BITS.load(Ordering::Acquire);
+    if p.is_null() {
+        return None;
+    }
+    // SAFETY: set once to an array of WORDS words that is never unmapped.
+    Some(unsafe { core::slice::from_raw_parts(p, WORDS) })
+}
+
+fn bits_or_map() -> Result<&'static [AtomicU64]> {
+    if let Some(b) = bits() {
+        return Ok(b);
+    }
+    let fresh: &'static [AtomicU64] = mem::array(WORDS)?;
+    // Of two threads that map at once one wins; the other's untouched mapping is only address space.
+    let _ = BITS.compare_exchange(
+        core::ptr::null_mut(),
+        fresh.as_ptr().cast_mut(),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    );
+    Ok(bits().unwrap_or(fresh))
+}
+
+/// Above what a program of ordinary size uses, but with room left below the limit.
+fn floor() -> i32 {
+    let known = FLOOR.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let soft = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20) as i32;
+    let floor = (soft / 4 * 3).clamp(3, 8192);
+    FLOOR.store(floor, Ordering::Relaxed);
+    floor
+}
+
+/// Moves a descriptor of ours to a high number and marks it. The mark stays until [`close`].
+pub fn adopt(fd: OwnedFd) -> Result<i32> {
+    let bits = bits_or_map()?;
+    let low = fd.as_raw_fd();
+    let n = match raw::dup_above(low, floor()) {
+        Ok(n) => {
+            drop_raw(fd);
+            n
+        }
+        // No number left up there: keep the one we have.
+        Err(_) => fd.into_raw_fd(),
+    };
+    if let Some(w) = bits.get(n as usize / 64) {
+        w.fetch_or(1 << (n % 64), Ordering::Relaxed);
+    }
+    Ok(n)
+}
+
+/// Closes without going through libc's `close`, which is our own hook.
+pub fn drop_raw(fd: OwnedFd) {
+    let _ = raw::close(fd.into_raw_fd());
+}
+
+/// Whether `fd` is one of ours.
+#[inline]
+pub fn is(fd: i32) -> bool {
+    let Some(bits) = bits() else { return false };
+    fd >= 0 && bits.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
+}
+
+/// Closes a descriptor of ours.
+pub fn close(fd: i32) {
+    if let Some(w) = bits().and_then(|b| b.get(fd as usize / 64)) {
+        w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    }
+    let _ = raw::close(fd);
+}
+
+/// The application wants `fd`'s number (dup2 onto it): our descriptor moves elsewhere. Returns the new
+/// number; whoever keeps the old one must be told.
+pub fn moved(fd: i32) -> Result<i32> {
+    let n = raw::dup_above(fd, floor())?;
+    let bits = bits_or_map()?;
+    if let Some(w) = bits.get(n as usize / 64) {
+        w.fetch_or(1 << (n % 64), Ordering::Relaxed);
+    }
+    if let Some(w) = bits.get(fd as usize / 64) {
+        w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    }
+    Ok(n)
+}
+
+/// Calls `f` for every descriptor of ours, in rising order.
+pub fn each(mut f: impl FnMut(i32)) {
+    for (i, w) in bits().unwrap_or(&[]).iter().enumerate().take(WORDS) {
+        let mut word = w.load(Ordering::Relaxed);
+        while word != 0 {
+            f((i * 64) as i32 + word.trailing_zeros() as i32);
+            word &= word - 1;
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Raw system calls on the application's own pointers.
+//!
+//! # Safety
+//! The functions here hand pointers that the *application* gave to a libc call straight on to the
+//! kernel, which validates them and answers `EFAULT`; they are therefore exactly as safe as the
+//! call the application made. Calls on our own descriptors and buffers go through `rustix`.
+#![allow(unsafe_code)]
+
+use crate::errno::{Errno, Result};
+use core::ffi::c_void;
+
+/// One system call with six arguments; the result is the kernel's, a negative errno on failure.
+///
+/// # Safety
+/// As the system call itself.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the x86-64 system call convention (syscall(2)); rcx and r11 are clobbered.
+    unsafe {
+        core::arch::asm!("syscall", inlateout("rax") nr as isize => ret,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+/// One system call with six arguments; the result is the kernel's, a negative errno on failure.
+///
+/// # Safety
+/// As the system call itself.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the AArch64 system call convention (syscall(2)).
+    unsafe {
+        core::arch::asm!("svc 0", in("x8") nr, inlateout("x0") a[0] => ret,
+            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    ret
+}
+
+#[inline(always)]
+fn call(nr: i64, a: [usize; 6]) -> Result<usize> {
+    // SAFETY: see the module's safety note; every pointer is the application's or points to a live local.
+    let r = unsafe { syscall6(nr, a) };
+    if r < 0 { Err(Errno(-(r as i32))) } else { Ok(r as usize) }
+}
+
+#[inline(always)]
+fn fd(n: i32) -> usize {
+    n as isize as usize
+}
+
+/// `socket(2)`.
+pub fn socket(domain: i32, ty: i32, proto: i32) -> Result<i32> {
+    call(libc::SYS_socket, [fd(domain), fd(ty), fd(proto), 0, 0, 0]).map(|n| n as i32)
+}
+
+/// `close(2)`.
+pub fn close(n: i32) -> Result<()> {
+    call(libc::SYS_close, [fd(n), 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// `close_range(2)`.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
+    call(libc::SYS_close_range, [first as usize, last as usize, flags as usize, 0, 0, 0]).map(drop)
+}
+
+/// `dup(2)`.
+pub fn dup(n: i32) -> Result<i32> {
+    call(libc::SYS_dup, [fd(n), 0, 0, 0, 0, 0]).map(|n| n as i32)
+}
+
+/// `dup3(2)`.
+pub fn dup3(old: i32, new: i32, flags: i32) -> Result<i32> {
+    call(libc::SYS_dup3, [fd(old), fd(new), fd(flags), 0, 0, 0]).map(|n| n as i32)
+}
+
+/// `fcntl(2)` with a third argument as the kernel takes it.
+pub fn fcntl(n: i32, cmd: i32, arg: usize) -> Result<i32> {
+    call(libc::SYS_fcntl, [fd(n), fd(cmd), arg, 0, 0, 0]).map(|n| n as i32)
+}
+
+/// `ioctl(2)`.
+pub fn ioctl(n: i32, req: usize, arg: usize) -> Result<i32> {
+    call(libc::SYS_ioctl, [fd(n), req, arg, 0, 0, 0]).map(|n| n as i32)
+}
+
+/// `connect(2)`.
+pub fn connect(n: i32, addr: *const c_void, len: u32) -> Result<()> {
+    call(libc::SYS_connect, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
+}
+
+/// `bind(2)`.
+pub fn bind(n: i32, addr: *const c_void, len: u32) -> Result<()> {
+    call(libc::SYS_bind, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
+}
+
+/// `listen(2)`.
+pub fn listen(n: i32, backlog: i32) -> Result<()> {
+    call(libc::SYS_listen, [fd(n), fd(backlog), 0, 0, 0, 0]).map(drop)
+}
+
+/// `accept4(2)`.
+pub fn accept4(n: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+    call(libc::SYS_accept4, [fd(n), addr as usize, len as usize, fd(flags), 0, 0]).map(|n| n as i32)
+}
+
+/// `getsockname(2)`.
+pub fn getsockname(n: i32, addr: *mut c_void, len: *mut u32) -> Result<()> {
+    call(libc::SYS_getsockname, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
+}
+
+/// `getsockopt(2)`.
+pub fn getsockopt(n: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
+    call(libc::SYS_getsockopt, [fd(n), fd(level), fd(name), val as usize, len as usize, 0]).map(drop)
+}
+
+/// `setsockopt(2)`.
+pub fn setsockopt(n: i32, level: i32, name: i32, val: *const c_void, len: u32) -> Result<()> {
+    call(libc::SYS_setsockopt, [fd(n), fd(level), fd(name), val as usize, len as usize, 0]).map(drop)
+}
+
+/// An integer option set on one of our own sockets.
+pub fn setsockopt_int(n: i32, level: i32, name: i32, val: i32) -> Result<()> {
+    setsockopt(n, level, name, (&raw const val).cast(), 4)
+}
+
+/// An integer option read from a socket.
+pub fn getsockopt_int(n: i32, level: i32, name: i32) -> Result<i32> {
+    let mut val = 0i32;
+    let mut len = 4u32;
+    getsockopt(n, level, name, (&raw mut val).cast(), &raw mut len)?;
+    Ok(val)
+}
+
+/// `pread64(2)` or, without an offset, `read(2)`.
+pub fn read(n: i32, buf: *mut u8, len: usize, offset: Option<i64>) -> Result<usize> {
+    match offset {
+        Some(o) => call(libc::SYS_pread64, [fd(n), buf as usize, len, o as usize, 0, 0]),
+        None => call(libc::SYS_read, [fd(n), buf as usize, len, 0, 0, 0]),
+    }
+}
+
+/// `write(2)`.
+pub fn write(n: i32, buf: *const u8, len: usize) -> Result<usize> {
+    call(libc::SYS_write, [fd(n), buf as usize, len, 0, 0, 0])
+}
+
+/// `recvfrom(2)` without a source address.
+pub fn recv(n: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
+    call(libc::SYS_recvfrom, [fd(n), buf as usize, len, fd(flags), 0, 0])
+}
+
+/// `sendto(2)` without a destination address.
+pub fn send(n: i32, buf: *const u8, len: usize, flags: i32) -> Result<usize> {
+    call(libc::SYS_sendto, [fd(n), buf as usize, len, fd(flags), 0, 0])
+}
+
+/// `recvmsg(2)`.
+pub fn recvmsg(n: i32, msg: *mut libc::msghdr, flags: i32) -> Result<usize> {
+    call(libc::SYS_recvmsg, [fd(n), msg as usize, fd(flags), 0, 0, 0])
+}
+
+/// `sendmsg(2)`.
+pub fn sendmsg(n: i32, msg: *const libc::msghdr, flags: i32) -> Result<usize> {
+    call(libc::SYS_sendmsg, [fd(n), msg as usize, fd(flags), 0, 0, 0])
+}
+
+/// `ppoll(2)`; `timeout` and `sigmask` may be null. The kernel's `sigset_t` has 8 bytes.
+pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sigmask: *const c_void) -> Result<usize> {
+    call(libc::SYS_ppoll, [fds as usize, n, timeout as usize, sigmask as usize, 8, 0])
+}
+
+/// `epoll_pwait2(2)` where the kernel has it, else `epoll_pwait(2)` with the time-out rounded up.
+/// `timeout` is in nanoseconds, negative waits for ever.
+pub fn epoll_wait(ep: i32, ev: *mut libc::epoll_event, max: i32, timeout: i64, sigmask: *const c_void) -> Result<usize> {
+    // Whole milliseconds (the common case) are exact with the older call, which every kernel has.
+    if timeout < 0 || timeout % 1_000_000 == 0 {
+        let ms = if timeout < 0 { -1 } else { (timeout / 1_000_000).min(i32::MAX as i64) as i32 };
+        return call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8]);
+    }
+    let ts = libc::timespec { tv_sec: timeout / 1_000_000_000, tv_nsec: timeout % 1_000_000_000 };
+    match call(libc::SYS_epoll_pwait2, [fd(ep), ev as usize, fd(max), (&raw const ts) as usize, sigmask as usize, 8]) {
+        Err(Errno::NOSYS) => {
+            let ms = (timeout / 1_000_000 + 1).min(i32::MAX as i64) as i32;
+            call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8])
+        }
+        r => r,
+    }
+}
+
+/// `epoll_ctl(2)`.
+pub fn epoll_ctl(ep: i32, op: i32, n: i32, events: u32, data: u64) -> Result<()> {
+    let mut ev = libc::epoll_event { events, u64: data };
+    call(libc::SYS_epoll_ctl, [fd(ep), fd(op), fd(n), (&raw mut ev) as usize, 0, 0]).map(drop)
+}
+
+/// `futex(2)`: sleeps while `*word == expect`.
+pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expect: u32) {
+    let _ = call(
+        libc::SYS_futex,
+        [word.as_ptr() as usize, fd(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG), expect as usize, 0, 0, 0],
+    );
+}
+
+/// `futex(2)`: wakes up to `n` sleepers.
+pub fn futex_wake(word: &core::sync::atomic::AtomicU32, n: u32) {
+    let _ = call(
+        libc::SYS_futex,
+        [word.as_ptr() as usize, fd(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG), n as usize, 0, 0, 0],
+    );
+}
+
+/// Sends `sig` to the calling thread (SIGPIPE must hit the thread that wrote, as the kernel does it).
+pub fn raise(sig: i32) {
+    // SAFETY: getpid, gettid and tgkill take no pointers.
+    unsafe {
+        let pid = syscall6(libc::SYS_getpid, [0; 6]) as usize;
+        let tid = syscall6(libc::SYS_gettid, [0; 6]) as usize;
+        syscall6(libc::SYS_tgkill, [pid, tid, fd(sig), 0, 0, 0]);
+    }
+}
+
+/// `sched_yield(2)`.
+pub fn sched_yield() {
+    let _ = call(libc::SYS_sched_yield, [0; 6]);
+}
+
+/// `getpid(2)`.
+pub fn getpid() -> u32 {
+    call(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32
+}
+
+/// `kcmp(2)`-free duplicate of `n` at a number of at least `min`, close-on-exec.
+pub fn dup_above(n: i32, min: i32) -> Result<i32> {
+    fcntl(n, libc::F_DUPFD_CLOEXEC, min as usize)
+}
+
+/// `getpeername(2)`.
+pub fn getpeername(n: i32, addr: *mut c_void, len: *mut u32) -> Result<()> {
+    call(libc::SYS_getpeername, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
+}
+
+/// `epoll_create1(2)`.
+pub fn epoll_create1(flags: i32) -> Result<i32> {
+    call(libc::SYS_epoll_create1, [fd(flags), 0, 0, 0, 0, 0]).map(|n| n as i32)
+}

@@ -1,0 +1,77 @@
+//! Type-stable objects: memory that once held a `T` holds a `T` for ever, so a reference that a slow
+//! thread still has is never a wild pointer, only perhaps a recycled object (which carries a
+//! generation to tell).
+
+use crate::lock::Lock;
+use crate::mem::{self, Zeroed};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Objects that can be kept in a [`Slab`].
+pub trait Pooled: Zeroed + 'static {
+    /// The link of the free list; used by the slab only.
+    fn next_free(&self) -> &AtomicPtr<Self>
+    where
+        Self: Sized;
+}
+
+/// A free list of `T` fed by chunks from the kernel.
+#[derive(Debug)]
+pub struct Slab<T> {
+    lock: Lock,
+    free: AtomicPtr<T>,
+    chunk: AtomicU32,
+}
+
+impl<T: Pooled> Slab<T> {
+    /// An empty slab; nothing is mapped until the first object is asked for.
+    pub const fn new() -> Slab<T> {
+        Slab { lock: Lock::new(), free: AtomicPtr::new(core::ptr::null_mut()), chunk: AtomicU32::new(8) }
+    }
+
+    /// An object in whatever state it was released in (all zero when fresh), or none without memory.
+    pub fn alloc(&'static self) -> Option<&'static T> {
+        let _g = self.lock.lock();
+        if let Some(obj) = self.pop() {
+            return Some(obj);
+        }
+        // Chunks double: a process with one socket pays for a page, one with 10,000 for few maps.
+        let n = self.chunk.load(Ordering::Relaxed);
+        self.chunk.store((n * 2).min(1024), Ordering::Relaxed);
+        let objs: &'static [T] = mem::array(n as usize).ok()?;
+        for o in objs {
+            self.push(o);
+        }
+        self.pop()
+    }
+
+    /// Gives an object back. The caller must have bumped its generation.
+    pub fn release(&'static self, obj: &'static T) {
+        let _g = self.lock.lock();
+        self.push(obj);
+    }
+
+    /// For the child of a fork.
+    pub fn reset_lock(&self) {
+        self.lock.reset();
+    }
+
+    fn push(&self, obj: &'static T) {
+        obj.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.free.store(core::ptr::from_ref(obj).cast_mut(), Ordering::Relaxed);
+    }
+
+    #[allow(unsafe_code)]
+    fn pop(&self) -> Option<&'static T> {
+        let p = self.free.load(Ordering::Relaxed);
+        // SAFETY: the list only ever holds pointers made from `&'static T` in `push`; we hold the lock.
+        let obj: &'static T = unsafe { p.as_ref() }?;
+        self.free.store(obj.next_free().load(Ordering::Relaxed), Ordering::Relaxed);
+        Some(obj)
+    }
+}
+
+impl<T: Pooled> Default for Slab<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,51 @@
+//! Clocks, read through the vDSO: no system call.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn now() -> u64 {
+    let t = clock_gettime(ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// CLOCK_REALTIME in nanoseconds since 1970.
+pub fn realtime() -> u64 {
+    let t = clock_gettime(ClockId::Realtime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// When to give up waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deadline {
+    /// Never.
+    Never,
+    /// At once: the caller only looks.
+    Now,
+    /// At this [`now`] value.
+    At(u64),
+}
+
+impl Deadline {
+    /// A deadline `ns` nanoseconds from now; negative means never.
+    pub fn after(ns: i64) -> Deadline {
+        match ns {
+            n if n < 0 => Deadline::Never,
+            0 => Deadline::Now,
+            n => Deadline::At(now().saturating_add(n as u64)),
+        }
+    }
+
+    /// Nanoseconds left: negative for never, 0 when it has passed.
+    pub fn left(self) -> i64 {
+        match self {
+            Deadline::Never => -1,
+            Deadline::Now => 0,
+            Deadline::At(t) => t.saturating_sub(now()) as i64,
+        }
+    }
+
+    /// Whether it has passed.
+    pub fn passed(self) -> bool {
+        self.left() == 0
+    }
+}

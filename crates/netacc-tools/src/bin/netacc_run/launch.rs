@@ -1,0 +1,89 @@
+//! Turns this process into the command.
+
+use std::env;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use netacc_conf::{ENV_CMDLINE, ENV_CONFIG_FILE};
+use netacc_tools::program::{self, NotRunnable};
+
+use crate::settings::Settings;
+use crate::{NOT_EXECUTABLE, NOT_FOUND, library};
+
+/// Why the command did not start.
+pub struct Failure {
+    /// What to tell the user.
+    pub message: String,
+    /// The exit status.
+    pub status: u8,
+}
+
+/// Executes the command in this process. It only comes back if that fails.
+pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
+    let Some((name, arguments)) = words.split_first() else {
+        return Failure {
+            message: "no command".into(),
+            status: crate::USAGE,
+        };
+    };
+    let shown = name.to_string_lossy().escape_debug().to_string();
+    let file = match program::find(name) {
+        Ok(file) => file,
+        Err(problem) => {
+            let status = match problem {
+                NotRunnable::NotFound => NOT_FOUND,
+                NotRunnable::NotExecutable => NOT_EXECUTABLE,
+            };
+            return Failure {
+                message: format!("{shown}: {problem}"),
+                status,
+            };
+        }
+    };
+
+    let verdict = program::judge(&file);
+    let mut command = Command::new(&file);
+    command.arg0(name).args(arguments);
+    let existing = env::var_os("LD_PRELOAD").unwrap_or_default();
+    let mut preload = Some(library::preload(&library::find(), &existing));
+    if let Some(obstacle) = verdict.obstacle {
+        let script = match verdict.program == file {
+            true => String::new(),
+            false => format!(
+                " (a script for {})",
+                verdict.program.display().to_string().escape_debug()
+            ),
+        };
+        crate::say(&format!("{shown}{script} runs without NetACC: {obstacle}"));
+        if obstacle.forbids_preload() {
+            preload = library::without(&existing);
+        }
+    }
+    match preload {
+        Some(list) => command.env("LD_PRELOAD", list),
+        None => command.env_remove("LD_PRELOAD"),
+    };
+    if let Some(path) = &settings.file {
+        command.env(ENV_CONFIG_FILE, path);
+    }
+    if !settings.cmdline.is_empty() {
+        command.env(ENV_CMDLINE, &settings.cmdline);
+    }
+
+    let error = command.exec();
+    let status = if error.kind() == ErrorKind::NotFound {
+        NOT_FOUND
+    } else {
+        NOT_EXECUTABLE
+    };
+    // The file itself was there just now, so what is missing is what it needs to run.
+    let message = match error.kind() {
+        ErrorKind::NotFound if file.exists() => {
+            format!("{shown}: its interpreter or dynamic loader is missing: {error}")
+        }
+        _ => format!("{shown}: {error}"),
+    };
+    Failure { message, status }
+}

@@ -1,0 +1,224 @@
+//! Tests of the ELF reader: files made by hand, files of this host, and damaged ones.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A file with program headers of the given types and contents, and sections of the given names.
+struct Image {
+    is_64: bool,
+    little_endian: bool,
+    segments: Vec<(u32, Vec<u8>)>,
+    sections: Vec<&'static str>,
+}
+
+impl Image {
+    fn new(is_64: bool, little_endian: bool) -> Self {
+        Image {
+            is_64,
+            little_endian,
+            segments: Vec::new(),
+            sections: Vec::new(),
+        }
+    }
+
+    fn put(&self, out: &mut [u8], at: usize, size: usize, value: u64) {
+        let bytes = value.to_le_bytes();
+        for i in 0..size {
+            out[at + i] = if self.little_endian {
+                bytes[i]
+            } else {
+                bytes[size - 1 - i]
+            };
+        }
+    }
+
+    fn build(&self) -> Vec<u8> {
+        let (layout, header, segment, section) = if self.is_64 {
+            (&LAYOUT_64, 64, 56, 64)
+        } else {
+            (&LAYOUT_32, 52, 32, 40)
+        };
+        let mut out = vec![0; header + segment * self.segments.len()];
+        out[..4].copy_from_slice(b"\x7fELF");
+        out[4] = if self.is_64 { 2 } else { 1 };
+        out[5] = if self.little_endian { 1 } else { 2 };
+        self.put(&mut out, 18, 2, 62);
+        let put = |out: &mut [u8], base: usize, field: (u64, u64), value: usize| {
+            self.put(out, base + field.0 as usize, field.1 as usize, value as u64);
+        };
+        put(&mut out, 0, layout.phoff, header);
+        put(&mut out, 0, (layout.counts, 2), segment);
+        put(&mut out, 0, (layout.counts + 2, 2), self.segments.len());
+        for (i, (kind, content)) in self.segments.iter().enumerate() {
+            let entry = header + i * segment;
+            let at = out.len();
+            put(&mut out, entry, (0, 4), *kind as usize);
+            put(&mut out, entry, layout.p_offset, at);
+            put(&mut out, entry, layout.p_filesz, content.len());
+            out.extend_from_slice(content);
+        }
+        // The last section holds the names.
+        let names_at = out.len();
+        let mut names = Vec::new();
+        let starts: Vec<usize> = self
+            .sections
+            .iter()
+            .map(|name| {
+                let start = names.len();
+                names.extend_from_slice(name.as_bytes());
+                names.push(0);
+                start
+            })
+            .collect();
+        out.extend_from_slice(&names);
+        let table = out.len();
+        out.resize(table + section * (starts.len() + 1), 0);
+        for (i, start) in starts.iter().enumerate() {
+            put(&mut out, table + i * section, (0, 4), *start);
+        }
+        let last = table + starts.len() * section;
+        put(&mut out, last, layout.sh_offset, names_at);
+        put(&mut out, last, layout.sh_size, names.len());
+        put(&mut out, 0, layout.shoff, table);
+        put(&mut out, 0, (layout.counts + 4, 2), section);
+        put(&mut out, 0, (layout.counts + 6, 2), starts.len() + 1);
+        put(&mut out, 0, (layout.counts + 8, 2), starts.len());
+        out
+    }
+
+    fn note(&self, owner: &[u8], kind: u64, desc: &[u8]) -> Vec<u8> {
+        let mut note = vec![0; 12];
+        self.put(&mut note, 0, 4, owner.len() as u64);
+        self.put(&mut note, 4, 4, desc.len() as u64);
+        self.put(&mut note, 8, 4, kind);
+        for part in [owner, desc] {
+            note.extend_from_slice(part);
+            note.resize(note.len().next_multiple_of(4), 0);
+        }
+        note
+    }
+}
+
+fn variants() -> impl Iterator<Item = Image> {
+    [(true, true), (true, false), (false, true), (false, false)]
+        .map(|(a, b)| Image::new(a, b))
+        .into_iter()
+}
+
+#[test]
+fn plain_dynamic_program() {
+    for mut image in variants() {
+        image.segments.push((6, vec![0; 8]));
+        image
+            .segments
+            .push((3, b"/lib64/ld-linux-x86-64.so.2\0".to_vec()));
+        image.sections = vec!["", ".text", ".go.build"];
+        let elf = parse(image.build().as_slice()).unwrap();
+        assert_eq!(
+            (elf.is_64, elf.little_endian, elf.machine),
+            (image.is_64, image.little_endian, 62)
+        );
+        assert_eq!(
+            elf.interpreter.as_deref(),
+            Some(&b"/lib64/ld-linux-x86-64.so.2"[..])
+        );
+        assert!(!elf.go);
+    }
+}
+
+#[test]
+fn static_program() {
+    for image in variants() {
+        let elf = parse(image.build().as_slice()).unwrap();
+        assert_eq!((elf.interpreter, elf.go), (None, false));
+    }
+}
+
+#[test]
+fn go_by_section_and_by_note() {
+    for name in [".go.buildinfo", ".note.go.buildid"] {
+        for mut image in variants() {
+            image.sections = vec!["", ".text", name];
+            assert!(parse(image.build().as_slice()).unwrap().go, "{name}");
+        }
+    }
+    for mut image in variants() {
+        let mut notes = image.note(b"GNU\0", 3, &[1; 20]);
+        notes.extend(image.note(b"Go\0\0", 4, b"id"));
+        image.segments.push((4, notes));
+        assert!(parse(image.build().as_slice()).unwrap().go);
+        image.segments[0].1 = image.note(b"GNU\0", 4, b"Go\0\0");
+        assert!(!parse(image.build().as_slice()).unwrap().go);
+    }
+}
+
+#[test]
+fn this_program() {
+    let file = File::open("/proc/self/exe").unwrap();
+    let elf = parse(&file).unwrap();
+    assert_eq!(elf.is_64, cfg!(target_pointer_width = "64"));
+    assert_eq!(elf.little_endian, cfg!(target_endian = "little"));
+    assert!(!elf.go);
+}
+
+#[test]
+fn what_is_no_elf_file() {
+    for bytes in [
+        &b""[..],
+        b"#!/bin/sh\n",
+        b"\x7fELF",
+        &[0; 64],
+        b"\x7fELF\x03\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0",
+    ] {
+        assert_eq!(parse(bytes), None);
+    }
+}
+
+#[test]
+fn absurd_offsets_and_counts() {
+    for mut image in variants() {
+        image.segments.push((3, b"/ld\0".to_vec()));
+        let good = image.build();
+        for at in 16..good.len().min(64) {
+            for value in [0x7f, 0xff] {
+                let mut bad = good.clone();
+                for byte in bad.iter_mut().skip(at).take(8) {
+                    *byte = value;
+                }
+                parse(bad.as_slice());
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn garbage_never_panics(
+        is_64: bool,
+        little_endian: bool,
+        cut in 0usize..600,
+        damage in proptest::collection::vec((0usize..600, any::<u8>()), 0..20),
+    ) {
+        let mut image = Image::new(is_64, little_endian);
+        image.segments.push((3, b"/lib64/ld-linux-x86-64.so.2\0".to_vec()));
+        image.segments.push((4, image.note(b"GNU\0", 4, &[0; 20])));
+        image.sections = vec!["", ".text", ".go.buildinfo"];
+        let mut bytes = image.build();
+        for (at, value) in damage {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = value;
+            }
+        }
+        parse(bytes.as_slice());
+        bytes.truncate(cut);
+        parse(bytes.as_slice());
+    }
+
+    #[test]
+    fn noise_behind_a_good_ident_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 16..400), class in 1u8..=2) {
+        bytes[..4].copy_from_slice(b"\x7fELF");
+        bytes[4] = class;
+        bytes[5] = 1;
+        parse(bytes.as_slice());
+    }
+}

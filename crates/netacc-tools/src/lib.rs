@@ -1,0 +1,4 @@
+//! What the tools of NetACC share.
+
+pub mod elf;
+pub mod program;

@@ -1,0 +1,264 @@
+//! Finds the program a command names, as `execvp` does, and judges whether NetACC can accelerate it.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, AtFlags, CWD};
+
+use crate::elf::{self, Elf, ReadAt};
+
+/// Why a command cannot be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRunnable {
+    /// There is no such file.
+    NotFound,
+    /// There is one, but it is not an executable file.
+    NotExecutable,
+}
+
+impl fmt::Display for NotRunnable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            NotRunnable::NotFound => "command not found",
+            NotRunnable::NotExecutable => "not an executable file",
+        })
+    }
+}
+
+/// Finds the file that `execvp` would run for `command`.
+pub fn find(command: &OsStr) -> Result<PathBuf, NotRunnable> {
+    // The fallback is that of glibc.
+    let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    find_in(command, &path)
+}
+
+fn find_in(command: &OsStr, path: &OsStr) -> Result<PathBuf, NotRunnable> {
+    if command.is_empty() {
+        return Err(NotRunnable::NotFound);
+    }
+    if command.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(command);
+        return check_executable(&file).map(|()| file);
+    }
+    let mut error = NotRunnable::NotFound;
+    for directory in path.as_bytes().split(|b| *b == b':') {
+        // An empty entry is the current directory.
+        let directory = if directory.is_empty() {
+            b"."
+        } else {
+            directory
+        };
+        let file = Path::new(OsStr::from_bytes(directory)).join(command);
+        match check_executable(&file) {
+            Ok(()) => return Ok(file),
+            // A later directory may still have one that can be run.
+            Err(NotRunnable::NotExecutable) => error = NotRunnable::NotExecutable,
+            Err(NotRunnable::NotFound) => {}
+        }
+    }
+    Err(error)
+}
+
+fn check_executable(file: &Path) -> Result<(), NotRunnable> {
+    match fs::metadata(file) {
+        Ok(meta) if !meta.is_file() => return Err(NotRunnable::NotExecutable),
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(NotRunnable::NotExecutable);
+        }
+        Err(_) => return Err(NotRunnable::NotFound),
+    }
+    rustix::fs::accessat(
+        CWD,
+        file.as_os_str().as_bytes(),
+        Access::EXEC_OK,
+        AtFlags::EACCESS,
+    )
+    .map_err(|_| NotRunnable::NotExecutable)
+}
+
+/// Why a program cannot be accelerated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It asks for no dynamic loader, so nothing can be preloaded.
+    Static,
+    /// Go programs make their system calls themselves.
+    Go,
+    /// It asks for a dynamic loader that is not that of glibc.
+    Loader(OsString),
+    /// It is for another kind of machine than NetACC.
+    Machine,
+    /// The loader ignores preloading in programs that run with more rights than their caller.
+    Privileged(&'static str),
+}
+
+impl Obstacle {
+    /// Whether the library should be left out of `LD_PRELOAD`, for the loader would complain or fail.
+    ///
+    /// Elsewhere it does nothing to the program, and is kept for those that the program starts.
+    pub fn forbids_preload(&self) -> bool {
+        matches!(
+            self,
+            Obstacle::Loader(_) | Obstacle::Machine | Obstacle::Privileged(_)
+        )
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Static => f.write_str("it is statically linked"),
+            Obstacle::Go => f.write_str("it is a Go program, which bypasses the C library"),
+            Obstacle::Loader(loader) => {
+                let loader = Path::new(loader).display().to_string();
+                write!(
+                    f,
+                    "it does not use glibc (its loader is {})",
+                    loader.escape_debug()
+                )
+            }
+            Obstacle::Machine => f.write_str("it is built for another architecture than NetACC"),
+            Obstacle::Privileged(how) => write!(f, "it runs with raised privileges ({how})"),
+        }
+    }
+}
+
+/// What [`judge`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The program whose code will run: the file itself, or the interpreter of a script.
+    pub program: PathBuf,
+    /// Why it cannot be accelerated; `None` if nothing is known to stand in the way.
+    pub obstacle: Option<Obstacle>,
+}
+
+/// How many scripts may stand behind each other; the kernel gives up at about as many.
+const MAX_SCRIPTS: usize = 5;
+
+/// Judges an executable file. A script is judged by its interpreter.
+pub fn judge(file: &Path) -> Verdict {
+    let mut program = file.to_path_buf();
+    for _ in 0..MAX_SCRIPTS {
+        // What cannot be read can often still be run, and then preloading works.
+        // A script may name anything as its interpreter; opening a FIFO would hang.
+        let regular = fs::metadata(&program).is_ok_and(|meta| meta.is_file());
+        let Some(opened) = regular.then(|| File::open(&program).ok()).flatten() else {
+            return Verdict {
+                program,
+                obstacle: None,
+            };
+        };
+        if let Some(elf) = elf::parse(&opened) {
+            let obstacle = privileges(&program).or_else(|| judge_elf(&elf, &program));
+            return Verdict { program, obstacle };
+        }
+        match interpreter(&opened) {
+            Some(next) => program = next,
+            None => {
+                return Verdict {
+                    program,
+                    obstacle: None,
+                };
+            }
+        }
+    }
+    Verdict {
+        program,
+        obstacle: None,
+    }
+}
+
+fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
+    let own_class = elf.is_64 == cfg!(target_pointer_width = "64")
+        && elf.little_endian == cfg!(target_endian = "little");
+    let own_machine = OWN_MACHINE.is_none_or(|own| own == elf.machine);
+    if !own_class || !own_machine {
+        return Some(Obstacle::Machine);
+    }
+    if elf.go {
+        return Some(Obstacle::Go);
+    }
+    match &elf.interpreter {
+        // The loader itself, run with a program as its argument, does preload.
+        None if file
+            .file_name()
+            .is_some_and(|name| is_glibc_loader(name.as_bytes())) =>
+        {
+            None
+        }
+        None => Some(Obstacle::Static),
+        Some(path) => {
+            let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
+            (!is_glibc_loader(name)).then(|| Obstacle::Loader(OsString::from_vec(path.clone())))
+        }
+    }
+}
+
+/// The `EM_` number of the machine this is built for, where we know it.
+const OWN_MACHINE: Option<u16> = if cfg!(target_arch = "x86_64") {
+    Some(62)
+} else if cfg!(target_arch = "aarch64") {
+    Some(183)
+} else if cfg!(target_arch = "riscv64") {
+    Some(243)
+} else {
+    None
+};
+
+/// glibc names its loader `ld-linux*.so.N`, on a few machines `ld64.so.N`.
+fn is_glibc_loader(name: &[u8]) -> bool {
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld64.so")
+}
+
+/// Whether the kernel will start the file in secure-execution mode, in which the loader drops `LD_PRELOAD`.
+fn privileges(file: &Path) -> Option<Obstacle> {
+    let meta = fs::metadata(file).ok()?;
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    if meta.mode() & 0o4000 != 0 && meta.uid() != uid {
+        return Some(Obstacle::Privileged("set-user-ID"));
+    }
+    // Without the group's execute bit it once meant mandatory locking, and the kernel ignores it.
+    if meta.mode() & 0o2010 == 0o2010 && meta.gid() != gid {
+        return Some(Obstacle::Privileged("set-group-ID"));
+    }
+    // Root has the capabilities anyway, so nothing is raised.
+    let mut value = [0_u8; 64];
+    let path = file.as_os_str().as_bytes();
+    if uid != 0
+        && rustix::fs::getxattr(path, c"security.capability", &mut value).is_ok_and(|size| size > 0)
+    {
+        return Some(Obstacle::Privileged("file capabilities"));
+    }
+    None
+}
+
+/// The interpreter of a script; `/bin/sh` for a text without `#!`, as `execvp` does it.
+fn interpreter(file: &File) -> Option<PathBuf> {
+    let mut head = [0; 4096];
+    let count = ReadAt::read_at(file, &mut head, 0);
+    let head = head.get(..count)?;
+    let Some(rest) = head.strip_prefix(b"#!") else {
+        return Some(PathBuf::from("/bin/sh"));
+    };
+    let line = rest.split(|b| *b == b'\n').next()?;
+    let mut words = line
+        .split(|b| matches!(b, b' ' | b'\t'))
+        .filter(|word| !word.is_empty());
+    let path = Path::new(OsStr::from_bytes(words.next()?));
+    if path.file_name() != Some(OsStr::new("env")) {
+        return Some(path.to_path_buf());
+    }
+    // `env -S NAME=value program`: the program is the first word that is neither option nor assignment.
+    let program = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='));
+    program.and_then(|word| find(OsStr::from_bytes(word)).ok())
+}
+
+#[cfg(test)]
+#[path = "program_tests.rs"]
+mod tests;

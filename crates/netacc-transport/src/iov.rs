@@ -1,0 +1,90 @@
+//! The application's buffers of one call, as a cursor.
+//!
+//! # Safety
+//! The application handed these pointers to send(2), readv(2) and the like, and so promised that they
+//! are valid for the call. We copy from and to them as the kernel would.
+#![allow(unsafe_code)]
+
+use core::marker::PhantomData;
+use core::ptr;
+
+/// One or several buffers and how far they have been used.
+#[derive(Debug)]
+pub struct Iov<'a> {
+    vec: *const libc::iovec,
+    /// Buffers from `vec` on, the current one included.
+    count: usize,
+    /// Bytes of the current buffer that are used up.
+    done: usize,
+    /// Bytes left in all of them.
+    left: usize,
+    _life: PhantomData<&'a libc::iovec>,
+}
+
+impl<'a> Iov<'a> {
+    /// Buffers given as the application's `struct iovec` array. `None` when the lengths overflow.
+    ///
+    /// # Safety
+    /// `vec` points to `count` iovecs whose buffers are valid for the call in progress.
+    pub unsafe fn new(vec: *const libc::iovec, count: usize) -> Option<Iov<'a>> {
+        let mut left = 0usize;
+        for i in 0..count {
+            // SAFETY: the caller's promise.
+            left = left.checked_add(unsafe { (*vec.add(i)).iov_len })?;
+        }
+        (left <= isize::MAX as usize).then_some(Iov { vec, count, done: 0, left, _life: PhantomData })
+    }
+
+    /// A single iovec.
+    pub fn one(v: &'a libc::iovec) -> Iov<'a> {
+        Iov { vec: v, count: 1, done: 0, left: v.iov_len.min(isize::MAX as usize), _life: PhantomData }
+    }
+
+    /// Bytes left to use.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Goes over the next `n` bytes, calling `copy(buffer, len, offset)` for each piece.
+    fn walk(&mut self, n: usize, mut copy: impl FnMut(*mut u8, usize, usize)) {
+        let mut at = 0;
+        let n = n.min(self.left);
+        while at < n && self.count > 0 {
+            // SAFETY: count > 0, so vec points to a valid iovec (the constructor's promise).
+            let v = unsafe { &*self.vec };
+            let part = (v.iov_len - self.done).min(n - at);
+            if part > 0 {
+                // SAFETY: done + part is within the buffer.
+                copy(unsafe { v.iov_base.cast::<u8>().add(self.done) }, part, at);
+            }
+            at += part;
+            self.done += part;
+            if self.done == v.iov_len {
+                // SAFETY: stays within or one past the array.
+                self.vec = unsafe { self.vec.add(1) };
+                self.count -= 1;
+                self.done = 0;
+            }
+        }
+        self.left -= at;
+    }
+
+    /// Copies the next `n` bytes to `dst`, which has room for them.
+    #[inline]
+    pub(crate) fn copy_to(&mut self, dst: *mut u8, n: usize) {
+        // SAFETY: `walk` hands out valid source ranges; `dst` is our ring's chunk of at least n bytes.
+        self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(p, dst.add(at), len) });
+    }
+
+    /// Copies `n` bytes from `src` to the next `n` bytes.
+    #[inline]
+    pub(crate) fn copy_from(&mut self, src: *const u8, n: usize) {
+        // SAFETY: as above, the other way round.
+        self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
+    }
+
+    /// Skips `n` bytes without copying (MSG_TRUNC discards them).
+    pub fn skip(&mut self, n: usize) {
+        self.walk(n, |_, _, _| {});
+    }
+}

@@ -1,0 +1,165 @@
+//! The control socket of a link: messages and descriptors.
+//!
+//! # Safety
+//! `recvmsg`/`sendmsg` are given buffers on our own stack with their right lengths.
+#![allow(unsafe_code)]
+
+use crate::shm::Link;
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+use netacc_stats::Counter;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::private;
+use netacc_wire::{LEN, Message};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{IoSlice, IoSliceMut};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+/// What came over a control socket.
+pub enum Received {
+    /// A message, perhaps with a descriptor.
+    Message(Message, Option<OwnedFd>),
+    /// Nothing more for now.
+    Nothing,
+    /// The peer is gone.
+    End,
+    /// Something no peer of ours says.
+    Garbage,
+}
+
+/// Sends one message, never waiting. `EAGAIN` when the socket is full.
+pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>) -> Result<()> {
+    let bytes = m.encode();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut anc = SendAncillaryBuffer::new(&mut space);
+    let fds;
+    if let Some(p) = pass {
+        fds = [p];
+        anc.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    sendmsg(fd, &[IoSlice::new(&bytes)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one message, never waiting. Descriptors arrive close-on-exec; surplus ones are closed.
+pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
+    let mut bytes = [0u8; LEN + 1];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut anc = RecvAncillaryBuffer::new(&mut space);
+    let got = loop {
+        match recvmsg(
+            fd,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut anc,
+            RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
+        ) {
+            Ok(r) => break r,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
+            Err(_) => return Received::End,
+        }
+    };
+    let mut first = None;
+    for m in anc.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = m {
+            for fd in fds {
+                match first {
+                    None => first = Some(fd),
+                    Some(_) => private::drop_raw(fd),
+                }
+            }
+        }
+    }
+    if got.bytes == 0 {
+        if let Some(fd) = first {
+            private::drop_raw(fd);
+        }
+        return Received::End;
+    }
+    // MSG_CTRUNC: a descriptor was lost (RLIMIT_NOFILE); the message without it is still whole.
+    let whole = !got.flags.contains(ReturnFlags::TRUNC);
+    match bytes.get(..got.bytes).filter(|_| whole).and_then(Message::decode) {
+        Some(m) => Received::Message(m, first),
+        None => {
+            if let Some(fd) = first {
+                private::drop_raw(fd);
+            }
+            Received::Garbage
+        }
+    }
+}
+
+impl Link {
+    fn control_borrowed(&self) -> Option<BorrowedFd<'_>> {
+        let fd = self.control_fd();
+        // SAFETY: the descriptor is ours and stays open while the link is held by the caller.
+        (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+    }
+
+    /// Sends a message to the peer with a descriptor of ours beside it.
+    pub(crate) fn send(&self, m: Message, pass: Option<i32>) -> Result<()> {
+        let Some(c) = self.control_borrowed() else { return Err(Errno::PIPE) };
+        // SAFETY: the caller's open descriptor.
+        let pass = pass.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+        send_message(c.as_fd(), m, pass)
+    }
+
+    /// Handles everything that waits in the control socket.
+    pub fn service(&'static self) {
+        // One reader at a time keeps announcements in order; who finds it busy need not wait, the
+        // reader goes on until nothing is left.
+        let Some(guard) = self.reader.try_lock() else { return };
+        // Bounded: a peer that floods us costs itself the link, not us the thread.
+        for _ in 0..4096 {
+            let Some(c) = self.control_borrowed() else { return };
+            match receive_message(c) {
+                Received::Nothing => {
+                    self.answer_kick();
+                    return;
+                }
+                Received::Message(m, fd) => self.handle(m, fd),
+                Received::End => {
+                    drop(guard);
+                    return self.lose(Counter::LinksLost);
+                }
+                Received::Garbage => {
+                    drop(guard);
+                    return self.lose(Counter::ProtocolErrors);
+                }
+            }
+        }
+    }
+
+    fn answer_kick(&self) {
+        if let Some(k) = self.segment().and_then(|s| s.header().kick_all.get(self.side().index()))
+            && k.load(Ordering::SeqCst) != 0
+            && k.swap(0, Ordering::SeqCst) != 0
+        {
+            self.ring_all_own();
+        }
+    }
+
+    fn handle(&'static self, m: Message, fd: Option<OwnedFd>) {
+        match (m, fd) {
+            (Message::Doorbell { id }, Some(fd)) if self.trusts_peer() => {
+                if let Ok(fd) = private::adopt(fd) {
+                    self.learn_bell(id, fd);
+                }
+            }
+            (Message::Wake { id }, None) => self.ring_own(id),
+            (Message::Base { slot, epoch }, Some(fd)) => {
+                if let Some(ep) = self.endpoint(slot as usize) {
+                    ep.learn_base(epoch, fd);
+                } else {
+                    private::drop_raw(fd);
+                }
+            }
+            (_, Some(fd)) => private::drop_raw(fd),
+            // A doorbell whose descriptor was lost: the peer will be woken by messages.
+            (_, None) => {}
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! A link: what joins two processes, whatever number of connections they have.
+
+use crate::bells;
+use crate::shm::ShmEndpoint;
+use crate::shm::segment::{CHANNELS, SERVER_OPEN, Segment};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use netacc_ring::{Channel, Ring, SLOTS};
+use netacc_stats::{Counter, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, private};
+use netacc_wire::Message;
+
+/// Which end of a link, and of every connection on it, we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// The side that connected.
+    Client,
+    /// The side that listened.
+    Server,
+}
+
+impl Side {
+    /// 0 or 1, as the segment's arrays are indexed.
+    #[inline]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The other one.
+    #[inline]
+    pub fn other(self) -> Side {
+        match self {
+            Side::Client => Side::Server,
+            Side::Server => Side::Client,
+        }
+    }
+}
+
+/// Doorbell numbers per side: those below [`CHANNELS`] belong to channels, the rest to sleeping threads.
+pub const BELLS: usize = 1024;
+
+/// One side of a link. Objects are recycled, never freed; `refs` counts who may still look at the segment:
+/// the owner (pool or listener), each open endpoint, each epoll that watches it.
+#[derive(Debug)]
+pub struct Link {
+    next_free: AtomicPtr<Link>,
+    refs: AtomicU32,
+    pub(crate) lock: Lock,
+    /// Who reads the control socket.
+    pub(crate) reader: Lock,
+    seg: AtomicPtr<u8>,
+    /// Control socket + 1; 0: closed.
+    control: AtomicI32,
+    server: AtomicU32,
+    lost: AtomicU32,
+    /// The peer may be given our time: it runs as the same user or as root. Otherwise its descriptors
+    /// are not written to (it could make us block there); it is woken by messages instead.
+    trusted: AtomicU32,
+    peer_pid: AtomicU32,
+    peer_root: AtomicU32,
+    id: AtomicU32,
+    /// Our doorbells (descriptor + 1), which the peer rings.
+    my_bells: [AtomicI32; BELLS],
+    /// The peer's doorbells (descriptor + 1).
+    peer_bells: [AtomicI32; BELLS],
+    /// Our thread doorbells that exist and are free; under `lock`.
+    idle_bells: [AtomicU64; BELLS / 64],
+    /// The next thread doorbell to make; under `lock`.
+    next_bell: AtomicU32,
+    /// Our channels in use; under `lock`.
+    channels: AtomicU64,
+    /// Slot allocation (client side).
+    pub slots: crate::shm::slots::Slots,
+    eps: [ShmEndpoint; SLOTS],
+    /// For the owner: what this link belongs to.
+    pub owner: AtomicUsize,
+    /// For the owner: its list of links.
+    pub next: AtomicPtr<Link>,
+    /// For the owner: connects wait (server side).
+    pub pending: AtomicU32,
+    /// After a fork in the child: the link is the parent's; only its segment is ours to use.
+    pub inherited: AtomicU32,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: all fields are atomics, locks and structs of them, for which zero means "unused".
+    unsafe impl super::Zeroed for super::Link {}
+}
+
+impl Pooled for Link {
+    fn next_free(&self) -> &AtomicPtr<Link> {
+        &self.next_free
+    }
+}
+
+static LINKS: Slab<Link> = Slab::new();
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+impl Link {
+    /// A link over a mapped segment and a connected control socket (a private descriptor).
+    pub fn new(side: Side, seg: Segment, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
+        let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
+        link.seg.store(seg.as_ptr(), Ordering::Relaxed);
+        link.control.store(control + 1, Ordering::Relaxed);
+        link.server.store((side == Side::Server).into(), Ordering::Relaxed);
+        link.lost.store(0, Ordering::Relaxed);
+        link.trusted.store(trusted.into(), Ordering::Relaxed);
+        link.peer_pid.store(peer_pid, Ordering::Relaxed);
+        link.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
+        // Number 0 means "no channel" in shared memory.
+        link.channels.store(1, Ordering::Relaxed);
+        link.pending.store(0, Ordering::Relaxed);
+        link.inherited.store(0, Ordering::Relaxed);
+        link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
+        link.slots.reset();
+        for (i, ep) in link.eps.iter().enumerate() {
+            ep.attach(link, i);
+        }
+        link.refs.store(1, Ordering::Release);
+        page().count(Counter::LinksOpened);
+        Ok(link)
+    }
+
+    /// Our side.
+    #[inline]
+    pub fn side(&self) -> Side {
+        if self.server.load(Ordering::Relaxed) != 0 { Side::Server } else { Side::Client }
+    }
+
+    /// A number for people, unique in this process.
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// The peer's process id as the kernel or the peer said it; for people only.
+    pub fn peer_pid(&self) -> u32 {
+        match self.segment() {
+            Some(s) if self.side() == Side::Client => {
+                let told = s.header().server_pid.load(Ordering::Relaxed);
+                if told != 0 { told } else { self.peer_pid.load(Ordering::Relaxed) }
+            }
+            _ => self.peer_pid.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether the kernel says that the peer is root.
+    pub fn peer_is_root(&self) -> bool {
+        self.peer_root.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes that the peer is root (SO_PEERCRED).
+    pub fn set_peer_root(&self, root: bool) {
+        self.peer_root.store(root.into(), Ordering::Relaxed);
+    }
+
+    /// Tells the client that several processes serve this listener.
+    pub fn set_many(&self, many: bool) {
+        if let Some(s) = self.segment() {
+            s.header().many.store(many.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the server said so.
+    pub fn served_by_many(&self) -> bool {
+        self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The mapped segment; the caller holds a reference to the link.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn segment(&self) -> Option<Segment> {
+        // SAFETY: set from `as_ptr` in `new`, cleared before the unmapping in `put`.
+        unsafe { Segment::from_ptr(self.seg.load(Ordering::Relaxed)) }
+    }
+
+    /// The endpoint of a slot.
+    #[inline]
+    pub fn endpoint(&'static self, slot: usize) -> Option<&'static ShmEndpoint> {
+        self.eps.get(slot)
+    }
+
+    /// All endpoints.
+    pub fn endpoints(&'static self) -> &'static [ShmEndpoint] {
+        &self.eps
+    }
+
+    /// Whether the peer is gone (or broke the protocol).
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire) != 0
+    }
+
+    /// The listener at the other end takes new connections.
+    pub fn accepting(&self) -> bool {
+        let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
+        open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
+    }
+
+    /// One more user.
+    pub fn hold(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One user less; the last one unmaps and recycles.
+    pub fn put(&'static self) {
+        // AcqRel: everything other users did with the segment comes before the unmapping.
+        if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        self.close_descriptors();
+        self.slots.close_ports();
+        let seg = self.segment();
+        self.seg.store(core::ptr::null_mut(), Ordering::Relaxed);
+        if let Some(seg) = seg {
+            #[allow(unsafe_code)]
+            // SAFETY: the last reference is gone.
+            unsafe {
+                seg.unmap();
+            }
+        }
+        page().count(Counter::LinksClosed);
+        LINKS.release(self);
+    }
+
+    /// Closes the control socket and all doorbells: for the last user, and for the child of a fork,
+    /// which must not keep the parent's link alive.
+    pub fn close_descriptors(&self) {
+        let c = self.control.swap(0, Ordering::Relaxed);
+        if c != 0 {
+            private::close(c - 1);
+        }
+        for b in self.my_bells.iter().chain(&self.peer_bells) {
+            // Most are unused: look before writing, so that the array's pages stay untouched.
+            if b.load(Ordering::Relaxed) != 0 {
+                let fd = b.swap(0, Ordering::Relaxed);
+                if fd != 0 {
+                    private::close(fd - 1);
+                }
+            }
+        }
+        for w in &self.idle_bells {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The control socket, or -1.
+    #[inline]
+    pub fn control_fd(&self) -> i32 {
+        self.control.load(Ordering::Relaxed) - 1
+    }
+
+    /// The channel `n` of ours.
+    #[inline]
+    pub fn my_channel(&self, n: u32) -> Option<&'static Channel> {
+        self.segment()?.channel(self.side(), n)
+    }
+
+    /// Takes a channel with its doorbell. `EMFILE` when all are in use.
+    pub fn open_channel(&self) -> Result<u32> {
+        let _g = self.lock.lock();
+        let used = self.channels.load(Ordering::Relaxed);
+        let n = (!used).trailing_zeros();
+        if n as usize >= CHANNELS {
+            return Err(Errno::MFILE);
+        }
+        if self.bell_fd(n) < 0 {
+            self.make_bell(n)?;
+        }
+        self.channels.store(used | 1 << n, Ordering::Relaxed);
+        if let Some(c) = self.my_channel(n) {
+            let _ = c.take();
+        }
+        Ok(n)
+    }
+
+    /// Gives a channel back; its doorbell is kept for the next user.
+    pub fn close_channel(&self, n: u32) {
+        let _g = self.lock.lock();
+        if let Some(c) = self.my_channel(n) {
+            c.disarm();
+        }
+        self.channels.fetch_and(!(1 << n), Ordering::Relaxed);
+    }
+
+    /// The descriptor of our doorbell `id`, or -1.
+    #[inline]
+    pub fn bell_fd(&self, id: u32) -> i32 {
+        self.my_bells.get(id as usize).map_or(0, |b| b.load(Ordering::Relaxed)) - 1
+    }
+
+    fn make_bell(&self, id: u32) -> Result<i32> {
+        let fd = bells::create()?;
+        let sent = self.send(Message::Doorbell { id }, Some(fd));
+        match (sent, self.my_bells.get(id as usize)) {
+            (Ok(()), Some(cell)) => cell.store(fd + 1, Ordering::Relaxed),
+            (r, _) => {
+                private::close(fd);
+                return Err(r.err().unwrap_or(Errno::MFILE));
+            }
+        }
+        Ok(fd)
+    }
+
+    /// A doorbell for a thread that goes to sleep.
+    pub fn borrow_bell(&self) -> Result<u32> {
+        let _g = self.lock.lock();
+        for (i, w) in self.idle_bells.iter().enumerate() {
+            let word = w.load(Ordering::Relaxed);
+            if word != 0 {
+                w.store(word & (word - 1), Ordering::Relaxed);
+                return Ok(i as u32 * 64 + word.trailing_zeros());
+            }
+        }
+        let id = self.next_bell.load(Ordering::Relaxed);
+        if id as usize >= BELLS {
+            return Err(Errno::MFILE);
+        }
+        self.make_bell(id)?;
+        self.next_bell.store(id + 1, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// Gives it back.
+    pub fn return_bell(&self, id: u32) {
+        let _g = self.lock.lock();
+        if self.bell_fd(id) >= 0
+            && let Some(w) = self.idle_bells.get(id as usize / 64)
+        {
+            w.fetch_or(1 << (id % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// Rings the peer's doorbells that a publication asked for.
+    #[inline]
+    pub fn ring(&'static self, ring: Ring) {
+        if ring.channel != 0 {
+            self.ring_peer(ring.channel);
+        }
+        if ring.thread != 0 {
+            self.ring_peer(ring.thread);
+        }
+    }
+
+    #[cold]
+    fn ring_peer(&'static self, id: u32) {
+        page().count(Counter::Doorbells);
+        if let Some(fd) = self.peer_bell(id) {
+            bells::ring(fd);
+            return;
+        }
+        // Its announcement is still in the control socket, or the peer is not to be written to.
+        self.service();
+        match self.peer_bell(id) {
+            Some(fd) => bells::ring(fd),
+            None => {
+                if self.send(Message::Wake { id }, None).is_err()
+                    && let Some(cell) = self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
+                {
+                    // The socket is full, so the peer will be awake to read it; then it rings them all.
+                    cell.store(1, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    fn peer_bell(&self, id: u32) -> Option<i32> {
+        let fd = self.peer_bells.get(id as usize)?.load(Ordering::Acquire);
+        (fd != 0).then_some(fd - 1)
+    }
+
+    pub(crate) fn trusts_peer(&self) -> bool {
+        self.trusted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Remembers a doorbell the peer sent.
+    pub(crate) fn learn_bell(&self, id: u32, fd: i32) {
+        let old = self.peer_bells.get(id as usize).map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
+        if old != 0 {
+            private::close(old - 1);
+        }
+    }
+
+    /// Rings our own doorbell, on the peer's word or for a thread of ours.
+    pub fn ring_own(&self, id: u32) {
+        let fd = self.bell_fd(id);
+        if fd >= 0 {
+            bells::ring(fd);
+        }
+    }
+
+    /// Rings every doorbell of ours.
+    pub(crate) fn ring_all_own(&self) {
+        for id in 0..BELLS as u32 {
+            self.ring_own(id);
+        }
+    }
+
+    /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look.
+    pub fn lose(&'static self, counter: Counter) {
+        if self.lost.swap(1, Ordering::SeqCst) != 0 {
+            return;
+        }
+        page().count(counter);
+        for ep in self.endpoints() {
+            ep.poke_self();
+        }
+        self.ring_all_own();
+    }
+
+    /// For the child of a fork.
+    pub fn reset_locks(&self) {
+        self.lock.reset();
+        self.reader.reset();
+    }
+}
+
+/// For the child of a fork: no other thread is inside the pool any more.
+pub fn reset_after_fork() {
+    LINKS.reset_lock();
+}

@@ -1,0 +1,217 @@
+//! Where an accelerated connect finds the listener: a `SOCK_SEQPACKET` socket in the abstract UNIX
+//! namespace (unix(7)), named after address and port. The namespace belongs to the network namespace, so
+//! the same address in another one is another host.
+
+use crate::shm::control::{Received, receive_message, send_message};
+use crate::shm::link::{Link, Side};
+use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::private;
+use netacc_wire::{Message, Name, Scope};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
+    socket_with, sockopt::socket_peercred,
+};
+use rustix::process::geteuid;
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// A listening rendezvous socket.
+pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    listen(&fd, backlog)?;
+    Ok(fd)
+}
+
+/// What became of an attempt to take up a link.
+pub enum Taken {
+    /// A link with its client.
+    Link(&'static Link),
+    /// The client has not said hello yet; try this socket again when it is readable.
+    Later(OwnedFd),
+    /// A stranger, or a client that gave up, or no resources: closed.
+    Refused,
+    /// Nobody waits.
+    Nobody,
+}
+
+/// Accepts the next client of a rendezvous socket.
+pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
+    loop {
+        match accept_with(listener, FLAGS) {
+            Ok(fd) => return greet(fd, backlog),
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+            // EMFILE and the like leave the client in the queue; it is looked at again later.
+            Err(_) => return Taken::Nobody,
+        }
+    }
+}
+
+/// Receives the hello of an accepted client and makes the link.
+pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
+    let (pid, memfd) = match receive_message(fd.as_fd()) {
+        Received::Nothing => return Taken::Later(fd),
+        Received::Message(Message::Hello { pid, segment }, Some(memfd)) if segment == SEGMENT as u64 => (pid, memfd),
+        _ => {
+            private::drop_raw(fd);
+            return Taken::Refused;
+        }
+    };
+    let made = server_link(fd, memfd.as_fd(), pid, backlog);
+    private::drop_raw(memfd);
+    made.map_or(Taken::Refused, Taken::Link)
+}
+
+fn server_link(fd: OwnedFd, memfd: BorrowedFd<'_>, pid: u32, backlog: u32) -> Result<&'static Link> {
+    let cred = socket_peercred(&fd)?;
+    let seg = Segment::map(memfd)?;
+    let h = seg.header();
+    h.backlog.store(backlog, Ordering::Relaxed);
+    h.server_pid.store(netacc_sys::raw::getpid(), Ordering::Relaxed);
+    h.server.store(SERVER_OPEN, Ordering::SeqCst);
+    let control = private::adopt(fd)?;
+    let link = Link::new(Side::Server, seg, control, trusted(cred.uid.as_raw()), pid)?;
+    link.set_peer_root(cred.uid.is_root());
+    Ok(link)
+}
+
+/// Processes of our own user and of root may hold our descriptors and lend us theirs.
+fn trusted(uid: u32) -> bool {
+    uid == 0 || uid == geteuid().as_raw()
+}
+
+/// Why no link could be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLink {
+    /// Nobody listens at the rendezvous.
+    Nobody,
+    /// Somebody listens there who is not the owner of the TCP listener.
+    Stranger,
+    /// The rendezvous' own queue is full.
+    Busy,
+    /// No descriptors, no memory.
+    Resources(Errno),
+}
+
+/// The scopes whose listeners would get a connection to `dest`, the most specific first, as TCP
+/// chooses.
+fn scopes(dest: IpAddr) -> [Scope; 3] {
+    match dest {
+        IpAddr::V4(_) => [Scope::Addr(dest), Scope::Any4, Scope::Dual],
+        IpAddr::V6(_) => [Scope::Addr(dest), Scope::Any6, Scope::Dual],
+    }
+}
+
+/// Connects to the rendezvous that serves `dest` and makes a link with a fresh segment.
+pub fn connect_link(dest: SocketAddr) -> core::result::Result<&'static Link, NoLink> {
+    let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
+    let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
+    let mut found = false;
+    for scope in scopes(dest.ip()) {
+        let name = Name::new(scope, dest.port());
+        let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
+        match connect(&fd, &addr) {
+            Ok(()) => {
+                found = true;
+                break;
+            }
+            Err(rustix::io::Errno::CONNREFUSED) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                private::drop_raw(fd);
+                return Err(NoLink::Busy);
+            }
+            Err(e) => {
+                private::drop_raw(fd);
+                return Err(res(e));
+            }
+        }
+    }
+    let made = if found { client_link(&fd, dest) } else { Err(NoLink::Nobody) };
+    match made {
+        Ok((seg, trusted, pid)) => {
+            let control = private::adopt(fd).map_err(NoLink::Resources)?;
+            Link::new(Side::Client, seg, control, trusted, pid).map_err(NoLink::Resources)
+        }
+        Err(e) => {
+            private::drop_raw(fd);
+            Err(e)
+        }
+    }
+}
+
+fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment, bool, u32), NoLink> {
+    let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
+    let cred = socket_peercred(fd).map_err(res)?;
+    let uid = cred.uid.as_raw();
+    // Anybody can take an abstract name. Root and our own user need no proof; of another user we ask
+    // the kernel whether the TCP listener is theirs.
+    if !trusted(uid) && crate::shm::owner::listener_uid(dest) != Some(uid) {
+        return Err(NoLink::Stranger);
+    }
+    let memfd = Segment::create().map_err(NoLink::Resources)?;
+    let seg = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
+    let hello = Message::Hello { pid: netacc_sys::raw::getpid(), segment: SEGMENT as u64 };
+    let sent = seg.and_then(|s| {
+        send_message(fd.as_fd(), hello, Some(memfd.as_fd())).map_err(NoLink::Resources)?;
+        Ok(s)
+    });
+    private::drop_raw(memfd);
+    Ok((sent?, trusted(uid), cred.pid.as_raw_pid() as u32))
+}
+
+/// The address that a connection to `dest` would come from, if `dest` is an address of this host;
+/// `None` if it is not. Asks the kernel's routing by connecting a datagram socket, which sends nothing.
+pub fn local_source(dest: IpAddr) -> Option<IpAddr> {
+    let family = if dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = socket_with(family, SocketType::DGRAM, FLAGS, None).ok()?;
+    let source = connect(&fd, &SocketAddr::new(dest, 9))
+        .ok()
+        .and_then(|()| getsockname(&fd).ok())
+        .and_then(|a| SocketAddr::try_from(a).ok())
+        .map(|a| a.ip());
+    private::drop_raw(fd);
+    let source = source?;
+    let loopback = matches!(dest, IpAddr::V4(a) if a.is_loopback()) && source.is_loopback();
+    (source == dest || loopback).then_some(source)
+}
+
+/// Whether `ip` is an address of this host that a connection may come from.
+pub fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || local_source(ip) == Some(ip)
+}
+
+/// A socket that keeps a local port for `ip` reserved, and the port.
+pub fn reserve_port(ip: IpAddr) -> Result<(OwnedFd, u16)> {
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = socket_with(family, SocketType::STREAM, FLAGS, None)?;
+    let bound = bind(&fd, &SocketAddr::new(ip, 0))
+        .and_then(|()| getsockname(&fd))
+        .map_err(Errno::from)
+        .and_then(|a| SocketAddr::try_from(a).map_err(|_| Errno::AFNOSUPPORT));
+    match bound {
+        Ok(a) => Ok((fd, a.port())),
+        Err(e) => {
+            private::drop_raw(fd);
+            Err(e)
+        }
+    }
+}
+
+/// `0.0.0.0` and `::` as destinations mean this host.
+pub fn destination(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(a) if a.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(a) if a.is_unspecified() => core::net::Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V6(a) => a.to_ipv4_mapped().map_or(ip, IpAddr::V4),
+        IpAddr::V4(_) => ip,
+    }
+}
+
+/// The raw number of an owned descriptor, for poll lists.
+pub fn raw(fd: &OwnedFd) -> i32 {
+    fd.as_raw_fd()
+}

@@ -1,0 +1,297 @@
+//! The layout of a link's shared segment, and the only way to get at it.
+//!
+//! # Safety
+//! A segment is mapped once at its full, fixed size: the memfd is sealed against shrinking, so no
+//! access to the mapping can fault, whatever the peer does. Every accessor takes an index, checks it
+//! against a constant, and hands out references to atomics only.
+#![allow(unsafe_code)]
+
+use crate::shm::link::Side;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use netacc_ring::{Area, Channel, ConsumerLine, LARGE, ProducerLine, SLOTS, SMALL, SideLine};
+use netacc_sys::errno::{Errno, Result};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// Ready-set channels per side; number 0 means "none".
+pub const CHANNELS: usize = 64;
+
+/// Words about the link as a whole.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Header {
+    /// 1 once the server has taken the link up, 2 when its listener is closed. Written by the server.
+    pub server: AtomicU32,
+    /// The listener's backlog. Written by the server.
+    pub backlog: AtomicU32,
+    /// The server's process id, for people. Written by the server.
+    pub server_pid: AtomicU32,
+    /// Not 0: several processes serve the listener. Written by the server.
+    pub many: AtomicU32,
+    /// Per side: a wake-up message found the control socket full; ring all your doorbells. Set by the
+    /// other side, cleared by the side itself.
+    pub kick_all: [AtomicU32; 2],
+    /// Connect queue: positions of the next push (client) and the next pop (server).
+    pub pushed: AtomicU64,
+    /// See `pushed`.
+    pub popped: AtomicU64,
+}
+
+/// [`Header::server`]: the server has not looked yet.
+pub const SERVER_PENDING: u32 = 0;
+/// [`Header::server`]: the listener takes connections.
+pub const SERVER_OPEN: u32 = 1;
+/// [`Header::server`]: no new connections; those there are go on.
+pub const SERVER_CLOSED: u32 = 2;
+
+/// What a connect says about itself; written by the client before the slot number is queued.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Open {
+    /// Client's and server's address: 16 bytes each as four words, IPv4 in the first.
+    pub ip: [[AtomicU32; 4]; 2],
+    /// Family (`AF_INET`, `AF_INET6`) in the upper, port in the lower half, per side.
+    pub family_port: [AtomicU32; 2],
+    /// Incarnation of the slot.
+    pub epoch: AtomicU32,
+    /// Written by the server: it is done with this epoch of the slot.
+    pub server_done: AtomicU32,
+}
+
+/// The shared words of one connection. Index 0 is the client's, 1 the server's.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    /// `producer[s]` is written by side `s`, which produces that direction.
+    pub producer: [ProducerLine; 2],
+    /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction.
+    pub consumer: [ConsumerLine; 2],
+    /// `side[s]`: who on side `s` wants to be woken.
+    pub side: [SideLine; 2],
+    /// Who connects.
+    pub open: Open,
+}
+
+#[repr(C, align(4096))]
+struct Control {
+    header: Header,
+    channels: [[Channel; CHANNELS]; 2],
+    queue: [AtomicU32; SLOTS],
+    slots: [Slot; SLOTS],
+}
+
+const SMALL_AT: usize = size_of::<Control>();
+const SMALL_PAGE: usize = 2 * SMALL;
+const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
+
+/// Bytes of a segment. Only touched pages take memory.
+pub const SEGMENT: usize = LARGE_AT + SLOTS * 2 * LARGE;
+
+const _: () = assert!(SMALL_AT.is_multiple_of(4096) && LARGE_AT.is_multiple_of(4096));
+const _: () = assert!(size_of::<Slot>() == 7 * 64);
+
+/// A mapped segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    base: NonNull<Control>,
+}
+
+// SAFETY: all shared words are atomics, the rest is copied as raw bytes.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// A fresh memfd of the right size, sealed against any change of it.
+    pub fn create() -> Result<OwnedFd> {
+        let fd = memfd_create(c"netacc-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&fd, SEGMENT as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(fd)
+    }
+
+    /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Segment> {
+        let seals = fcntl_get_seals(fd)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || fstat(fd)?.st_size != SEGMENT as i64 {
+            return Err(Errno::PROTO);
+        }
+        // SAFETY: a fresh mapping overlaps nothing.
+        let p = unsafe {
+            mmap(
+                core::ptr::null_mut(),
+                SEGMENT,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                fd.as_fd(),
+                0,
+            )?
+        };
+        Ok(Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? })
+    }
+
+    /// # Safety
+    /// No reference into the segment may be used afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the caller's promise; base and length are those of `map`.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), SEGMENT) };
+    }
+
+    /// The mapping's address, to be kept in an atomic.
+    pub fn as_ptr(self) -> *mut u8 {
+        self.base.as_ptr().cast()
+    }
+
+    /// The segment whose [`Segment::as_ptr`] was kept.
+    ///
+    /// # Safety
+    /// `p` came from `as_ptr` of a segment that is still mapped.
+    #[inline]
+    pub unsafe fn from_ptr(p: *mut u8) -> Option<Segment> {
+        NonNull::new(p.cast()).map(|base| Segment { base })
+    }
+
+    #[inline]
+    fn control(&self) -> &'static Control {
+        // SAFETY: mapped, aligned to a page, and all fields are atomics valid for any bytes. 'static
+        // stands for "while the link is held": a link unmaps only when its last user is gone.
+        unsafe { &*self.base.as_ptr() }
+    }
+
+    /// The link's words.
+    #[inline]
+    pub fn header(&self) -> &'static Header {
+        &self.control().header
+    }
+
+    /// A connection's words.
+    #[inline]
+    pub fn slot(&self, slot: usize) -> Option<&'static Slot> {
+        self.control().slots.get(slot)
+    }
+
+    /// A ready-set channel of a side.
+    #[inline]
+    pub fn channel(&self, side: Side, n: u32) -> Option<&'static Channel> {
+        self.control().channels.get(side.index())?.get(n as usize)
+    }
+
+    /// The bytes of the direction that `producer` writes in `slot`.
+    #[inline]
+    pub fn area(&self, slot: usize, producer: Side) -> Option<Area> {
+        if slot >= SLOTS {
+            return None;
+        }
+        let base = self.base.cast::<u8>();
+        // SAFETY: slot < SLOTS, so both ranges lie within SEGMENT and are disjoint from all others.
+        unsafe {
+            let small = base.add(SMALL_AT + slot * SMALL_PAGE + producer.index() * SMALL);
+            let large = base.add(LARGE_AT + (slot * 2 + producer.index()) * LARGE);
+            Some(Area::new(small, large))
+        }
+    }
+
+    /// Gives the pages of a large window back to the system.
+    pub fn drop_large(&self, slot: usize, producer: Side) {
+        if slot < SLOTS {
+            let at = LARGE_AT + (slot * 2 + producer.index()) * LARGE;
+            // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which
+            // is a valid content for raw bytes.
+            let _ = unsafe {
+                rustix::mm::madvise(self.base.cast::<u8>().add(at).as_ptr().cast(), LARGE, rustix::mm::Advice::LinuxRemove)
+            };
+        }
+    }
+
+    /// Queues a connect (client). The order of entries is the order of the calls, made under a lock.
+    pub fn push(&self, slot: u32) -> bool {
+        let c = self.control();
+        let at = c.header.pushed.load(Ordering::Relaxed);
+        if at.wrapping_sub(c.header.popped.load(Ordering::Acquire)) >= SLOTS as u64 {
+            return false;
+        }
+        let Some(cell) = c.queue.get(at as usize % SLOTS) else { return false };
+        cell.store(slot, Ordering::Relaxed);
+        // SeqCst: publishes the entry and everything the slot says, and is the fence before the look
+        // at the server's waiter.
+        c.header.pushed.swap(at + 1, Ordering::SeqCst);
+        true
+    }
+
+    /// Connects queued and not yet taken. A lying client can claim at most a full queue.
+    pub fn queued(&self) -> u64 {
+        let h = self.header();
+        h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst)).min(SLOTS as u64)
+    }
+
+    /// Takes the next connect (server, under a lock).
+    pub fn pop(&self) -> Option<u32> {
+        if self.queued() == 0 {
+            return None;
+        }
+        let c = self.control();
+        let at = c.header.popped.load(Ordering::Relaxed);
+        let slot = c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed);
+        // Release: the entry was read before the client may overwrite it.
+        c.header.popped.store(at.wrapping_add(1), Ordering::Release);
+        Some(slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_of_another_size_or_unsealed_is_refused() {
+        let fd = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(Segment::map(fd.as_fd()).is_err());
+        ftruncate(&fd, SEGMENT as u64).unwrap();
+        assert!(Segment::map(fd.as_fd()).is_err(), "not sealed");
+        let fd = Segment::create().unwrap();
+        assert!(Segment::map(fd.as_fd()).is_ok());
+        assert!(ftruncate(&fd, 10).is_err());
+    }
+
+    #[test]
+    fn windows_are_disjoint_and_inside() {
+        let fd = Segment::create().unwrap();
+        let s = Segment::map(fd.as_fd()).unwrap();
+        let base = s.as_ptr() as usize;
+        let mut ranges = Vec::new();
+        for slot in 0..SLOTS {
+            for side in [Side::Client, Side::Server] {
+                let a = s.area(slot, side).unwrap();
+                let l = |large| netacc_ring::Layout { large, origin: 0 };
+                ranges.push((a.at(l(false), 0).0.as_ptr() as usize - base, SMALL));
+                ranges.push((a.at(l(true), 0).0.as_ptr() as usize - base, LARGE));
+            }
+        }
+        ranges.sort();
+        assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
+        assert!(ranges[0].0 >= size_of::<Control>());
+        let last = ranges[ranges.len() - 1];
+        assert!(last.0 + last.1 <= SEGMENT);
+        assert!(s.slot(SLOTS).is_none() && s.area(SLOTS, Side::Client).is_none());
+        assert!(s.channel(Side::Client, CHANNELS as u32).is_none());
+    }
+
+    #[test]
+    fn connect_queue_is_bounded_and_in_order() {
+        let fd = Segment::create().unwrap();
+        let s = Segment::map(fd.as_fd()).unwrap();
+        for i in 0..SLOTS as u32 {
+            assert!(s.push(i));
+        }
+        assert!(!s.push(9));
+        for i in 0..SLOTS as u32 {
+            assert_eq!(s.pop(), Some(i));
+        }
+        assert_eq!(s.pop(), None);
+        // A forged counter yields at most a queue's worth of entries, never an endless loop.
+        s.header().pushed.store(u64::MAX, Ordering::Relaxed);
+        assert!(s.queued() <= SLOTS as u64);
+    }
+}

@@ -1,0 +1,147 @@
+//! Which slots of a link are in use. Only the client side allocates; a slot is free again when both
+//! sides have closed it.
+
+use crate::shm::segment::Segment;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use netacc_ring::SLOTS;
+use netacc_sys::{Lock, private};
+
+/// The slot that stands for the connect queue; never used for a connection.
+pub const CONTROL_SLOT: usize = 0;
+
+/// Allocation state, all under its own lock.
+#[derive(Debug)]
+pub struct Slots {
+    lock: Lock,
+    used: [AtomicU64; SLOTS / 64],
+    /// Closed by us, oldest first, waiting for the server's side.
+    closing: [AtomicU32; SLOTS],
+    closing_from: AtomicU64,
+    closing_to: AtomicU64,
+    epoch: AtomicU32,
+    open: AtomicU32,
+    /// A socket (descriptor + 1) that holds the slot's local port reserved, and that port.
+    port_fd: [AtomicI32; SLOTS],
+    port: [AtomicU32; SLOTS],
+}
+
+/// A slot to connect with.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed {
+    /// Its number.
+    pub slot: usize,
+    /// Its incarnation.
+    pub epoch: u32,
+    /// A local port that is reserved for it already, or 0.
+    pub port: u16,
+}
+
+impl Slots {
+    pub(crate) fn reset(&self) {
+        for w in &self.used {
+            w.store(0, Ordering::Relaxed);
+        }
+        if let Some(w) = self.used.first() {
+            w.store(1 << CONTROL_SLOT, Ordering::Relaxed);
+        }
+        self.closing_from.store(0, Ordering::Relaxed);
+        self.closing_to.store(0, Ordering::Relaxed);
+        self.open.store(0, Ordering::Relaxed);
+    }
+
+    /// For the child of a fork.
+    pub fn reset_lock(&self) {
+        self.lock.reset();
+    }
+
+    /// Connections that are open on our side.
+    pub fn open(&self) -> u32 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there.
+    pub fn claim(&self, seg: Segment) -> Option<Claimed> {
+        let _g = self.lock.lock();
+        let slot = self.reclaim(seg).or_else(|| self.fresh())?;
+        self.open.fetch_add(1, Ordering::Relaxed);
+        let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
+        self.epoch.store(epoch, Ordering::Relaxed);
+        let port = self.port.get(slot).map_or(0, |p| p.load(Ordering::Relaxed)) as u16;
+        Some(Claimed { slot, epoch, port })
+    }
+
+    fn reclaim(&self, seg: Segment) -> Option<usize> {
+        let from = self.closing_from.load(Ordering::Relaxed);
+        let to = self.closing_to.load(Ordering::Relaxed);
+        // Looking past the oldest only matters when a server is slow to close one of them.
+        for at in from..to.min(from + 8) {
+            let cell = self.closing.get(at as usize % SLOTS)?;
+            let slot = cell.load(Ordering::Relaxed) as usize;
+            let open = &seg.slot(slot)?.open;
+            // Acquire: the server's last accesses to the slot come before its mark.
+            if open.server_done.load(Ordering::Acquire) == open.epoch.load(Ordering::Relaxed) {
+                let oldest = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
+                cell.store(oldest, Ordering::Relaxed);
+                self.closing_from.store(from + 1, Ordering::Relaxed);
+                return Some(slot);
+            }
+        }
+        None
+    }
+
+    fn fresh(&self) -> Option<usize> {
+        for (i, w) in self.used.iter().enumerate() {
+            let word = w.load(Ordering::Relaxed);
+            if word != u64::MAX {
+                let bit = (!word).trailing_zeros();
+                w.store(word | 1 << bit, Ordering::Relaxed);
+                return Some(i * 64 + bit as usize);
+            }
+        }
+        None
+    }
+
+    /// Our side of the slot is closed.
+    pub fn closed(&self, slot: usize) {
+        let _g = self.lock.lock();
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        let to = self.closing_to.load(Ordering::Relaxed);
+        if let Some(cell) = self.closing.get(to as usize % SLOTS) {
+            cell.store(slot as u32, Ordering::Relaxed);
+            self.closing_to.store(to + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// The slot was used by more than one process of ours (after a fork): never use it again.
+    pub fn burned(&self) {
+        let _g = self.lock.lock();
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Keeps a bound socket (private descriptor) as the slot's reserved port.
+    pub fn keep_port(&self, slot: usize, fd: i32, port: u16) {
+        if let (Some(f), Some(p)) = (self.port_fd.get(slot), self.port.get(slot)) {
+            f.store(fd + 1, Ordering::Relaxed);
+            p.store(port.into(), Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn close_ports(&self) {
+        for (f, p) in self.port_fd.iter().zip(&self.port) {
+            let fd = f.load(Ordering::Relaxed);
+            if fd != 0 {
+                f.store(0, Ordering::Relaxed);
+                private::close(fd - 1);
+            }
+            // Written only where something was, so that untouched pages stay so.
+            if p.load(Ordering::Relaxed) != 0 {
+                p.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How many ports are reserved by sockets of our own.
+    pub fn ports_kept(&self) -> usize {
+        self.port_fd.iter().filter(|f| f.load(Ordering::Relaxed) != 0).count()
+    }
+}

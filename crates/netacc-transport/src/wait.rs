@@ -1,0 +1,170 @@
+//! What a thread sleeps on while it waits for one or many connections.
+
+use crate::shm::Link;
+use alloc::vec::Vec;
+use libc::pollfd;
+use netacc_sys::errno::Result;
+use netacc_sys::raw;
+use netacc_sys::time::Deadline;
+
+extern crate alloc;
+
+/// Descriptors kept without allocating: enough for any wait on one connection.
+const INLINE: usize = 16;
+
+/// A link this wait is armed on, and the doorbell borrowed from it.
+#[derive(Clone, Copy)]
+struct Borrowed {
+    link: &'static Link,
+    bell: u32,
+    /// Where its doorbell and control socket are in the poll list.
+    at: usize,
+}
+
+/// The descriptors of one wait and the doorbells borrowed for it.
+#[derive(Default)]
+pub struct WaitSet {
+    inline: [Option<pollfd>; INLINE],
+    inline_len: usize,
+    /// Used instead of `inline` once that is full.
+    spill: Vec<pollfd>,
+    borrowed: [Option<Borrowed>; 4],
+    more: Vec<Borrowed>,
+    /// Nobody could be found to wake us (no descriptor left): sleep in short steps.
+    pub bounded: bool,
+}
+
+impl core::fmt::Debug for WaitSet {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "WaitSet({} descriptors)", self.len())
+    }
+}
+
+impl WaitSet {
+    /// An empty set.
+    pub fn new() -> WaitSet {
+        WaitSet::default()
+    }
+
+    /// Descriptors in the set.
+    pub fn len(&self) -> usize {
+        if self.spill.is_empty() { self.inline_len } else { self.spill.len() }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds a descriptor and returns its index.
+    pub fn add(&mut self, fd: i32, events: i16) -> usize {
+        let p = pollfd { fd, events, revents: 0 };
+        if self.spill.is_empty() {
+            if let Some(cell) = self.inline.get_mut(self.inline_len) {
+                *cell = Some(p);
+                self.inline_len += 1;
+                return self.inline_len - 1;
+            }
+            self.spill.extend(self.inline.iter().flatten());
+        }
+        self.spill.push(p);
+        self.spill.len() - 1
+    }
+
+    /// What the kernel reported for index `i`.
+    pub fn revents(&self, i: usize) -> i16 {
+        if self.spill.is_empty() {
+            self.inline.get(i).copied().flatten().map_or(0, |p| p.revents)
+        } else {
+            self.spill.get(i).map_or(0, |p| p.revents)
+        }
+    }
+
+    /// The doorbell borrowed on `link`, if [`WaitSet::bell`] got one.
+    pub fn borrowed_bell(&self, link: &Link) -> Option<u32> {
+        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map(|b| b.bell).filter(|b| *b != 0)
+    }
+
+    fn borrowed(&self) -> impl Iterator<Item = Borrowed> + '_ {
+        self.borrowed.iter().flatten().chain(self.more.iter()).copied()
+    }
+
+    /// The doorbell of this wait on `link`, borrowed at the first call; 0 when none can be had, and
+    /// then the sleep is bounded.
+    pub fn bell(&mut self, link: &'static Link) -> u32 {
+        if let Some(b) = self.borrowed().find(|b| core::ptr::eq(b.link, link)) {
+            return b.bell;
+        }
+        let bell = link.borrow_bell().unwrap_or(0);
+        let mut at = usize::MAX;
+        if bell == 0 {
+            self.bounded = true;
+        } else {
+            at = self.add(link.bell_fd(bell), libc::POLLIN);
+        }
+        let control = self.add(link.control_fd(), libc::POLLIN);
+        if at == usize::MAX {
+            at = control;
+        }
+        let b = Borrowed { link, bell, at };
+        match self.borrowed.iter_mut().find(|b| b.is_none()) {
+            Some(cell) => *cell = Some(b),
+            None => self.more.push(b),
+        }
+        bell
+    }
+
+    /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes
+    /// (`EINTR`). Doorbells that rang are silenced and control sockets served. `sigmask` as for
+    /// ppoll(2), may be null.
+    pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Result<usize> {
+        const STEP: i64 = 1_000_000;
+        let mut left = deadline.left();
+        if self.bounded && !(0..=STEP).contains(&left) {
+            left = STEP;
+        }
+        let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
+        let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
+        let r = if self.spill.is_empty() {
+            // ppoll wants an array without the Option: build it on the stack.
+            let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; INLINE];
+            for (dst, src) in fds.iter_mut().zip(self.inline.iter().flatten()) {
+                *dst = *src;
+            }
+            let r = raw::ppoll(fds.as_mut_ptr(), self.inline_len, ts_ptr, sigmask);
+            for (src, dst) in fds.iter().zip(self.inline.iter_mut().flatten()) {
+                dst.revents = src.revents;
+            }
+            r
+        } else {
+            raw::ppoll(self.spill.as_mut_ptr(), self.spill.len(), ts_ptr, sigmask)
+        };
+        let n = r?;
+        if n > 0 {
+            self.serve();
+        }
+        Ok(n)
+    }
+
+    fn serve(&self) {
+        for b in self.borrowed() {
+            let control = if b.bell == 0 { b.at } else { b.at + 1 };
+            if b.bell != 0 && self.revents(b.at) != 0 {
+                crate::bells::silence(b.link.bell_fd(b.bell));
+            }
+            if self.revents(control) != 0 {
+                b.link.service();
+            }
+        }
+    }
+}
+
+impl Drop for WaitSet {
+    fn drop(&mut self) {
+        for b in self.borrowed() {
+            if b.bell != 0 {
+                b.link.return_bell(b.bell);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The messages on a link's control socket and the names of the rendezvous.
+//!
+//! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
+//! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+mod name;
+pub use name::{Name, Scope};
+
+/// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
+/// the rendezvous name, so processes of different versions do not meet and stay on TCP.
+pub const VERSION: u16 = 1;
+
+/// Bytes of every message.
+pub const LEN: usize = 32;
+
+const MAGIC: [u8; 4] = *b"NACC";
+
+/// A message on the control socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The first message, from the connecting side, with the segment's memfd beside it.
+    Hello {
+        /// Process id of the sender (only shown to people).
+        pid: u32,
+        /// Size of the segment in bytes; the receiver expects exactly its own idea of it.
+        segment: u64,
+    },
+    /// A doorbell's eventfd lies beside the message.
+    Doorbell {
+        /// The number by which shared memory refers to it.
+        id: u32,
+    },
+    /// "Ring your own doorbell `id`": for a sender that has not (or does not trust) the eventfd.
+    Wake {
+        /// The doorbell's number.
+        id: u32,
+    },
+    /// The peer's end of a connection's base (one end of a socket pair) lies beside the message.
+    Base {
+        /// The connection's slot.
+        slot: u32,
+        /// The connection's incarnation in that slot, so that a late message hits no successor.
+        epoch: u32,
+    },
+}
+
+impl Message {
+    /// The message as it goes over the socket.
+    pub fn encode(self) -> [u8; LEN] {
+        let (kind, a, b): (u16, u32, u64) = match self {
+            Message::Hello { pid, segment } => (1, pid, segment),
+            Message::Doorbell { id } => (2, id, 0),
+            Message::Wake { id } => (3, id, 0),
+            Message::Base { slot, epoch } => (4, slot, epoch.into()),
+        };
+        let mut out = [0u8; LEN];
+        let mut put = |at: usize, bytes: &[u8]| {
+            if let Some(dst) = out.get_mut(at..at + bytes.len()) {
+                dst.copy_from_slice(bytes);
+            }
+        };
+        put(0, &MAGIC);
+        put(4, &VERSION.to_le_bytes());
+        put(6, &kind.to_le_bytes());
+        put(8, &a.to_le_bytes());
+        put(16, &b.to_le_bytes());
+        out
+    }
+
+    /// The message in `bytes`, if it is exactly one of ours in our version.
+    pub fn decode(bytes: &[u8]) -> Option<Message> {
+        let bytes: &[u8; LEN] = bytes.try_into().ok()?;
+        if bytes.get(0..4)? != MAGIC || u16(bytes, 4)? != VERSION {
+            return None;
+        }
+        let a = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
+        let b = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
+        let m = match u16(bytes, 6)? {
+            1 => Message::Hello { pid: a, segment: b },
+            2 => Message::Doorbell { id: a },
+            3 => Message::Wake { id: a },
+            4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()? },
+            _ => return None,
+        };
+        // Bytes that no field owns must be zero: a later version may give them a meaning.
+        (m.encode() == *bytes).then_some(m)
+    }
+}
+
+fn u16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_decodes(a: u32, b: u64, e: u32) {
+            for m in [
+                Message::Hello { pid: a, segment: b },
+                Message::Doorbell { id: a },
+                Message::Wake { id: a },
+                Message::Base { slot: a, epoch: e },
+            ] {
+                prop_assert_eq!(Message::decode(&m.encode()), Some(m));
+            }
+        }
+
+        #[test]
+        fn garbage_never_panics_and_decodes_only_to_itself(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            if let Some(m) = Message::decode(&bytes) {
+                prop_assert_eq!(&m.encode()[..], &bytes[..]);
+            }
+        }
+
+        #[test]
+        fn one_flipped_bit_in_the_head_is_refused(bit in 0usize..48) {
+            let mut b = Message::Wake { id: 7 }.encode();
+            b[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Message::decode(&b), None);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Names of rendezvous sockets in the abstract UNIX namespace (unix(7)), one per network namespace.
+
+use core::net::IpAddr;
+
+/// Which destinations a listener's rendezvous serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Exactly this address.
+    Addr(IpAddr),
+    /// Every IPv4 address (bound to 0.0.0.0).
+    Any4,
+    /// Every IPv6 address and no IPv4 one (bound to :: with IPV6_V6ONLY).
+    Any6,
+    /// Every address of both families (bound to ::).
+    Dual,
+}
+
+/// An abstract socket name, without the leading NUL byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    buf: [u8; 64],
+    len: usize,
+}
+
+impl Name {
+    /// The name for a scope and port in our protocol version.
+    pub fn new(scope: Scope, port: u16) -> Name {
+        let mut n = Name { buf: [0; 64], len: 0 };
+        n.put(b"netacc/");
+        n.decimal(crate::VERSION);
+        n.put(b"/");
+        match scope {
+            Scope::Addr(IpAddr::V4(a)) => n.hex(&a.octets()),
+            Scope::Addr(IpAddr::V6(a)) => n.hex(&a.octets()),
+            Scope::Any4 => n.put(b"any4"),
+            Scope::Any6 => n.put(b"any6"),
+            Scope::Dual => n.put(b"any"),
+        }
+        n.put(b"/");
+        n.decimal(port);
+        n
+    }
+
+    /// The bytes of the name.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.buf.get(..self.len).unwrap_or(&[])
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            if let Some(slot) = self.buf.get_mut(self.len) {
+                *slot = *b;
+                self.len += 1;
+            }
+        }
+    }
+
+    fn hex(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            for nibble in [b >> 4, b & 15] {
+                self.put(&[if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }]);
+            }
+        }
+    }
+
+    fn decimal(&mut self, n: u16) {
+        if n >= 10 {
+            self.decimal(n / 10);
+        }
+        self.put(&[b'0' + (n % 10) as u8]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::{Ipv4Addr, Ipv6Addr};
+
+    #[test]
+    fn names() {
+        let n = |s, p| String::from_utf8(Name::new(s, p).as_bytes().to_vec()).unwrap();
+        assert_eq!(n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379), "netacc/1/7f000001/6379");
+        assert_eq!(n(Scope::Any4, 80), "netacc/1/any4/80");
+        assert_eq!(n(Scope::Dual, 65535), "netacc/1/any/65535");
+        assert_eq!(
+            n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1),
+            "netacc/1/00000000000000000000000000000001/1"
+        );
+    }
+}

@@ -1,0 +1,162 @@
+"""The form of every case: what is measured, on which side, and which figure it should reach."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+
+from . import proc, sides, stats
+
+
+@dataclass(frozen=True)
+class Metric:
+    key: str
+    label: str
+    better: str = "less"  # more, less, or info: shown, but neither good nor bad
+    digits: int | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure to reach. How `bound` and `aim` are meant depends on `kind`:
+
+    ratio   NetACC is so many times better than TCP
+    most    NetACC's own value, at most
+    extra   NetACC's value less TCP's, at most
+    share   NetACC's value of this metric over its value of the metric `of`, at least
+    """
+
+    metric: str
+    kind: str
+    bound: float
+    aim: float | None = None
+    unit: str = ""
+    of: str = ""
+
+    def value(self, medians):
+        """`medians(side, metric)` gives a number or None."""
+        netacc, tcp = medians("netacc", self.metric), medians("tcp", self.metric)
+        if netacc is None or (tcp is None and self.kind in ("ratio", "extra")):
+            return None
+        if self.kind == "most":
+            return netacc
+        if self.kind == "extra":
+            return netacc - tcp
+        if self.kind == "share":
+            whole = medians("netacc", self.of)
+            return netacc / whole if whole else None
+        return stats.times_better(tcp, netacc, medians.better(self.metric))
+
+    def _upper(self):
+        return self.kind in ("most", "extra")
+
+    def _reached(self, value, figure):
+        if value is None or figure is None:
+            return None
+        return value <= figure if self._upper() else value >= figure
+
+    def met(self, value):
+        return self._reached(value, self.bound)
+
+    def aim_met(self, value):
+        return self._reached(value, self.aim)
+
+    def text(self):
+        def show(number):
+            if self.kind in ("ratio", "share"):
+                return f"{number:g}x"
+            plus = "+" if self.kind == "extra" else ""
+            return f"{plus}{number:g}{' ' + self.unit if self.unit else ''}"
+
+        return ("<= " if self._upper() else ">= ") + show(self.bound)
+
+
+@dataclass
+class Settings:
+    quick: bool = False
+    rounds: int | None = None
+
+
+class Lab:
+    """What all cases share: both sides, a scratch folder, the settings, the progress line."""
+
+    def __init__(self, scratch, settings, progress):
+        self.sides = (sides.Plain(), sides.Accelerated())
+        self.scratch = scratch
+        self.settings = settings
+        self.progress = progress
+        self._built = set()
+
+    def seconds(self, usual, quick):
+        return quick if self.settings.quick else usual
+
+    def program(self, name):
+        """Compiles one of the measuring programs when its source is newer."""
+        source = os.path.join(sides.ROOT, "benches", name + ".c")
+        header = os.path.join(sides.ROOT, "benches", "net.h")
+        target = os.path.join(sides.BUILD, "bench", name)
+        if name not in self._built:
+            newest = max(os.path.getmtime(source), os.path.getmtime(header))
+            if not os.path.exists(target) or os.path.getmtime(target) < newest:
+                _compile(source, target)
+            self._built.add(name)
+        return target
+
+
+def _compile(source, target):
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    fresh = f"{target}.{os.getpid()}"
+    command = [os.environ.get("CC", "gcc"), "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra"]
+    try:
+        subprocess.run([*command, "-o", fresh, source], check=True)
+        os.replace(fresh, target)
+    except FileNotFoundError:
+        raise proc.Failed(f"{command[0]} is not installed (scripts/deps bench installs it)") from None
+    except subprocess.CalledProcessError:
+        raise proc.Failed(f"cannot compile {source}") from None
+
+
+class Case:
+    """One comparison. A round measures each side once, the first one taking turns."""
+
+    name = ""
+    title = ""
+    metrics = ()
+    targets = ()
+    usual_rounds = 5
+    quick_rounds = 2
+    headline = None  # the metric the progress line shows
+    must_be_accelerated = True
+    steps_per_round = 2
+
+    def __init__(self):
+        self.lab = None
+        self.notes = []
+
+    def rounds(self, settings):
+        return settings.rounds or (self.quick_rounds if settings.quick else self.usual_rounds)
+
+    def possible(self):
+        """The reason why this machine cannot run the case, or None."""
+        return None
+
+    def prepare(self):
+        pass
+
+    def close(self):
+        pass
+
+    def sample(self, side):
+        """One measurement: a dict of metric values, and what the watch saw as `proof`."""
+        raise NotImplementedError
+
+    def round(self, index, announce):
+        order = self.lab.sides if index % 2 == 0 else self.lab.sides[::-1]
+        samples = {}
+        for side in order:
+            announce(side)
+            samples[side.name] = self.sample(side)
+        return samples
+
+    def note(self, text):
+        if text not in self.notes:
+            self.notes.append(text)

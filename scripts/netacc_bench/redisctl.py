@@ -1,0 +1,128 @@
+"""Just enough of redis to start a server, fill it and read redis-benchmark's figures."""
+
+import csv
+import io
+import os
+import socket
+import time
+
+from . import proc
+
+KEYS = 10_000
+VALUE_SIZE = 512
+
+
+def free_port():
+    """A port the kernel finds free now; redis takes a number only."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RedisServer:
+    """A redis-server of one side, without persistence, on loopback."""
+
+    def __init__(self, side, scratch):
+        self.side = side
+        # Another program may take the port between our choice and redis's bind.
+        for attempt in range(3):
+            self.port = free_port()
+            self.child = side.start(
+                "redis-server", "--port", self.port, "--bind", "127.0.0.1",
+                "--save", "", "--appendonly", "no", "--protected-mode", "no",
+                "--dir", _folder(scratch, self.port), "--daemonize", "no",
+                "--loglevel", "warning", stdout="file",
+            )  # fmt: skip
+            if self._answers():
+                break
+            self.close()
+            if attempt == 2:
+                raise self._failure("did not start")
+        self.pid = self._pid()
+
+    def _answers(self):
+        deadline = time.monotonic() + proc.START_TIMEOUT
+        while self.child.running():
+            try:
+                if self.command("PING") == b"+PONG\r\n":
+                    return True
+            except (ConnectionError, TimeoutError):
+                if time.monotonic() > deadline:
+                    raise self._failure("does not answer") from None
+                self.child.wait(0.02)
+        return False
+
+    def _failure(self, what):
+        said = self.child.output().strip()[-400:] or self.child.errors()
+        return proc.Failed(f"redis-server ({self.side.title}) {what}: {said}")
+
+    def _pid(self):
+        """From redis itself: a launcher need not be the process it starts."""
+        info = self.command("INFO", "server").decode()
+        fields = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+        return int(fields["process_id"])
+
+    def _connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    def command(self, *words):
+        with self._connect() as link:
+            link.sendall(_encode(*(word.encode() for word in words)))
+            return _reply(link)
+
+    def fill(self):
+        """The keys `redis-benchmark -r 10000` asks for, so that GET finds a value."""
+        value = b"x" * VALUE_SIZE
+        with self._connect() as link:
+            for first in range(0, KEYS, 500):
+                names = [b"key:%012d" % i for i in range(first, first + 500)]
+                link.sendall(b"".join(_encode(b"SET", name, value) for name in names))
+                _read_exactly(link, len(b"+OK\r\n") * 500)
+
+    def close(self):
+        self.child.stop()
+
+
+def _folder(scratch, port):
+    path = os.path.join(scratch, f"redis-{port}")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def _encode(*words):
+    parts = [b"*%d\r\n" % len(words)]
+    parts += [b"$%d\r\n%s\r\n" % (len(word), word) for word in words]
+    return b"".join(parts)
+
+
+def _read_exactly(link, size):
+    got = b""
+    while len(got) < size:
+        part = link.recv(size - len(got))
+        if not part:
+            raise proc.Failed("redis-server closed the connection")
+        got += part
+    return got
+
+
+def _reply(link):
+    """A simple or bulk string as redis sends it."""
+    got = b""
+    while not got.endswith(b"\r\n"):
+        got += _read_exactly(link, 1)
+    if got.startswith(b"$"):
+        return _read_exactly(link, int(got[1:]) + 2)
+    return got
+
+
+def parse_csv(output):
+    """The row of redis-benchmark --csv as numbers; other lines are remarks."""
+    lines = [line for line in output.splitlines() if line.startswith('"')]
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines))))
+    if len(rows) != 1 or "rps" not in rows[0]:
+        raise proc.Failed(f"unexpected output of redis-benchmark: {output.strip()[-200:]}")
+    row = {key: value for key, value in rows[0].items() if key != "test"}
+    try:
+        return {key: float(value) for key, value in row.items()}
+    except (TypeError, ValueError):
+        raise proc.Failed(f"redis-benchmark printed no number: {output.strip()[-200:]}") from None

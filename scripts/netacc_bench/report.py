@@ -1,0 +1,192 @@
+"""The tables at the end and build/bench.json."""
+
+import datetime
+import json
+import os
+import platform
+import re
+
+from . import proc, show, stats
+
+
+def demo_table(outcomes):
+    """Per case TCP, NetACC and how many times better; made for the redis cases."""
+    header = ["", "requests/s", "spread", "avg ms", "p50 ms", "p99 ms", "CPU us/request"]
+    rows = []
+    for outcome in outcomes:
+        if rows:
+            rows.append("")
+        rows.append(show.bold(outcome.case.title))
+        if outcome.error:
+            rows.append("  failed: see below")
+            continue
+        for side, title in (("tcp", "  TCP"), ("netacc", "  NetACC")):
+            rows.append(_demo_row(outcome, side, title))
+        better = [stats.ratio(outcome.ratio(metric)) for metric in outcome.case.metrics]
+        rows.append(["  ratio", better[0], "", *better[1:]])
+    return show.table(header, rows)
+
+
+def _demo_row(outcome, side, title):
+    cells = []
+    for metric in outcome.case.metrics:
+        cells.append(stats.number(outcome.median(side, metric.key), metric.digits))
+    spread = stats.percent(stats.spread(outcome.summary(side, "rps")))
+    return [title, cells[0], spread, *cells[1:]]
+
+
+def bench_table(outcomes):
+    header = ["", "TCP", "spread", "NetACC", "spread", "ratio", "target", ""]
+    rows = []
+    for outcome in outcomes:
+        if rows:
+            rows.append("")
+        rows.append(show.bold(outcome.case.title))
+        if outcome.error or outcome.skipped:
+            rows.append("  failed: see below" if outcome.error else f"  skipped: {outcome.skipped}")
+        if outcome.raw:
+            rows += [_metric_row(outcome, metric) for metric in outcome.case.metrics]
+    return show.table(header, rows)
+
+
+def _metric_row(outcome, metric):
+    cells = ["  " + metric.label]
+    for side in ("tcp", "netacc"):
+        found = outcome.summary(side, metric.key)
+        cells.append(stats.number(found["median"] if found else None, metric.digits))
+        cells.append(stats.percent(stats.spread(found, metric.digits)))
+    target = next((t for t in outcome.case.targets if t.metric == metric.key), None)
+    ratio = "" if metric.better == "info" else stats.ratio(outcome.ratio(metric))
+    if target is None:
+        return [*cells, ratio, "", ""]
+    value = target.value(outcome)
+    return [*cells, _judged(target, value, ratio), target.text(), _verdict(*outcome.met(target))]
+
+
+def _judged(target, value, ratio):
+    """What is compared with the target, where that is not the ratio itself."""
+    if value is None or target.kind == "most":
+        return ratio
+    if target.kind == "extra":
+        return f"{value:+.3f} {target.unit}"
+    return f"{value:.2f}x" if target.kind == "share" else ratio
+
+
+def _verdict(met, aim_met):
+    return "aim met" if met and aim_met else {True: "met", False: "MISSED", None: "?"}[met]
+
+
+def footer(outcomes):
+    """Notes, and whether what we call NetACC really was; False when it was not."""
+    for note in dict.fromkeys(note for outcome in outcomes for note in outcome.case.notes):
+        show.note(note)
+    bad = [outcome for outcome in outcomes if outcome.accelerated() in ("no", "unknown")]
+    checked = [outcome for outcome in outcomes if outcome.accelerated() == "yes"]
+    if checked:
+        shm = sum(outcome.proof.shm for outcome in checked)
+        total = shm + sum(outcome.proof.tcp for outcome in checked)
+        show.note(
+            f"accelerated, as netacc_ss saw it: {shm:,.0f} of {total:,.0f} connections"
+            f" over shared memory, in {len(checked)} of {len(checked) + len(bad)} cases"
+        )
+    for outcome in bad:
+        what = "NOT ACCELERATED" if outcome.accelerated() == "no" else "NOT KNOWN TO BE ACCELERATED"
+        print(show.loud(f"! {what}: {outcome.case.title}: {outcome.proof.sentence()}"))
+    for outcome in outcomes:
+        if outcome.error:
+            print(show.loud(f"! FAILED: {outcome.case.title}: {outcome.error}"))
+    return not bad and not any(outcome.error for outcome in outcomes)
+
+
+def _first(path, pattern):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            found = re.search(pattern, file.read(), re.MULTILINE)
+            return found[1].strip() if found else None
+    except OSError:
+        return None
+
+
+def _version(*argv):
+    try:
+        return (proc.run(list(argv), timeout=10).output.strip().splitlines() or [None])[0]
+    except (proc.Failed, FileNotFoundError):
+        return None
+
+
+def machine():
+    sysctl = "/proc/sys/net/ipv4/"
+    return {
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu": _first("/proc/cpuinfo", r"^model name\s*:\s*(.*)$"),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "memory_kib": int(_first("/proc/meminfo", r"^MemTotal:\s*(\d+)") or 0),
+        "load_at_start": os.getloadavg()[0],
+        "tcp_tw_reuse": _first(sysctl + "tcp_tw_reuse", r"(\d+)"),
+        "ip_local_port_range": _first(sysctl + "ip_local_port_range", r"(.*)"),
+        "redis": _version("redis-server", "--version"),
+        "iperf3": _version("iperf3", "--version"),
+        "python": platform.python_version(),
+    }
+
+
+def machine_line(facts):
+    cores = f"{facts['cores']} core{'s' if facts['cores'] != 1 else ''}"
+    line = f"{facts['cpu'] or facts['architecture']}, {cores}, Linux {facts['kernel']}"
+    if facts["load_at_start"] > 0.5 * (facts["cores"] or 1):
+        line += f"\nThis machine is busy (load {facts['load_at_start']:.1f}): expect a large spread."
+    return line
+
+
+def _case_json(outcome):
+    metrics = {}
+    for metric in outcome.case.metrics if outcome.raw else ():
+        metrics[metric.key] = {
+            "label": metric.label,
+            "better": metric.better,
+            "tcp": outcome.summary("tcp", metric.key),
+            "netacc": outcome.summary("netacc", metric.key),
+            "times_better": outcome.ratio(metric),
+        }
+    return {
+        "name": outcome.case.name,
+        "title": outcome.case.title,
+        "skipped": outcome.skipped,
+        "error": outcome.error,
+        "notes": outcome.case.notes,
+        "proof": outcome.proof.as_json() if outcome.accelerated() else None,
+        "metrics": metrics,
+        "targets": [_target_json(t, outcome) for t in outcome.case.targets] if outcome.raw else [],
+        "rounds": outcome.raw,
+    }
+
+
+def _target_json(target, outcome):
+    value = target.value(outcome)
+    return {
+        "metric": target.metric,
+        "kind": target.kind,
+        "at_least" if target.kind in ("ratio", "share") else "at_most": target.bound,
+        "aim": target.aim,
+        "value": value,
+        "met": outcome.met(target)[0],
+        "aim_met": outcome.met(target)[1],
+    }
+
+
+def write_json(path, facts, started, outcomes):
+    """Replaces the file whole, after every case: an interrupted run leaves what it has."""
+    report = {
+        "version": 1,
+        "started": datetime.datetime.fromtimestamp(started, datetime.timezone.utc).isoformat(),
+        "machine": facts,
+        "cases": [_case_json(outcome) for outcome in outcomes],
+    }
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    fresh = f"{path}.{os.getpid()}"
+    with open(fresh, "w", encoding="utf-8") as file:
+        json.dump(report, file, indent=1)
+        file.write("\n")
+    os.replace(fresh, path)

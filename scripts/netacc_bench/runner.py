@@ -1,0 +1,90 @@
+"""Runs cases round by round and keeps every raw value."""
+
+from . import proc, sides, stats
+
+
+class Outcome:
+    def __init__(self, case):
+        self.case = case
+        self.raw = []
+        self.proof = sides.Proof()
+        self.error = None
+        self.skipped = None
+
+    def add(self, index, samples):
+        for side, sample in samples.items():
+            values = dict(sample)
+            seen = values.pop("proof", None)
+            self.raw.append({"round": index + 1, "side": side, "values": values, "accepted": seen})
+            if seen is not None:
+                self.proof.add(seen)
+
+    def summary(self, side, metric):
+        values = [r["values"][metric] for r in self.raw if r["side"] == side]
+        values = [value for value in values if value is not None]
+        return stats.summary(values) if values else None
+
+    def median(self, side, metric):
+        found = self.summary(side, metric)
+        return found["median"] if found else None
+
+    # Targets ask for medians and for the sense of a metric.
+    __call__ = median
+
+    def better(self, metric):
+        return next(m.better for m in self.case.metrics if m.key == metric)
+
+    def ratio(self, metric):
+        if metric.better == "info":
+            return None
+        tcp, netacc = self.median("tcp", metric.key), self.median("netacc", metric.key)
+        return stats.times_better(tcp, netacc, metric.better)
+
+    def met(self, target):
+        """Whether a target and its aim are met; None where that is not known."""
+        if self.accelerated() not in ("yes", None):
+            return None, None
+        value = target.value(self)
+        return target.met(value), target.aim_met(value)
+
+    def accelerated(self):
+        """yes, no, unknown, or None where the question makes no sense."""
+        if not self.case.must_be_accelerated or self.skipped or not self.raw:
+            return None
+        return self.proof.verdict()
+
+
+def _so_far(outcome):
+    metric = next((m for m in outcome.case.metrics if m.key == outcome.case.headline), None)
+    ratio = metric and outcome.ratio(metric)
+    return f", so far {stats.ratio(ratio)}" if ratio else ""
+
+
+def run_case(case, lab):
+    outcome = Outcome(case)
+    case.lab = lab
+    outcome.skipped = case.possible()
+    if outcome.skipped:
+        lab.progress.say(f"{case.title}: skipped, {outcome.skipped}")
+        return outcome
+    rounds = case.rounds(lab.settings)
+    try:
+        lab.progress.step(f"{case.title}, preparing")
+        case.prepare()
+        for index in range(rounds):
+
+            def announce(side, index=index):
+                where = f"round {index + 1}/{rounds}, {side.title}"
+                lab.progress.step(f"{case.title}{_so_far(outcome)}, {where}")
+
+            outcome.add(index, case.round(index, announce))
+    except proc.Failed as error:
+        outcome.error = str(error)
+        lab.progress.say(f"{case.title}: failed: {error}")
+    finally:
+        case.close()
+    return outcome
+
+
+def steps(case, settings):
+    return 1 + case.steps_per_round * case.rounds(settings)

@@ -1,0 +1,80 @@
+"""What people see while they wait, and the tables at the end."""
+
+import os
+import shutil
+import sys
+import textwrap
+import time
+
+
+def _terminal():
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Progress:
+    """One line that is rewritten on a terminal; one line per step elsewhere."""
+
+    def __init__(self):
+        self.terminal = _terminal()
+        self.start = time.monotonic()
+        self.total = 0
+        self.done = 0
+        self.text = ""
+
+    def step(self, text):
+        self.done += 1
+        self.text = text
+        if self.terminal:
+            self.tick()
+        else:
+            print(self._line(), flush=True)
+
+    def tick(self):
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stdout.write("\r\x1b[K" + self._line()[:width])
+            sys.stdout.flush()
+
+    def _line(self):
+        seconds = int(time.monotonic() - self.start)
+        return f"[{self.done}/{self.total}] {seconds // 60}:{seconds % 60:02d}  {self.text}"
+
+    def clear(self):
+        if self.terminal:
+            sys.stdout.write("\r\x1b[K")
+            sys.stdout.flush()
+
+    def say(self, text):
+        """A lasting line beside the progress line."""
+        self.clear()
+        print(text, flush=True)
+
+
+def bold(text):
+    return f"\x1b[1m{text}\x1b[0m" if _terminal() else text
+
+
+def loud(text):
+    return f"\x1b[1;31m{text}\x1b[0m" if _terminal() else text
+
+
+def note(text):
+    width = max(60, shutil.get_terminal_size((100, 24)).columns - 1)
+    print("\n".join(textwrap.wrap(text, width, initial_indent="* ", subsequent_indent="  ")))
+
+
+def table(header, rows, left=1):
+    """Columns as wide as needed; the first `left` ones are text. A row that is a string
+    spans the whole width."""
+    cells = [header, *(row for row in rows if not isinstance(row, str))]
+    widths = [max(len(str(row[i])) for row in cells) for i in range(len(header))]
+
+    def line(row):
+        parts = []
+        for i, cell in enumerate(row):
+            parts.append(f"{cell:<{widths[i]}}" if i < left else f"{cell:>{widths[i]}}")
+        return "  ".join(parts).rstrip()
+
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    body = [row if isinstance(row, str) else line(row) for row in rows]
+    return "\n".join([bold(line(header)), rule, *body])

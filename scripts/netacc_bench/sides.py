@@ -1,0 +1,144 @@
+"""The two sides of every comparison, and the proof that one of them really is accelerated."""
+
+import json
+import os
+import shutil
+
+from . import proc
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("NETACC_BUILD") or os.path.join(ROOT, "build")
+
+
+def _tool(variable, name):
+    return os.environ.get(variable) or os.path.join(BUILD, name)
+
+
+class Side:
+    """How a program is started on this side."""
+
+    def __init__(self, name, title, prefix):
+        self.name = name
+        self.title = title
+        self.prefix = prefix
+        self.env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+
+    def command(self, *argv):
+        program = shutil.which(argv[0])
+        if program is None:
+            raise proc.Failed(f"{argv[0]} is not installed (scripts/deps bench installs it)")
+        return [*self.prefix, program, *map(str, argv[1:])]
+
+    def run(self, *argv, timeout=120.0, tick=None):
+        return proc.run(self.command(*argv), self.env, timeout, tick)
+
+    def start(self, *argv, **options):
+        return proc.Child(self.command(*argv), self.env, **options)
+
+    def watch(self, pid):
+        return None
+
+    def library(self):
+        return None
+
+
+class Plain(Side):
+    def __init__(self):
+        super().__init__("tcp", "TCP", [])
+
+
+class Accelerated(Side):
+    def __init__(self):
+        launcher = _tool("NETACC_RUN", "netacc_run")
+        if not os.access(launcher, os.X_OK):
+            raise proc.Failed(f"{launcher} does not exist: run make first")
+        super().__init__("netacc", "NetACC", [launcher])
+        self.ss = _tool("NETACC_SS", "netacc_ss")
+
+    def watch(self, pid):
+        return Watch(self.ss, pid)
+
+    def library(self):
+        path = _tool("NETACC_LIB", "libnetacc-preload.so")
+        if not os.path.exists(path):
+            raise proc.Failed(f"{path} does not exist: run make first")
+        return path
+
+
+def _find(value, key):
+    """The object that has the key, wherever it is in the document."""
+    if isinstance(value, dict) and key in value:
+        return value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for found in (_find(part, key) for part in inner) if found), None)
+
+
+class Watch:
+    """Counts what a server accepts by each transport between two readings."""
+
+    def __init__(self, ss, pid):
+        self.ss = ss
+        self.pid = pid
+        self.before, self.reason = self._read()
+
+    def _read(self):
+        try:
+            done = proc.run([self.ss, "-p", str(self.pid), "-s", "cnt", "--json"], timeout=10)
+            return _find(json.loads(done.output), "accepts_shm"), None
+        except OSError as error:
+            return None, f"{self.ss}: {error.strerror}"
+        except (proc.Failed, json.JSONDecodeError) as error:
+            return None, f"netacc_ss: {error}"
+
+    def result(self):
+        after, reason = self._read()
+        if self.before is None or after is None:
+            why = self.reason or reason or "netacc_ss shows no counter named accepts_shm"
+            return {"unknown": why}
+        return {
+            kind: after.get(f"accepts_{kind}", 0) - self.before.get(f"accepts_{kind}", 0)
+            for kind in ("shm", "tcp")
+        }
+
+
+class Proof:
+    """Collects what the watches saw over all measured rounds of a case."""
+
+    def __init__(self):
+        self.shm = 0
+        self.tcp = 0
+        self.rounds = 0
+        self.rounds_without = 0
+        self.unknown = None
+
+    def add(self, seen):
+        self.rounds += 1
+        if "unknown" in seen:
+            self.unknown = seen["unknown"]
+            return
+        self.shm += seen["shm"]
+        self.tcp += seen["tcp"]
+        self.rounds_without += seen["shm"] == 0
+
+    def verdict(self):
+        """yes, no or unknown."""
+        if self.rounds == 0 or self.unknown:
+            return "unknown"
+        mostly = self.shm > 0.99 * (self.shm + self.tcp)
+        return "yes" if mostly and not self.rounds_without else "no"
+
+    def sentence(self):
+        if self.rounds == 0:
+            return "no accelerated round was measured"
+        if self.unknown:
+            return f"could not be verified: {self.unknown}"
+        total = self.shm + self.tcp
+        return f"{self.shm:,.0f} of {total:,.0f} connections over shared memory"
+
+    def as_json(self):
+        return {
+            "accelerated": self.verdict(),
+            "connections_shm": self.shm,
+            "connections_tcp": self.tcp,
+            "said": self.sentence(),
+        }

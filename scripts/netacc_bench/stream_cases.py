@@ -1,0 +1,91 @@
+"""Bytes per second: iperf3, and a transfer whose every byte is compared."""
+
+import json
+
+from . import proc
+from .case import Case, Metric, Target
+from .redisctl import free_port
+
+CHUNK = 128 * 1024
+GIB = 1 << 30
+
+
+class Stream(Case):
+    metrics = (
+        Metric("gbytes", "GB/s", "more", 2),
+        Metric("cpu_ms_gib", "CPU ms/GiB", "less", 1),
+    )
+    usual_rounds = 3
+    headline = "gbytes"
+    seconds = (2, 1)
+
+    def values(self, side, server_pid, work):
+        """`work()` moves bytes and returns how many, in which time, with which client CPU time."""
+        watch = side.watch(server_pid)
+        before = proc.cpu_seconds(server_pid)
+        count, seconds, client_cpu = work()
+        cpu = proc.cpu_seconds(server_pid) - before + client_cpu
+        values = {"gbytes": count / seconds / 1e9, "cpu_ms_gib": cpu * 1e3 / (count / GIB)}
+        if watch:
+            values["proof"] = watch.result()
+        return values
+
+
+class Iperf(Stream):
+    name = "iperf3"
+    title = "iperf3, one stream, 128 KiB writes"
+    direction = ()
+    targets = (Target("gbytes", "ratio", 5, 8),)
+
+    def sample(self, side):
+        port = free_port()
+        server = side.start("iperf3", "-s", "-B", "127.0.0.1", "-p", port, "--forceflush")
+        try:
+            while "Server listening" not in server.read_line():
+                pass
+            return self.values(side, server.pid, lambda: self._client(side, port))
+        finally:
+            server.stop()
+
+    def _client(self, side, port):
+        seconds = self.lab.seconds(*self.seconds)
+        done = side.run(
+            "iperf3", "-c", "127.0.0.1", "-p", port, "-l", CHUNK, "-t", seconds, "-J",
+            *self.direction, tick=self.lab.progress.tick,
+        )  # fmt: skip
+        try:
+            received = json.loads(done.output)["end"]["sum_received"]
+            return received["bytes"], received["seconds"], done.cpu
+        except (json.JSONDecodeError, KeyError) as error:
+            raise proc.Failed(f"iperf3: unexpected output: {error}") from None
+
+
+class IperfReverse(Iperf):
+    name = "iperf3-reverse"
+    title = "iperf3 -R (server sends), one stream, 128 KiB writes"
+    direction = ("-R",)
+
+
+class Bulk(Stream):
+    name = "bulk"
+    title = "one stream, 128 KiB writes, every byte compared on arrival"
+
+    def sample(self, side):
+        program = self.lab.program("bulk")
+        server = side.start(program, "server")
+        try:
+            told = server.read_json()
+            return self.values(side, told["pid"], lambda: self._client(side, program, told["port"]))
+        except proc.Failed as error:
+            raise proc.Failed(f"{error}\n{server.errors()}".strip()) from None
+        finally:
+            server.stop()
+
+    def _client(self, side, program, port):
+        seconds = self.lab.seconds(*self.seconds)
+        done = side.run(program, "client", port, seconds, CHUNK, tick=self.lab.progress.tick)
+        told = json.loads(done.output)
+        return told["bytes"], told["seconds"], done.cpu
+
+
+ALL = (Iperf, IperfReverse, Bulk)

@@ -1,0 +1,85 @@
+// MSG_PEEK, MSG_WAITALL, MSG_TRUNC, MSG_DONTWAIT, SO_RCVTIMEO, SO_RCVLOWAT, FIONREAD, SO_SNDTIMEO.
+#include "t.h"
+static int p[2];
+static void *later(void *x)
+{
+	(void)x;
+	let_it_block(getpid(), getpid());
+	send_all(p[0], "defgh", 5);
+	return NULL;
+}
+int main(void)
+{
+	t_init();
+	pair(p);
+	char b[100];
+	int q;
+	struct timeval tv = { 0, 50000 }, zero = { 0, 0 };
+	send_all(p[0], "abc", 3);
+	EQ(recv(p[1], b, 10, MSG_PEEK), 3);
+	EQ(recv(p[1], b, 2, MSG_PEEK | MSG_DONTWAIT), 2);
+	EQ(recv(p[1], NULL, 10, MSG_PEEK | MSG_TRUNC), 3);
+	EQ(ioctl(p[1], FIONREAD, &q), 0);
+	EQ(q, 3);
+	pthread_t t;
+	pthread_create(&t, NULL, later, NULL);
+	EQ(recv(p[1], b, 8, MSG_WAITALL), 8);
+	CHECK(!memcmp(b, "abcdefgh", 8));
+	pthread_join(t, NULL);
+	send_all(p[0], "0123456789", 10);
+	CHECK(ready(p[1], POLLIN, 1000));
+	memset(b, 'x', 10);
+	EQ(recv(p[1], b, 4, MSG_TRUNC), 4); // dropped, not copied
+	EQ(b[0], 'x');
+	EQ(recv(p[1], b, 100, 0), 6);
+	CHECK(!memcmp(b, "456789", 6));
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv), 0);
+	double t0 = now();
+	FAILS(recv(p[1], b, 10, 0), EAGAIN);
+	CHECK(now() - t0 > 0.045);
+	t0 = now();
+	FAILS(read(p[1], b, 10), EAGAIN);
+	CHECK(now() - t0 > 0.045);
+	send_all(p[0], "xyz", 3);
+	EQ(recv(p[1], b, 10, MSG_WAITALL), 3); // the time is up: what there is
+	EQ(poll(&(struct pollfd){ p[1], POLLIN, 0 }, 1, 0), 0);
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVTIMEO, &zero, sizeof zero), 0);
+	// the time limit of accept is SO_RCVTIMEO of the listener
+	int port, l = listen_on(&port);
+	EQ(setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv), 0);
+	t0 = now();
+	FAILS(accept(l, NULL, NULL), EAGAIN);
+	CHECK(now() - t0 > 0.045);
+	int low = 5;
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low), 0);
+	send_all(p[0], "1234", 4);
+	EQ(ready(p[1], POLLIN, 20), 0);
+	EQ(recv(p[1], b, 1, MSG_DONTWAIT), 1); // non-blocking takes what there is
+	send_all(p[0], "56", 2);
+	CHECK(ready(p[1], POLLIN, 1000) & POLLIN);
+	EQ(recv(p[1], b, 100, 0), 5);
+	// SO_SNDTIMEO with a full buffer
+	EQ(setsockopt(p[0], SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv), 0);
+	static char big[1 << 20];
+	long sum = 0, r;
+	int partial = 0;
+	for (;;) {
+		t0 = now();
+		r = send(p[0], big, sizeof big, 0);
+		if (r < 0)
+			break;
+		if (r < (long)sizeof big)
+			partial++;
+		sum += r;
+		CHECK(sum < 1l << 30);
+	}
+	EQ(errno, EAGAIN);
+	CHECK(now() - t0 > 0.045);
+	CHECK(partial > 0);
+	EQ(shutdown(p[0], SHUT_WR), 0);
+	while ((r = recv(p[1], big, sizeof big, 0)) > 0)
+		sum -= r;
+	EQ(r, 0);
+	EQ(sum, 0);
+	return t_ok("msg_flags");
+}

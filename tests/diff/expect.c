@@ -1,0 +1,15 @@
+// With NETACC_EXPECT=shm: world N must really be accelerated, else the comparison would prove nothing.
+#include "../apps/t.h"
+void expect_accelerated(void)
+{
+	int p[2];
+	pair(p);
+	send_all(p[0], "x", 1);
+	char c;
+	recv_all(p[1], &c, 1);
+	expect_shm(p[0]);
+	expect_shm(p[1]);
+	abortive(p[0]);
+	close(p[0]);
+	close(p[1]);
+}

@@ -1,0 +1,275 @@
+"""One test's world: a temporary directory, processes that end with the test, and what may remain afterwards.
+
+A test is a function taking a `Ctx`. The mode says which roles run under the launcher.
+"""
+
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+
+import host
+import monitor
+from host import wait_until
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "servers" / "programs"
+MODES = {"plain": (), "client": ("client",), "server": ("server",), "both": ("server", "client")}
+
+# Generous: these only turn a hang into a failure.
+START_LIMIT = 30
+RUN_LIMIT = 60
+END_LIMIT = 15
+
+
+class Failure(Exception):
+    pass
+
+
+def check(condition, message):
+    if not condition:
+        raise Failure(message)
+
+
+def equal(found, expected, what):
+    if found != expected:
+        raise Failure(f"{what}: {short(found)} instead of {short(expected)}")
+
+
+def short(value):
+    text = repr(value)
+    return text if len(text) <= 160 else f"{text[:150]}... ({len(text)} characters)"
+
+
+def launcher():
+    return os.environ.get("NETACC_RUN") or str(ROOT / "build" / "netacc_run")
+
+
+def need(program):
+    """The path of a program that the test cannot do without; a missing one is a failure, never a skip."""
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
+    check(path, f"{program} is not installed")
+    return path
+
+
+def evidence(directory):
+    """What a reader needs after a failure: the last words of every process and of the library."""
+    lines = []
+    for path in sorted(directory.glob("*")):
+        if path.suffix in (".out", ".err", ".log") and path.is_file() and path.stat().st_size:
+            lines.append(f"{path.name}:")
+            with open(path, "rb") as f:
+                f.seek(max(0, path.stat().st_size - 3000))
+                tail = f.read().decode(errors="replace").splitlines()[-6:]
+            lines.extend(f"  {line[:300]}" for line in tail)
+    return lines
+
+
+class Proc:
+    """A process of the test. Its output goes to files, so that no pipe can fill up and block it."""
+
+    def __init__(self, ctx, argv, role, env, stdin, cwd):
+        number = len(ctx.procs)
+        self.argv = [str(a) for a in argv]
+        self.role = role
+        self.name = f"{number:02}-{pathlib.Path(self.argv[0]).name}"
+        self.out = ctx.dir / f"{self.name}.out"
+        self.err = ctx.dir / f"{self.name}.err"
+        self.accelerated = role in MODES[ctx.mode]
+        full = ([launcher()] if self.accelerated else []) + self.argv
+        with open(self.out, "wb") as out, open(self.err, "wb") as err:
+            self.popen = subprocess.Popen(
+                full, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err,
+                cwd=cwd or ctx.dir, env=env, start_new_session=True)
+        self.pid = self.popen.pid
+
+    def text(self):
+        return self.out.read_text(errors="replace") + self.err.read_text(errors="replace")
+
+    def stdout(self):
+        return self.out.read_text(errors="replace")
+
+    def running(self):
+        return self.popen.poll() is None
+
+    def wait(self, limit=RUN_LIMIT):
+        try:
+            return self.popen.wait(limit)
+        except subprocess.TimeoutExpired:
+            state = "; ".join(host.describe(p) for p in host.tree(self.pid))
+            raise Failure(f"{self.name} did not end within {limit} s: {state}") from None
+
+    def tail(self, lines=12):
+        return self.text().strip().splitlines()[-lines:]
+
+    def result(self, limit=RUN_LIMIT, status=0):
+        """Wait for the end; the exit status must be as said; the standard output is returned."""
+        code = self.wait(limit)
+        check(code == status, f"{self.name} ended with {code}: {' / '.join(self.tail(4))}")
+        return self.stdout()
+
+    def signal(self, number):
+        self.popen.send_signal(number)
+
+    def kill(self):
+        self.popen.kill()
+        self.popen.wait()
+
+    def end(self, limit=END_LIMIT):
+        """Ask it to end. Not ending on SIGTERM is a finding: the library must not stand in the way."""
+        if self.running():
+            self.popen.terminate()
+            try:
+                self.popen.wait(limit)
+            except subprocess.TimeoutExpired:
+                state = host.describe(self.pid)
+                self.kill()
+                raise Failure(f"{self.name} did not end on SIGTERM: {state}") from None
+
+
+class Ctx:
+    def __init__(self, mode, own_network, seed, directory):
+        self.mode = mode
+        self.own_network = own_network
+        self.random = random.Random(seed)
+        self.dir = directory
+        self.procs = []
+        self.log = self.dir / "netacc.log"
+        self.files_before = host.shared_files()
+        self.names_before = set(host.abstract_names())
+        self.lo_start = host.loopback_bytes()
+
+    # Processes
+
+    def environment(self, extra=None):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("NACC_") and k != "LD_PRELOAD"}
+        env.update(LC_ALL="C", NACC_LOG_PATH=str(self.log), PYTHONDONTWRITEBYTECODE="1")
+        env.update({k: str(v) for k, v in (extra or {}).items()})
+        return env
+
+    def spawn(self, argv, role=None, env=None, stdin=None, cwd=None):
+        if role in MODES[self.mode]:
+            check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there")
+        proc = Proc(self, argv, role, self.environment(env), stdin, cwd)
+        self.procs.append(proc)
+        return proc
+
+    def serve(self, argv_for_port, role="server", port=None, **spawn):
+        """Start a server on a port that is free now; if somebody was quicker, on another one."""
+        for attempt in range(5):
+            chosen = port or host.free_port()
+            proc = self.spawn([str(a) for a in argv_for_port(chosen)], role, **spawn)
+            proc.port = chosen
+            wait_until(lambda: host.listening(chosen) or not proc.running(), START_LIMIT,
+                       f"{proc.name} listens on {chosen}")
+            if proc.running():
+                self._await_rendezvous(proc)
+                return proc
+        raise Failure(f"{proc.name} does not start: {' / '.join(proc.tail(4))}")
+
+    def _await_rendezvous(self, proc):
+        """The kernel may listen an instant before the rendezvous does; a first client must not fall in between."""
+        if proc.accelerated:
+            try:
+                wait_until(lambda: any(n[0].endswith(f"/{proc.port}") for n in host.abstract_names()), 0.5, "")
+            except TimeoutError:
+                pass  # The tests that need shared memory say so themselves.
+
+    def client(self, argv, role="client", **spawn):
+        return self.spawn(argv, role, **spawn)
+
+    def run(self, argv, role="client", limit=RUN_LIMIT, status=0, **spawn):
+        return self.spawn(argv, role, **spawn).result(limit, status)
+
+    def script(self, name, *args):
+        """The command line of one of our own programs."""
+        return [sys.executable, str(PROGRAMS / name), *map(str, args)]
+
+    # Data
+
+    def bytes(self, size):
+        return self.random.randbytes(size)
+
+    def file(self, name, data):
+        path = self.dir / name
+        path.write_bytes(data)
+        return path
+
+    # Proof
+
+    def mark(self):
+        """From here on the bytes over loopback are counted."""
+        self.lo_start = host.loopback_bytes()
+
+    def prove(self, *servers, payload=0, accepts=1):
+        """Both ends accelerated: shared memory carried the bytes. Plain clients: no shared memory was claimed.
+
+        The library's own counters say which transport it used; the kernel's count of bytes over loopback
+        says the same without having to believe the library.
+        """
+        if self.mode not in ("both", "server"):
+            return
+        found = sum(monitor.accepts_shm(host.tree(s.pid)) for s in servers)
+        if self.mode == "server":
+            equal(found, 0, "connections accepted over shared memory from plain clients")
+            return
+        check(found >= accepts, f"only {found} connections came over shared memory, {accepts} expected; "
+              + "; ".join(monitor.summary(p) for s in servers for p in host.tree(s.pid)[:5]))
+        if payload and self.own_network:
+            carried = host.loopback_bytes() - self.lo_start
+            check(carried < payload / 2, f"{carried} bytes went over kernel TCP of {payload} in all")
+
+    # End
+
+    def close(self):
+        """End everything, then look for what is left. Returns the complaints."""
+        complaints = []
+        for proc in reversed(self.procs):
+            try:
+                proc.end()
+            except Failure as failure:
+                complaints.append(str(failure))
+        for check_one in (self._processes, self._names, self._files):
+            try:
+                check_one()
+            except (Failure, TimeoutError) as failure:
+                complaints.append(str(failure))
+        return complaints
+
+    def _processes(self):
+        def none_left():
+            host.reap()
+            return not host.descendants(os.getpid())
+        try:
+            wait_until(none_left, END_LIMIT, "")
+        except TimeoutError:
+            left = host.descendants(os.getpid())
+            text = "; ".join(host.describe(p) for p in left)
+            for pid in left:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            wait_until(none_left, END_LIMIT, "killed processes are gone")
+            raise Failure(f"still alive after the test: {text}") from None
+
+    def _names(self):
+        def left():
+            new = [n for n in host.abstract_names() if n not in self.names_before]
+            # Without a namespace of our own, another program's name is told by its living holder.
+            return [n for n in new if self.own_network or not host.holders(f"socket:[{n[3]}]")]
+        try:
+            wait_until(lambda: not left(), 5, "")
+        except TimeoutError:
+            raise Failure(f"abstract names remain: {[n[0] for n in left()]}") from None
+
+    def _files(self):
+        def left():
+            return sorted(f for f in host.shared_files() - self.files_before if not host.holders(f))
+        try:
+            wait_until(lambda: not left(), 5, "")
+        except TimeoutError:
+            raise Failure(f"files remain: {left()}") from None

@@ -1,0 +1,163 @@
+"""The register of test cases and the loop that runs them.
+
+Every case runs in a process of its own: a hang or a crash is one failed test, and all that the test started
+can be found and ended, because orphans come back to that process.
+"""
+
+import fnmatch
+import importlib
+import json
+import os
+import pathlib
+import select
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+
+import harness
+import host
+
+ALL = ("plain", "client", "server", "both")
+_cases = []
+
+
+class Case:
+    def __init__(self, module, function, modes, limit):
+        self.base = f"{module.removeprefix('test_')}.{function.__name__.rstrip('_')}"
+        self.function = function
+        self.modes = modes
+        self.limit = limit
+
+
+def case(modes=ALL, limit=90):
+    def register(function):
+        _cases.append(Case(function.__module__, function, modes, limit))
+        return function
+    return register
+
+
+def load(names):
+    for name in names:
+        importlib.import_module(name)
+    return [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in c.modes]
+
+
+def chosen(entries, patterns, modes):
+    def fits(name):
+        base = name.partition("[")[0]
+        return not patterns or any(
+            p in (name, base, base.partition(".")[0]) or fnmatch.fnmatchcase(base, p) for p in patterns)
+    return [e for e in entries if fits(e[2]) and (not modes or e[1] in modes)]
+
+
+def _body(entry, mode, own_network, seed, directory):
+    """In the child: run the function, clean up, say what happened."""
+    ctx = harness.Ctx(mode, own_network, seed, directory)
+    problem = None
+    try:
+        entry.function(ctx)
+    except (harness.Failure, TimeoutError, AssertionError) as failure:
+        problem = str(failure) or repr(failure)
+    except Exception as failure:
+        problem = f"{type(failure).__name__}: {failure}\n{traceback.format_exc(limit=-4)}"
+    evidence = harness.evidence(directory) if problem else []
+    complaints = ctx.close()
+    if complaints and not problem:
+        problem, evidence = "; ".join(complaints), harness.evidence(directory)
+    elif complaints:
+        evidence.extend(complaints)
+    return {"problem": problem, "evidence": evidence}
+
+
+def _child(write_end, *args):
+    os.setsid()
+    host.become_subreaper()
+    try:
+        answer = _body(*args)
+    except BaseException:
+        answer = {"problem": f"the test itself broke: {traceback.format_exc(limit=-4)}", "evidence": []}
+    with os.fdopen(write_end, "w") as pipe:
+        json.dump(answer, pipe)
+    os._exit(0)
+
+
+def run_one(entry, mode, own_network, seed):
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="nacctest."))
+    # Workers that gave up their rights must still reach the files.
+    directory.chmod(0o755)
+    try:
+        return _supervise(entry, mode, own_network, seed, directory)
+    finally:
+        if not os.environ.get("NETACC_TEST_KEEP"):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _supervise(entry, *args):
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read_end)
+        _child(write_end, entry, *args)
+    os.close(write_end)
+    text, end, hung = b"", time.monotonic() + entry.limit, None
+    while True:
+        ready, _, _ = select.select([read_end], [], [], max(0, end - time.monotonic()))
+        if not ready:
+            hung = [host.describe(p) for p in host.descendants(pid)]
+            break
+        part = os.read(read_end, 65536)
+        if not part:
+            break
+        text += part
+    os.close(read_end)
+    if hung is not None:
+        host.kill_tree(pid)
+    os.waitpid(pid, 0)
+    # What a killed or crashed test left behind was handed to us.
+    for left in host.descendants(os.getpid()):
+        host.kill_tree(left)
+    host.reap()
+    if hung is not None:
+        return {"problem": f"not done within {entry.limit} s", "evidence": hung + harness.evidence(args[-1])}
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {"problem": "the test's process died", "evidence": harness.evidence(args[-1])}
+
+
+def main(argv, names):
+    import argparse
+    parser = argparse.ArgumentParser(description="Run real programs plain and accelerated and compare contents.")
+    parser.add_argument("pattern", nargs="*", help="module, case, case[mode] or a shell pattern of cases")
+    parser.add_argument("--list", action="store_true", help="name the tests and end")
+    parser.add_argument("--mode", action="append", choices=ALL, help="only these modes")
+    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
+    options = parser.parse_args(argv)
+    entries = chosen(load(names), options.pattern, options.mode)
+    if options.list:
+        print("\n".join(name for _, _, name in entries))
+        return 0
+    host.become_subreaper()
+    own_network = host.enter_own_network()
+    print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
+    passed = failed = 0
+    for entry, mode, name in entries:
+        started = time.monotonic()
+        answer = run_one(entry, mode, own_network, options.seed)
+        seconds = time.monotonic() - started
+        if answer["problem"] is None:
+            passed += 1
+            print(f"ok {name} ({seconds:.1f} s)", flush=True)
+        else:
+            failed += 1
+            first, *more = answer["problem"].splitlines() or [""]
+            print(f"FAIL {name}: {first}", flush=True)
+            for line in more + answer["evidence"]:
+                print(f"    {line}", flush=True)
+    if not entries:
+        print("no test fits", file=sys.stderr)
+        failed = 1
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""What the library exports: exactly the checked-in list, and the list is what the source's table says.
+
+A symbol too many would shadow a program's own; one too few lets bytes go past an accelerated connection.
+    symbols.py                    compare
+    symbols.py --write    write the list from the table
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LIBRARY = ROOT / "build" / "libnetacc-preload.so"
+LIST = ROOT / "tests" / "lib" / "exported-symbols.txt"
+SOURCE = ROOT / "crates" / "netacc-preload" / "src"
+
+
+def exported():
+    done = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True)
+    # A version suffix is part of how a symbol is exported, not of its name.
+    return {line.split()[-1].partition("@")[0] for line in done.stdout.splitlines() if line.strip()}
+
+
+def listed():
+    return {line.strip() for line in LIST.read_text().splitlines() if line.strip() and not line.startswith("#")}
+
+
+def in_source(names):
+    """Those names that the library's source spells out: what a macro makes of the table of calls."""
+    words = set()
+    for path in SOURCE.rglob("*.rs"):
+        # Comments may name any call.
+        words |= set(re.findall(r"\w+", re.sub(r"//.*", "", path.read_text())))
+    return {name for name in names if name in words}
+
+
+def foreign(names):
+    """Names of a language's runtime: two libraries of that language in one program would get into each other's way."""
+    return {n for n in names if n.startswith(("rust_", "__rust", "_ZN", "_R", "__rdl", "__rg_"))}
+
+
+def write():
+    found = exported()
+    wrong = found - in_source(found) | foreign(found)
+    if wrong:
+        sys.exit(f"not from the table, so not listed: {' '.join(sorted(wrong))}")
+    LIST.write_text("# What libnetacc-preload.so exports. Written by tests/lib/symbols.py --write.\n"
+                    + "".join(f"{name}\n" for name in sorted(found)))
+    print(f"{len(found)} names in {LIST.relative_to(ROOT)}")
+
+
+def compare():
+    if not LIBRARY.exists():
+        print(f"FAIL symbols: {LIBRARY.relative_to(ROOT)} is not there")
+        print("0 passed, 1 failed")
+        return 1
+    try:
+        found = exported()
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"FAIL symbols: nm: {error}")
+        print("0 passed, 1 failed")
+        return 1
+    wanted = listed() if LIST.exists() else set()
+    checks = {
+        "nothing beside the list": found - wanted,
+        "everything on the list": wanted - found,
+        "every name of the list is in the source": wanted - in_source(wanted),
+        "no symbol of the language's runtime": foreign(found),
+    }
+    failed = 0
+    for name, wrong in checks.items():
+        if wrong:
+            failed += 1
+            print(f"FAIL symbols: {name}: {' '.join(sorted(wrong))}")
+        else:
+            print(f"ok {name}")
+    print(f"{len(checks) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        write()
+    elif sys.argv[1:]:
+        sys.exit(__doc__.strip())
+    else:
+        sys.exit(compare())
