@@ -4,7 +4,10 @@
 //! The application passed these pointers to connect(2), accept(2) and the like with lengths beside them;
 //! we read and write at most that many bytes, unaligned.
 #![allow(unsafe_code)]
-#![allow(clippy::not_unsafe_ptr_arg_deref, reason = "see the safety note: null is checked, the rest is the application's promise")]
+#![allow(
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "see the safety note: null is checked, the rest is the application's promise"
+)]
 
 use core::ffi::c_void;
 use core::mem::size_of;
@@ -34,7 +37,15 @@ pub fn read(p: *const c_void, len: u32) -> Option<SocketAddr> {
             // SAFETY: n bytes are there and fit.
             unsafe { ptr::copy_nonoverlapping(p.cast::<u8>(), (&raw mut a).cast::<u8>(), n) };
             let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
-            Some(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), a.sin6_flowinfo, a.sin6_scope_id).into())
+            Some(
+                SocketAddrV6::new(
+                    ip,
+                    u16::from_be(a.sin6_port),
+                    a.sin6_flowinfo,
+                    a.sin6_scope_id,
+                )
+                .into(),
+            )
         }
         _ => None,
     }
@@ -55,7 +66,9 @@ fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
             let sa = libc::sockaddr_in {
                 sin_family: libc::AF_INET as u16,
                 sin_port: a.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from(ip).to_be(),
+                },
                 sin_zero: [0; 8],
             };
             n = size_of::<libc::sockaddr_in>();

@@ -72,8 +72,14 @@ fn decode(word: u64) -> Option<Entry> {
     // SAFETY: only `put` makes words, from references that live for ever.
     unsafe {
         match word & TAG {
-            SOCKET => Some(Entry::Socket(Ref { obj: &*(addr as *const Socket), generation })),
-            EPOLL => Some(Entry::Epoll(Ref { obj: &*(addr as *const Epoll), generation })),
+            SOCKET => Some(Entry::Socket(Ref {
+                obj: &*(addr as *const Socket),
+                generation,
+            })),
+            EPOLL => Some(Entry::Epoll(Ref {
+                obj: &*(addr as *const Epoll),
+                generation,
+            })),
             _ => None,
         }
     }
@@ -81,8 +87,12 @@ fn decode(word: u64) -> Option<Entry> {
 
 fn encode(e: Entry) -> u64 {
     match e {
-        Entry::Socket(r) => core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | SOCKET,
-        Entry::Epoll(r) => core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | EPOLL,
+        Entry::Socket(r) => {
+            core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | SOCKET
+        }
+        Entry::Epoll(r) => {
+            core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | EPOLL
+        }
     }
 }
 

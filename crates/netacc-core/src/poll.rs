@@ -13,9 +13,9 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
+use netacc_sys::cpu;
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::cpu;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// What an entry of the array is to us.
@@ -45,7 +45,11 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if l.queued() || tcp_ready(fd) { Readiness::IN } else { 0 }
+                if l.queued() || tcp_ready(fd) {
+                    Readiness::IN
+                } else {
+                    0
+                }
             }
             None => POLLNVAL as u32,
         },
@@ -62,7 +66,10 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
 
 fn interest(events: i16) -> Interest {
     // Errors and the end of the stream are reported whatever was asked for, and come as data does.
-    Interest { read: true, write: events & POLLOUT != 0 }
+    Interest {
+        read: true,
+        write: events & POLLOUT != 0,
+    }
 }
 
 /// The application's array.
@@ -137,6 +144,17 @@ impl Fds {
         ready
     }
 
+    /// Connections whose server died before it took them go elsewhere.
+    fn heal(&self) {
+        self.each(|_, p| {
+            if let Some(r) = fdtable::socket(p.fd)
+                && r.obj.endpoint().is_some_and(|e| e.orphaned())
+            {
+                crate::socket::reroute::reroute(r);
+            }
+        });
+    }
+
     fn disarm(&self, set: &WaitSet) {
         self.each(|_, p| match ours(p.fd) {
             Some(Ours::Connection(s)) => {
@@ -158,7 +176,12 @@ impl Fds {
 ///
 /// # Safety
 /// `p` points to `n` valid entries.
-pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const c_void) -> Outcome {
+pub unsafe fn poll(
+    p: *mut pollfd,
+    n: usize,
+    deadline: Deadline,
+    sigmask: *const c_void,
+) -> Outcome {
     if p.is_null() || n == 0 {
         return Outcome::Pass;
     }
@@ -169,7 +192,9 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
             any = ours(p.fd);
         }
     });
-    let Some(first) = any else { return Outcome::Pass };
+    let Some(first) = any else {
+        return Outcome::Pass;
+    };
     run(&fds, first, deadline, sigmask).into()
 }
 
@@ -201,6 +226,7 @@ fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Re
         };
         fds.disarm(&set);
         slept?;
+        fds.heal();
         let n = fds.look() + fds.take_foreign(&set);
         if n > 0 {
             page().count(Counter::Wakeups);

@@ -66,7 +66,10 @@ fn start() -> Option<&'static Runtime> {
     conf.finish(&mut diags);
     publish(&conf);
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
-    let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
+    let rt = Box::leak(Box::new(Runtime {
+        conf,
+        random: AtomicU64::new(seed | 1),
+    }));
     RUNTIME.store(rt, Ordering::Release);
     for d in &diags {
         crate::log!(Warn, "{d}");
@@ -120,7 +123,12 @@ impl Runtime {
 }
 
 fn read_file(path: &[u8]) -> Option<Vec<u8>> {
-    let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
+    let fd = open(
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
+        Mode::empty(),
+    )
+    .ok()?;
     let mut text = Vec::new();
     let mut buf = [0u8; 4096];
     while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
@@ -134,7 +142,9 @@ fn read_file(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn read_into(path: &[u8], buf: &mut [u8]) -> usize {
-    let Ok(fd) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return 0 };
+    let Ok(fd) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return 0;
+    };
     let n = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None).unwrap_or(0);
     private::drop_raw(fd);
     n

@@ -44,8 +44,15 @@ impl Spin {
 
     fn learn(&self, won: bool) {
         let c = self.confidence.load(Ordering::Relaxed);
-        self.confidence.store(if won { (c + 4).min(CONFIDENT) } else { c / 2 }, Ordering::Relaxed);
-        page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
+        self.confidence.store(
+            if won { (c + 4).min(CONFIDENT) } else { c / 2 },
+            Ordering::Relaxed,
+        );
+        page().count(if won {
+            Counter::SpinsWon
+        } else {
+            Counter::SpinsLost
+        });
     }
 
     /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of who will make it
@@ -87,7 +94,9 @@ impl Spin {
 /// would. The caller holds a pin and no lock.
 pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
     let s = sock.obj;
-    let Some(ep) = s.endpoint() else { return Ok(()) };
+    let Some(ep) = s.endpoint() else {
+        return Ok(());
+    };
     let is_ready = || {
         let r = ep.readiness();
         (interest.read && r.readable()) || (interest.write && r.writable())
@@ -108,6 +117,11 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(_) if is_ready() => {
                 page().count(Counter::Wakeups);
+                return Ok(());
+            }
+            Ok(_) if ep.orphaned() => {
+                // The caller looks the connection up again and finds it elsewhere.
+                crate::socket::reroute::reroute(sock);
                 return Ok(());
             }
             Ok(_) => {}

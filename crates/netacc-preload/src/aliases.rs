@@ -3,8 +3,8 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use netacc_core::socket::{create, io};
 use netacc_core::poll::poll as core_poll;
+use netacc_core::socket::{create, io};
 
 fn check(len: size_t, room: size_t) {
     if len > room {

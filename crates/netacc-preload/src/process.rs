@@ -11,10 +11,12 @@ unsafe extern "C" {
 /// fork(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
-    fork::prepare();
+    let forking = fork::prepare();
     let pid = call_next!(fork() -> libc::pid_t);
     if pid == 0 {
-        fork::child();
+        fork::child(forking);
+    } else {
+        fork::parent(forking);
     }
     pid
 }
@@ -22,10 +24,12 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
 /// _Fork(3): fork without the handlers of pthread_atfork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    fork::prepare();
+    let forking = fork::prepare();
     let pid = call_next!(_Fork() -> libc::pid_t);
     if pid == 0 {
-        fork::child();
+        fork::child(forking);
+    } else {
+        fork::parent(forking);
     }
     pid
 }

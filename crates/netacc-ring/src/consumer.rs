@@ -42,8 +42,9 @@ impl Consumer {
     /// Loads the peer's head once, checks it, and remembers it.
     #[inline]
     fn refresh(&self, peer: &ProducerLine) -> Result<u64, Violation> {
-        // Acquire: the bytes and the layout up to this head are visible.
-        let head = peer.head.load(Ordering::Acquire);
+        // Acquire: the bytes and the layout up to this head are visible. SeqCst: a waiter that has
+        // registered (a SeqCst exchange) and looks here sees the head, or the producer sees the waiter.
+        let head = peer.head.load(Ordering::SeqCst);
         let pos = self.pos.load(Ordering::Relaxed);
         let old = self.head.load(Ordering::Relaxed);
         if head < old || head.wrapping_sub(pos) > CAPACITY {
@@ -56,13 +57,15 @@ impl Consumer {
     /// Bytes that can be read now (FIONREAD).
     #[inline]
     pub fn available(&self, peer: &ProducerLine) -> Result<u64, Violation> {
-        Ok(self.refresh(peer)?.wrapping_sub(self.pos.load(Ordering::Relaxed)))
+        Ok(self
+            .refresh(peer)?
+            .wrapping_sub(self.pos.load(Ordering::Relaxed)))
     }
 
     /// Whether there is anything to read. Safe to call beside the reader: it changes nothing.
     #[inline]
     pub fn readable(&self, peer: &ProducerLine) -> bool {
-        peer.head.load(Ordering::Acquire) != self.pos.load(Ordering::Relaxed)
+        peer.head.load(Ordering::SeqCst) != self.pos.load(Ordering::Relaxed)
     }
 
     /// The contiguous bytes that begin `skip` bytes after the read position; `None` when there are none.
@@ -110,21 +113,37 @@ impl Consumer {
     /// `n` bytes of the last chunk have been copied out.
     #[inline]
     pub fn advance(&self, n: usize) {
-        self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+        self.pos.store(
+            self.pos.load(Ordering::Relaxed) + n as u64,
+            Ordering::Relaxed,
+        );
     }
 
     /// Gives everything advanced over back to the producer; a full fence like [`crate::Producer::publish`].
     #[inline]
     pub fn publish(&self, own: &ConsumerLine) {
-        own.tail.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
+        own.tail
+            .swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
     /// Whether a producer that waits for room should hear of it now: a quarter of the window is free
     /// or nothing is left. A consumer that reads on always gets there.
     #[inline]
     pub fn room_to_tell(&self, peer: &ProducerLine) -> bool {
-        let used = peer.head.load(Ordering::Acquire).wrapping_sub(self.pos.load(Ordering::Relaxed));
+        let used = peer
+            .head
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.pos.load(Ordering::Relaxed));
         let size = Layout::unpack(self.layout.load(Ordering::Relaxed)).size() as u64;
         used <= size / 4 * 3
+    }
+
+    /// As [`Consumer::available`], from the published words only: for a side that several processes share.
+    pub fn available_by(own: &ConsumerLine, peer: &ProducerLine) -> u64 {
+        let n = peer
+            .head
+            .load(Ordering::Acquire)
+            .wrapping_sub(own.tail.load(Ordering::Acquire));
+        n.min(CAPACITY)
     }
 }

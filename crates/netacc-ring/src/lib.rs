@@ -25,9 +25,11 @@ pub use producer::Producer;
 pub use ready::{Channel, SLOTS, Taken};
 
 /// Bytes of the small window: what an idle or request/response connection touches.
-pub const SMALL: usize = 2048;
+///
+/// A loom model has room for a few bytes only; all sizes shrink together there.
+pub const SMALL: usize = if cfg!(loom) { 4 } else { 2048 };
 /// Bytes of the large window. Larger ones leave the cache, 64 KiB hurts bulk transfers (measured).
-pub const LARGE: usize = 256 * 1024;
+pub const LARGE: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
 
 /// The peer wrote something that no correct peer writes; the connection must be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,10 @@ impl Layout {
 
     /// From the shared word; every value is a layout.
     pub fn unpack(word: u64) -> Layout {
-        Layout { large: word & Self::LARGE_BIT != 0, origin: word & !Self::LARGE_BIT }
+        Layout {
+            large: word & Self::LARGE_BIT != 0,
+            origin: word & !Self::LARGE_BIT,
+        }
     }
 
     /// Bytes in the window.

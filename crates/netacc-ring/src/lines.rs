@@ -49,4 +49,7 @@ pub struct SideLine {
     pub want_room: AtomicU32,
     /// The CPU this side last ran on: a hint for the peer's wait policy.
     pub cpu: AtomicU32,
+    /// Per direction (0: reading, 1: writing) the process id of whoever of this side's family is in the
+    /// middle of an operation, when several processes share the side after a fork; 0: nobody.
+    pub owner: [AtomicU32; 2],
 }

@@ -7,9 +7,9 @@ use core::ptr::NonNull;
 /// The most bytes that can be on their way: a full small window and, after it, a full large one.
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
 /// Past this offset a drained large window starts over, so that its first lines stay in the cache.
-const REWIND: u64 = 32 * 1024;
+const REWIND: u64 = LARGE as u64 / 8;
 /// So many small writes into a drained large window make the connection small again.
-const CALM_WRITES: u64 = 1024;
+const CALM_WRITES: u64 = if cfg!(loom) { 2 } else { 1024 };
 
 /// Private cursors of the writing end.
 ///
@@ -56,8 +56,9 @@ impl Producer {
     /// Loads the peer's tail once, checks it, and remembers it.
     fn refresh(&self, peer: &ConsumerLine) -> Result<u64, Violation> {
         // Acquire: the consumer has copied the bytes out before it published this tail, so we may
-        // overwrite them.
-        let tail = peer.tail.load(Ordering::Acquire);
+        // overwrite them. SeqCst: a waiter that has registered (a SeqCst exchange) and looks here sees
+        // the tail, or the consumer sees the waiter.
+        let tail = peer.tail.load(Ordering::SeqCst);
         let pos = self.pos.load(Ordering::Relaxed);
         let old = self.tail.load(Ordering::Relaxed);
         if tail < old || tail > pos {
@@ -69,7 +70,9 @@ impl Producer {
 
     /// Bytes that fit into the current window given `tail`.
     fn free_in(layout: Layout, pos: u64, tail: u64) -> usize {
-        layout.size().saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
+        layout
+            .size()
+            .saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
     }
 
     /// Whether a new layout may begin at `pos`: the consumer must have adopted the one in force,
@@ -91,7 +94,12 @@ impl Producer {
     /// Makes room for a message of `want` bytes if that is possible by going to another window.
     ///
     /// To be called before the first [`Producer::chunk`] of a message.
-    pub fn prepare(&self, own: &ProducerLine, peer: &ConsumerLine, want: usize) -> Result<(), Violation> {
+    pub fn prepare(
+        &self,
+        own: &ProducerLine,
+        peer: &ConsumerLine,
+        want: usize,
+    ) -> Result<(), Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
         if !layout.large {
@@ -107,7 +115,11 @@ impl Producer {
             }
             return Ok(());
         }
-        let calm = if want <= SMALL / 2 { self.calm.load(Ordering::Relaxed) + 1 } else { 0 };
+        let calm = if want <= SMALL / 2 {
+            self.calm.load(Ordering::Relaxed) + 1
+        } else {
+            0
+        };
         self.calm.store(calm, Ordering::Relaxed);
         if pos.wrapping_sub(layout.origin) >= REWIND || calm >= CALM_WRITES {
             // Only when drained: the large window would overlap itself, and the small one may still
@@ -122,7 +134,12 @@ impl Producer {
 
     /// The next free contiguous bytes, at most `want`; `None` when the ring is full.
     #[inline]
-    pub fn chunk(&self, area: &Area, peer: &ConsumerLine, want: usize) -> Result<Option<(NonNull<u8>, usize)>, Violation> {
+    pub fn chunk(
+        &self,
+        area: &Area,
+        peer: &ConsumerLine,
+        want: usize,
+    ) -> Result<Option<(NonNull<u8>, usize)>, Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
         let mut free = Self::free_in(layout, pos, self.tail.load(Ordering::Relaxed));
@@ -139,7 +156,10 @@ impl Producer {
     /// `n` bytes have been copied into the last chunk.
     #[inline]
     pub fn advance(&self, n: usize) {
-        self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+        self.pos.store(
+            self.pos.load(Ordering::Relaxed) + n as u64,
+            Ordering::Relaxed,
+        );
     }
 
     /// Makes everything advanced over visible to the consumer.
@@ -148,7 +168,8 @@ impl Producer {
     /// have been read before the peer could see the new head. The peer does the mirror image.
     #[inline]
     pub fn publish(&self, own: &ProducerLine) {
-        own.head.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
+        own.head
+            .swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
     /// Whether a write of reasonable size would go in: a quarter of the window is free, or the large
@@ -161,7 +182,8 @@ impl Producer {
             return Ok(true);
         }
         let tail = self.refresh(peer)?;
-        Ok(Self::free_in(layout, pos, tail) >= quarter || (!layout.large && Self::may_switch(layout, pos, tail)))
+        Ok(Self::free_in(layout, pos, tail) >= quarter
+            || (!layout.large && Self::may_switch(layout, pos, tail)))
     }
 
     /// Bytes written that the consumer has not read yet (SIOCOUTQ).
@@ -174,6 +196,45 @@ impl Producer {
     /// went small and the consumer has seen it.
     pub fn large_idle(&self, peer: &ConsumerLine) -> bool {
         let layout = self.layout();
-        !layout.large && layout.origin != 0 && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
+        !layout.large
+            && layout.origin != 0
+            && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
+    }
+
+    /// As [`Producer::writable`], from the published words only: for a side that several processes share,
+    /// whose private cursors may lag behind.
+    pub fn writable_by(own: &ProducerLine, peer: &ConsumerLine) -> bool {
+        let pos = own.head.load(Ordering::Acquire);
+        let tail = peer.tail.load(Ordering::Acquire);
+        let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
+        if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos {
+            return true;
+        }
+        Self::free_in(layout, pos, tail) >= layout.size() / 4
+            || (!layout.large && Self::may_switch(layout, pos, tail))
+    }
+
+    /// As [`Producer::unread`], from the published words only.
+    pub fn unread_by(own: &ProducerLine, peer: &ConsumerLine) -> u64 {
+        let n = own
+            .head
+            .load(Ordering::Acquire)
+            .wrapping_sub(peer.tail.load(Ordering::Acquire));
+        n.min(CAPACITY)
+    }
+
+    /// The bytes written so far, in order, of a ring whose consumer has read none. There are at most two
+    /// pieces, since a second change of layout needs a consumer that reads.
+    pub fn replay(&self, area: &Area, mut piece: impl FnMut(NonNull<u8>, usize)) {
+        let pos = self.pos.load(Ordering::Relaxed);
+        let layout = self.layout();
+        let first = Layout { large: false, origin: 0 };
+        if layout.origin > 0 {
+            piece(area.at(first, 0).0, layout.origin.min(SMALL as u64) as usize);
+        }
+        let n = pos.saturating_sub(layout.origin).min(layout.size() as u64) as usize;
+        if n > 0 {
+            piece(area.at(layout, layout.origin).0, n);
+        }
     }
 }

@@ -3,7 +3,7 @@
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Connections per link: one cache line of bits.
-pub const SLOTS: usize = 512;
+pub const SLOTS: usize = if cfg!(loom) { 64 } else { 512 };
 const WORDS: usize = SLOTS / 64;
 
 /// One consumer's (an epoll's) view of a link. Bits are set by the producer's side and taken by the
@@ -24,7 +24,9 @@ impl Channel {
     /// published; else the fetch_or is the fence between our bit and the look at `armed`.
     #[inline]
     pub fn mark(&self, slot: usize) -> bool {
-        let Some(word) = self.words.get(slot / 64) else { return false };
+        let Some(word) = self.words.get(slot / 64) else {
+            return false;
+        };
         let bit = 1u64 << (slot % 64);
         if word.load(Ordering::SeqCst) & bit == 0 {
             word.fetch_or(bit, Ordering::SeqCst);

@@ -3,4 +3,69 @@
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use loom::sync::atomic::{Ordering, fence};
+#[cfg(loom)]
+pub use modelled::{AtomicU32, AtomicU64, FENCE_AFTER};
+
+/// loom takes a `SeqCst` access for an `AcqRel` one and knows the total order of fences only. So each
+/// `SeqCst` access gets a fence, before or after it: the two mappings that compilers choose from. What
+/// is right in the language is right under both. Under the first such an access is *not* a fence for a
+/// weaker access that follows it, under the second not for one that precedes it.
+#[cfg(loom)]
+mod modelled {
+    use super::{Ordering, fence};
+    use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+    /// Which mapping is in use, for all threads.
+    pub static FENCE_AFTER: AtomicBool = AtomicBool::new(false);
+
+    /// Does `op` with loom's idea of `order`, between the fences that the mapping asks for.
+    fn ordered<T>(order: Ordering, instead: Ordering, op: impl FnOnce(Ordering) -> T) -> T {
+        if order != Ordering::SeqCst {
+            return op(order);
+        }
+        let after = FENCE_AFTER.load(Relaxed);
+        if !after {
+            fence(order);
+        }
+        let out = op(instead);
+        if after {
+            fence(order);
+        }
+        out
+    }
+
+    macro_rules! atomic {
+        ($name:ident, $int:ty) => {
+            /// As its namesake in `core`.
+            #[derive(Debug, Default)]
+            pub struct $name(loom::sync::atomic::$name);
+
+            #[allow(missing_docs)]
+            impl $name {
+                pub fn load(&self, order: Ordering) -> $int {
+                    ordered(order, Ordering::Acquire, |o| self.0.load(o))
+                }
+
+                pub fn store(&self, v: $int, order: Ordering) {
+                    ordered(order, Ordering::Release, |o| self.0.store(v, o))
+                }
+
+                pub fn swap(&self, v: $int, order: Ordering) -> $int {
+                    ordered(order, Ordering::AcqRel, |o| self.0.swap(v, o))
+                }
+
+                pub fn fetch_or(&self, v: $int, order: Ordering) -> $int {
+                    ordered(order, Ordering::AcqRel, |o| self.0.fetch_or(v, o))
+                }
+
+                pub fn compare_exchange(&self, old: $int, new: $int, ok: Ordering, _: Ordering) -> Result<$int, $int> {
+                    ordered(ok, Ordering::AcqRel, |o| self.0.compare_exchange(old, new, o, Ordering::Relaxed))
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicU32, u32);
+    atomic!(AtomicU64, u64);
+}

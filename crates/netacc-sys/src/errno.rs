@@ -29,6 +29,11 @@ errnos! {
     ADDRNOTAVAIL = EADDRNOTAVAIL, AFNOSUPPORT = EAFNOSUPPORT,
 }
 
+impl Errno {
+    /// Not an errno: the connection is the kernel's by now, and the call is to be made there.
+    pub const MOVED: Errno = Errno(-1);
+}
+
 impl fmt::Debug for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}({})", self.name(), self.0)

@@ -28,7 +28,12 @@ unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 pub fn map(len: usize) -> Result<NonNull<u8>> {
     // SAFETY: a fresh private mapping overlaps nothing.
     let p = unsafe {
-        mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)?
+        mmap_anonymous(
+            ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
     };
     NonNull::new(p.cast()).ok_or(crate::Errno::NOMEM)
 }

@@ -46,7 +46,10 @@ fn floor() -> i32 {
     if known != 0 {
         return known;
     }
-    let soft = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20) as i32;
+    let soft = getrlimit(Resource::Nofile)
+        .current
+        .unwrap_or(1 << 20)
+        .min(1 << 20) as i32;
     let floor = (soft / 4 * 3).clamp(3, 8192);
     FLOOR.store(floor, Ordering::Relaxed);
     floor
@@ -79,7 +82,10 @@ pub fn drop_raw(fd: OwnedFd) {
 #[inline]
 pub fn is(fd: i32) -> bool {
     let Some(bits) = bits() else { return false };
-    fd >= 0 && bits.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
+    fd >= 0
+        && bits
+            .get(fd as usize / 64)
+            .is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
 /// Closes a descriptor of ours.

@@ -8,6 +8,22 @@
 use core::marker::PhantomData;
 use core::ptr;
 
+/// The kernel moves at most this much in one call (read(2)).
+const MAX_BYTES: usize = 0x7fff_f000;
+
+/// The end of user space.
+const TOP: usize = if cfg!(target_arch = "x86_64") {
+    (1 << 47) - 4096
+} else {
+    1 << 48
+};
+
+#[inline]
+fn nowhere(v: &libc::iovec) -> bool {
+    // One comparison for both ends of the range.
+    (v.iov_base as usize).wrapping_sub(4096) >= TOP - 4096 && v.iov_len > 0
+}
+
 /// One or several buffers and how far they have been used.
 #[derive(Debug)]
 pub struct Iov<'a> {
@@ -18,6 +34,8 @@ pub struct Iov<'a> {
     done: usize,
     /// Bytes left in all of them.
     left: usize,
+    /// A buffer lies where no program has memory.
+    bad: bool,
     _life: PhantomData<&'a libc::iovec>,
 }
 
@@ -28,16 +46,43 @@ impl<'a> Iov<'a> {
     /// `vec` points to `count` iovecs whose buffers are valid for the call in progress.
     pub unsafe fn new(vec: *const libc::iovec, count: usize) -> Option<Iov<'a>> {
         let mut left = 0usize;
+        let mut bad = false;
         for i in 0..count {
             // SAFETY: the caller's promise.
-            left = left.checked_add(unsafe { (*vec.add(i)).iov_len })?;
+            let v = unsafe { &*vec.add(i) };
+            if v.iov_len > isize::MAX as usize {
+                return None;
+            }
+            bad |= nowhere(v);
+            left = left.saturating_add(v.iov_len);
         }
-        (left <= isize::MAX as usize).then_some(Iov { vec, count, done: 0, left, _life: PhantomData })
+        Some(Iov {
+            vec,
+            count,
+            done: 0,
+            left: left.min(MAX_BYTES),
+            bad,
+            _life: PhantomData,
+        })
     }
 
     /// A single iovec.
     pub fn one(v: &'a libc::iovec) -> Iov<'a> {
-        Iov { vec: v, count: 1, done: 0, left: v.iov_len.min(isize::MAX as usize), _life: PhantomData }
+        Iov {
+            vec: v,
+            count: 1,
+            done: 0,
+            left: v.iov_len.min(MAX_BYTES),
+            bad: nowhere(v),
+            _life: PhantomData,
+        }
+    }
+
+    /// Whether the kernel would answer EFAULT without looking: a null pointer with a length, an address in
+    /// the first page or outside of user space. Other bad pointers are not told from good ones.
+    #[inline]
+    pub fn bad(&self) -> bool {
+        self.bad
     }
 
     /// Bytes left to use.
@@ -73,14 +118,18 @@ impl<'a> Iov<'a> {
     #[inline]
     pub(crate) fn copy_to(&mut self, dst: *mut u8, n: usize) {
         // SAFETY: `walk` hands out valid source ranges; `dst` is our ring's chunk of at least n bytes.
-        self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(p, dst.add(at), len) });
+        self.walk(n, |p, len, at| unsafe {
+            ptr::copy_nonoverlapping(p, dst.add(at), len)
+        });
     }
 
     /// Copies `n` bytes from `src` to the next `n` bytes.
     #[inline]
     pub(crate) fn copy_from(&mut self, src: *const u8, n: usize) {
         // SAFETY: as above, the other way round.
-        self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
+        self.walk(n, |p, len, at| unsafe {
+            ptr::copy_nonoverlapping(src.add(at), p, len)
+        });
     }
 
     /// Skips `n` bytes without copying (MSG_TRUNC discards them).

@@ -3,8 +3,8 @@
 use crate::epoll::ready::enqueue;
 use crate::epoll::watch;
 use crate::epoll::{
-    DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, at, cookie, looks_like_cookie, new_reg,
-    release_reg,
+    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, WITNESSED,
+    at, cookie, looks_like_cookie, new_reg, release_reg,
 };
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -12,20 +12,27 @@ use crate::socket::create::materialize;
 use crate::socket::listen::Listener;
 use crate::socket::{Path, Socket};
 use core::sync::atomic::Ordering;
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT,
+};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
+use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 
 /// epoll_ctl(2). `event` is the application's, if the operation has one.
 pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcome {
-    let Some(re) = fdtable::epoll(epfd) else { return Outcome::Pass };
+    let Some(re) = fdtable::epoll(epfd) else {
+        return Outcome::Pass;
+    };
     let e = re.obj;
     match fdtable::get(fd) {
         Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
         Some(Entry::Epoll(rc)) => nested(e, op, fd, rc, event),
         None => match event {
-            Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => translated(e, op, fd, events, data),
+            Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => {
+                translated(e, op, fd, events, data)
+            }
             _ => Outcome::Pass,
         },
     }
@@ -34,7 +41,9 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
 fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
     let mut p = s.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
+            && reg.fd.load(Ordering::Relaxed) == fd
+        {
             return Some(reg);
         }
         p = reg.next_sock.load(Ordering::Relaxed);
@@ -42,9 +51,18 @@ fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
     None
 }
 
-fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u32, u64)>) -> Outcome {
+fn socket(
+    e: &'static Epoll,
+    op: i32,
+    fd: i32,
+    r: Ref<Socket>,
+    event: Option<(u32, u64)>,
+) -> Outcome {
     let s = r.obj;
-    if s.path() == Path::New && op == EPOLL_CTL_ADD && let Err(err) = materialize(fd, s) {
+    if s.path() == Path::New
+        && op == EPOLL_CTL_ADD
+        && let Err(err) = materialize(fd, s)
+    {
         // A template's duplicate must not enter the kernel's set: it would outlive the socket there.
         return Outcome::Failed(err);
     }
@@ -76,20 +94,29 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     }
 }
 
-fn link(e: &'static Epoll, s: Option<&'static Socket>, fd: i32, (events, data): (u32, u64)) -> Result<&'static Reg> {
+fn link(
+    e: &'static Epoll,
+    s: Option<&'static Socket>,
+    fd: i32,
+    (events, data): (u32, u64),
+) -> Result<&'static Reg> {
     let reg = new_reg()?;
     reg.fd.store(fd, Ordering::Relaxed);
     reg.events.store(events, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
     let p = core::ptr::from_ref(reg).cast_mut();
     if let Some(s) = s {
-        reg.sock.store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
-        reg.next_sock.store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+        reg.sock
+            .store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
+        reg.next_sock
+            .store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
         s.regs.store(p, Ordering::Release);
     }
     let _g = e.lock.lock();
-    reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
-    reg.next_all.store(e.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+    reg.epoll
+        .store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    reg.next_all
+        .store(e.regs.load(Ordering::Relaxed), Ordering::Relaxed);
     e.regs.store(p, Ordering::Release);
     Ok(reg)
 }
@@ -103,12 +130,17 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
             let data = ev.1;
             let reg = link(e, Some(s), fd, ev)?;
             // The kernel's set has the application's own value, unless that looks like one of ours.
-            let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
+            let shown = if looks_like_cookie(data) {
+                cookie(Kind::Foreign, reg)
+            } else {
+                data
+            };
             if shown != data {
                 e.ours.fetch_add(1, Ordering::Release);
                 reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
             }
-            raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
+            raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown)
+                .inspect_err(|_| unlink(e, reg))?;
             reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
             Ok(())
         }
@@ -135,6 +167,18 @@ fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
+        let base = if ep.link().is_inherited() {
+            ep.base_fd()
+        } else {
+            -1
+        };
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
+        if base >= 0
+            && raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok()
+        {
+            reg.flags.fetch_or(BASED, Ordering::Relaxed);
+            e.based.fetch_add(1, Ordering::Relaxed);
+        }
     }
     touch(e, reg);
 }
@@ -157,15 +201,35 @@ fn listener_events(events: u32) -> u32 {
 fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
     e.ours.fetch_add(1, Ordering::Release);
     reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
-    let Some(l) = s.listener() else { return Err(Errno::BADF) };
+    let Some(l) = s.listener() else {
+        return Err(Errno::BADF);
+    };
     let events = listener_events(reg.events.load(Ordering::Relaxed));
     let exclusive = events & EPOLLEXCLUSIVE as u32;
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;
+    raw::epoll_ctl(
+        e.fd(),
+        EPOLL_CTL_ADD,
+        fd,
+        events,
+        cookie(Kind::TcpListener, reg),
+    )?;
     reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
     let rendezvous = EPOLLIN as u32 | exclusive;
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))?;
+    raw::epoll_ctl(
+        e.fd(),
+        EPOLL_CTL_ADD,
+        l.rendezvous_fd(),
+        rendezvous,
+        cookie(Kind::Rendezvous, reg),
+    )?;
     for g in l.greeting() {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+        let _ = raw::epoll_ctl(
+            e.fd(),
+            EPOLL_CTL_ADD,
+            g,
+            EPOLLIN as u32,
+            cookie(Kind::Rendezvous, reg),
+        );
     }
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
@@ -234,6 +298,24 @@ pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
     if flags & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
     }
+    if flags & BASED != 0 {
+        e.based.fetch_sub(1, Ordering::Relaxed);
+        if let Some(base) = s
+            .and_then(|s| s.endpoint())
+            .map(|ep| ep.base_fd())
+            .filter(|b| *b >= 0)
+        {
+            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, base, 0, 0);
+        }
+    }
+    if flags & WITNESSED != 0
+        && let Some(w) = s
+            .and_then(|s| s.endpoint())
+            .map(|ep| ep.witness_fd())
+            .filter(|w| *w >= 0)
+    {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, w, 0, 0);
+    }
     if flags & (WATCHED | POLLED) != 0 {
         e.ours.fetch_sub(1, Ordering::Release);
     }
@@ -282,7 +364,9 @@ pub fn accelerated(fd: i32, s: &'static Socket) {
     let mut p = s.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_sock.load(Ordering::Relaxed);
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else { continue };
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
+            continue;
+        };
         if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
             let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
         }
@@ -290,6 +374,43 @@ pub fn accelerated(fd: i32, s: &'static Socket) {
         listen_in(e, reg, s);
     }
     let _ = fd;
+}
+
+/// An accelerated connection goes on over another endpoint.
+pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint) {
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        let p = core::ptr::from_ref(reg) as usize;
+        watch::detach(e, old, p);
+        if watch::attach(e, new, p) {
+            reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+        }
+        touch(e, reg);
+    });
+}
+
+/// An accelerated connection becomes the kernel's: so do its registrations.
+pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        watch::detach(e, old, core::ptr::from_ref(reg) as usize);
+        let data = reg.data.load(Ordering::Relaxed);
+        let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
+        let events = reg.events.load(Ordering::Relaxed);
+        if raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, reg.fd.load(Ordering::Relaxed), events, shown).is_ok() {
+            reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+        }
+    });
+}
+
+fn each_reg(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Reg)) {
+    let mut p = s.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_sock.load(Ordering::Relaxed);
+        if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
+            f(e, reg);
+        }
+    }
 }
 
 /// A socket that was registered before listen(2) is a listener now.
@@ -301,7 +422,9 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
     let mut p = s.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_sock.load(Ordering::Relaxed);
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else { continue };
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
+            continue;
+        };
         if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
             let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
         }
@@ -312,13 +435,21 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
 
 /// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
 pub fn greeting(l: &'static Listener, fd: i32) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return };
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
     // Without STRUCTURE, which may be held above us; registrations are type-stable and an event for a
     // removed one is ignored.
     if let Some(reg) = at(s.regs.load(Ordering::Acquire))
         && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
     {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+        let _ = raw::epoll_ctl(
+            e.fd(),
+            EPOLL_CTL_ADD,
+            fd,
+            EPOLLIN as u32,
+            cookie(Kind::Rendezvous, reg),
+        );
     }
 }
 
@@ -345,7 +476,13 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
 }
 
 /// An epoll instance inside another one.
-fn nested(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
+fn nested(
+    e: &'static Epoll,
+    op: i32,
+    fd: i32,
+    child: Ref<Epoll>,
+    event: Option<(u32, u64)>,
+) -> Outcome {
     let _s = STRUCTURE.lock();
     let mut p = e.regs.load(Ordering::Relaxed);
     let mut known = None;
@@ -375,11 +512,18 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     let reg = link(e, None, fd, ev)?;
     e.nested.fetch_add(1, Ordering::Relaxed);
     // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
-        .inspect_err(|_| unlink(e, reg))?;
+    raw::epoll_ctl(
+        e.fd(),
+        EPOLL_CTL_ADD,
+        fd,
+        ev.0 & !(EPOLLONESHOT as u32),
+        cookie(Kind::Nested, reg),
+    )
+    .inspect_err(|_| unlink(e, reg))?;
     e.ours.fetch_add(1, Ordering::Release);
     reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
-    reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
+    reg.child
+        .store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
     touch(e, reg);
     Ok(())
 }

@@ -15,7 +15,7 @@ pub(crate) mod ready;
 mod wait;
 pub(crate) mod watch;
 
-pub use ctl::{accelerated, became_listener, control, greeting};
+pub use ctl::{accelerated, became_listener, control, greeting, moved, to_kernel};
 pub use wait::{Call, arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
@@ -97,6 +97,10 @@ pub(crate) const KERNEL: u32 = 4;
 pub(crate) const WATCHED: u32 = 8;
 /// No watch could be had: looked at in every round.
 pub(crate) const POLLED: u32 = 16;
+/// The connection's witness is in the kernel's set.
+pub(crate) const WITNESSED: u32 = 64;
+/// The connection's base is in the kernel's set: hints come by it.
+pub(crate) const BASED: u32 = 128;
 /// Removed while queued: released when it comes out of the queue.
 pub(crate) const GONE: u32 = 32;
 
@@ -139,6 +143,8 @@ pub struct Epoll {
     pub(crate) active: AtomicPtr<Watch>,
     /// Registrations with POLLED, and nested instances.
     pub(crate) polled: AtomicU32,
+    /// Those of them that are woken by a base.
+    pub(crate) based: AtomicU32,
     pub(crate) nested: AtomicU32,
     pub(crate) sleepers: AtomicU32,
     /// Doorbell for changes by other threads (descriptor + 1).
@@ -194,14 +200,25 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
     };
     if let Some(e) = EPOLLS.alloc() {
         e.fd.store(fd, Ordering::Relaxed);
-        for n in [&e.ours, &e.polled, &e.nested, &e.sleepers, &e.stash_len, &e.ready_len] {
+        for n in [
+            &e.ours,
+            &e.polled,
+            &e.based,
+            &e.nested,
+            &e.sleepers,
+            &e.stash_len,
+            &e.ready_len,
+        ] {
             n.store(0, Ordering::Relaxed);
         }
         e.last_kernel.store(0, Ordering::Relaxed);
         e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
         e.spin.reset();
         e.refs.store(1, Ordering::Release);
-        let r = Ref { obj: e, generation: e.generation() };
+        let r = Ref {
+            obj: e,
+            generation: e.generation(),
+        };
         match fdtable::put(fd, Entry::Epoll(r)) {
             Ok(Some(stale)) => crate::socket::create::drop_entry(stale),
             Ok(None) => {}
@@ -246,7 +263,13 @@ impl Epoll {
         }
         let fd = netacc_transport::bells::create()?;
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        if let Err(e) = raw::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Kick, self)) {
+        if let Err(e) = raw::epoll_ctl(
+            self.fd(),
+            libc::EPOLL_CTL_ADD,
+            fd,
+            events,
+            cookie(Kind::Kick, self),
+        ) {
             private::close(fd);
             return Err(e);
         }

@@ -1,11 +1,14 @@
 //! The ready queue of an instance: registrations that may have something to report.
 
 use crate::epoll::watch;
-use crate::epoll::{DISABLED, Epoll, GONE, POLLED, QUEUED, Reg, at, release_reg};
+use crate::epoll::{
+    BASED, DISABLED, Epoll, GONE, Kind, POLLED, QUEUED, Reg, WITNESSED, at, cookie, release_reg,
+};
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLOUT};
+use netacc_sys::raw;
 use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
@@ -13,14 +16,16 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
     if reg.flags.fetch_or(QUEUED, Ordering::Relaxed) & QUEUED != 0 {
         return;
     }
-    reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
+    reg.next_ready
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
     let p = core::ptr::from_ref(reg).cast_mut();
     match at(e.ready_tail.load(Ordering::Relaxed)) {
         Some(t) => t.next_ready.store(p, Ordering::Relaxed),
         None => e.ready_head.store(p, Ordering::Relaxed),
     }
     e.ready_tail.store(p, Ordering::Relaxed);
-    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    e.ready_len
+        .store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 fn dequeue(e: &Epoll) -> Option<&'static Reg> {
@@ -30,7 +35,8 @@ fn dequeue(e: &Epoll) -> Option<&'static Reg> {
     if next.is_null() {
         e.ready_tail.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
-    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    e.ready_len
+        .store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     reg.flags.fetch_and(!QUEUED, Ordering::Relaxed);
     Some(reg)
 }
@@ -51,9 +57,13 @@ pub(crate) fn collect(e: &Epoll) {
     while let Some(w) = at(p) {
         p = w.next_active.load(Ordering::Relaxed);
         let Some(link) = w.link() else { continue };
-        let Some(c) = link.my_channel(w.channel.load(Ordering::Relaxed)) else { continue };
+        let Some(c) = link.my_channel(w.channel.load(Ordering::Relaxed)) else {
+            continue;
+        };
         for slot in c.take() {
-            let Some(ep) = link.endpoint(slot) else { continue };
+            let Some(ep) = link.endpoint(slot) else {
+                continue;
+            };
             // A hint may be stale or forged: it names a registration of ours or nothing.
             if let Some(reg) = at(ep.registration.load(Ordering::Acquire) as *mut Reg)
                 && core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
@@ -66,7 +76,9 @@ pub(crate) fn collect(e: &Epoll) {
         let mut p = e.regs.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
-            if reg.flags.load(Ordering::Relaxed) & POLLED != 0 || !reg.child.load(Ordering::Relaxed).is_null() {
+            if reg.flags.load(Ordering::Relaxed) & POLLED != 0
+                || !reg.child.load(Ordering::Relaxed).is_null()
+            {
                 enqueue(e, reg);
             }
         }
@@ -78,12 +90,21 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-        return if is_ready(child) { mask & Readiness::IN } else { 0 };
+        return if is_ready(child) {
+            mask & Readiness::IN
+        } else {
+            0
+        };
     }
-    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else { return 0 };
+    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else {
+        return 0;
+    };
     match s.path() {
         Path::Shm => {
             let Some(ep) = s.endpoint() else { return 0 };
+            if ep.witness_fd() >= 0 {
+                hear_witness(e, reg, ep.witness_fd());
+            }
             e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
             let r = ep.readiness().0;
             let out = EPOLLOUT as u32;
@@ -100,12 +121,49 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
                     l.tcp_waits.store(there.into(), Ordering::Relaxed);
                     there
                 };
-                if tcp || l.queued() { mask & Readiness::IN } else { 0 }
+                if tcp || l.queued() {
+                    mask & Readiness::IN
+                } else {
+                    0
+                }
             }
             None => 0,
         },
         Path::New | Path::Tcp => 0,
     }
+}
+
+/// The peer's side is shared by several processes: the kernel tells by the witness when the last is gone.
+#[cold]
+fn hear_witness(e: &Epoll, reg: &'static Reg, fd: i32) {
+    if reg.flags.fetch_or(WITNESSED, Ordering::Relaxed) & WITNESSED == 0 {
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
+        let _ = raw::epoll_ctl(
+            e.fd(),
+            libc::EPOLL_CTL_ADD,
+            fd,
+            events,
+            cookie(Kind::Base, reg),
+        );
+    }
+}
+
+/// Before a sleep: connections on links that a fork gave us are woken by their base. False when one is
+/// ready. Under the instance's lock.
+pub(crate) fn arm_bases(e: &Epoll) -> bool {
+    let mut quiet = true;
+    let mut p = e.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        if reg.flags.load(Ordering::Relaxed) & (BASED | DISABLED) == BASED
+            && let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint())
+        {
+            let events = reg.events.load(Ordering::Relaxed);
+            ep.arm_base(events & EPOLLOUT as u32 != 0);
+            quiet &= look(e, reg) == 0;
+        }
+    }
+    quiet
 }
 
 /// Reports from the queue into `out`, at most `max`. Level-triggered registrations stay queued and are

@@ -1,9 +1,9 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
-use crate::epoll::ready::{arm_children, collect, enqueue, harvest};
+use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest};
 use crate::epoll::watch::{Watch, activate, any_bits, arm_all, drop_if_useless};
 use crate::epoll::{Epoll, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
-use crate::fdtable;
+use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::Socket;
 use core::ffi::c_void;
@@ -37,7 +37,11 @@ impl Call {
     #[allow(unsafe_code)]
     fn put(&self, i: usize, events: u32, data: u64) {
         // SAFETY: i < max, the length of the application's array.
-        unsafe { self.events.add(i).write_unaligned(libc::epoll_event { events, u64: data }) };
+        unsafe {
+            self.events
+                .add(i)
+                .write_unaligned(libc::epoll_event { events, u64: data })
+        };
     }
 
     #[allow(unsafe_code)]
@@ -58,7 +62,9 @@ struct Looked {
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2).
 pub fn wait(fd: i32, call: Call) -> Outcome {
-    let Some(r) = fdtable::epoll(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::epoll(fd) else {
+        return Outcome::Pass;
+    };
     let e = r.obj;
     if e.ours.load(Ordering::Acquire) == 0 || call.max <= 0 || call.events.is_null() {
         return Outcome::Pass;
@@ -91,7 +97,8 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         let n = stashed + round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
-            if n < max && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
+            if n < max && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL
+            {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 return Ok(n + kernel(e, call, n, 0, false)?.foreign);
             }
@@ -99,14 +106,22 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         }
         if call.deadline == Deadline::Now {
             let seen = kernel(e, call, 0, 0, true)?;
-            return Ok(seen.foreign + if seen.own > 0 { round(e, call, seen.foreign) } else { 0 });
+            return Ok(seen.foreign
+                + if seen.own > 0 {
+                    round(e, call, seen.foreign)
+                } else {
+                    0
+                });
         }
         let waiting = || {
             let _g = e.lock.lock();
             e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
         };
         let alone = e.active.load(Ordering::Relaxed).is_null();
-        if !alone && e.spin.run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting) {
+        if !alone
+            && e.spin
+                .run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting)
+        {
             continue;
         }
         if let Some(n) = sleep(e, call)? {
@@ -121,16 +136,22 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let quiet = {
         let _g = e.lock.lock();
-        arm_all(e) && arm_children(e) && e.ready_len.load(Ordering::Relaxed) == 0
+        arm_all(e)
+            && arm_children(e)
+            && (e.polled.load(Ordering::Relaxed) == 0 || arm_bases(e))
+            && e.ready_len.load(Ordering::Relaxed) == 0
     };
     let mut left = if quiet { call.deadline.left() } else { 0 };
     let mut bounded = false;
-    if e.polled.load(Ordering::Relaxed) > 0 && !(0..=POLLED_STEP).contains(&left) {
+    if e.polled.load(Ordering::Relaxed) > e.based.load(Ordering::Relaxed)
+        && !(0..=POLLED_STEP).contains(&left)
+    {
         left = POLLED_STEP;
         bounded = true;
     }
     if quiet {
         page().count(Counter::Sleeps);
+        crate::fork::idle_check();
     }
     let seen = kernel(e, call, 0, left, true);
     e.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -150,9 +171,19 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
 
 /// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled,
 /// the others stay in the array.
-fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Looked> {
+fn kernel(
+    e: &'static Epoll,
+    call: &Call,
+    from: usize,
+    timeout: i64,
+    masked: bool,
+) -> Result<Looked> {
     page().count(Counter::KernelPolls);
-    let mask = if masked { call.sigmask } else { core::ptr::null() };
+    let mask = if masked {
+        call.sigmask
+    } else {
+        core::ptr::null()
+    };
     let room = call.max - from as i32;
     #[allow(unsafe_code)]
     // SAFETY: from < max.
@@ -179,15 +210,20 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
 
 /// Handles one event of the kernel's set. Returns what the application gets to see, if anything.
 fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
-    let Some((kind, addr)) = open_cookie(data) else { return Some((events, data)) };
+    let Some((kind, addr)) = open_cookie(data) else {
+        return Some((events, data));
+    };
     let queue = |reg: &'static Reg| {
         let _g = e.lock.lock();
         // A registration that was removed, or whose object serves another instance by now, says nothing.
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.flags.load(Ordering::Relaxed) & GONE == 0 {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
+            && reg.flags.load(Ordering::Relaxed) & GONE == 0
+        {
             enqueue(e, reg);
         }
     };
-    let sock = |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
+    let sock =
+        |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
     match kind {
         Kind::Kick => {}
         Kind::Bell => {
@@ -216,17 +252,34 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             }
             queue(reg);
         }
-        Kind::Base | Kind::Nested => queue(at(addr as *mut Reg)?),
+        Kind::Base => {
+            let reg = at(addr as *mut Reg)?;
+            if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
+                ep.hear();
+            }
+            queue(reg);
+        }
+        Kind::Nested => queue(at(addr as *mut Reg)?),
     }
     None
 }
 
 /// A link's control socket has something: messages, or the end.
 fn serve(e: &'static Epoll, w: &'static Watch) {
-    let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else { return };
+    let Some(link) = w
+        .link()
+        .filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e))
+    else {
+        return;
+    };
     link.hold();
     link.service();
     if link.is_lost() {
+        for ep in link.endpoints().iter().filter(|ep| ep.orphaned()) {
+            if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
+                crate::socket::reroute::reroute(Ref { obj: s, generation: s.generation() });
+            }
+        }
         {
             // The peer will ring no more: everything on this link has its last say.
             let _g = e.lock.lock();
@@ -259,7 +312,8 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if room == 0 {
         return true;
     }
-    let n = raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
+    let n =
+        raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
     let mut len = have;
     for ev in buf.iter().take(n) {
         if let Some((events, data)) = handle(e, ev.events, ev.u64)
@@ -293,7 +347,11 @@ fn unstash(e: &'static Epoll, call: &Call) -> usize {
     let n = len.min(call.max as usize);
     for i in 0..n {
         if let (Some(a), Some(b)) = (e.stash.get(2 * i), e.stash.get(2 * i + 1)) {
-            call.put(i, a.load(Ordering::Relaxed) as u32, b.load(Ordering::Relaxed));
+            call.put(
+                i,
+                a.load(Ordering::Relaxed) as u32,
+                b.load(Ordering::Relaxed),
+            );
         }
     }
     n
@@ -312,4 +370,3 @@ pub fn readable(fd: i32) -> Option<bool> {
 pub fn arm(fd: i32) -> bool {
     fdtable::epoll(fd).is_none_or(|r| super::ready::arm(r.obj))
 }
-

@@ -55,8 +55,22 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
     let w = WATCHES.alloc().ok_or(Errno::NOMEM)?;
     let ch = link.open_channel().inspect_err(|_| WATCHES.release(w))?;
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    let added = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.bell_fd(ch), edge, cookie(Kind::Bell, w))
-        .and_then(|()| raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w)));
+    let added = raw::epoll_ctl(
+        e.fd(),
+        libc::EPOLL_CTL_ADD,
+        link.bell_fd(ch),
+        edge,
+        cookie(Kind::Bell, w),
+    )
+    .and_then(|()| {
+        raw::epoll_ctl(
+            e.fd(),
+            libc::EPOLL_CTL_ADD,
+            link.control_fd(),
+            edge,
+            cookie(Kind::Control, w),
+        )
+    });
     if let Err(err) = added {
         let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, link.bell_fd(ch), 0, 0);
         link.close_channel(ch);
@@ -64,13 +78,17 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
         return Err(err);
     }
     link.hold();
-    w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    w.epoll
+        .store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
     w.channel.store(ch, Ordering::Relaxed);
     w.users.store(0, Ordering::Relaxed);
     w.active.store(0, Ordering::Relaxed);
-    w.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
-    w.next.store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
-    e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    w.link
+        .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    w.next
+        .store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
+    e.watches
+        .store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
     let _g = e.lock.lock();
     activate(e, w);
     Ok(w)
@@ -90,8 +108,10 @@ fn find(e: &Epoll, link: &Link) -> Option<&'static Watch> {
 /// Puts a watch on the active list. Under the instance's lock.
 pub(crate) fn activate(e: &Epoll, w: &'static Watch) {
     if w.active.swap(1, Ordering::Relaxed) == 0 {
-        w.next_active.store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
-        e.active.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+        w.next_active
+            .store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
+        e.active
+            .store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
     }
 }
 
@@ -101,7 +121,9 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
     let mut cell = &e.active;
     let mut quiet = true;
     while let Some(w) = at(cell.load(Ordering::Relaxed)) {
-        let channel = w.link().and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)));
+        let channel = w
+            .link()
+            .and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)));
         if channel.is_some_and(|c| !c.arm()) {
             quiet = false;
             cell = &w.next_active;
@@ -117,7 +139,10 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
 pub(crate) fn any_bits(e: &Epoll) -> bool {
     let mut p = e.active.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
-        if w.link().and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed))).is_some_and(|c| c.any()) {
+        if w.link()
+            .and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)))
+            .is_some_and(|c| c.any())
+        {
             return true;
         }
         p = w.next_active.load(Ordering::Relaxed);
@@ -131,7 +156,9 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
     if ep.registration.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    let Ok(w) = get(e, ep.link()) else { return false };
+    let Ok(w) = get(e, ep.link()) else {
+        return false;
+    };
     w.users.fetch_add(1, Ordering::Relaxed);
     ep.registration.store(reg, Ordering::Release);
     ep.watch(w.channel.load(Ordering::Relaxed));
@@ -140,7 +167,11 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
 
 /// Undoes [`attach`]. Under `STRUCTURE`.
 pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
-    if ep.registration.compare_exchange(reg, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    if ep
+        .registration
+        .compare_exchange(reg, 0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
         return;
     }
     ep.watch(0);
@@ -152,7 +183,9 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
 
 /// A watch on a link that will bring no more connections is dropped with its last user.
 pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Watch) {
-    let dead = w.link().is_none_or(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
+    let dead = w
+        .link()
+        .is_none_or(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
     if dead && w.users.load(Ordering::Relaxed) == 0 {
         drop_watch(e, w);
     }
@@ -206,13 +239,17 @@ pub(crate) fn drop_all(e: &'static Epoll) {
 
 /// A listener took up a link: its connect queue reports to the instance the listener is registered with.
 pub fn link_taken(l: &'static Listener, link: &'static Link) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else { return };
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
     if s.regs.load(Ordering::Acquire).is_null() {
         return;
     }
     let _s = STRUCTURE.lock();
-    if let (Some(reg), Some(q)) = (at(s.regs.load(Ordering::Relaxed)), link.endpoint(CONTROL_SLOT))
-        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
+    if let (Some(reg), Some(q)) = (
+        at(s.regs.load(Ordering::Relaxed)),
+        link.endpoint(CONTROL_SLOT),
+    ) && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
     {
         attach(e, q, core::ptr::from_ref(reg) as usize);
         let _g = e.lock.lock();

@@ -3,7 +3,6 @@
 use crate::addr;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::connect::told;
 use crate::socket::create::{enter, placeholder};
 use crate::socket::listen::{Listener, tcp_ready};
 use crate::socket::{NONBLOCK, PLACEHOLDER, Path, Socket, ports};
@@ -24,9 +23,15 @@ const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
-        return if r.obj.path() == Path::Shm { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
+        return if r.obj.path() == Path::Shm {
+            Outcome::Failed(Errno::INVAL)
+        } else {
+            Outcome::Pass
+        };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Failed(Errno::INVAL);
@@ -36,16 +41,28 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
             done => return done.into(),
         }
-        let Some(_pin) = r.pin() else { return Outcome::Failed(Errno::BADF) };
+        let Some(_pin) = r.pin() else {
+            return Outcome::Failed(Errno::BADF);
+        };
         if let Err(e) = wait_for_connection(fd, r, l) {
             return Outcome::Failed(e);
         }
     }
 }
 
-fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+fn try_accept(
+    fd: i32,
+    s: &Socket,
+    l: &'static Listener,
+    p: *mut c_void,
+    len: *mut u32,
+    flags: i32,
+) -> Result<i32> {
     loop {
         if l.queued() {
+            if l.more_announced() {
+                l.take_links();
+            }
             match take_one(s, l, flags) {
                 Ok(Some((new, peer))) => {
                     addr::write(peer, s.domain(), p, len);
@@ -57,7 +74,11 @@ fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *m
         }
         let now = cpu::ticks();
         let asked = l.tcp_asked.load(Ordering::Relaxed);
-        if asked != 0 && now.wrapping_sub(asked) < BELIEVED && s.has(NONBLOCK) && l.tcp_waits.load(Ordering::Relaxed) == 0 {
+        if asked != 0
+            && now.wrapping_sub(asked) < BELIEVED
+            && s.has(NONBLOCK)
+            && l.tcp_waits.load(Ordering::Relaxed) == 0
+        {
             return Err(Errno::AGAIN);
         }
         if l.take_links() && l.queued() {
@@ -82,16 +103,30 @@ fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *m
 fn plain(s: &Socket, new: i32, flags: i32) {
     page().count(Counter::AcceptsTcp);
     page().fallback(Reason::PlainClient);
-    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
-    let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else { return };
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 {
+        NONBLOCK
+    } else {
+        0
+    };
+    let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
+        return;
+    };
     r.obj.set_path(Path::Tcp);
     if enter(new, r).is_ok()
         && let Some(e) = r.obj.stats()
     {
-        e.open(State::Established, Transport::Tcp, Reason::PlainClient, time::realtime());
+        e.open(
+            State::Established,
+            Transport::Tcp,
+            Reason::PlainClient,
+            time::realtime(),
+        );
         let local = addr::local_of(new);
         if let Some(local) = local {
-            e.set_addrs(&addr::shown(local), &addr::peer_of(new).map(addr::shown).unwrap_or_default());
+            e.set_addrs(
+                &addr::shown(local),
+                &addr::peer_of(new).map(addr::shown).unwrap_or_default(),
+            );
         }
     }
 }
@@ -117,7 +152,11 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         let _ = raw::close(new);
         return Ok(None);
     };
-    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 {
+        NONBLOCK
+    } else {
+        0
+    };
     let r = Socket::alloc(new, s.domain(), PLACEHOLDER | nonblock).inspect_err(|_| {
         ep.close(true);
         let _ = raw::close(new);
@@ -130,14 +169,25 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     Ok(Some((new, peer)))
 }
 
-fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: SocketAddr, peer: SocketAddr) {
+fn fill(
+    r: Ref<Socket>,
+    link: &'static Link,
+    ep: &'static ShmEndpoint,
+    local: SocketAddr,
+    peer: SocketAddr,
+) {
     let s = r.obj;
     s.local.set(local);
     s.peer.set(peer);
     s.set_endpoint(ep);
     s.set_path(Path::Shm);
     if let Some(e) = s.stats() {
-        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
+        e.open(
+            State::Established,
+            Transport::Shm,
+            Reason::None,
+            time::realtime(),
+        );
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());
@@ -147,10 +197,21 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
 /// Begins the server's side of a queued slot. A client that names an impossible slot, or one that is in
 /// use, loses its link.
 pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
-    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
-    let epoch = link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.epoch.load(Ordering::Relaxed));
+    let ep = link
+        .endpoint(slot as usize)
+        .filter(|e| slot != 0 && !e.is_live());
+    let epoch = link
+        .segment()
+        .and_then(|s| s.slot(slot as usize))
+        .map(|s| s.open.epoch.load(Ordering::Relaxed));
     match (ep, epoch) {
-        (Some(ep), Some(epoch)) if ep.begin(epoch) => Some(ep),
+        (Some(ep), Some(epoch)) => {
+            if !ep.take() {
+                ep.never_mind(epoch);
+                return None;
+            }
+            ep.begin(epoch).then_some(ep)
+        }
         _ => {
             link.lose(Counter::ProtocolErrors);
             None
@@ -163,10 +224,11 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
 fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let seg = ep.link().segment()?;
     let open = &seg.slot(ep.slot_index())?.open;
-    let (peer, local) = (told(open, 0)?, told(open, 1)?);
+    let (peer, local) = (open.told(0)?, open.told(1)?);
     let bound = s.local.get()?;
     let now = time::now();
-    let served = bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
+    let served = bound.ip().is_unspecified()
+        || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
     let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     (served
@@ -187,7 +249,11 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN);
         let ready = l.arm(&mut set);
-        let slept = if ready { Ok(1) } else { set.sleep(deadline, core::ptr::null()) };
+        let slept = if ready {
+            Ok(1)
+        } else {
+            set.sleep(deadline, core::ptr::null())
+        };
         l.disarm(&set);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),

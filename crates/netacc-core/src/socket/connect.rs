@@ -9,12 +9,10 @@ use crate::socket::create::{materialize, to_kernel};
 use crate::socket::{CONNECTING, NONBLOCK, PLACEHOLDER, Path, Socket, pool, ports};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_transport::shm::rendezvous;
-use netacc_transport::shm::segment::Open;
 
 /// So many reserved ports are kept by sockets of our own per process, as far as descriptors allow; further
 /// connections hold their port by their own descriptor.
@@ -22,7 +20,9 @@ const PORTS_KEPT: usize = 100;
 
 /// connect(2).
 pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let s = r.obj;
     match s.path() {
         Path::Shm if s.set(CONNECTING, false) => Outcome::Done(0),
@@ -59,7 +59,14 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
 }
 
 /// The kernel's connect, with the reason on the stats page.
-fn plain(fd: i32, s: &'static Socket, dest: SocketAddr, p: *const c_void, len: u32, reason: Reason) -> Outcome {
+fn plain(
+    fd: i32,
+    s: &'static Socket,
+    dest: SocketAddr,
+    p: *const c_void,
+    len: u32,
+    reason: Reason,
+) -> Outcome {
     if let Err(e) = to_kernel(fd, s) {
         return Outcome::Failed(e);
     }
@@ -139,20 +146,26 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     if let Some(seg) = link.segment()
         && let Some(sl) = seg.slot(slot)
     {
-        tell(&sl.open, local, target);
+        sl.open.tell(local, target);
     }
     s.local.set(local);
     s.peer.set(target);
     s.set_endpoint(ep);
-    if !pool::push(claim) || !link.accepting() {
-        // The listener went away in between: TCP will find out what is there now.
+    let pushed = pool::push(claim);
+    if !pushed || (!link.accepting() && ep.withdraw()) {
+        // The listener went away in between and had not taken us: TCP will find out what is there now.
         s.detach();
         return Err(Reason::Refused);
     }
     s.set_path(Path::Shm);
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
-        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
+        e.open(
+            State::Established,
+            Transport::Shm,
+            Reason::None,
+            time::realtime(),
+        );
         e.set_addrs(&addr::shown(local), &addr::shown(target));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());
@@ -175,7 +188,13 @@ fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
 
 /// A local port that nobody else gets while the connection lives: kept with the slot for its next
 /// connections, or, beyond a number, by the connection's own descriptor.
-fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
+fn reserve(
+    fd: i32,
+    s: &Socket,
+    link: &netacc_transport::shm::Link,
+    slot: usize,
+    ip: IpAddr,
+) -> Result<u16> {
     if s.has(PLACEHOLDER) && link.slots.ports_kept() < PORTS_KEPT {
         let (holder, port) = rendezvous::reserve_port(ip)?;
         link.slots.keep_port(slot, private::adopt(holder)?, port);
@@ -187,45 +206,10 @@ fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize,
     let mut len = size_of_val(&buf) as u32;
     addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
     raw::bind(fd, buf.as_ptr().cast(), len)?;
-    addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
-}
-
-/// Writes who connects into the slot; the queue's push publishes it.
-fn tell(open: &Open, local: SocketAddr, remote: SocketAddr) {
-    for (i, a) in [local, remote].into_iter().enumerate() {
-        let (words, family) = match a.ip() {
-            IpAddr::V4(ip) => ([u32::from(ip), 0, 0, 0], libc::AF_INET),
-            IpAddr::V6(ip) => {
-                let n = u128::from(ip);
-                ([(n >> 96) as u32, (n >> 64) as u32, (n >> 32) as u32, n as u32], libc::AF_INET6)
-            }
-        };
-        if let (Some(ip), Some(fp)) = (open.ip.get(i), open.family_port.get(i)) {
-            for (w, n) in ip.iter().zip(words) {
-                w.store(n, Ordering::Relaxed);
-            }
-            fp.store((family as u32) << 16 | u32::from(a.port()), Ordering::Relaxed);
-        }
-    }
-}
-
-/// What a client wrote: side 0 is itself, side 1 whom it wants. `None` if that is no address.
-pub fn told(open: &Open, side: usize) -> Option<SocketAddr> {
-    let fp = open.family_port.get(side)?.load(Ordering::Relaxed);
-    let mut w = [0u32; 4];
-    for (out, cell) in w.iter_mut().zip(open.ip.get(side)?) {
-        *out = cell.load(Ordering::Relaxed);
-    }
-    let [a, b, c, d] = w;
-    let ip: IpAddr = match (fp >> 16) as i32 {
-        libc::AF_INET => core::net::Ipv4Addr::from(a).into(),
-        libc::AF_INET6 => {
-            let n = u128::from(a) << 96 | u128::from(b) << 64 | u128::from(c) << 32 | u128::from(d);
-            core::net::Ipv6Addr::from(n).into()
-        }
-        _ => return None,
-    };
-    Some(SocketAddr::new(ip, fp as u16))
+    addr::local_of(fd)
+        .map(|a| a.port())
+        .filter(|p| *p != 0)
+        .ok_or(Errno::ADDRINUSE)
 }
 
 /// bind(2) makes a socket real.

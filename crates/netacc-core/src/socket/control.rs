@@ -19,14 +19,18 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         F_GETFL | F_SETFL => {}
         _ => return Outcome::Pass,
     }
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let s = r.obj;
     if cmd == F_GETFL {
         return match s.path() {
             Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
             Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
                 // The kernel's listener is always non-blocking; what the program set is ours to keep.
-                Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
+                Ok(f) => {
+                    Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize)
+                }
                 Err(e) => Outcome::Failed(e),
             },
             Path::Tcp => Outcome::Pass,
@@ -34,10 +38,18 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     }
     s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
     match s.path() {
-        Path::Shm => Outcome::Done(0),
+        Path::Shm => {
+            // A base is the kernel's socket of this connection: it keeps the flags for whoever inherits it.
+            if s.endpoint().is_some_and(|e| e.base_fd() >= 0) {
+                let _ = raw::fcntl(fd, F_SETFL, arg);
+            }
+            Outcome::Done(0)
+        }
         // On a placeholder the flags would be everybody's; a real socket gets them when it is made.
         Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
-        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
+        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize)
+            .map(|_| ())
+            .into(),
         Path::New | Path::Tcp => Outcome::Pass,
     }
 }
@@ -48,7 +60,9 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
 /// `arg` is what the request wants.
 #[allow(unsafe_code)]
 pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let s = r.obj;
     // Only the low 32 bits count: some callers sign-extend.
     let request = u64::from(request as u32);
@@ -66,7 +80,9 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
             _ => Outcome::Pass,
         };
     }
-    let Some((_, ep)) = channel(fd) else { return Outcome::Pass };
+    let Some((_, ep)) = channel(fd) else {
+        return Outcome::Pass;
+    };
     let n = match request {
         libc::FIONREAD => ep.unread(),
         libc::TIOCOUTQ => ep.unsent(),
@@ -84,7 +100,9 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
 
 /// shutdown(2).
 pub fn shutdown(fd: i32, how: i32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    let Some((r, ep)) = channel(fd) else {
+        return Outcome::Pass;
+    };
     let how = match how {
         libc::SHUT_RD => Shut::Read,
         libc::SHUT_WR => Shut::Write,
@@ -105,8 +123,12 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
 
 /// getsockname(2).
 pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
-    let Some((r, _)) = channel(fd) else { return Outcome::Pass };
-    let Some(a) = r.obj.local.get() else { return Outcome::Pass };
+    let Some((r, _)) = channel(fd) else {
+        return Outcome::Pass;
+    };
+    let Some(a) = r.obj.local.get() else {
+        return Outcome::Pass;
+    };
     if p.is_null() || len.is_null() {
         return Outcome::Failed(Errno::FAULT);
     }
@@ -116,8 +138,12 @@ pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
 
 /// getpeername(2).
 pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
-    let Some(a) = r.obj.peer.get() else { return Outcome::Pass };
+    let Some((r, ep)) = channel(fd) else {
+        return Outcome::Pass;
+    };
+    let Some(a) = r.obj.peer.get() else {
+        return Outcome::Pass;
+    };
     if ep.is_over() {
         return Outcome::Failed(Errno::NOTCONN);
     }

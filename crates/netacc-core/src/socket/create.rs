@@ -6,7 +6,9 @@ use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::{self, NONBLOCK, PLACEHOLDER, Path, Socket};
 use core::sync::atomic::{AtomicI32, Ordering};
-use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use libc::{
+    AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM,
+};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use rustix::fd::FromRawFd;
@@ -37,7 +39,11 @@ fn template(domain: i32) -> Result<i32> {
 
 /// A descriptor that stands for a TCP socket without one behind it.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
-    let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    let cmd = if cloexec {
+        libc::F_DUPFD_CLOEXEC
+    } else {
+        libc::F_DUPFD
+    };
     raw::fcntl(template(domain)?, cmd, 0)
 }
 
@@ -60,10 +66,15 @@ pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
 /// socket(2).
 pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let stream = ty & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM;
-    if !stream || !(domain == AF_INET || domain == AF_INET6) || !(proto == 0 || proto == IPPROTO_TCP) {
+    if !stream
+        || !(domain == AF_INET || domain == AF_INET6)
+        || !(proto == 0 || proto == IPPROTO_TCP)
+    {
         return Outcome::Pass;
     }
-    let Some(rt) = runtime::ensure() else { return Outcome::Pass };
+    let Some(rt) = runtime::ensure() else {
+        return Outcome::Pass;
+    };
     if !rt.conf.enable_rdma_default {
         return Outcome::Pass;
     }
@@ -118,6 +129,7 @@ pub fn drop_entry(e: Entry) {
 pub fn close(fd: i32) -> Outcome {
     match fdtable::take(fd) {
         Some(e) => {
+            before_close(fd, e);
             drop_entry(e);
             raw::close(fd).into()
         }
@@ -129,7 +141,14 @@ pub fn close(fd: i32) -> Outcome {
 /// fclose(3) closes by itself: only our side of the descriptor is dropped.
 pub fn forget(fd: i32) {
     if let Some(e) = fdtable::take(fd) {
+        before_close(fd, e);
         drop_entry(e);
+    }
+}
+
+fn before_close(fd: i32, e: Entry) {
+    if let Entry::Socket(r) = e {
+        crate::fork::number_closed(fd, r);
     }
 }
 
@@ -141,6 +160,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     }
     fdtable::each(first as usize, last as usize, |fd, _| {
         if let Some(e) = fdtable::take(fd) {
+            before_close(fd, e);
             drop_entry(e);
         }
     });
@@ -226,7 +246,9 @@ pub fn dup(old: i32) -> Outcome {
 pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     if old == new || private::is(new) || private::is(old) {
         return match () {
-            () if private::is(old) || (private::is(new) && old != new) => Outcome::Failed(Errno::BADF),
+            () if private::is(old) || (private::is(new) && old != new) => {
+                Outcome::Failed(Errno::BADF)
+            }
             () if !is_dup2 => Outcome::Failed(Errno::INVAL),
             () => match raw::fcntl(old, libc::F_GETFD, 0) {
                 Ok(_) => Outcome::Done(new as isize),
@@ -245,6 +267,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         return Outcome::Failed(e);
     }
     if let Some(stale) = fdtable::take(new) {
+        before_close(new, stale);
         drop_entry(stale);
     }
     match source.map(|e| entered_dup(new, e)) {

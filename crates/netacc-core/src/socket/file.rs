@@ -16,7 +16,11 @@ use netacc_transport::shm::ShmEndpoint;
 const MAX: usize = 0x7fff_f000;
 
 fn until(ns: u64) -> Deadline {
-    if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
+    if ns == 0 {
+        Deadline::Never
+    } else {
+        Deadline::after(ns as i64)
+    }
 }
 
 /// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
@@ -42,7 +46,11 @@ fn pump(
                 Ok(got)
             };
             let res = ep.write_with(count - done, &mut fill);
-            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { ep.write_with(count - done, fill) } else { res }
+            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() {
+                ep.write_with(count - done, fill)
+            } else {
+                res
+            }
         };
         match res {
             Ok(n) => {
@@ -59,8 +67,17 @@ fn pump(
                 }
             }
             Err(Errno::AGAIN) if !nonblock && !ended => {
-                let Some(_pin) = r.pin() else { return Err(Errno::BADF) };
-                let w = wait::ready(r, Interest { read: false, write: true }, until(s.sndtimeo.load(Ordering::Relaxed)));
+                let Some(_pin) = r.pin() else {
+                    return Err(Errno::BADF);
+                };
+                let w = wait::ready(
+                    r,
+                    Interest {
+                        read: false,
+                        write: true,
+                    },
+                    until(s.sndtimeo.load(Ordering::Relaxed)),
+                );
                 if let Err(e) = w {
                     return if done > 0 { Ok(done) } else { Err(e) };
                 }
@@ -78,7 +95,9 @@ fn pump(
 /// `offset` is null or the application's offset.
 #[allow(unsafe_code)]
 pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
-    let Some((r, ep)) = channel(out) else { return Outcome::Pass };
+    let Some((r, ep)) = channel(out) else {
+        return Outcome::Pass;
+    };
     // SAFETY: the caller's promise.
     let mut at = unsafe { offset.as_ref() }.copied();
     if at.is_some_and(|o| o < 0) {
@@ -98,7 +117,14 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
 }
 
 /// splice(2) between a pipe and an accelerated connection.
-pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
+pub fn splice(
+    input: i32,
+    off_in: *mut i64,
+    out: i32,
+    off_out: *mut i64,
+    len: usize,
+    flags: u32,
+) -> Outcome {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     if let Some((r, ep)) = channel(out) {
         if !off_out.is_null() || !off_in.is_null() {
@@ -116,7 +142,13 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     }
 }
 
-fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+fn from_pipe(
+    r: Ref<Socket>,
+    ep: &'static ShmEndpoint,
+    pipe: i32,
+    len: usize,
+    nonblock: bool,
+) -> Result<usize> {
     if len == 0 {
         return Ok(0);
     }
@@ -131,7 +163,13 @@ fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, no
     })
 }
 
-fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+fn to_pipe(
+    r: Ref<Socket>,
+    ep: &'static ShmEndpoint,
+    pipe: i32,
+    len: usize,
+    nonblock: bool,
+) -> Result<usize> {
     let s = r.obj;
     loop {
         let res = {
@@ -148,12 +186,27 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
             })
         };
         match res {
-            Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 => {
-                let Some(_pin) = r.pin() else { return Err(Errno::BADF) };
-                wait::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
+            Err(Errno::AGAIN)
+                if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 =>
+            {
+                let Some(_pin) = r.pin() else {
+                    return Err(Errno::BADF);
+                };
+                wait::ready(
+                    r,
+                    Interest {
+                        read: true,
+                        write: false,
+                    },
+                    until(s.rcvtimeo.load(Ordering::Relaxed)),
+                )?;
             }
             Err(Errno::AGAIN) if !nonblock && netacc_transport::Endpoint::unread(ep) > 0 => {
-                let mut p = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
+                let mut p = libc::pollfd {
+                    fd: pipe,
+                    events: libc::POLLOUT,
+                    revents: 0,
+                };
                 raw::ppoll(&raw mut p, 1, core::ptr::null_mut(), core::ptr::null())?;
             }
             Ok(n) => {
@@ -168,7 +221,14 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
 }
 
 fn pollable(fd: i32, events: i16) -> bool {
-    let mut p = libc::pollfd { fd, events, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut p = libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
 }

@@ -61,7 +61,9 @@ static LISTENERS: Slab<Listener> = Slab::new();
 
 /// listen(2).
 pub fn listen(fd: i32, backlog: i32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let s = r.obj;
     match s.path() {
         Path::Shm => return Outcome::Failed(Errno::INVAL),
@@ -87,7 +89,9 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
 }
 
 fn open(fd: i32, s: &'static Socket, backlog: i32) {
-    let Some(local) = addr::local_of(fd) else { return };
+    let Some(local) = addr::local_of(fd) else {
+        return;
+    };
     let reason = match rendezvous_for(fd, local, backlog) {
         Ok(sock) => match LISTENERS.alloc() {
             Some(l) => {
@@ -95,7 +99,11 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
                 s.set_listener(l);
                 // The kernel's listener must never block us: of several workers that see a
                 // connection only one gets it. The application's own mode is kept in our flags.
-                let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
+                let _ = raw::fcntl(
+                    fd,
+                    libc::F_SETFL,
+                    (libc::O_RDWR | libc::O_NONBLOCK) as usize,
+                );
                 s.set_path(Path::Listener);
                 ports::forget_absent();
                 epoll::became_listener(fd, s);
@@ -109,13 +117,21 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
         Err(r) => r,
     };
     if let Some(e) = s.stats() {
-        let t = if reason == Reason::None { Transport::Shm } else { Transport::Tcp };
+        let t = if reason == Reason::None {
+            Transport::Shm
+        } else {
+            Transport::Tcp
+        };
         e.open(State::Listening, t, reason, time::realtime());
         e.set_addrs(&addr::shown(local), &Default::default());
     }
     if reason != Reason::None {
         page().fallback(reason);
-        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous: {}", reason.sentence());
+        crate::log!(
+            Warn,
+            "fd {fd}: listener at {local} has no rendezvous: {}",
+            reason.sentence()
+        );
     }
     s.local.set(local);
 }
@@ -158,7 +174,8 @@ impl Listener {
         self.many.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_asked.store(0, Ordering::Relaxed);
-        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+        self.owner
+            .store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
     }
 
     /// The rendezvous socket, or -1.
@@ -168,13 +185,19 @@ impl Listener {
 
     /// Sockets of clients that have not said hello yet.
     pub fn greeting(&self) -> impl Iterator<Item = i32> + '_ {
-        self.greeting.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
+        self.greeting
+            .iter()
+            .map(|g| g.load(Ordering::Relaxed))
+            .filter(|g| *g != 0)
+            .map(|g| g - 1)
     }
 
     /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
     /// mapped.
     fn links(&self) -> Links {
-        Links { at: self.links.load(Ordering::Acquire) }
+        Links {
+            at: self.links.load(Ordering::Acquire),
+        }
     }
 
     /// Takes up every client that waits at the rendezvous; returns whether there was one.
@@ -240,10 +263,13 @@ impl Listener {
     fn taken(&'static self, t: Taken) -> Option<&'static Link> {
         match t {
             Taken::Link(link) => {
-                link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
+                link.owner
+                    .store(core::ptr::from_ref(self) as usize, Ordering::Release);
                 link.set_many(self.many.load(Ordering::Relaxed) != 0);
-                link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+                link.next
+                    .store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.links
+                    .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 Some(link)
             }
             Taken::Later(fd) => {
@@ -328,10 +354,22 @@ impl Listener {
         self.links().for_each(f);
     }
 
+    /// Whether a client announced a further link, which may hold earlier connects than those we know.
+    pub fn more_announced(&self) -> bool {
+        let _g = self.lock.lock();
+        self.links().fold(false, |any, l| any | l.take_more())
+    }
+
     /// Takes the next connect that waits in shared memory.
     pub fn pop(&self) -> Option<(&'static Link, u32)> {
         let _g = self.lock.lock();
-        self.links().find_map(|l| Some((l, l.segment()?.pop()?)))
+        // First come, first served, as with one queue in the kernel.
+        let first = self
+            .links()
+            .filter_map(|l| Some((l.segment()?.front_time()?, l)))
+            .min_by_key(|(when, _)| *when)?
+            .1;
+        Some((first, first.segment()?.pop()?))
     }
 
     /// For the child of a fork: the links are the parent's, the sockets are shared.
@@ -349,7 +387,8 @@ impl Listener {
     /// Whether a connect waits in shared memory.
     pub fn queued(&self) -> bool {
         let _g = self.lock.lock();
-        self.links().any(|l| l.segment().is_some_and(|s| s.queued() > 0))
+        self.links()
+            .any(|l| l.segment().is_some_and(|s| s.queued() > 0))
     }
 
     /// Arms every link's connect queue; true if one holds something.
@@ -380,8 +419,15 @@ impl Listener {
 }
 
 fn readable(fd: i32) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut p = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let mut ts = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
 }
 

@@ -11,6 +11,7 @@ pub mod msg;
 pub mod opts;
 pub mod pool;
 pub mod ports;
+pub mod reroute;
 
 use crate::epoll::Reg;
 use crate::fdtable::Ref;
@@ -69,7 +70,8 @@ impl Addr {
         let [hi, lo] = &self.ip;
         hi.store((n >> 64) as u64, Ordering::Relaxed);
         lo.store(n as u64, Ordering::Relaxed);
-        self.port.store(1 << 32 | v6 | u64::from(a.port()), Ordering::Release);
+        self.port
+            .store(1 << 32 | v6 | u64::from(a.port()), Ordering::Release);
     }
 
     /// The address, if one was stored.
@@ -79,9 +81,14 @@ impl Addr {
             return None;
         }
         let [hi, lo] = &self.ip;
-        let n = u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(lo.load(Ordering::Relaxed));
+        let n =
+            u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(lo.load(Ordering::Relaxed));
         let v6 = Ipv6Addr::from(n);
-        let ip = if p & 1 << 33 == 0 { v6.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED).into() } else { v6.into() };
+        let ip = if p & 1 << 33 == 0 {
+            v6.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED).into()
+        } else {
+            v6.into()
+        };
         Some(SocketAddr::new(ip, p as u16))
     }
 
@@ -163,7 +170,10 @@ impl Socket {
         s.peer.clear();
         s.opts.clear();
         s.refs.store(1, Ordering::Release);
-        Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
+        Ok(Ref {
+            obj: s,
+            generation: s.generation.load(Ordering::Relaxed) as u16,
+        })
     }
 
     /// Which path it is on.
@@ -208,8 +218,10 @@ impl Socket {
 
     /// Attaches a channel.
     pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
-        ep.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
-        self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+        ep.owner
+            .store(core::ptr::from_ref(self) as usize, Ordering::Release);
+        self.ep
+            .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     }
 
     /// The listener part, of a listener.
@@ -222,7 +234,8 @@ impl Socket {
 
     /// Makes it a listener.
     pub fn set_listener(&self, l: &'static Listener) {
-        self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
+        self.listener
+            .store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
     }
 
     /// AF_INET or AF_INET6.
@@ -268,7 +281,10 @@ impl Ref<Socket> {
             if n == 0 {
                 return None;
             }
-            match s.refs.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
+            match s
+                .refs
+                .compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(_) => break,
                 Err(now) => n = now,
             }
@@ -309,6 +325,7 @@ fn retire(s: &'static Socket) {
         e.close();
     }
     s.generation.fetch_add(1, Ordering::Release);
+    crate::fork::unshare_if_alone(s);
     let ep = s.ep.swap(core::ptr::null_mut(), Ordering::AcqRel);
     let listener = s.listener();
     s.listener.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -344,4 +361,10 @@ impl Socket {
         }
         self.ep.store(core::ptr::null_mut(), Ordering::Release);
     }
+}
+
+/// A kernel address in a buffer of our own.
+pub(crate) fn addr_of(a: SocketAddr, domain: i32, buf: &mut [u64; 4], len: &mut u32) {
+    *len = 32;
+    crate::addr::write(a, domain, buf.as_mut_ptr().cast(), len);
 }

@@ -30,7 +30,9 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
 /// # Safety
 /// `m` is valid.
 pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    let Some((r, ep)) = channel(fd) else {
+        return Outcome::Pass;
+    };
     // SAFETY: the caller's promise.
     match unsafe { iov(m) } {
         Ok(mut v) => transmit(r, ep, &mut v, flags).into(),
@@ -43,7 +45,9 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
 /// # Safety
 /// `m` is valid.
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else { return Outcome::Pass };
+    let Some((r, ep)) = channel(fd) else {
+        return Outcome::Pass;
+    };
     // SAFETY: the caller's promise.
     let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
     if got.is_ok() {
@@ -85,13 +89,23 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
 ///
 /// # Safety
 /// `v` points to `n` valid message headers, `timeout` is null or valid.
-pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
+pub unsafe fn recvmmsg(
+    fd: i32,
+    v: *mut libc::mmsghdr,
+    n: u32,
+    flags: i32,
+    timeout: *const libc::timespec,
+) -> Outcome {
     if channel(fd).is_none() {
         return Outcome::Pass;
     }
     // SAFETY: the caller's promise.
     let deadline = match unsafe { timeout.as_ref() } {
-        Some(t) => Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)),
+        Some(t) => Deadline::after(
+            t.tv_sec
+                .saturating_mul(1_000_000_000)
+                .saturating_add(t.tv_nsec),
+        ),
         None => Deadline::Never,
     };
     let mut flags_now = flags & !libc::MSG_WAITFORONE;

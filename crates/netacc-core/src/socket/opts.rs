@@ -30,12 +30,18 @@ impl Remembered {
 
     fn entries(&self) -> impl Iterator<Item = (u64, &AtomicU32)> {
         let used = self.used.load(Ordering::Relaxed) as usize;
-        self.key.iter().map(|k| k.load(Ordering::Relaxed)).zip(&self.value).take(used)
+        self.key
+            .iter()
+            .map(|k| k.load(Ordering::Relaxed))
+            .zip(&self.value)
+            .take(used)
     }
 
     fn get(&self, level: i32, name: i32) -> Option<i32> {
         let key = key(level, name);
-        self.entries().find(|(k, _)| *k == key).map(|(_, v)| v.load(Ordering::Relaxed) as i32)
+        self.entries()
+            .find(|(k, _)| *k == key)
+            .map(|(_, v)| v.load(Ordering::Relaxed) as i32)
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> bool {
@@ -45,7 +51,9 @@ impl Remembered {
             return true;
         }
         let at = self.used.load(Ordering::Relaxed) as usize;
-        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else { return false };
+        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else {
+            return false;
+        };
         k.store(key, Ordering::Relaxed);
         v.store(value as u32, Ordering::Relaxed);
         self.used.store(at as u32 + 1, Ordering::Relaxed);
@@ -55,13 +63,30 @@ impl Remembered {
     /// Sets everything that was remembered on a real socket.
     pub fn apply(&self, s: &Socket, fd: i32) {
         for (k, v) in self.entries() {
-            let _ = raw::setsockopt_int(fd, (k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
+            let _ = raw::setsockopt_int(
+                fd,
+                (k >> 32) as i32,
+                k as u32 as i32,
+                v.load(Ordering::Relaxed) as i32,
+            );
         }
-        for (name, ns) in [(libc::SO_RCVTIMEO, &s.rcvtimeo), (libc::SO_SNDTIMEO, &s.sndtimeo)] {
+        for (name, ns) in [
+            (libc::SO_RCVTIMEO, &s.rcvtimeo),
+            (libc::SO_SNDTIMEO, &s.sndtimeo),
+        ] {
             let ns = ns.load(Ordering::Relaxed) as i64;
             if ns != 0 {
-                let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-                let _ = raw::setsockopt(fd, SOL_SOCKET, name, (&raw const tv).cast(), size_of::<libc::timeval>() as u32);
+                let tv = libc::timeval {
+                    tv_sec: ns / 1_000_000_000,
+                    tv_usec: ns % 1_000_000_000 / 1000,
+                };
+                let _ = raw::setsockopt(
+                    fd,
+                    SOL_SOCKET,
+                    name,
+                    (&raw const tv).cast(),
+                    size_of::<libc::timeval>() as u32,
+                );
             }
         }
         let l = s.linger.load(Ordering::Relaxed);
@@ -93,8 +118,10 @@ fn plain_range(level: i32, name: i32) -> Option<core::ops::RangeInclusive<i32>> 
 fn boolean(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
-        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK)
-            | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
+        (
+            IPPROTO_TCP,
+            libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK
+        ) | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
     )
 }
 
@@ -115,7 +142,9 @@ unsafe fn ints<const N: usize>(p: *const c_void, len: u32) -> Option<[i32; N]> {
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
 pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let s = r.obj;
     let path = s.path();
     let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
@@ -125,7 +154,11 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
         // A real socket gets the value as well, a placeholder when it becomes one.
-        return if ours || done.is_err() { done.into() } else { Outcome::Pass };
+        return if ours || done.is_err() {
+            done.into()
+        } else {
+            Outcome::Pass
+        };
     }
     if !ours {
         return Outcome::Pass;
@@ -145,7 +178,13 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
 /// # Safety
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
-unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
+unsafe fn set_kept(
+    s: &Socket,
+    level: i32,
+    name: i32,
+    p: *const c_void,
+    len: u32,
+) -> Option<Result<()>> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             if p.is_null() || (len as usize) < size_of::<libc::timeval>() {
@@ -156,29 +195,54 @@ unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32
             if !(0..1_000_000).contains(&tv.tv_usec) {
                 return Some(Err(Errno(libc::EDOM)));
             }
-            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            let cell = if name == libc::SO_RCVTIMEO {
+                &s.rcvtimeo
+            } else {
+                &s.sndtimeo
+            };
             // A negative time is "at once" to the kernel; 1 ns is the nearest we can say.
-            let ns = if tv.tv_sec < 0 { 1 } else { tv.tv_sec.saturating_mul(1_000_000_000).saturating_add(tv.tv_usec * 1000) };
+            let ns = if tv.tv_sec < 0 {
+                1
+            } else {
+                tv.tv_sec
+                    .saturating_mul(1_000_000_000)
+                    .saturating_add(tv.tv_usec * 1000)
+            };
             cell.store(ns as u64, Ordering::Relaxed);
             Some(Ok(()))
         }
         (SOL_SOCKET, libc::SO_LINGER) => {
             // SAFETY: the caller's promise.
-            let Some([on, secs]) = (unsafe { ints::<2>(p, len) }) else { return Some(Err(Errno::INVAL)) };
-            s.linger.store(u64::from(on != 0) << 32 | u64::from(secs as u32), Ordering::Relaxed);
+            let Some([on, secs]) = (unsafe { ints::<2>(p, len) }) else {
+                return Some(Err(Errno::INVAL));
+            };
+            s.linger.store(
+                u64::from(on != 0) << 32 | u64::from(secs as u32),
+                Ordering::Relaxed,
+            );
             s.set(LINGER_RESET, on != 0 && secs == 0);
             Some(Ok(()))
         }
         _ => {
             let range = plain_range(level, name)?;
             // SAFETY: the caller's promise.
-            let Some([v]) = (unsafe { ints::<1>(p, len) }) else { return Some(Err(Errno::INVAL)) };
+            let Some([v]) = (unsafe { ints::<1>(p, len) }) else {
+                return Some(Err(Errno::INVAL));
+            };
             if !range.contains(&v) {
                 return Some(Err(Errno::INVAL));
             }
-            let v = if boolean(level, name) { i32::from(v != 0) } else { v };
+            let v = if boolean(level, name) {
+                i32::from(v != 0)
+            } else {
+                v
+            };
             let _g = s.meta.lock();
-            Some(if s.opts.set(level, name, v) { Ok(()) } else { Err(Errno::NOMEM) })
+            Some(if s.opts.set(level, name, v) {
+                Ok(())
+            } else {
+                Err(Errno::NOMEM)
+            })
         }
     }
 }
@@ -189,7 +253,14 @@ unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32
 /// # Safety
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
-unsafe fn set_accelerated(fd: i32, s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
+unsafe fn set_accelerated(
+    fd: i32,
+    s: &Socket,
+    level: i32,
+    name: i32,
+    p: *const c_void,
+    len: u32,
+) -> Result<()> {
     match (level, name) {
         // Honest refusals: the caller then does without.
         (SOL_SOCKET, libc::SO_ZEROCOPY) => Err(Errno::OPNOTSUPP),
@@ -214,7 +285,9 @@ unsafe fn set_accelerated(fd: i32, s: &Socket, level: i32, name: i32, p: *const 
 /// `val` and `len` are the application's result buffer.
 #[allow(unsafe_code)]
 pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
     let s = r.obj;
     let shm = s.path() == Path::Shm;
     if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
@@ -230,9 +303,16 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             return Outcome::Done(0);
         }
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
-            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            let cell = if name == libc::SO_RCVTIMEO {
+                &s.rcvtimeo
+            } else {
+                &s.sndtimeo
+            };
             let ns = cell.load(Ordering::Relaxed) as i64;
-            let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+            let tv = libc::timeval {
+                tv_sec: ns / 1_000_000_000,
+                tv_usec: ns % 1_000_000_000 / 1000,
+            };
             // SAFETY: as above.
             unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) };
             return Outcome::Done(0);
@@ -284,4 +364,3 @@ fn tcp_info(fd: i32, val: *mut c_void, len: *mut u32) -> Outcome {
         Err(e) => Outcome::Failed(e),
     }
 }
-

@@ -35,7 +35,8 @@ impl Pooled for Target {
 }
 
 const BUCKETS: usize = 64;
-static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
+static BUCKET: [AtomicPtr<Target>; BUCKETS] =
+    [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
 static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 static POOL: Lock = Lock::new();
@@ -58,7 +59,8 @@ fn target(dest: SocketAddr) -> Option<&'static Target> {
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
     t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.next
+        .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
     head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
     Some(t)
 }
@@ -69,10 +71,12 @@ fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Takes links out of the list that will never carry another connection.
+/// Takes links out of the list that will never carry another connection. Asks the kernel about each: a
+/// connect to a server that has just died must be refused, not queued for nobody.
 fn sweep(t: &'static Target) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = follow(cell) {
+        l.service_if_readable();
         if l.accepting() {
             cell = &l.next;
         } else {
@@ -92,10 +96,19 @@ pub struct Claim {
     _order: netacc_sys::Guard<'static>,
 }
 
-fn claim_on(link: &'static Link, order: netacc_sys::Guard<'static>) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
-    let Some(seg) = link.segment() else { return Err(order) };
+fn claim_on(
+    link: &'static Link,
+    order: netacc_sys::Guard<'static>,
+) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
+    let Some(seg) = link.segment() else {
+        return Err(order);
+    };
     match link.slots.claim(seg) {
-        Some(claimed) => Ok(Claim { link, claimed, _order: order }),
+        Some(claimed) => Ok(Claim {
+            link,
+            claimed,
+            _order: order,
+        }),
         None => Err(order),
     }
 }
@@ -139,8 +152,16 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
         NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,
         NoLink::Resources(_) => Reason::NoMemory,
     })?;
-    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    // The server is to look for this link before it serves another one's later connects.
+    let mut l = follow(&t.links);
+    while let Some(known) = l {
+        known.set_more();
+        l = follow(&known.next);
+    }
+    link.next
+        .store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links
+        .store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
@@ -154,7 +175,10 @@ fn backlog_full(link: &'static Link) -> bool {
 
 /// Queues the connect and tells the server.
 pub fn push(c: Claim) -> bool {
-    let pushed = c.link.segment().is_some_and(|s| s.push(c.claimed.slot as u32));
+    let pushed = c
+        .link
+        .segment()
+        .is_some_and(|s| s.push(c.claimed.slot as u32));
     let link = c.link;
     drop(c);
     if pushed && let Some(q) = link.endpoint(netacc_transport::shm::slots::CONTROL_SLOT) {

@@ -33,7 +33,9 @@ fn pack(h: u64, now: u64) -> u64 {
 }
 
 fn fresh(cells: &[AtomicU64; CELLS], h: u64, now: u64, believed: u64) -> bool {
-    let Some(c) = cells.get(h as usize / 2 % CELLS) else { return false };
+    let Some(c) = cells.get(h as usize / 2 % CELLS) else {
+        return false;
+    };
     let v = c.load(Ordering::Relaxed);
     let age = ((now / 1000) & ((1 << 40) - 1)).wrapping_sub(v & ((1 << 40) - 1)) & ((1 << 40) - 1);
     v != 0 && v >> 40 == h >> 40 && age < believed / 1000
@@ -106,7 +108,10 @@ mod tests {
     #[test]
     fn loopback_is_local_and_a_far_address_is_not() {
         let now = netacc_sys::time::now();
-        assert_eq!(local_source("127.0.0.1".parse().unwrap(), now), Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(
+            local_source("127.0.0.1".parse().unwrap(), now),
+            Some("127.0.0.1".parse().unwrap())
+        );
         assert_eq!(local_source("192.0.2.1".parse().unwrap(), now), None);
     }
 }

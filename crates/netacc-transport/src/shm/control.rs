@@ -14,8 +14,8 @@ use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 /// What came over a control socket.
@@ -40,7 +40,12 @@ pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>
         fds = [p];
         anc.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    sendmsg(fd, &[IoSlice::new(&bytes)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    sendmsg(
+        fd,
+        &[IoSlice::new(&bytes)],
+        &mut anc,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
@@ -81,7 +86,11 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
     // MSG_CTRUNC: a descriptor was lost (RLIMIT_NOFILE); the message without it is still whole.
     let whole = !got.flags.contains(ReturnFlags::TRUNC);
-    match bytes.get(..got.bytes).filter(|_| whole).and_then(Message::decode) {
+    match bytes
+        .get(..got.bytes)
+        .filter(|_| whole)
+        .and_then(Message::decode)
+    {
         Some(m) => Received::Message(m, first),
         None => {
             if let Some(fd) = first {
@@ -101,20 +110,49 @@ impl Link {
 
     /// Sends a message to the peer with a descriptor of ours beside it.
     pub(crate) fn send(&self, m: Message, pass: Option<i32>) -> Result<()> {
-        let Some(c) = self.control_borrowed() else { return Err(Errno::PIPE) };
+        let Some(c) = self.control_borrowed() else {
+            return Err(Errno::PIPE);
+        };
         // SAFETY: the caller's open descriptor.
         let pass = pass.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
         send_message(c.as_fd(), m, pass)
+    }
+
+    /// As [`Link::send`], waiting a little for a peer whose socket is full.
+    pub(crate) fn send_patiently(&'static self, m: Message, pass: i32) -> Result<()> {
+        for _ in 0..20 {
+            match self.send(m, Some(pass)) {
+                Err(Errno::AGAIN) => {}
+                r => return r,
+            }
+            // The peer may be waiting for us to read as well.
+            self.service();
+            let mut p = libc::pollfd {
+                fd: self.control_fd(),
+                events: libc::POLLOUT,
+                revents: 0,
+            };
+            let mut ts = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 10_000_000,
+            };
+            let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+        }
+        Err(Errno::AGAIN)
     }
 
     /// Handles everything that waits in the control socket.
     pub fn service(&'static self) {
         // One reader at a time keeps announcements in order; who finds it busy need not wait, the
         // reader goes on until nothing is left.
-        let Some(guard) = self.reader.try_lock() else { return };
+        let Some(guard) = self.reader.try_lock() else {
+            return;
+        };
         // Bounded: a peer that floods us costs itself the link, not us the thread.
         for _ in 0..4096 {
-            let Some(c) = self.control_borrowed() else { return };
+            let Some(c) = self.control_borrowed() else {
+                return;
+            };
             match receive_message(c) {
                 Received::Nothing => {
                     self.answer_kick();
@@ -133,8 +171,19 @@ impl Link {
         }
     }
 
+    /// As [`Link::service`], for the price of one system call when there is nothing.
+    pub fn service_if_readable(&'static self) {
+        let mut byte = 0u8;
+        let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+        if netacc_sys::raw::recv(self.control_fd(), &raw mut byte, 1, flags) != Err(Errno::AGAIN) {
+            self.service();
+        }
+    }
+
     fn answer_kick(&self) {
-        if let Some(k) = self.segment().and_then(|s| s.header().kick_all.get(self.side().index()))
+        if let Some(k) = self
+            .segment()
+            .and_then(|s| s.header().kick_all.get(self.side().index()))
             && k.load(Ordering::SeqCst) != 0
             && k.swap(0, Ordering::SeqCst) != 0
         {

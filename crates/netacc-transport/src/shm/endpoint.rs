@@ -2,28 +2,32 @@
 
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
+use crate::shm::family::Direction;
 use crate::shm::link::{Link, Side};
-use crate::shm::segment::{Segment, Slot};
+use crate::shm::segment::{FATE_QUEUED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use netacc_ring::{
     Area, CLOSED, Consumer, FIN, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
 };
 use netacc_stats::{Counter, page};
+use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{cpu, private};
-use rustix::fd::OwnedFd;
 
 /// Our side has ended its stream.
-const TX_SHUT: u32 = 1;
+pub(super) const TX_SHUT: u32 = 1;
 /// shutdown(SHUT_RD) was called here.
-const RX_SHUT: u32 = 2;
+pub(super) const RX_SHUT: u32 = 2;
 /// The peer's end of stream has been seen.
-const PEER_FIN: u32 = 4;
+pub(super) const PEER_FIN: u32 = 4;
 /// The connection was reset; `error` was set when this bit was.
-const DEAD: u32 = 8;
+pub(super) const DEAD: u32 = 8;
 /// In use.
-const LIVE: u32 = 16;
+pub(super) const LIVE: u32 = 16;
+/// Every process of the peer's family that held the connection is gone.
+pub(super) const WITNESS_GONE: u32 = 32;
+/// Our process forked while the connection was open: others of our family may use it.
+pub(super) const SHARED: u32 = 64;
 
 /// Threads that wait for the same direction as another one that is registered already.
 const EXTRA: usize = 4;
@@ -33,11 +37,11 @@ const EXTRA: usize = 4;
 pub struct ShmEndpoint {
     link: AtomicPtr<Link>,
     index: AtomicU32,
-    flags: AtomicU32,
-    error: AtomicI32,
-    epoch: AtomicU32,
-    tx: Producer,
-    rx: Consumer,
+    pub(super) flags: AtomicU32,
+    pub(super) error: AtomicI32,
+    pub(super) epoch: AtomicU32,
+    pub(super) tx: Producer,
+    pub(super) rx: Consumer,
     /// Doorbells of further threads that sleep for this endpoint.
     extra: [AtomicU32; EXTRA],
     /// The socket layer's object for this connection.
@@ -46,17 +50,27 @@ pub struct ShmEndpoint {
     pub registration: AtomicUsize,
     /// The channel (of ours) that watches, 0: none.
     pub channel: AtomicU32,
-    /// The connection's base that the peer passed (descriptor + 1).
-    base: AtomicI32,
+    /// SO_RCVLOWAT.
+    pub(super) lowat: AtomicU32,
+    /// Calls of shutdown(2) so far.
+    pub(super) turns: AtomicU32,
+    /// A writer found no room and waits for some.
+    pub(super) room_asked: AtomicU32,
+    /// How often such a writer could go on.
+    pub(super) rooms: AtomicU32,
+    /// The end of the peer's base that the peer passed to us (descriptor + 1).
+    pub(super) witness: AtomicI32,
+    /// The application's descriptor that is our base (number + 1).
+    pub(super) base: AtomicI32,
 }
 
 /// Everything an operation needs, looked up once.
-struct View {
-    slot: &'static Slot,
-    seg: Segment,
-    link: &'static Link,
-    me: Side,
-    index: usize,
+pub(super) struct View {
+    pub(super) slot: &'static Slot,
+    pub(super) seg: Segment,
+    pub(super) link: &'static Link,
+    pub(super) me: Side,
+    pub(super) index: usize,
 }
 
 impl View {
@@ -69,25 +83,11 @@ impl View {
     }
 }
 
-macro_rules! line {
-    ($view:expr, $field:ident, $side:expr) => {
-        match $side {
-            Side::Client => {
-                let [c, _] = &$view.slot.$field;
-                c
-            }
-            Side::Server => {
-                let [_, s] = &$view.slot.$field;
-                s
-            }
-        }
-    };
-}
-
 impl ShmEndpoint {
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
         self.index.store(index as u32, Ordering::Relaxed);
-        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        self.link
+            .store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
         self.flags.store(0, Ordering::Relaxed);
     }
 
@@ -105,11 +105,17 @@ impl ShmEndpoint {
     }
 
     #[inline]
-    fn view(&self) -> Option<View> {
+    pub(super) fn view(&self) -> Option<View> {
         let link = self.link();
         let seg = link.segment()?;
         let index = self.index.load(Ordering::Relaxed) as usize;
-        Some(View { slot: seg.slot(index)?, seg, link, me: link.side(), index })
+        Some(View {
+            slot: seg.slot(index)?,
+            seg,
+            link,
+            me: link.side(),
+            index,
+        })
     }
 
     /// Whether a connection is open here.
@@ -142,32 +148,22 @@ impl ShmEndpoint {
                 l.cpu.store(cpu::NO_CPU, Ordering::Relaxed);
             }
             s.open.epoch.store(epoch, Ordering::Relaxed);
+            s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
         }
         self.tx.reset();
         self.rx.reset();
         self.error.store(0, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
+        self.base.store(0, Ordering::Relaxed);
         self.registration.store(0, Ordering::Relaxed);
         self.channel.store(0, Ordering::Relaxed);
+        self.lowat.store(1, Ordering::Relaxed);
+        self.room_asked.store(0, Ordering::Relaxed);
         self.flags.store(LIVE, Ordering::Release);
         true
     }
 
-    /// The peer passed its end of this connection's base.
-    pub(crate) fn learn_base(&self, epoch: u32, fd: OwnedFd) {
-        if !self.is_live() || self.epoch.load(Ordering::Relaxed) != epoch {
-            return private::drop_raw(fd);
-        }
-        if let Ok(fd) = private::adopt(fd) {
-            let old = self.base.swap(fd + 1, Ordering::AcqRel);
-            if old != 0 {
-                private::close(old - 1);
-            }
-        }
-        self.poke_self();
-    }
-
-    fn violated(&self, v: &View) -> Errno {
+    pub(super) fn violated(&self, v: &View) -> Errno {
         page().count(Counter::ProtocolErrors);
         // The peer broke the rules of this connection only: reset it on both sides.
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
@@ -184,10 +180,16 @@ impl ShmEndpoint {
     }
 
     /// What the peer's words and the link's state say about the stream's end.
-    fn observe(&self, v: &View) -> u32 {
+    pub(super) fn observe(&self, v: &View) -> u32 {
         let flags = self.flags.load(Ordering::Acquire);
         if flags & DEAD != 0 {
             return flags;
+        }
+        if flags & (SHARED | TX_SHUT) == SHARED
+            && line!(v, producer, v.me).fin.load(Ordering::Acquire) & FIN != 0
+        {
+            // Another process of our family ended our stream.
+            self.flags.fetch_or(TX_SHUT, Ordering::AcqRel);
         }
         let peer = v.me.other();
         // Acquire: a final head was published before the mark.
@@ -197,12 +199,16 @@ impl ShmEndpoint {
         }
         if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
-            self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
-        } else if v.link.is_lost() && fin == OPEN {
+            self.die(if fin & FIN != 0 {
+                Errno::PIPE
+            } else {
+                Errno::CONNRESET
+            });
+        } else if fin == OPEN && self.peer_died(v) {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it
             // left unread data behind, else an end of stream.
-            match self.tx.unread(line!(v, consumer, peer)) {
-                Ok(0) => {
+            match self.peer_left_unread(v) {
+                Some(0) => {
                     self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
                 }
                 _ => self.die(Errno::CONNRESET),
@@ -211,12 +217,8 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire)
     }
 
-    fn ring(&self, v: &View, ring: Ring) {
-        v.link.ring(ring);
-    }
-
     #[inline]
-    fn tell_data(&self, v: &View) {
+    pub(super) fn tell_data(&self, v: &View) {
         let peer = v.me.other();
         let r = notify_data(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n));
         if r != Ring::default() {
@@ -228,7 +230,12 @@ impl ShmEndpoint {
     fn tell_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
         let enough = || always || self.rx.room_to_tell(line!(v, producer, peer));
-        let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n), enough);
+        let r = notify_room(
+            line!(v, side, peer),
+            v.index,
+            |n| v.seg.channel(peer, n),
+            enough,
+        );
         if r != Ring::default() {
             self.ring(v, r);
         }
@@ -273,16 +280,17 @@ impl ShmEndpoint {
     }
 
     /// Registers `bell` in `cell`, or as a further waiter when another thread is there already.
-    fn register(&self, cell: &AtomicU32, bell: u32, set: &mut WaitSet) {
+    pub(super) fn register(&self, cell: &AtomicU32, bell: u32, set: &mut WaitSet) {
         for _ in 0..EXTRA {
             match cell.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(b) if b == bell => return,
                 Err(_) => {}
             }
-            let Some(mine) =
-                self.extra.iter().find(|e| e.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst).is_ok())
-            else {
+            let Some(mine) = self.extra.iter().find(|e| {
+                e.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst)
+                    .is_ok()
+            }) else {
                 break;
             };
             // Whoever leaves `cell` rings the extras afterwards. If it left before we were in, nobody
@@ -307,21 +315,6 @@ impl ShmEndpoint {
         }
     }
 
-    /// Our process gives the connection up without ending it: another process of our family, which
-    /// inherited it over a fork, goes on with it. Its last holder's end is told by the kernel.
-    pub fn leave_shared(&self) {
-        let Some(v) = self.view() else { return };
-        let base = self.base.swap(0, Ordering::AcqRel);
-        if base != 0 {
-            private::close(base - 1);
-        }
-        self.flags.store(0, Ordering::Release);
-        if v.me == Side::Client {
-            v.link.slots.burned();
-        }
-        v.link.put();
-    }
-
     /// Sets which of our channels hears of this connection (0: none).
     pub fn watch(&self, channel: u32) {
         self.channel.store(channel, Ordering::Relaxed);
@@ -335,7 +328,11 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return true };
         // SeqCst exchange, then the look: the peer publishes its tail, then looks at `want_room`.
         line!(v, side, v.me).want_room.swap(1, Ordering::SeqCst);
-        self.readiness().writable()
+        let there = self.readiness().writable();
+        if !there {
+            self.room_asked.store(1, Ordering::Release);
+        }
+        there
     }
 
     /// Whether the connect queue's waiters (slot 0) must look: arms `set` for the whole link.
@@ -357,6 +354,58 @@ impl ShmEndpoint {
         }
     }
 
+    /// Server: takes a queued connect. False if the client withdrew it.
+    pub fn take(&self) -> bool {
+        self.decide(FATE_TAKEN)
+    }
+
+    /// Client: withdraws a connect that the server has not taken. False if it has.
+    pub fn withdraw(&self) -> bool {
+        self.decide(FATE_WITHDRAWN)
+    }
+
+    /// Server: a withdrawn connect needs nothing more from us.
+    pub fn never_mind(&self, epoch: u32) {
+        if let Some(v) = self.view() {
+            v.slot.open.server_done.store(epoch, Ordering::Release);
+        }
+    }
+
+    /// Client: the server's process died before it took the connect. Somebody else may serve it.
+    pub fn orphaned(&self) -> bool {
+        self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v))
+    }
+
+    pub(super) fn is_orphan(&self, v: &View) -> bool {
+        v.me == Side::Client && v.link.is_lost() && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
+    }
+
+    /// Everything written so far, piece by piece, of a connection whose peer has read nothing.
+    pub fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
+        let Some(v) = self.view() else { return };
+        let Some(area) = v.tx_area() else { return };
+        self.tx.replay(&area, |p, n| piece(p.as_ptr(), n));
+    }
+
+    /// Whether our stream was ended.
+    pub fn ended(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & TX_SHUT != 0
+    }
+
+    /// The connection cannot go on.
+    pub fn fail(&self, e: Errno) {
+        self.die(e);
+        self.poke_self();
+    }
+
+    fn decide(&self, fate: u32) -> bool {
+        // AcqRel: whoever decides first, the other one sees what led to it.
+        self.view().is_some_and(|v| {
+            let cell = &v.slot.open.fate;
+            cell.compare_exchange(FATE_QUEUED, fate, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        })
+    }
+
     /// Tells the server that a connect was queued (client, on slot 0).
     pub fn announce(&self) {
         if let Some(v) = self.view() {
@@ -366,11 +415,16 @@ impl ShmEndpoint {
 
     fn write(&self, v: &View, src: &mut Iov<'_>) -> core::result::Result<usize, Violation> {
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
-        let Some(area) = v.tx_area() else { return Err(Violation) };
+        let Some(area) = v.tx_area() else {
+            return Err(Violation);
+        };
+        let _family = self.enter(v, Direction::Write)?;
         self.tx.prepare(own, peer, src.left())?;
         let mut n = 0;
         while src.left() > 0 {
-            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else { break };
+            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else {
+                break;
+            };
             src.copy_to(ptr.as_ptr(), len);
             self.tx.advance(len);
             n += len;
@@ -382,12 +436,23 @@ impl ShmEndpoint {
         Ok(n)
     }
 
-    fn read(&self, v: &View, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Violation> {
+    fn read(
+        &self,
+        v: &View,
+        dst: &mut Iov<'_>,
+        peek: bool,
+    ) -> core::result::Result<usize, Violation> {
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
-        let Some(area) = v.rx_area() else { return Err(Violation) };
+        let Some(area) = v.rx_area() else {
+            return Err(Violation);
+        };
+        let _family = self.enter(v, Direction::Read)?;
         let mut n = 0;
         while dst.left() > 0 {
-            let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else { break };
+            let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })?
+            else {
+                break;
+            };
             let len = len.min(dst.left());
             dst.copy_from(ptr.as_ptr(), len);
             if !peek {
@@ -407,9 +472,14 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return 0 };
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return 0 };
+        let Ok(_family) = self.enter(&v, Direction::Read) else {
+            return 0;
+        };
         let mut done = 0;
         while done < n {
-            let Ok(Some((_, len))) = self.rx.chunk(&area, own, peer, 0) else { break };
+            let Ok(Some((_, len))) = self.rx.chunk(&area, own, peer, 0) else {
+                break;
+            };
             let len = len.min(n - done);
             self.rx.advance(len);
             done += len;
@@ -423,11 +493,22 @@ impl ShmEndpoint {
 
     /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile and splice. At most `want` bytes;
     /// `fill` may return fewer, 0 ends it.
-    pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
-        let Some(v) = self.view() else { return Err(Errno::PIPE) };
+    pub fn write_with(
+        &self,
+        want: usize,
+        mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
+    ) -> Result<usize> {
+        let Some(v) = self.view() else {
+            return Err(Errno::PIPE);
+        };
         self.check_writable(&v)?;
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
-        let Some(area) = v.tx_area() else { return Err(Errno::PIPE) };
+        let Some(area) = v.tx_area() else {
+            return Err(Errno::PIPE);
+        };
+        let Ok(_family) = self.enter(&v, Direction::Write) else {
+            return Err(self.violated(&v));
+        };
         if self.tx.prepare(own, peer, want).is_err() {
             return Err(self.violated(&v));
         }
@@ -462,10 +543,19 @@ impl ShmEndpoint {
     }
 
     /// Empties the ring into `drain(ptr, len) -> bytes`, for splice.
-    pub fn read_with(&self, want: usize, mut drain: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
+    pub fn read_with(
+        &self,
+        want: usize,
+        mut drain: impl FnMut(*const u8, usize) -> Result<usize>,
+    ) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
-        let Some(area) = v.rx_area() else { return Ok(0) };
+        let Some(area) = v.rx_area() else {
+            return Ok(0);
+        };
+        let Ok(_family) = self.enter(&v, Direction::Read) else {
+            return Err(self.violated(&v));
+        };
         let mut n = 0;
         let mut failed = None;
         while n < want {
@@ -505,7 +595,7 @@ impl ShmEndpoint {
     fn nothing_read(&self, v: &View) -> Result<usize> {
         let flags = self.observe(v);
         // The end was marked after the last bytes; now that the mark is seen, look for them again.
-        if self.rx.readable(line!(v, producer, v.me.other())) && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 {
+        if self.has_data(v) && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 {
             return Err(Errno::CONNABORTED);
         }
         if flags & DEAD != 0 && flags & PEER_FIN == 0 {
@@ -514,7 +604,11 @@ impl ShmEndpoint {
                 return Err(Errno(e));
             }
         }
-        if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) }
+        if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 {
+            Ok(0)
+        } else {
+            Err(Errno::AGAIN)
+        }
     }
 
     /// Errors that come before any writing.
@@ -529,13 +623,19 @@ impl ShmEndpoint {
 
     /// Whether nobody at the other end will ever read again.
     fn peer_closed(&self, v: &View) -> bool {
-        line!(v, consumer, v.me.other()).closed.load(Ordering::Acquire) != 0 || v.link.is_lost()
+        line!(v, consumer, v.me.other())
+            .closed
+            .load(Ordering::Acquire)
+            != 0
+            || self.peer_died(v)
     }
 }
 
 impl Endpoint for ShmEndpoint {
     fn try_write(&self, src: &mut Iov<'_>) -> Result<usize> {
-        let Some(v) = self.view() else { return Err(Errno::PIPE) };
+        let Some(v) = self.view() else {
+            return Err(Errno::PIPE);
+        };
         self.note_cpu(&v);
         self.check_writable(&v)?;
         if self.peer_closed(&v) {
@@ -545,6 +645,11 @@ impl Endpoint for ShmEndpoint {
                 let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
                 self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
                 src.skip(n);
+                // Where the peer only shut both directions down, it is reset as well.
+                line!(v, producer, v.me)
+                    .fin
+                    .fetch_or(RESET, Ordering::SeqCst);
+                self.tell_data(&v);
             }
             return Ok(n);
         }
@@ -562,7 +667,7 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else { return Ok(0) };
         self.note_cpu(&v);
         loop {
-            if dst.left() == 0 && self.rx.readable(line!(v, producer, v.me.other())) {
+            if dst.left() == 0 && self.has_data(&v) {
                 return Ok(0);
             }
             match self.read(&v, dst, peek) {
@@ -577,7 +682,9 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn readiness(&self) -> Readiness {
-        let Some(v) = self.view() else { return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT) };
+        let Some(v) = self.view() else {
+            return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT);
+        };
         let flags = self.observe(&v);
         let mut r = 0;
         if flags & DEAD != 0 && self.error.load(Ordering::Acquire) != 0 {
@@ -591,10 +698,10 @@ impl Endpoint for ShmEndpoint {
         if no_rx {
             r |= Readiness::IN | Readiness::RDHUP;
         }
-        if self.rx.readable(line!(v, producer, v.me.other())) {
+        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in(&v) >= self.lowat() as u64) {
             r |= Readiness::IN;
         }
-        if no_tx || self.peer_closed(&v) || self.tx.writable(line!(v, consumer, v.me.other())).unwrap_or(true) {
+        if no_tx || self.peer_closed(&v) || self.has_room(&v) {
             r |= Readiness::OUT;
         }
         Readiness(r)
@@ -612,10 +719,7 @@ impl Endpoint for ShmEndpoint {
                 self.register(&own.tx_waiter, bell, set);
             }
         }
-        let base = self.base.load(Ordering::Relaxed);
-        if base != 0 {
-            set.add(base - 1, libc::POLLIN | libc::POLLRDHUP);
-        }
+        self.add_kernel_ends(&v, set);
         // The registration is a SeqCst exchange; the peer publishes, then looks at it. Our look comes
         // after, so one of us sees the other.
         core::sync::atomic::fence(Ordering::SeqCst);
@@ -625,7 +729,9 @@ impl Endpoint for ShmEndpoint {
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.view() else { return };
-        let Some(bell) = set.borrowed_bell(v.link) else { return };
+        let Some(bell) = set.borrowed_bell(v.link) else {
+            return;
+        };
         let own = line!(v, side, v.me);
         if interest.read {
             self.unregister(&v, &own.rx_waiter, bell);
@@ -633,54 +739,76 @@ impl Endpoint for ShmEndpoint {
         if interest.write {
             self.unregister(&v, &own.tx_waiter, bell);
         }
+        self.hear_kernel_ends(&v);
     }
 
     fn shutdown(&self, how: Shut) {
         let Some(v) = self.view() else { return };
-        if how != Shut::Read && self.flags.fetch_or(TX_SHUT, Ordering::AcqRel) & TX_SHUT == 0 {
+        let bits = match how {
+            Shut::Read => RX_SHUT,
+            Shut::Write => TX_SHUT,
+            Shut::Both => RX_SHUT | TX_SHUT,
+        };
+        let old = self.flags.fetch_or(bits, Ordering::AcqRel);
+        if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
+            // Whoever writes to us from now on gets a reset, as from a closed socket. Before the end of
+            // the stream, whose reader may act on it.
+            line!(v, consumer, v.me)
+                .closed
+                .store(CLOSED, Ordering::SeqCst);
+            self.tell_room(&v, true);
+        }
+        if bits & !old & TX_SHUT != 0 {
             line!(v, producer, v.me).fin.fetch_or(FIN, Ordering::SeqCst);
             self.tell_data(&v);
         }
-        if how != Shut::Write {
-            self.flags.fetch_or(RX_SHUT, Ordering::AcqRel);
-        }
-        self.poke_self();
+        self.stir();
     }
 
     fn close(&self, abort: bool) {
         let Some(v) = self.view() else { return };
-        let unread = self.rx.readable(line!(v, producer, v.me.other()));
+        let unread = self.has_data(&v);
         let own = line!(v, producer, v.me);
-        own.fin.fetch_or(if unread || abort { RESET } else { FIN }, Ordering::SeqCst);
-        line!(v, consumer, v.me).closed.store(CLOSED, Ordering::SeqCst);
+        own.fin
+            .fetch_or(if unread || abort { RESET } else { FIN }, Ordering::SeqCst);
+        line!(v, consumer, v.me)
+            .closed
+            .store(CLOSED, Ordering::SeqCst);
         // Nobody of ours is to be told anything any more.
         let side = line!(v, side, v.me);
-        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+        for w in [
+            &side.watch,
+            &side.rx_waiter,
+            &side.tx_waiter,
+            &side.want_room,
+        ] {
             w.store(0, Ordering::Relaxed);
         }
         self.tell_data(&v);
         self.tell_room(&v, true);
-        let base = self.base.swap(0, Ordering::AcqRel);
-        if base != 0 {
-            private::close(base - 1);
+        self.close_witness();
+        let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let done = &v.slot.open.server_done;
+        // Release: after this the client may use the slot for another connection. Where the server's
+        // processes ended without a word, the client knows it from the kernel.
+        if v.me == Side::Server || gone {
+            done.store(epoch, Ordering::Release);
         }
-        self.flags.store(0, Ordering::Release);
-        match v.me {
-            Side::Client => v.link.slots.closed(v.index),
-            // Release: after this the client may use the slot for another connection.
-            Side::Server => v.slot.open.server_done.store(self.epoch.load(Ordering::Relaxed), Ordering::Release),
+        if v.me == Side::Client {
+            v.link.slots.closed(v.index);
         }
         v.link.put();
     }
 
     fn unread(&self) -> usize {
         let Some(v) = self.view() else { return 0 };
-        self.rx.available(line!(v, producer, v.me.other())).unwrap_or(0) as usize
+        self.waiting_in(&v) as usize
     }
 
     fn unsent(&self) -> usize {
         let Some(v) = self.view() else { return 0 };
-        self.tx.unread(line!(v, consumer, v.me.other())).unwrap_or(0) as usize
+        self.outstanding(self.peer_left_unread(&v).unwrap_or(0))
     }
 
     fn take_error(&self) -> i32 {
@@ -691,16 +819,9 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn peer_cpu(&self) -> u32 {
-        let Some(v) = self.view() else { return cpu::NO_CPU };
+        let Some(v) = self.view() else {
+            return cpu::NO_CPU;
+        };
         line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)
-    }
-}
-
-impl ShmEndpoint {
-    /// Whether both directions have ended: what tcp(7) calls not connected.
-    pub fn is_over(&self) -> bool {
-        let Some(v) = self.view() else { return true };
-        let flags = self.observe(&v);
-        flags & DEAD != 0 || flags & (TX_SHUT | PEER_FIN) == TX_SHUT | PEER_FIN
     }
 }

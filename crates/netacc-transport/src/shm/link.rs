@@ -101,15 +101,23 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Link {
     /// A link over a mapped segment and a connected control socket (a private descriptor).
-    pub fn new(side: Side, seg: Segment, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
+    pub fn new(
+        side: Side,
+        seg: Segment,
+        control: i32,
+        trusted: bool,
+        peer_pid: u32,
+    ) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
         link.seg.store(seg.as_ptr(), Ordering::Relaxed);
         link.control.store(control + 1, Ordering::Relaxed);
-        link.server.store((side == Side::Server).into(), Ordering::Relaxed);
+        link.server
+            .store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
-        link.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        link.id
+            .store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
         // Number 0 means "no channel" in shared memory.
         link.channels.store(1, Ordering::Relaxed);
@@ -128,7 +136,11 @@ impl Link {
     /// Our side.
     #[inline]
     pub fn side(&self) -> Side {
-        if self.server.load(Ordering::Relaxed) != 0 { Side::Server } else { Side::Client }
+        if self.server.load(Ordering::Relaxed) != 0 {
+            Side::Server
+        } else {
+            Side::Client
+        }
     }
 
     /// A number for people, unique in this process.
@@ -141,7 +153,11 @@ impl Link {
         match self.segment() {
             Some(s) if self.side() == Side::Client => {
                 let told = s.header().server_pid.load(Ordering::Relaxed);
-                if told != 0 { told } else { self.peer_pid.load(Ordering::Relaxed) }
+                if told != 0 {
+                    told
+                } else {
+                    self.peer_pid.load(Ordering::Relaxed)
+                }
             }
             _ => self.peer_pid.load(Ordering::Relaxed),
         }
@@ -164,9 +180,22 @@ impl Link {
         }
     }
 
+    /// Client: another link to this listener follows.
+    pub fn set_more(&self) {
+        if let Some(s) = self.segment() {
+            s.header().more.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Server: whether the client said so; asked once.
+    pub fn take_more(&self) -> bool {
+        self.segment().is_some_and(|s| s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0)
+    }
+
     /// Whether the server said so.
     pub fn served_by_many(&self) -> bool {
-        self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
+        self.segment()
+            .is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
     }
 
     /// The mapped segment; the caller holds a reference to the link.
@@ -196,7 +225,9 @@ impl Link {
 
     /// The listener at the other end takes new connections.
     pub fn accepting(&self) -> bool {
-        let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
+        let open = self
+            .segment()
+            .is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
 
@@ -289,7 +320,10 @@ impl Link {
     /// The descriptor of our doorbell `id`, or -1.
     #[inline]
     pub fn bell_fd(&self, id: u32) -> i32 {
-        self.my_bells.get(id as usize).map_or(0, |b| b.load(Ordering::Relaxed)) - 1
+        self.my_bells
+            .get(id as usize)
+            .map_or(0, |b| b.load(Ordering::Relaxed))
+            - 1
     }
 
     fn make_bell(&self, id: u32) -> Result<i32> {
@@ -337,16 +371,56 @@ impl Link {
     /// Rings the peer's doorbells that a publication asked for.
     #[inline]
     pub fn ring(&'static self, ring: Ring) {
-        if ring.channel != 0 {
-            self.ring_peer(ring.channel);
+        for id in [ring.channel, ring.thread] {
+            if id != 0 {
+                self.ring_peer(id);
+            }
         }
-        if ring.thread != 0 {
-            self.ring_peer(ring.thread);
+    }
+
+    /// Rings a doorbell whose eventfd we have; false if we have not.
+    pub(crate) fn ring_known(&self, id: u32) -> bool {
+        match self.peer_bell(id) {
+            Some(fd) => {
+                page().count(Counter::Doorbells);
+                bells::ring(fd);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the link came to us over a fork: its control socket and our doorbells are the parent's.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Relaxed) != 0
+    }
+
+    /// In the child of a fork: what must not stay open here, or the parent's death would go unnoticed,
+    /// and what only the parent may use. The peer's doorbells stay: ringing them is everybody's right.
+    pub fn inherit(&self) {
+        if self.inherited.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        self.lock.reset();
+        self.reader.reset();
+        self.slots.reset_lock();
+        let c = self.control.swap(0, Ordering::Relaxed);
+        if c != 0 {
+            private::close(c - 1);
+        }
+        for b in &self.my_bells {
+            if b.load(Ordering::Relaxed) != 0 {
+                private::close(b.swap(0, Ordering::Relaxed) - 1);
+            }
+        }
+        for w in &self.idle_bells {
+            w.store(0, Ordering::Relaxed);
         }
     }
 
     #[cold]
-    fn ring_peer(&'static self, id: u32) {
+    pub(crate) fn ring_peer(&'static self, id: u32) {
         page().count(Counter::Doorbells);
         if let Some(fd) = self.peer_bell(id) {
             bells::ring(fd);
@@ -358,7 +432,9 @@ impl Link {
             Some(fd) => bells::ring(fd),
             None => {
                 if self.send(Message::Wake { id }, None).is_err()
-                    && let Some(cell) = self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
+                    && let Some(cell) = self
+                        .segment()
+                        .and_then(|s| s.header().kick_all.get(self.side().other().index()))
                 {
                     // The socket is full, so the peer will be awake to read it; then it rings them all.
                     cell.store(1, Ordering::SeqCst);
@@ -378,7 +454,10 @@ impl Link {
 
     /// Remembers a doorbell the peer sent.
     pub(crate) fn learn_bell(&self, id: u32, fd: i32) {
-        let old = self.peer_bells.get(id as usize).map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
+        let old = self
+            .peer_bells
+            .get(id as usize)
+            .map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
         if old != 0 {
             private::close(old - 1);
         }
@@ -409,12 +488,6 @@ impl Link {
             ep.poke_self();
         }
         self.ring_all_own();
-    }
-
-    /// For the child of a fork.
-    pub fn reset_locks(&self) {
-        self.lock.reset();
-        self.reader.reset();
     }
 }
 

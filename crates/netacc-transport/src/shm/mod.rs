@@ -3,13 +3,32 @@
 //! A [`Link`] joins two processes: a control socket, a sealed memfd ([`segment`]) with slots for many
 //! connections, and doorbells. An [`ShmEndpoint`] is one side of one slot.
 
+/// A shared line of a [`segment::Slot`] by its side.
+macro_rules! line {
+    ($view:expr, $field:ident, $side:expr) => {
+        match $side {
+            Side::Client => {
+                let [c, _] = &$view.slot.$field;
+                c
+            }
+            Side::Server => {
+                let [_, s] = &$view.slot.$field;
+                s
+            }
+        }
+    };
+}
+
 pub mod control;
 pub mod endpoint;
+pub mod family;
 pub mod link;
 mod owner;
 pub mod rendezvous;
 pub mod segment;
 pub mod slots;
+mod state;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};
+pub use state::Marks;

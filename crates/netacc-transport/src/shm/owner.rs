@@ -40,7 +40,11 @@ fn request(dest: SocketAddr) -> [u8; REQUEST] {
     put(0, &(REQUEST as u32).to_ne_bytes());
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     put(6, &1u16.to_ne_bytes()); // NLM_F_REQUEST
-    let family = if dest.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let family = if dest.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
     put(16, &[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
     // idiag_sport/src describe the listener; the remote end stays unspecified.
@@ -59,7 +63,9 @@ fn parse(reply: &[u8]) -> Option<u32> {
     if kind != SOCK_DIAG_BY_FAMILY || *reply.get(17)? != TCP_LISTEN {
         return None;
     }
-    Some(u32::from_ne_bytes(reply.get(UID_AT..UID_AT + 4)?.try_into().ok()?))
+    Some(u32::from_ne_bytes(
+        reply.get(UID_AT..UID_AT + 4)?.try_into().ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -73,9 +79,16 @@ mod tests {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
             let l = TcpListener::bind(bind).unwrap();
             let port = l.local_addr().unwrap().port();
-            assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), Some(me), "{bind}");
+            assert_eq!(
+                listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)),
+                Some(me),
+                "{bind}"
+            );
             drop(l);
-            assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), None);
+            assert_eq!(
+                listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)),
+                None
+            );
         }
     }
 

@@ -7,12 +7,15 @@
 #![allow(unsafe_code)]
 
 use crate::shm::link::Side;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, Channel, ConsumerLine, LARGE, ProducerLine, SLOTS, SMALL, SideLine};
 use netacc_sys::errno::{Errno, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Ready-set channels per side; number 0 means "none".
@@ -30,6 +33,9 @@ pub struct Header {
     pub server_pid: AtomicU32,
     /// Not 0: several processes serve the listener. Written by the server.
     pub many: AtomicU32,
+    /// Not 0: the client made another link to the same listener after this one. Set by the client,
+    /// cleared by the server.
+    pub more: AtomicU32,
     /// Per side: a wake-up message found the control socket full; ring all your doorbells. Set by the
     /// other side, cleared by the side itself.
     pub kick_all: [AtomicU32; 2],
@@ -46,6 +52,13 @@ pub const SERVER_OPEN: u32 = 1;
 /// [`Header::server`]: no new connections; those there are go on.
 pub const SERVER_CLOSED: u32 = 2;
 
+/// [`Open::fate`]: waits in the queue.
+pub const FATE_QUEUED: u32 = 0;
+/// [`Open::fate`]: accepted by the server.
+pub const FATE_TAKEN: u32 = 1;
+/// [`Open::fate`]: the client went another way.
+pub const FATE_WITHDRAWN: u32 = 2;
+
 /// What a connect says about itself; written by the client before the slot number is queued.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -56,8 +69,54 @@ pub struct Open {
     pub family_port: [AtomicU32; 2],
     /// Incarnation of the slot.
     pub epoch: AtomicU32,
+    /// [`FATE_QUEUED`] until the server takes the connect or the client withdraws it, whoever is first.
+    pub fate: AtomicU32,
+    /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them
+    /// in this order. A client that lies about it serves itself last or first among its peers.
+    pub when: AtomicU64,
     /// Written by the server: it is done with this epoch of the slot.
     pub server_done: AtomicU32,
+}
+
+impl Open {
+    /// Writes who connects to whom; the queue's push publishes it.
+    pub fn tell(&self, local: SocketAddr, remote: SocketAddr) {
+        self.when.store(netacc_sys::time::now(), Ordering::Relaxed);
+        for (i, a) in [local, remote].into_iter().enumerate() {
+            let (words, family) = match a.ip() {
+                IpAddr::V4(ip) => ([u32::from(ip), 0, 0, 0], libc::AF_INET),
+                IpAddr::V6(ip) => {
+                    let n = u128::from(ip);
+                    ([(n >> 96) as u32, (n >> 64) as u32, (n >> 32) as u32, n as u32], libc::AF_INET6)
+                }
+            };
+            if let (Some(ip), Some(fp)) = (self.ip.get(i), self.family_port.get(i)) {
+                for (w, n) in ip.iter().zip(words) {
+                    w.store(n, Ordering::Relaxed);
+                }
+                fp.store((family as u32) << 16 | u32::from(a.port()), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// What a client wrote: side 0 is itself, side 1 whom it wants. `None` if that is no address.
+    pub fn told(&self, side: usize) -> Option<SocketAddr> {
+        let fp = self.family_port.get(side)?.load(Ordering::Relaxed);
+        let mut w = [0u32; 4];
+        for (out, cell) in w.iter_mut().zip(self.ip.get(side)?) {
+            *out = cell.load(Ordering::Relaxed);
+        }
+        let [a, b, c, d] = w;
+        let ip: IpAddr = match (fp >> 16) as i32 {
+            libc::AF_INET => Ipv4Addr::from(a).into(),
+            libc::AF_INET6 => {
+                let n = u128::from(a) << 96 | u128::from(b) << 64 | u128::from(c) << 32 | u128::from(d);
+                Ipv6Addr::from(n).into()
+            }
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, fp as u16))
+    }
 }
 
 /// The shared words of one connection. Index 0 is the client's, 1 the server's.
@@ -106,7 +165,10 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// A fresh memfd of the right size, sealed against any change of it.
     pub fn create() -> Result<OwnedFd> {
-        let fd = memfd_create(c"netacc-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let fd = memfd_create(
+            c"netacc-link",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
         ftruncate(&fd, SEGMENT as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(fd)
@@ -115,7 +177,9 @@ impl Segment {
     /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Segment> {
         let seals = fcntl_get_seals(fd)?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || fstat(fd)?.st_size != SEGMENT as i64 {
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
+            || fstat(fd)?.st_size != SEGMENT as i64
+        {
             return Err(Errno::PROTO);
         }
         // SAFETY: a fresh mapping overlaps nothing.
@@ -129,7 +193,9 @@ impl Segment {
                 0,
             )?
         };
-        Ok(Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? })
+        Ok(Segment {
+            base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)?,
+        })
     }
 
     /// # Safety
@@ -200,7 +266,11 @@ impl Segment {
             // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which
             // is a valid content for raw bytes.
             let _ = unsafe {
-                rustix::mm::madvise(self.base.cast::<u8>().add(at).as_ptr().cast(), LARGE, rustix::mm::Advice::LinuxRemove)
+                rustix::mm::madvise(
+                    self.base.cast::<u8>().add(at).as_ptr().cast(),
+                    LARGE,
+                    rustix::mm::Advice::LinuxRemove,
+                )
             };
         }
     }
@@ -212,7 +282,9 @@ impl Segment {
         if at.wrapping_sub(c.header.popped.load(Ordering::Acquire)) >= SLOTS as u64 {
             return false;
         }
-        let Some(cell) = c.queue.get(at as usize % SLOTS) else { return false };
+        let Some(cell) = c.queue.get(at as usize % SLOTS) else {
+            return false;
+        };
         cell.store(slot, Ordering::Relaxed);
         // SeqCst: publishes the entry and everything the slot says, and is the fence before the look
         // at the server's waiter.
@@ -223,7 +295,21 @@ impl Segment {
     /// Connects queued and not yet taken. A lying client can claim at most a full queue.
     pub fn queued(&self) -> u64 {
         let h = self.header();
-        h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst)).min(SLOTS as u64)
+        h.pushed
+            .load(Ordering::SeqCst)
+            .wrapping_sub(h.popped.load(Ordering::SeqCst))
+            .min(SLOTS as u64)
+    }
+
+    /// When the next connect was queued, by the client's word.
+    pub fn front_time(&self) -> Option<u64> {
+        if self.queued() == 0 {
+            return None;
+        }
+        let c = self.control();
+        let at = c.header.popped.load(Ordering::Relaxed);
+        let slot = c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed);
+        Some(c.slots.get(slot as usize).map_or(0, |s| s.open.when.load(Ordering::Relaxed)))
     }
 
     /// Takes the next connect (server, under a lock).

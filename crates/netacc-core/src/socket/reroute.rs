@@ -1,0 +1,110 @@
+//! A connect that was queued at a process which died before taking it.
+//!
+//! In the kernel the queue belongs to the listener, and another process that serves it takes the
+//! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
+//! byte it has written so far.
+
+use crate::epoll;
+use crate::fdtable::Ref;
+use crate::socket::create::materialize;
+use crate::socket::{Path, Socket, addr_of, pool};
+use alloc::vec::Vec;
+use netacc_stats::{Counter, Reason, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Iov, Shut};
+
+/// Gives an orphaned connection another server. Takes both direction locks.
+#[cold]
+pub fn reroute(r: Ref<Socket>) {
+    let s = r.obj;
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned()) else { return };
+    if !old.withdraw() {
+        return;
+    }
+    let mut bytes = Vec::new();
+    old.replay(|p, n| {
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        #[allow(unsafe_code)]
+        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
+        unsafe {
+            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
+        }
+    });
+    let ended = old.ended();
+    match again(s) {
+        Ok(new) => {
+            let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let sent = new.try_write(&mut Iov::one(&v));
+            if ended {
+                new.shutdown(Shut::Write);
+            }
+            // The ring is as large as the one that held these bytes.
+            if !bytes.is_empty() && sent != Ok(bytes.len()) {
+                new.fail(Errno::CONNRESET);
+            }
+            epoll::moved(s, old, new);
+            s.set_endpoint(new);
+            old.close(false);
+        }
+        Err(_) => {
+            if by_tcp(s, old, &bytes, ended).is_err() {
+                old.fail(Errno::CONNRESET);
+            }
+        }
+    }
+    drop((rx, tx));
+}
+
+/// The same connect once more, over another link.
+fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reason> {
+    let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
+    let claim = pool::claim(target)?;
+    let (link, slot) = (claim.link, claim.claimed.slot);
+    let ep = link.endpoint(slot).filter(|e| e.begin(claim.claimed.epoch)).ok_or(Reason::NoMemory)?;
+    if let Some(sl) = link.segment().and_then(|seg| seg.slot(slot)) {
+        sl.open.tell(local, target);
+    }
+    if !pool::push(claim) || (!link.accepting() && ep.withdraw()) {
+        ep.close(true);
+        return Err(Reason::Refused);
+    }
+    Ok(ep)
+}
+
+/// The same connect by the kernel, and the bytes after it.
+fn by_tcp(s: &'static Socket, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
+    let target = s.peer.get().ok_or(Errno::NOTCONN)?;
+    let fd = s.first_fd();
+    materialize(fd, s)?;
+    let (mut buf, mut len) = ([0u64; 4], 32u32);
+    addr_of(target, s.domain(), &mut buf, &mut len);
+    match raw::connect(fd, buf.as_ptr().cast(), len) {
+        // Loopback answers at once; whoever is slower than that is no listener of this host.
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(e) => return Err(e),
+    }
+    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())?;
+    let sent = if bytes.is_empty() { 0 } else { raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)? };
+    if sent != bytes.len() || raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? != 0 {
+        return Err(Errno::CONNRESET);
+    }
+    if ended {
+        raw::shutdown(fd, libc::SHUT_WR)?;
+    }
+    page().count(Counter::Demotions);
+    page().fallback(Reason::LinkLost);
+    if let Some(e) = s.stats() {
+        e.set_transport(Transport::Tcp);
+        e.set_reason(Reason::LinkLost);
+    }
+    epoll::to_kernel(s, old);
+    s.set_path(Path::Tcp);
+    s.detach();
+    Ok(())
+}

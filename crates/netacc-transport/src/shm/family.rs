@@ -1,0 +1,350 @@
+//! Connections that several processes of one side hold after a fork, and how the other side knows of them.
+//!
+//! Before a process forks it makes a *base* for each connection: a pair of UNIX stream sockets, one end under
+//! the application's own descriptors (so parent, child and grandchildren hold it as the kernel counts), the
+//! other passed to the peer as its *witness*. The kernel ends the witness when the last holder is gone,
+//! whoever that is. Until then bytes go on over the ring, which the family shares:
+//! one process at a time per direction ([`ShmEndpoint::enter`]), each taking up where the last one published.
+//!
+//! The parent's link stays the parent's. A child rings the peer's doorbells that it inherited, and is itself
+//! woken by a byte on its base.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{LIVE, SHARED, View, WITNESS_GONE};
+use crate::shm::link::Side;
+use crate::wait::WaitSet;
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_ring::{Consumer, Producer, Ring, Violation};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw};
+use netacc_wire::Message;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// The doorbell number of a process without a link of its own: a byte on the connection's witness.
+pub const BASE_BELL: u32 = u32::MAX;
+
+/// How often a process that waits for another one's operation looks before it gives the peer up: the
+/// other one holds the word for a copy of at most a window.
+const PATIENCE: u32 = 20_000;
+
+/// A direction of a shared side.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Direction {
+    Read = 0,
+    Write = 1,
+}
+
+/// Held during an operation on a shared side.
+pub(super) struct Entered<'a> {
+    owner: &'a AtomicU32,
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        // Release: the next process sees what we published.
+        self.owner.store(0, Ordering::Release);
+    }
+}
+
+impl ShmEndpoint {
+    fn is_shared(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & SHARED != 0
+    }
+
+    /// Before an operation: on a shared side waits for the other processes of the family and takes up
+    /// where they left. The word is in the peer's reach; a peer that plays with it ends its connection.
+    #[inline]
+    pub(super) fn enter(
+        &self,
+        v: &View,
+        dir: Direction,
+    ) -> core::result::Result<Option<Entered<'static>>, Violation> {
+        if !self.is_shared() {
+            Ok(None)
+        } else {
+            self.enter_shared(v, dir).map(Some)
+        }
+    }
+
+    #[cold]
+    fn enter_shared(
+        &self,
+        v: &View,
+        dir: Direction,
+    ) -> core::result::Result<Entered<'static>, Violation> {
+        let owner = line!(v, side, v.me)
+            .owner
+            .get(dir as usize)
+            .ok_or(Violation)?;
+        let me = raw::getpid();
+        for _ in 0..PATIENCE {
+            match owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    let held = Entered { owner };
+                    self.resync(v, dir)?;
+                    return Ok(held);
+                }
+                // A process that died in the middle had not published: what it did is undone by taking
+                // up from the published words. Our own number can only be such a remnant, since threads
+                // of one process exclude each other before they come here.
+                Err(p) if p == me || !raw::process_exists(p) => {
+                    let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
+                }
+                Err(_) => raw::sched_yield(),
+            }
+        }
+        Err(Violation)
+    }
+
+    fn resync(&self, v: &View, dir: Direction) -> core::result::Result<(), Violation> {
+        let peer = v.me.other();
+        match dir {
+            Direction::Read => self
+                .rx
+                .resync(line!(v, consumer, v.me), line!(v, producer, peer)),
+            Direction::Write => self
+                .tx
+                .resync(line!(v, producer, v.me), line!(v, consumer, peer)),
+        }
+    }
+
+    /// Whether there is anything to read.
+    #[inline]
+    pub(super) fn has_data(&self, v: &View) -> bool {
+        let peer = line!(v, producer, v.me.other());
+        if self.is_shared() {
+            Consumer::available_by(line!(v, consumer, v.me), peer) > 0
+        } else {
+            self.rx.readable(peer)
+        }
+    }
+
+    /// Whether a write would find room.
+    #[inline]
+    pub(super) fn has_room(&self, v: &View) -> bool {
+        let peer = line!(v, consumer, v.me.other());
+        if self.is_shared() {
+            return Producer::writable_by(line!(v, producer, v.me), peer);
+        }
+        self.tx.writable(peer).unwrap_or(true)
+    }
+
+    /// Bytes to read.
+    pub(super) fn waiting_in(&self, v: &View) -> u64 {
+        let peer = line!(v, producer, v.me.other());
+        if self.is_shared() {
+            return Consumer::available_by(line!(v, consumer, v.me), peer);
+        }
+        self.rx.available(peer).unwrap_or(0)
+    }
+
+    /// Bytes of ours that the peer has not read; `None` if it says impossible things.
+    pub(super) fn peer_left_unread(&self, v: &View) -> Option<u64> {
+        let peer = line!(v, consumer, v.me.other());
+        if self.is_shared() {
+            return Some(Producer::unread_by(line!(v, producer, v.me), peer));
+        }
+        self.tx.unread(peer).ok()
+    }
+
+    /// Before a fork: makes the base, unless there is one, and marks the connection as shared. Returns the
+    /// descriptor to put under the application's numbers.
+    pub fn share(&'static self) -> Result<Option<OwnedFd>> {
+        let Some(v) = self.view() else {
+            return Err(Errno::NOTCONN);
+        };
+        self.flags.fetch_or(SHARED, Ordering::AcqRel);
+        if self.base.load(Ordering::Relaxed) != 0 {
+            return Ok(None);
+        }
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let m = Message::Base {
+            slot: v.index as u32,
+            epoch: self.epoch.load(Ordering::Relaxed),
+        };
+        let sent = v.link.send_patiently(m, theirs.as_raw_fd());
+        private::drop_raw(theirs);
+        match sent {
+            Ok(()) => Ok(Some(ours)),
+            Err(e) => {
+                private::drop_raw(ours);
+                Err(e)
+            }
+        }
+    }
+
+    /// The application's descriptor that is our base.
+    pub fn set_base(&self, fd: i32) {
+        self.base.store(fd + 1, Ordering::Release);
+    }
+
+    /// The application's descriptor that is our base, or -1.
+    pub fn base_fd(&self) -> i32 {
+        self.base.load(Ordering::Acquire) - 1
+    }
+
+    /// The other processes of the family are gone: the private cursors are right again. The caller holds
+    /// both direction locks.
+    pub fn unshare(&self) {
+        let Some(v) = self.view() else { return };
+        if self.is_shared()
+            && self.resync(&v, Direction::Read).is_ok()
+            && self.resync(&v, Direction::Write).is_ok()
+        {
+            self.flags.fetch_and(!SHARED, Ordering::AcqRel);
+        }
+    }
+
+    /// Our process gives the connection up without ending it: another process of our family goes on with
+    /// it, and the kernel tells the peer when the last one is gone.
+    pub fn leave_shared(&self) {
+        let Some(v) = self.view() else { return };
+        self.close_witness();
+        self.base.store(0, Ordering::Relaxed);
+        self.flags.store(0, Ordering::Release);
+        if v.me == Side::Client && !v.link.is_inherited() {
+            v.link.slots.burned();
+        }
+        v.link.put();
+    }
+
+    /// The peer passed its end of this connection's base.
+    pub(crate) fn learn_base(&self, epoch: u32, fd: OwnedFd) {
+        if !self.is_live() || self.epoch.load(Ordering::Relaxed) != epoch {
+            return private::drop_raw(fd);
+        }
+        if let Ok(fd) = private::adopt(fd) {
+            let old = self.witness.swap(fd + 1, Ordering::AcqRel);
+            if old != 0 {
+                private::close(old - 1);
+            }
+        }
+        self.poke_self();
+    }
+
+    pub(super) fn close_witness(&self) {
+        let w = self.witness.swap(0, Ordering::AcqRel);
+        if w != 0 {
+            private::close(w - 1);
+        }
+    }
+
+    /// The witness' descriptor, or -1.
+    pub fn witness_fd(&self) -> i32 {
+        self.witness.load(Ordering::Acquire) - 1
+    }
+
+    /// Whether everybody who could answer at the other end is gone.
+    pub(super) fn peer_died(&self, v: &View) -> bool {
+        // A process without a link of its own hears of the peer's end by its base.
+        if self.witness.load(Ordering::Acquire) != 0 || v.link.is_inherited() {
+            return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0;
+        }
+        v.link.is_lost() && !self.is_orphan(v)
+    }
+
+    /// Adds the kernel sockets that can wake a sleeper of this connection.
+    pub(super) fn add_kernel_ends(&self, v: &View, set: &mut WaitSet) {
+        let w = self.witness_fd();
+        if w >= 0 && self.flags.load(Ordering::Relaxed) & WITNESS_GONE == 0 {
+            set.add(w, libc::POLLIN | libc::POLLRDHUP);
+        }
+        if v.link.is_inherited() {
+            match self.base_fd() {
+                fd if fd >= 0 => drop(set.add(fd, libc::POLLIN | libc::POLLRDHUP)),
+                _ => set.bounded = true,
+            }
+        }
+    }
+
+    /// Takes in what the kernel sockets have to say: wake-up bytes and the end.
+    pub(super) fn hear_kernel_ends(&self, v: &View) {
+        let w = self.witness_fd();
+        if w >= 0 && drain(w) {
+            self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+        }
+        let b = self.base_fd();
+        if v.link.is_inherited() && b >= 0 && drain(b) {
+            self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+        }
+    }
+
+    /// The same for an epoll instance that was told of one of them.
+    pub fn hear(&self) {
+        if self.flags.load(Ordering::Acquire) & LIVE != 0
+            && let Some(v) = self.view()
+        {
+            self.hear_kernel_ends(&v);
+        }
+    }
+
+    /// Asks to be woken by a byte on the base; true when there is no need to sleep.
+    pub fn arm_base(&self, write: bool) -> bool {
+        let Some(v) = self.view() else { return true };
+        let own = line!(v, side, v.me);
+        let _ = own
+            .rx_waiter
+            .compare_exchange(0, BASE_BELL, Ordering::SeqCst, Ordering::SeqCst);
+        if write {
+            let _ =
+                own.tx_waiter
+                    .compare_exchange(0, BASE_BELL, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        core::sync::atomic::fence(Ordering::SeqCst);
+        let r = crate::Endpoint::readiness(self);
+        r.readable() || (write && r.writable())
+    }
+
+    /// Rings whom a publication asked for.
+    #[cold]
+    pub(super) fn ring(&self, v: &View, ring: Ring) {
+        for id in [ring.channel, ring.thread] {
+            if id == 0 {
+                continue;
+            }
+            if id == BASE_BELL {
+                if self.witness.load(Ordering::Acquire) == 0 {
+                    v.link.service();
+                }
+                poke(self.witness_fd());
+            } else if !v.link.is_inherited() {
+                v.link.ring_peer(id);
+            } else if !v.link.ring_known(id) {
+                poke(self.base_fd());
+            }
+        }
+    }
+}
+
+/// A byte that wakes whoever polls the other end; a full socket is readable there already.
+fn poke(fd: i32) {
+    if fd >= 0 {
+        let byte = [1u8];
+        let _ = raw::send(
+            fd,
+            byte.as_ptr(),
+            1,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        );
+    }
+}
+
+/// Takes wake-up bytes; true at the end of the stream.
+fn drain(fd: i32) -> bool {
+    let mut buf = [0u8; 64];
+    for _ in 0..64 {
+        match raw::recv(fd, buf.as_mut_ptr(), buf.len(), libc::MSG_DONTWAIT) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return false,
+            Err(_) => return true,
+        }
+    }
+    false
+}

@@ -1,0 +1,112 @@
+//! A connection as others see it: its state as TCP names it, and what has happened to it since somebody
+//! looked last.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT};
+use crate::shm::link::Side;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::Errno;
+
+/// What the peer has in its socket's buffers in TCP is not "unsent" any more; a ring has no such border,
+/// so we draw it where a receive buffer of ordinary size ends.
+const DELIVERED: u64 = 64 * 1024;
+
+/// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
+/// changed: they are what the kernel's wake-ups stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Stream position up to which data has arrived.
+    pub data: u64,
+    /// Ends, resets and calls of shutdown(2).
+    pub turns: u32,
+    /// How often a writer that had found no room could go on.
+    pub room: u32,
+}
+
+impl ShmEndpoint {
+    /// The marks of now. To be taken before a look at the readiness, so that nothing falls in between.
+    pub fn marks(&self) -> Marks {
+        let Some(v) = self.view() else {
+            return Marks::default();
+        };
+        let flags = self.observe(&v) & (TX_SHUT | RX_SHUT | PEER_FIN | DEAD);
+        let turns = self.turns.load(Ordering::Relaxed).wrapping_shl(8) | flags;
+        if self.room_asked.load(Ordering::Relaxed) != 0
+            && self.has_room(&v)
+            && self.room_asked.swap(0, Ordering::AcqRel) != 0
+        {
+            self.rooms.fetch_add(1, Ordering::Relaxed);
+        }
+        Marks {
+            data: line!(v, producer, v.me.other()).head.load(Ordering::Acquire),
+            turns,
+            room: self.rooms.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A writer was told that it wrote a part, and room came before it could ask for it: that is news for
+    /// whoever waits by edges.
+    #[cold]
+    pub fn room_came(&self) {
+        self.rooms.fetch_add(1, Ordering::Relaxed);
+        self.poke_self();
+    }
+
+    /// Every call of shutdown(2) wakes who waits, whether it changed anything or not.
+    pub fn stir(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        self.poke_self();
+    }
+
+    /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).
+    pub fn tcp_state(&self) -> u8 {
+        const ESTABLISHED: u8 = 1;
+        const FIN_WAIT2: u8 = 5;
+        const CLOSE: u8 = 7;
+        const CLOSE_WAIT: u8 = 8;
+        let Some(v) = self.view() else { return CLOSE };
+        let flags = self.observe(&v);
+        match (flags & TX_SHUT != 0, flags & PEER_FIN != 0) {
+            _ if flags & DEAD != 0 => CLOSE,
+            (true, true) => CLOSE,
+            (true, false) => FIN_WAIT2,
+            (false, true) => CLOSE_WAIT,
+            (false, false) => ESTABLISHED,
+        }
+    }
+
+    /// Whether both directions have ended: what tcp(7) calls not connected.
+    pub fn is_over(&self) -> bool {
+        let Some(v) = self.view() else { return true };
+        let flags = self.observe(&v);
+        flags & DEAD != 0 || flags & (TX_SHUT | PEER_FIN) == TX_SHUT | PEER_FIN
+    }
+
+    /// SO_RCVLOWAT.
+    #[inline]
+    pub fn lowat(&self) -> usize {
+        self.lowat.load(Ordering::Relaxed) as usize
+    }
+
+    /// Sets SO_RCVLOWAT; whoever waits looks again.
+    pub fn set_lowat(&self, n: u32) {
+        self.lowat.store(n.max(1), Ordering::Relaxed);
+        self.poke_self();
+    }
+
+    /// Bytes that a TCP socket would still have to send (SIOCOUTQ).
+    pub(super) fn outstanding(&self, unread: u64) -> usize {
+        unread.saturating_sub(DELIVERED) as usize
+    }
+
+    /// An error was taken by a call that then had bytes to report: the next call gets it, as in the kernel.
+    #[cold]
+    pub fn put_back(&self, e: Errno) {
+        // EPIPE also stands for "our own end"; that one needs no keeping.
+        if e == Errno::CONNRESET {
+            let _ =
+                self.error
+                    .compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
