@@ -174,4 +174,6 @@ def false_server(ctx):
         ctx.run(ctx.script("redis_client.py", plain.port, "multi", 6))
     finally:
         for s in squatters:
+            # An accept under way would keep a merely closed socket.
+            s.shutdown(socket.SHUT_RDWR)
             s.close()

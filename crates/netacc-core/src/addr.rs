@@ -14,7 +14,17 @@ use core::mem::size_of;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::ptr;
 use netacc_stats::SockAddr;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
+
+/// The family of the address at `p`; `None` if it is too short to have one.
+pub fn family(p: *const c_void, len: u32) -> Option<i32> {
+    if nowhere(p) || (len as usize) < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: at least two bytes are there.
+    Some(unsafe { ptr::read_unaligned(p.cast::<libc::sa_family_t>()) }.into())
+}
 
 /// The address at `p`, if it is a whole IPv4 or IPv6 one.
 pub fn read(p: *const c_void, len: u32) -> Option<SocketAddr> {
@@ -90,6 +100,27 @@ fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
         }
     }
     (out, n)
+}
+
+/// Whether a pointer to something surely leads nowhere: null or within the first page.
+pub fn nowhere(p: *const c_void) -> bool {
+    (p as usize) < 4096
+}
+
+/// What the kernel says about a result buffer for an address and its length before it writes.
+pub fn check(p: *const c_void, len: *const u32) -> Result<()> {
+    if nowhere(len.cast()) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the application's length.
+    let room = unsafe { ptr::read_unaligned(len) } as i32;
+    if room < 0 {
+        return Err(Errno::INVAL);
+    }
+    if room > 0 && nowhere(p) {
+        return Err(Errno::FAULT);
+    }
+    Ok(())
 }
 
 /// Writes `a` to the application as the kernel does: truncated to `*len`, the true length in `*len`.

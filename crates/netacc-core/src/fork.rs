@@ -48,7 +48,12 @@ pub fn prepare() -> Forking {
                     l.many.store(1, Ordering::Relaxed);
                 }
             }
-            Path::Tcp => {}
+            Path::Tcp => {
+                if r.obj.has(socket::CANDIDATE) && socket::promote::cancel(fd, r) {
+                    shared = true;
+                    share(fd, r);
+                }
+            }
         }
     });
     let mut forking = Forking::default();
@@ -221,6 +226,7 @@ pub fn child(f: Forking) {
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
+    netacc_transport::shm::promote::after_fork();
     fdtable::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
         for l in [&r.obj.rx, &r.obj.tx, &r.obj.meta] {

@@ -8,9 +8,8 @@ use crate::epoll;
 use crate::fdtable::{self, Entry};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{Path, Socket};
+use crate::socket::{CANDIDATE, Path, Socket, promote};
 use core::ffi::c_void;
-use core::sync::atomic::Ordering;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::cpu;
@@ -29,11 +28,12 @@ enum Ours {
 fn ours(fd: i32) -> Option<Ours> {
     match fdtable::get(fd)? {
         Entry::Socket(r) => match r.obj.path() {
+            Path::Tcp if r.obj.has(CANDIDATE) && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
             Path::Shm => Some(Ours::Connection(r.obj)),
             Path::Listener => Some(Ours::Listener(r.obj)),
             Path::New | Path::Tcp => None,
         },
-        Entry::Epoll(r) => (r.obj.ours.load(Ordering::Acquire) != 0).then_some(Ours::Epoll),
+        Entry::Epoll(r) => (!r.obj.is_plain()).then_some(Ours::Epoll),
     }
 }
 
@@ -45,7 +45,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if l.queued() || tcp_ready(fd) {
+                if l.queued() || tcp_ready(fd) || l.starves() {
                     Readiness::IN
                 } else {
                     0

@@ -53,14 +53,22 @@ hooks! {
     fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: Sock, len: socklen_t) -> ssize_t
         => io::send(fd, buf.cast(), n, flags);
     fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t => io::send(fd, buf.cast(), n, 0);
-    fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, true);
+    fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, true, 0);
     fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t => msg::sendmsg(fd, m, flags);
     fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => msg::sendmmsg(fd, v, n, flags);
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t => io::recv(fd, buf.cast(), n, flags);
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: SockMut, len: Len) -> ssize_t
         => recvfrom_done(io::recv(fd, buf.cast(), n, flags), addr, len);
     fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t => io::read(fd, buf.cast(), n);
-    fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, false);
+    fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, false, 0);
+    fn preadv2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
+        => io::vectored_at(fd, vec, n, off, flags, false);
+    fn preadv64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
+        => io::vectored_at(fd, vec, n, off, flags, false);
+    fn pwritev2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
+        => io::vectored_at(fd, vec, n, off, flags, true);
+    fn pwritev64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
+        => io::vectored_at(fd, vec, n, off, flags, true);
     fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t => msg::recvmsg(fd, m, flags);
     fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int
         => msg::recvmmsg(fd, v, n, flags, t);

@@ -198,8 +198,7 @@ fn the_model_of_seqcst_holds() {
 
 /// (a) Bytes cross whole and in order, and none is overwritten before it was read, around the window.
 ///
-/// Mutations: `Relaxed` in either `publish`; `Relaxed` in either `refresh`; `publish` before the copy;
-/// `free_in` one byte too generous.
+/// Mutations: `Relaxed` in either `publish`; `Relaxed` in either `refresh`; `free_in` one byte too generous.
 #[test]
 fn bytes_cross_in_order() {
     model(3, || {
@@ -235,8 +234,8 @@ fn bytes_cross_in_order() {
 
 /// (e) From the small to the large window with bytes pending in the small one.
 ///
-/// Mutations: the layout stored after the head (`switch` after `publish`); `Relaxed` in `publish`; the
-/// consumer ignoring a claim whose origin lies ahead (`end` not cut at it).
+/// Mutations: the layout not stored by `switch`, or not adopted; `Relaxed` in `publish`; the consumer ignoring
+/// a claim whose origin lies ahead (`end` not cut at it).
 #[test]
 fn grows_with_bytes_pending() {
     model(3, || {
@@ -293,8 +292,8 @@ fn grows_again_after_the_small_window_was_seen() {
 /// announces data that is there when the bit is taken.
 ///
 /// Mutations: `arm` looking before the exchange, or storing with `Relaxed`; `mark` looking at `armed`
-/// before setting the bit; `mark` with a `Relaxed` look at the bit; `take` reading the connections first;
-/// `Consumer::readable` with `Acquire` (a bit that is found set is not a fence).
+/// before setting the bit; `mark` with a `Relaxed` look at the bit; `take` with `AcqRel`, or
+/// `Consumer::refresh` with `Acquire` (a bit that is found set is not a fence); `publish` with `AcqRel`.
 #[test]
 fn an_armed_consumer_is_rung() {
     model(6, || {
@@ -309,13 +308,13 @@ fn an_armed_consumer_is_rung() {
             }
             rings
         });
-        // Two rounds of an event loop that sleeps after the first idle look.
+        // Two rounds of an event loop that sleeps when it finds nothing; one look per bit.
         let mut seen = 0;
         let mut asleep = false;
         for _ in 0..2 {
             for slot in p.1.take() {
                 assert_eq!(slot, 5);
-                while p.0.read(&mut seen, 4) > 0 {}
+                seen = p.0.rx.available(&p.0.data).unwrap();
             }
             if p.1.arm() {
                 asleep = true;
@@ -323,26 +322,29 @@ fn an_armed_consumer_is_rung() {
             }
         }
         let rings = t.join().unwrap();
-        assert!(rings <= 2);
         if asleep && seen < 2 {
-            assert!(
-                rings > 0,
-                "asleep with {seen} of 2 bytes seen, and not rung"
-            );
-            assert!(p.1.any(), "rung for nothing");
+            assert!(rings > 0, "asleep with {seen} of 2 bytes seen, and not rung");
         }
-        // Whatever was not taken is announced.
+        // Whatever was not seen is announced.
         assert!(seen == 2 || p.1.take().any(|s| s == 5));
     });
 }
 
 /// (c) A thread that registered as waiter for data and found none is rung.
 ///
-/// Mutations: `Producer::publish` with `AcqRel`; the waiter looking before it registers; `notify_data`
-/// looking at the waiter before the publication, or with `Acquire`; `Consumer::readable` with `Acquire`.
+/// Mutations: `notify_data` before `publish`; the waiter looking before it registers; `notify_data` leaving
+/// the registration; `Consumer::readable` or `refresh` with `Acquire`.
 #[test]
 fn a_waiting_reader_is_rung() {
-    model(6, || {
+    let readable: fn(&Pipe) -> bool = |p| p.rx.readable(&p.data);
+    let counted: fn(&Pipe) -> bool = |p| p.rx.available(&p.data) != Ok(0);
+    for look in [readable, counted] {
+        a_waiting_reader(look);
+    }
+}
+
+fn a_waiting_reader(look: fn(&Pipe) -> bool) {
+    model(6, move || {
         let p = Arc::new(Pipe::new());
         let q = p.clone();
         let t = thread::spawn(move || {
@@ -354,7 +356,7 @@ fn a_waiting_reader_is_rung() {
                 .rx_waiter
                 .compare_exchange(0, 7, Ordering::SeqCst, Ordering::SeqCst);
         assert_eq!(registered, Ok(0));
-        let sleeps = !p.rx.readable(&p.data);
+        let sleeps = !look(&p);
         if !sleeps {
             // Awake: takes its registration back, if the peer has not taken it.
             let _ = p
@@ -380,7 +382,7 @@ fn a_waiting_reader_is_rung() {
 
 /// (c) The end of the stream wakes as data does.
 ///
-/// Mutations: `fin` stored after the look at the waiter, or with `Release`.
+/// Mutations: `fin` stored after the look at the waiter; the waiter without its fence.
 #[test]
 fn the_end_wakes_a_waiting_reader() {
     model(6, || {
@@ -416,8 +418,8 @@ fn full() -> (Pipe, u8) {
 /// (d) A thread that waits for room is rung once a quarter is free, though the reader may look at
 /// the waiter while there is less.
 ///
-/// Mutations: `Consumer::publish` with `AcqRel`; `Producer::refresh` with `Acquire`; `notify_room` taking
-/// the waiter before it knows that there is enough; `room_to_tell` asking for more than `writable` does.
+/// Mutations: `Producer::refresh` with `Acquire`; `Consumer::publish` with `AcqRel`; `notify_room` taking the
+/// waiter before it knows that there is enough; `room_to_tell` asking for more than `writable` does.
 #[test]
 fn a_waiting_writer_is_rung() {
     model(6, || {
@@ -445,8 +447,8 @@ fn a_waiting_writer_is_rung() {
 
 /// (d) An event loop that wants to hear of room gets a bit and is rung.
 ///
-/// Mutations: `want_room` not exchanged before the look; `notify_room` clearing it without `enough`;
-/// clearing it after `mark`.
+/// Mutations: `want_room` set after the look; `notify_room` clearing it without `enough`, or looking at it
+/// with `Acquire`.
 #[test]
 fn a_watching_writer_is_rung() {
     model(6, || {
@@ -477,8 +479,8 @@ fn a_watching_writer_is_rung() {
 
 /// (f) Two connections whose bits share a word: neither bit is lost, one ring per arming.
 ///
-/// Mutations: `mark` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not
-/// taken by an exchange (two rings for one arming).
+/// Mutations: `mark` storing the word instead of `fetch_or`; `armed` not taken by an exchange (two rings for
+/// one arming); `any` with `Acquire`.
 #[test]
 fn two_connections_share_a_word() {
     model(6, || {

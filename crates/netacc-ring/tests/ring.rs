@@ -9,7 +9,7 @@ use netacc_ring::{
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// No one gets more bytes underway than both windows hold.
@@ -580,6 +580,38 @@ fn ready_set() {
     c.disarm();
     assert!(!c.mark(9));
     assert_eq!(c.take().collect::<Vec<_>>(), [7, 8, 9]);
+}
+
+/// Three threads on one word of the set: no bit is lost between a mark and a taking.
+#[test]
+fn no_mark_is_lost() {
+    const MARKS: u32 = 100_000;
+    let c = Channel::default();
+    let said: [AtomicU32; 2] = Default::default();
+    let left = AtomicU32::new(2);
+    std::thread::scope(|s| {
+        for (slot, n) in said.iter().enumerate() {
+            let (c, left) = (&c, &left);
+            s.spawn(move || {
+                for i in 1..=MARKS {
+                    n.store(i, Ordering::SeqCst);
+                    c.mark(slot);
+                }
+                left.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        let mut seen = [0; 2];
+        loop {
+            let last = left.load(Ordering::SeqCst) == 0;
+            for slot in c.take() {
+                seen[slot] = said[slot].load(Ordering::SeqCst);
+            }
+            if last {
+                break;
+            }
+        }
+        assert_eq!(seen, [MARKS; 2]);
+    });
 }
 
 fn xorshift(s: &mut u64) -> u64 {

@@ -359,3 +359,8 @@ pub fn process_exists(pid: u32) -> bool {
 pub fn shutdown(n: i32, how: i32) -> Result<()> {
     call(libc::SYS_shutdown, [fd(n), fd(how), 0, 0, 0, 0]).map(drop)
 }
+
+/// `lseek(2)` to where the file is: `ESPIPE` for what has no position.
+pub fn position(n: i32) -> Result<usize> {
+    call(libc::SYS_lseek, [fd(n), 0, fd(libc::SEEK_CUR), 0, 0, 0])
+}

@@ -78,11 +78,46 @@ impl<'a> Iov<'a> {
         }
     }
 
+    /// No buffer at all.
+    pub const fn empty() -> Iov<'a> {
+        Iov {
+            vec: ptr::null(),
+            count: 0,
+            done: 0,
+            left: 0,
+            bad: false,
+            _life: PhantomData,
+        }
+    }
+
     /// Whether the kernel would answer EFAULT without looking: a null pointer with a length, an address in
     /// the first page or outside of user space. Other bad pointers are not told from good ones.
     #[inline]
     pub fn bad(&self) -> bool {
         self.bad
+    }
+
+    /// The rest of the first buffer that has any.
+    pub(crate) fn space(&mut self) -> Option<(*mut u8, usize)> {
+        while self.left > 0 && self.count > 0 {
+            // SAFETY: count > 0, so vec points to a valid iovec (the constructor's promise).
+            let v = unsafe { &*self.vec };
+            if v.iov_len > self.done {
+                // SAFETY: done is within the buffer.
+                let p = unsafe { v.iov_base.cast::<u8>().add(self.done) };
+                return Some((p, (v.iov_len - self.done).min(self.left)));
+            }
+            // SAFETY: stays within or one past the array.
+            self.vec = unsafe { self.vec.add(1) };
+            self.count -= 1;
+            self.done = 0;
+        }
+        None
+    }
+
+    /// The same for a caller outside of the transports: who uses it must [`Iov::skip`] what he used.
+    pub fn first(&mut self) -> Option<(*mut u8, usize)> {
+        self.space()
     }
 
     /// Bytes left to use.

@@ -45,6 +45,13 @@ pub enum Message {
         /// The connection's incarnation in that slot, so that a late message hits no successor.
         epoch: u32,
     },
+    /// The TCP connection whose addresses the slot says is to go on in that slot.
+    Promote {
+        /// The slot.
+        slot: u32,
+        /// Its incarnation.
+        epoch: u32,
+    },
 }
 
 impl Message {
@@ -55,6 +62,7 @@ impl Message {
             Message::Doorbell { id } => (2, id, 0),
             Message::Wake { id } => (3, id, 0),
             Message::Base { slot, epoch } => (4, slot, epoch.into()),
+            Message::Promote { slot, epoch } => (5, slot, epoch.into()),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -86,6 +94,10 @@ impl Message {
                 slot: a,
                 epoch: u32::try_from(b).ok()?,
             },
+            5 => Message::Promote {
+                slot: a,
+                epoch: u32::try_from(b).ok()?,
+            },
             _ => return None,
         };
         // Bytes that no field owns must be zero: a later version may give them a meaning.
@@ -110,6 +122,7 @@ mod tests {
                 Message::Doorbell { id: a },
                 Message::Wake { id: a },
                 Message::Base { slot: a, epoch: e },
+                Message::Promote { slot: a, epoch: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));
             }

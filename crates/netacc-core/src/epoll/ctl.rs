@@ -3,14 +3,14 @@
 use crate::epoll::ready::enqueue;
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, WITNESSED,
+    BASED, DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
     at, cookie, looks_like_cookie, new_reg, release_reg,
 };
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::materialize;
 use crate::socket::listen::Listener;
-use crate::socket::{Path, Socket};
+use crate::socket::{CANDIDATE, Path, Socket};
 use core::sync::atomic::Ordering;
 use libc::{
     EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT,
@@ -26,15 +26,36 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
         return Outcome::Pass;
     };
     let e = re.obj;
-    match fdtable::get(fd) {
+    let entry = fdtable::get(fd);
+    if event.is_none() && op != EPOLL_CTL_DEL {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    let is_epoll = matches!(entry, Some(Entry::Epoll(_)));
+    let itself = matches!(entry, Some(Entry::Epoll(r)) if core::ptr::eq(r.obj, e));
+    if itself || (entry.is_some() && exclusive_misused(op, event, is_epoll)) {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    match entry {
         Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
         Some(Entry::Epoll(rc)) => nested(e, op, fd, rc, event),
         None => match event {
+            _ if fd < 0 => Outcome::Pass,
             Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => {
                 translated(e, op, fd, events, data)
             }
-            _ => Outcome::Pass,
+            Some((events, _)) => {
+                note_edges(e, events);
+                Outcome::Pass
+            }
+            None => Outcome::Pass,
         },
+    }
+}
+
+/// The kernel's set has a registration whose events it says only once.
+fn note_edges(e: &Epoll, events: u32) {
+    if events & (EPOLLET | EPOLLONESHOT) as u32 != 0 {
+        e.edges.store(1, Ordering::Relaxed);
     }
 }
 
@@ -72,7 +93,10 @@ fn socket(
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
-        (_, Path::Tcp) if known.is_none() => Outcome::Pass,
+        (_, Path::Tcp) if known.is_none() && !s.has(CANDIDATE) => {
+            note_edges(e, event.map_or(0, |(events, _)| events));
+            Outcome::Pass
+        }
         (EPOLL_CTL_ADD, path) => match (known, event) {
             (Some(_), _) => Outcome::Failed(Errno::EXIST),
             (None, None) => Outcome::Failed(Errno::FAULT),
@@ -122,19 +146,13 @@ fn link(
 }
 
 fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64)) -> Result<()> {
-    if ev.0 & EPOLLEXCLUSIVE as u32 != 0 && ev.0 & EPOLLONESHOT as u32 != 0 {
-        return Err(Errno::INVAL);
-    }
     match path {
         Path::New | Path::Tcp => {
+            note_edges(e, ev.0);
             let data = ev.1;
             let reg = link(e, Some(s), fd, ev)?;
             // The kernel's set has the application's own value, unless that looks like one of ours.
-            let shown = if looks_like_cookie(data) {
-                cookie(Kind::Foreign, reg)
-            } else {
-                data
-            };
+            let shown = shown(s, reg, data);
             if shown != data {
                 e.ours.fetch_add(1, Ordering::Release);
                 reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
@@ -158,8 +176,49 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
     }
 }
 
+/// What stands for an application's value in the kernel's set: the value itself, unless it looks like one
+/// of ours or its events must pass through our hands.
+fn shown(s: &Socket, reg: &'static Reg, data: u64) -> u64 {
+    if s.path() == Path::Tcp && s.has(CANDIDATE) {
+        cookie(Kind::Candidate, reg)
+    } else if looks_like_cookie(data) {
+        cookie(Kind::Foreign, reg)
+    } else {
+        data
+    }
+}
+
+/// A socket that was registered before it connected by TCP may be promoted.
+pub fn candidate(s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
+        if reg.flags.load(Ordering::Relaxed) & KERNEL != 0
+            && raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, events, cookie(Kind::Candidate, reg)).is_ok()
+            && reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0
+        {
+            e.ours.fetch_add(1, Ordering::Release);
+        }
+    });
+}
+
+/// A registration changes its kind: what it was counted as before is taken back.
+fn uncount(e: &Epoll, reg: &Reg) {
+    let old = reg.flags.fetch_and(!(WATCHED | POLLED), Ordering::Relaxed);
+    if old & POLLED != 0 {
+        e.polled.fetch_sub(1, Ordering::Relaxed);
+    }
+    if old & (WATCHED | POLLED) != 0 {
+        e.ours.fetch_sub(1, Ordering::Release);
+    }
+}
+
 /// From now on the registration of an accelerated connection is ours.
 fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+    uncount(e, reg);
     e.ours.fetch_add(1, Ordering::Release);
     let Some(ep) = s.endpoint() else { return };
     if watch::attach(e, ep, core::ptr::from_ref(reg) as usize) {
@@ -187,9 +246,37 @@ fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
 fn touch(e: &'static Epoll, reg: &'static Reg) {
     {
         let _g = e.lock.lock();
+        reg.flags.fetch_or(FRESH, Ordering::Relaxed);
         enqueue(e, reg);
+        e.news
+            .store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
     e.kick();
+}
+
+/// shutdown(2) was called on a listener: an edge for everybody.
+pub fn stirred(s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    each_reg(s, touch);
+}
+
+/// What epoll_ctl(2) says about EPOLLEXCLUSIVE: only with ADD, for no epoll instance, beside few other bits.
+fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
+    const BESIDE: u32 = (EPOLLIN
+        | libc::EPOLLOUT
+        | libc::EPOLLERR
+        | libc::EPOLLHUP
+        | libc::EPOLLWAKEUP
+        | EPOLLET
+        | EPOLLEXCLUSIVE) as u32;
+    let Some((events, _)) = event.filter(|_| op != EPOLL_CTL_DEL) else {
+        return false;
+    };
+    events & EPOLLEXCLUSIVE as u32 != 0
+        && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
 }
 
 fn listener_events(events: u32) -> u32 {
@@ -199,6 +286,7 @@ fn listener_events(events: u32) -> u32 {
 /// The kernel's listener and the rendezvous go into the kernel's set, the links' connect queues report by
 /// watches.
 fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
+    uncount(e, reg);
     e.ours.fetch_add(1, Ordering::Release);
     reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
     let Some(l) = s.listener() else {
@@ -221,7 +309,9 @@ fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Sock
         l.rendezvous_fd(),
         rendezvous,
         cookie(Kind::Rendezvous, reg),
-    )?;
+    )
+    // Another number of this listener is registered here, and hears for both.
+    .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
     for g in l.greeting() {
         let _ = raw::epoll_ctl(
             e.fd(),
@@ -236,6 +326,13 @@ fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Sock
             watch::attach(e, q, core::ptr::from_ref(reg) as usize);
         }
     });
+    let mut elsewhere = false;
+    each_reg(s, |other, _| elsewhere |= !core::ptr::eq(other, e));
+    if elsewhere {
+        // A queue of connects reports to one instance.
+        reg.flags.fetch_or(POLLED, Ordering::Relaxed);
+        e.polled.fetch_add(1, Ordering::Relaxed);
+    }
     touch(e, reg);
     Ok(())
 }
@@ -249,9 +346,9 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
         let (ev, shown) = match path {
             Some(Path::Listener) => (listener_events(events), cookie(Kind::TcpListener, reg)),
             None => (events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg)),
-            _ if looks_like_cookie(data) => (events, cookie(Kind::Foreign, reg)),
-            _ => (events, data),
+            _ => (events, at(reg.sock.load(Ordering::Relaxed)).map_or(data, |s| shown(s, reg, data))),
         };
+        note_edges(e, ev);
         raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, ev, shown)?;
     }
     {
@@ -307,6 +404,9 @@ pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
         {
             let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, base, 0, 0);
         }
+    }
+    if flags & TAILED != 0 {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
     }
     if flags & WITNESSED != 0
         && let Some(w) = s
@@ -431,6 +531,30 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
         let _ = e.ensure_kick();
         let _ = hear_listener(e, reg, fd, s);
     }
+}
+
+/// A listener is an ordinary socket of the kernel's again.
+pub fn no_listener(s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        unhear_listener(e, reg, s);
+        let data = reg.data.load(Ordering::Relaxed);
+        let shown = if looks_like_cookie(data) {
+            cookie(Kind::Foreign, reg)
+        } else {
+            data
+        };
+        let (fd, events) = (
+            reg.fd.load(Ordering::Relaxed),
+            reg.events.load(Ordering::Relaxed),
+        );
+        note_edges(e, events);
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, shown);
+    });
 }
 
 /// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.

@@ -15,13 +15,13 @@ pub(crate) mod ready;
 mod wait;
 pub(crate) mod watch;
 
-pub use ctl::{accelerated, became_listener, control, greeting, moved, to_kernel};
+pub use ctl::{accelerated, became_listener, candidate, control, greeting, no_listener, stirred, moved, to_kernel};
 pub use wait::{Call, arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
-use crate::socket::Socket;
+use crate::socket::{Path, Socket};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
@@ -57,6 +57,8 @@ pub(crate) enum Kind {
     Kick = 7,
     /// A [`Reg`]: a nested epoll instance.
     Nested = 8,
+    /// A [`Reg`]: a TCP connection that may be promoted.
+    Candidate = 9,
 }
 
 /// The cookie for an object, which is aligned to 64 bytes and below 2^48.
@@ -82,6 +84,7 @@ fn open_cookie(data: u64) -> Option<(Kind, usize)> {
         6 => Kind::Base,
         7 => Kind::Kick,
         8 => Kind::Nested,
+        9 => Kind::Candidate,
         _ => return None,
     };
     Some((kind, (data & !MAGIC_MASK & !KIND_MASK) as usize))
@@ -101,8 +104,12 @@ pub(crate) const POLLED: u32 = 16;
 pub(crate) const WITNESSED: u32 = 64;
 /// The connection's base is in the kernel's set: hints come by it.
 pub(crate) const BASED: u32 = 128;
+/// The kernel socket with a promoted connection's first bytes is in the kernel's set.
+pub(crate) const TAILED: u32 = 256;
 /// Removed while queued: released when it comes out of the queue.
 pub(crate) const GONE: u32 = 32;
+/// To be reported at the next look whatever the marks say: it was just added or changed.
+pub(crate) const FRESH: u32 = 256;
 
 /// One descriptor registered with one epoll instance.
 #[derive(Debug)]
@@ -122,6 +129,12 @@ pub struct Reg {
     /// The next registration with the same instance.
     pub(crate) next_all: AtomicPtr<Reg>,
     pub(crate) next_ready: AtomicPtr<Reg>,
+    /// Another number of the same socket with the same instance: it hears by the same watch. Under the
+    /// instance's lock.
+    pub(crate) twin: AtomicPtr<Reg>,
+    /// What was known at the last report, for edges: [`netacc_transport::shm::Marks`], or the news of a
+    /// nested instance.
+    pub(crate) seen: [AtomicU64; 2],
 }
 
 /// An epoll instance.
@@ -155,6 +168,13 @@ pub struct Epoll {
     /// Foreign events taken from the kernel while only looking whether there are any.
     pub(crate) stash: [AtomicU64; 2 * STASH],
     pub(crate) stash_len: AtomicU32,
+    /// Foreign descriptors were found ready when the kernel's set was last only looked at.
+    pub(crate) foreign: AtomicU32,
+    /// A foreign descriptor is registered by edges or one-shot: what is taken from the kernel while only
+    /// looking must be kept, the kernel will not say it again.
+    pub(crate) edges: AtomicU32,
+    /// Counts what came into the ready queue anew: an edge for an instance around this one.
+    pub(crate) news: AtomicU32,
 }
 
 /// Events that can be stashed.
@@ -208,6 +228,9 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.sleepers,
             &e.stash_len,
             &e.ready_len,
+            &e.foreign,
+            &e.edges,
+            &e.news,
         ] {
             n.store(0, Ordering::Relaxed);
         }
@@ -234,6 +257,14 @@ impl Epoll {
     /// The kernel's instance.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing of ours is or ever was in it: every call passes through. A kernel's set that once
+    /// held descriptors of ours may do so still.
+    pub fn is_plain(&self) -> bool {
+        self.kick.load(Ordering::Acquire) == 0
+            && self.ours.load(Ordering::Acquire) == 0
+            && self.stash_len.load(Ordering::Relaxed) == 0
     }
 
     /// Its current generation.
@@ -288,6 +319,12 @@ impl Ref<Epoll> {
 /// Drops a reference; the last one dissolves the instance.
 pub fn put(e: &'static Epoll) {
     if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+        // Perhaps it was the number we use: another one goes on to mean the same instance.
+        fdtable::each(0, usize::MAX, |fd, entry| {
+            if matches!(entry, Entry::Epoll(r) if core::ptr::eq(r.obj, e)) {
+                e.fd.store(fd, Ordering::Relaxed);
+            }
+        });
         return;
     }
     let _s = STRUCTURE.lock();
@@ -310,7 +347,12 @@ pub fn forget_socket(s: &'static Socket) {
         return;
     }
     let _s = STRUCTURE.lock();
+    let kernels = matches!(s.path(), Path::New | Path::Tcp);
     while let Some(reg) = at(s.regs.load(Ordering::Relaxed)) {
+        if kernels {
+            // The kernel forgets a closed file by itself; the number may be another file's by now.
+            reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
+        }
         match at(reg.epoll.load(Ordering::Relaxed)) {
             Some(e) => ctl::unlink(e, reg),
             None => break,
@@ -323,6 +365,7 @@ pub(crate) fn new_reg() -> Result<&'static Reg> {
     r.flags.store(0, Ordering::Relaxed);
     r.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
     r.child.store(core::ptr::null_mut(), Ordering::Relaxed);
+    r.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
     Ok(r)
 }
 

@@ -2,13 +2,14 @@
 
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, GONE, Kind, POLLED, QUEUED, Reg, WITNESSED, at, cookie, release_reg,
+    BASED, DISABLED, Epoll, FRESH, GONE, Kind, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie, release_reg,
 };
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLOUT};
 use netacc_sys::raw;
+use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
@@ -51,6 +52,20 @@ pub(crate) fn discard(e: &Epoll) {
     }
 }
 
+/// A connection may have something to report. Under the instance's lock.
+pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
+    // A hint may be stale or forged: it names a registration of ours or nothing.
+    let mut p = ep.registration.load(Ordering::Acquire) as *mut Reg;
+    while let Some(reg) = at(p) {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
+            enqueue(e, reg);
+            e.news
+                .store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        p = reg.twin.load(Ordering::Relaxed);
+    }
+}
+
 /// Turns the hints of all active watches into queue entries. Under the instance's lock.
 pub(crate) fn collect(e: &Epoll) {
     let mut p = e.active.load(Ordering::Relaxed);
@@ -64,12 +79,7 @@ pub(crate) fn collect(e: &Epoll) {
             let Some(ep) = link.endpoint(slot) else {
                 continue;
             };
-            // A hint may be stale or forged: it names a registration of ours or nothing.
-            if let Some(reg) = at(ep.registration.load(Ordering::Acquire) as *mut Reg)
-                && core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
-            {
-                enqueue(e, reg);
-            }
+            hinted(e, ep);
         }
     }
     if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
@@ -103,7 +113,10 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
         Path::Shm => {
             let Some(ep) = s.endpoint() else { return 0 };
             if ep.witness_fd() >= 0 {
-                hear_witness(e, reg, ep.witness_fd());
+                hear_too(e, reg, ep.witness_fd(), WITNESSED);
+            }
+            if ep.tail_fd() >= 0 {
+                hear_too(e, reg, ep.tail_fd(), TAILED);
             }
             e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
             let r = ep.readiness().0;
@@ -121,7 +134,7 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
                     l.tcp_waits.store(there.into(), Ordering::Relaxed);
                     there
                 };
-                if tcp || l.queued() {
+                if tcp || l.queued() || l.starves() {
                     mask & Readiness::IN
                 } else {
                     0
@@ -133,10 +146,50 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     }
 }
 
-/// The peer's side is shared by several processes: the kernel tells by the witness when the last is gone.
+/// Whether something happened to an edge-triggered registration since it was last reported; `take` makes
+/// this the last time. The kernel wakes for data whom data concerns, for room whom room concerns, and
+/// everybody for ends, errors and shutdown(2). To be asked before the look at the readiness.
+fn news(reg: &'static Reg, take: bool) -> bool {
+    let [data, rest] = &reg.seen;
+    let (now, now_rest, lowat);
+    if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+        (now, now_rest, lowat) = (child.news.load(Ordering::Relaxed).into(), 0, false);
+    } else if let Some(ep) = at(reg.sock.load(Ordering::Relaxed))
+        .filter(|s| s.path() == Path::Shm)
+        .and_then(|s| s.endpoint())
+    {
+        let m = ep.marks();
+        now = m.data;
+        now_rest = u64::from(m.turns) << 32 | u64::from(m.room);
+        // Below SO_RCVLOWAT an arrival is no event.
+        lowat = ep.lowat() > 1 && ep.unread() < ep.lowat();
+    } else {
+        // A listener: every connection is an edge, and a hint stands for one.
+        return true;
+    }
+    let events = reg.events.load(Ordering::Relaxed);
+    let (was, was_rest) = (data.load(Ordering::Relaxed), rest.load(Ordering::Relaxed));
+    if take {
+        if !lowat {
+            data.store(now, Ordering::Relaxed);
+        }
+        rest.store(now_rest, Ordering::Relaxed);
+    }
+    let arrived = now != was && !lowat && events & Readiness::IN != 0;
+    let room = now_rest as u32 != was_rest as u32 && events & Readiness::OUT != 0;
+    let fresh = if take {
+        reg.flags.fetch_and(!FRESH, Ordering::Relaxed)
+    } else {
+        reg.flags.load(Ordering::Relaxed)
+    };
+    arrived || room || now_rest >> 32 != was_rest >> 32 || fresh & FRESH != 0
+}
+
+/// A kernel socket belongs to the connection: the witness of a peer that is several processes, or the rest
+/// of a TCP connection.
 #[cold]
-fn hear_witness(e: &Epoll, reg: &'static Reg, fd: i32) {
-    if reg.flags.fetch_or(WITNESSED, Ordering::Relaxed) & WITNESSED == 0 {
+fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
+    if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         let _ = raw::epoll_ctl(
             e.fd(),
@@ -183,13 +236,19 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         if flags & DISABLED != 0 {
             continue;
         }
+        let events = reg.events.load(Ordering::Relaxed);
+        // A nested instance counts its news while it is looked at.
+        let nested = !reg.child.load(Ordering::Relaxed).is_null();
+        let edge = events & EPOLLET as u32 != 0;
+        if edge && !nested && !news(reg, true) {
+            continue;
+        }
         let found = look(e, reg);
-        if found == 0 {
+        if found == 0 || (edge && nested && !news(reg, true)) {
             continue;
         }
         out(found, reg.data.load(Ordering::Relaxed));
         n += 1;
-        let events = reg.events.load(Ordering::Relaxed);
         if events & EPOLLONESHOT as u32 != 0 {
             reg.flags.fetch_or(DISABLED, Ordering::Relaxed);
         } else if events & EPOLLET as u32 == 0 {
@@ -203,7 +262,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
 /// and select. Takes the instance's lock; events in the kernel's set are not looked at (see
 /// [`super::wait::absorb`]).
 pub(crate) fn is_ready(e: &'static Epoll) -> bool {
-    if e.stash_len.load(Ordering::Relaxed) > 0 {
+    if e.stash_len.load(Ordering::Relaxed) > 0 || e.foreign.load(Ordering::Relaxed) != 0 {
         return true;
     }
     let _g = e.lock.lock();
@@ -213,7 +272,10 @@ pub(crate) fn is_ready(e: &'static Epoll) -> bool {
         let flags = reg.flags.load(Ordering::Relaxed);
         if flags & GONE != 0 {
             release_reg(reg);
-        } else if flags & DISABLED == 0 && look(e, reg) != 0 {
+        } else if flags & DISABLED == 0
+            && look(e, reg) != 0
+            && (reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0 || news(reg, false))
+        {
             enqueue(e, reg);
             return true;
         }

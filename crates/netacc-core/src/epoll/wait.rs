@@ -1,12 +1,13 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
-use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest};
+use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
 use crate::epoll::watch::{Watch, activate, any_bits, arm_all, drop_if_useless};
-use crate::epoll::{Epoll, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
+use crate::epoll::{Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::Socket;
+use crate::socket::{Path, Socket};
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
@@ -18,6 +19,10 @@ use netacc_sys::{cpu, raw};
 const KERNEL_INTERVAL: u64 = 150_000;
 /// A registration without a watch is looked at again after so long (ns).
 const POLLED_STEP: i64 = 1_000_000;
+/// Looks of one call that does not wait.
+const AT_ONCE: usize = 32;
+/// Arrays up to this length are shielded from our own events.
+const SHIELDED: usize = 64;
 
 /// The arguments of an epoll_wait.
 #[derive(Clone, Copy, Debug)]
@@ -43,12 +48,6 @@ impl Call {
                 .write_unaligned(libc::epoll_event { events, u64: data })
         };
     }
-
-    #[allow(unsafe_code)]
-    fn get(&self, i: usize) -> libc::epoll_event {
-        // SAFETY: as above; the kernel has just written it.
-        unsafe { self.events.add(i).read_unaligned() }
-    }
 }
 
 /// What a look at the kernel's set brought.
@@ -66,7 +65,7 @@ pub fn wait(fd: i32, call: Call) -> Outcome {
         return Outcome::Pass;
     };
     let e = r.obj;
-    if e.ours.load(Ordering::Acquire) == 0 || call.max <= 0 || call.events.is_null() {
+    if e.is_plain() || call.max <= 0 || call.events.is_null() {
         return Outcome::Pass;
     }
     page().count(Counter::EpollWaits);
@@ -78,9 +77,7 @@ pub fn wait(fd: i32, call: Call) -> Outcome {
 
 /// One round in user space.
 fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
-    if e.nested.load(Ordering::Relaxed) > 0 {
-        absorb_children(e);
-    }
+    absorb_children(e);
     let _g = e.lock.lock();
     collect(e);
     let mut at = from;
@@ -105,13 +102,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             return Ok(n);
         }
         if call.deadline == Deadline::Now {
-            let seen = kernel(e, call, 0, 0, true)?;
-            return Ok(seen.foreign
-                + if seen.own > 0 {
-                    round(e, call, seen.foreign)
-                } else {
-                    0
-                });
+            return at_once(e, call);
         }
         let waiting = || {
             let _g = e.lock.lock();
@@ -128,6 +119,22 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             return Ok(n);
         }
     }
+}
+
+/// Looks at the kernel's set once, without waiting. Events of ours may fill the array before the
+/// application's are reached: then again, a bounded number of times.
+fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
+    for _ in 0..AT_ONCE {
+        let seen = kernel(e, call, 0, 0, true)?;
+        if seen.own == 0 {
+            return Ok(seen.foreign);
+        }
+        let n = seen.foreign + round(e, call, seen.foreign);
+        if n > 0 {
+            return Ok(n);
+        }
+    }
+    Ok(0)
 }
 
 /// Sleeps in the kernel. `None`: look again.
@@ -185,9 +192,16 @@ fn kernel(
         core::ptr::null()
     };
     let room = call.max - from as i32;
+    // Behind the events that are reported the application's array stays as it was. A long array is used
+    // directly; nobody looks that far.
+    let mut own = [const { MaybeUninit::<libc::epoll_event>::uninit() }; SHIELDED];
     #[allow(unsafe_code)]
-    // SAFETY: from < max.
-    let array = unsafe { call.events.add(from) };
+    let array = if room as usize <= SHIELDED {
+        own.as_mut_ptr().cast()
+    } else {
+        // SAFETY: from < max.
+        unsafe { call.events.add(from) }
+    };
     let n = match raw::epoll_wait(e.fd(), array, room, timeout, mask) {
         Ok(n) => n,
         // Events were found before: they must not be lost to a signal.
@@ -195,8 +209,10 @@ fn kernel(
         Err(err) => return Err(err),
     };
     let mut seen = Looked::default();
-    for i in from..from + n {
-        let ev = call.get(i);
+    for i in 0..n {
+        #[allow(unsafe_code)]
+        // SAFETY: the kernel has just written n events. They are packed.
+        let ev = unsafe { array.add(i).read_unaligned() };
         match handle(e, ev.events, ev.u64) {
             Some((events, data)) => {
                 call.put(from + seen.foreign, events, data);
@@ -252,6 +268,15 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             }
             queue(reg);
         }
+        Kind::Candidate => {
+            let reg = at(addr as *mut Reg)?;
+            let s = sock(reg)?;
+            let r = Ref { obj: s, generation: s.generation() };
+            if s.path() != Path::Shm && !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
+                return Some((events, reg.data.load(Ordering::Relaxed)));
+            }
+            queue(reg);
+        }
         Kind::Base => {
             let reg = at(addr as *mut Reg)?;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
@@ -259,7 +284,11 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             }
             queue(reg);
         }
-        Kind::Nested => queue(at(addr as *mut Reg)?),
+        Kind::Nested => {
+            let reg = at(addr as *mut Reg)?;
+            reg.flags.fetch_or(FRESH, Ordering::Relaxed);
+            queue(reg);
+        }
     }
     None
 }
@@ -274,6 +303,9 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
     };
     link.hold();
     link.service();
+    if netacc_transport::shm::promote::waiting() {
+        crate::socket::promote::settle();
+    }
     if link.is_lost() {
         for ep in link.endpoints().iter().filter(|ep| ep.orphaned()) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
@@ -285,11 +317,7 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
             let _g = e.lock.lock();
             activate(e, w);
             for ep in link.endpoints() {
-                if let Some(reg) = at(ep.registration.load(Ordering::Acquire) as *mut Reg)
-                    && core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
-                {
-                    enqueue(e, reg);
-                }
+                hinted(e, ep);
             }
         }
         if link.side() == netacc_transport::shm::Side::Server
@@ -303,32 +331,56 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
     link.put();
 }
 
-/// Moves what the kernel's set holds into our queue and the stash, for somebody who only asks whether the
-/// instance is readable. True when something for the application was stashed.
-pub(crate) fn absorb(e: &'static Epoll) -> bool {
+/// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for
+/// somebody who only asks whether the instance is readable. Nested instances first: their descriptors are
+/// part of what ours says.
+pub(crate) fn absorb(e: &'static Epoll) {
+    absorb_children(e);
+    if e.is_plain() {
+        let there = crate::socket::listen::tcp_ready(e.fd());
+        e.foreign.store(there.into(), Ordering::Relaxed);
+        return;
+    }
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
     let have = e.stash_len.load(Ordering::Relaxed) as usize;
     let room = STASH.saturating_sub(have);
     if room == 0 {
-        return true;
+        return;
     }
     let n =
         raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
-    let mut len = have;
+    let mut foreign = false;
     for ev in buf.iter().take(n) {
-        if let Some((events, data)) = handle(e, ev.events, ev.u64)
-            && let (Some(a), Some(b)) = (e.stash.get(2 * len), e.stash.get(2 * len + 1))
-        {
-            a.store(events.into(), Ordering::Relaxed);
-            b.store(data, Ordering::Relaxed);
-            len += 1;
+        if let Some((events, data)) = handle(e, ev.events, ev.u64) {
+            foreign = true;
+            // What is registered by level the kernel will say again.
+            if e.edges.load(Ordering::Relaxed) != 0 {
+                stash(e, events, data);
+            }
         }
     }
-    e.stash_len.store(len as u32, Ordering::Relaxed);
-    len > 0
+    e.foreign.store(foreign.into(), Ordering::Relaxed);
+}
+
+fn stash(e: &Epoll, events: u32, data: u64) {
+    let len = e.stash_len.load(Ordering::Relaxed) as usize;
+    for [had, of] in e.stash.as_chunks::<2>().0.iter().take(len) {
+        if of.load(Ordering::Relaxed) == data {
+            had.fetch_or(events.into(), Ordering::Relaxed);
+            return;
+        }
+    }
+    if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(len) {
+        had.store(events.into(), Ordering::Relaxed);
+        of.store(data, Ordering::Relaxed);
+        e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
+    }
 }
 
 fn absorb_children(e: &'static Epoll) {
+    if e.nested.load(Ordering::Relaxed) == 0 {
+        return;
+    }
     let mut p = e.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
@@ -343,27 +395,28 @@ fn unstash(e: &'static Epoll, call: &Call) -> usize {
     if len == 0 {
         return 0;
     }
-    e.stash_len.store(0, Ordering::Relaxed);
     let n = len.min(call.max as usize);
-    for i in 0..n {
-        if let (Some(a), Some(b)) = (e.stash.get(2 * i), e.stash.get(2 * i + 1)) {
-            call.put(
-                i,
-                a.load(Ordering::Relaxed) as u32,
-                b.load(Ordering::Relaxed),
-            );
+    for (i, [had, of]) in e.stash.as_chunks::<2>().0.iter().take(len).enumerate() {
+        let (events, data) = (had.load(Ordering::Relaxed), of.load(Ordering::Relaxed));
+        if i < n {
+            call.put(i, events as u32, data);
+        } else if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(i - n) {
+            had.store(events, Ordering::Relaxed);
+            of.store(data, Ordering::Relaxed);
         }
     }
+    e.stash_len.store((len - n) as u32, Ordering::Relaxed);
     n
 }
 
 /// Whether an instance of ours would be reported readable; the outer `None` means it is none of ours.
 pub fn readable(fd: i32) -> Option<bool> {
     let e = fdtable::epoll(fd)?.obj;
-    if e.ours.load(Ordering::Acquire) == 0 {
+    if e.is_plain() {
         return None;
     }
-    Some(absorb(e) || super::ready::is_ready(e))
+    absorb(e);
+    Some(super::ready::is_ready(e))
 }
 
 /// Arms an instance for a sleep on its descriptor; false when it is readable already.

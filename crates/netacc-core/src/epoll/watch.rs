@@ -1,6 +1,6 @@
 //! Watches: an epoll instance's ear on a link.
 
-use crate::epoll::{self, Epoll, Kind, STRUCTURE, at, cookie};
+use crate::epoll::{self, Epoll, Kind, Reg, STRUCTURE, at, cookie};
 use crate::socket::listen::Listener;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
@@ -153,8 +153,20 @@ pub(crate) fn any_bits(e: &Epoll) -> bool {
 /// Makes `ep` report to `reg` by a watch of `e`; false if another instance hears it already or no channel is
 /// left. Under `STRUCTURE`.
 pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) -> bool {
-    if ep.registration.load(Ordering::Relaxed) != 0 {
-        return false;
+    if let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Reg) {
+        if !core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
+            return false;
+        }
+        let _g = e.lock.lock();
+        let mut last = first;
+        while let Some(next) = at(last.twin.load(Ordering::Relaxed)) {
+            last = next;
+            if core::ptr::from_ref(last) as usize == reg {
+                return true;
+            }
+        }
+        last.twin.store(reg as *mut Reg, Ordering::Relaxed);
+        return true;
     }
     let Ok(w) = get(e, ep.link()) else {
         return false;
@@ -167,11 +179,28 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
 
 /// Undoes [`attach`]. Under `STRUCTURE`.
 pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
-    if ep
-        .registration
-        .compare_exchange(reg, 0, Ordering::AcqRel, Ordering::Relaxed)
-        .is_err()
-    {
+    let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Reg) else {
+        return;
+    };
+    if core::ptr::from_ref(first) as usize != reg {
+        if core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
+            let _g = e.lock.lock();
+            let mut cell = &first.twin;
+            while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+                if core::ptr::from_ref(x) as usize == reg {
+                    cell.store(x.twin.load(Ordering::Relaxed), Ordering::Relaxed);
+                    return;
+                }
+                cell = &x.twin;
+            }
+        }
+        return;
+    }
+    // Its twin, if there is one, takes the place. The chain stays as it is: a listener's other links are
+    // detached after this one.
+    let heir = first.twin.load(Ordering::Relaxed);
+    ep.registration.store(heir as usize, Ordering::Release);
+    if !heir.is_null() {
         return;
     }
     ep.watch(0);

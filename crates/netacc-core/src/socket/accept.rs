@@ -5,7 +5,7 @@ use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::{enter, placeholder};
 use crate::socket::listen::{Listener, tcp_ready};
-use crate::socket::{NONBLOCK, PLACEHOLDER, Path, Socket, ports};
+use crate::socket::{CANDIDATE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, ports};
 use crate::wait;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -35,6 +35,11 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Failed(Errno::INVAL);
+    }
+    if !p.is_null()
+        && let Err(e) = addr::check(p, len)
+    {
+        return Outcome::Failed(e);
     }
     loop {
         match try_accept(fd, s, l, p, len, flags) {
@@ -111,6 +116,16 @@ fn plain(s: &Socket, new: i32, flags: i32) {
     let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
         return;
     };
+    let ip = netacc_transport::shm::rendezvous::destination;
+    let (local, peer) = (addr::local_of(new), addr::peer_of(new));
+    if let (Some(l), Some(p)) = (local, peer)
+        && (ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()))
+    {
+        // A client on this host may offer to go over to shared memory later.
+        r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
+        r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
+        r.obj.set(CANDIDATE, true);
+    }
     r.obj.set_path(Path::Tcp);
     if enter(new, r).is_ok()
         && let Some(e) = r.obj.stats()
@@ -121,12 +136,8 @@ fn plain(s: &Socket, new: i32, flags: i32) {
             Reason::PlainClient,
             time::realtime(),
         );
-        let local = addr::local_of(new);
         if let Some(local) = local {
-            e.set_addrs(
-                &addr::shown(local),
-                &addr::peer_of(new).map(addr::shown).unwrap_or_default(),
-            );
+            e.set_addrs(&addr::shown(local), &peer.map(addr::shown).unwrap_or_default());
         }
     }
 }
@@ -161,12 +172,28 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         ep.close(true);
         let _ = raw::close(new);
     })?;
+    inherit(r.obj, s);
     fill(r, link, ep, local, peer);
     enter(new, r).inspect_err(|_| {
         let _ = raw::close(new);
     })?;
     page().count(Counter::AcceptsShm);
     Ok(Some((new, peer)))
+}
+
+/// What a connection has from its listener (socket(7), tcp(7)).
+fn inherit(s: &Socket, listener: &Socket) {
+    s.opts.inherit(&listener.opts);
+    for (own, from) in [
+        (&s.rcvtimeo, &listener.rcvtimeo),
+        (&s.sndtimeo, &listener.sndtimeo),
+        (&s.linger, &listener.linger),
+    ] {
+        own.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    if listener.has(LINGER_RESET) {
+        s.set(LINGER_RESET, true);
+    }
 }
 
 fn fill(

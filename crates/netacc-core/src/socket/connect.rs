@@ -6,12 +6,15 @@ use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
-use crate::socket::{CONNECTING, NONBLOCK, PLACEHOLDER, Path, Socket, pool, ports};
+use crate::socket::{
+    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, pool, ports,
+};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
+use netacc_transport::Endpoint;
 use netacc_transport::shm::rendezvous;
 
 /// So many reserved ports are kept by sockets of our own per process, as far as descriptors allow; further
@@ -25,8 +28,14 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
     };
     let s = r.obj;
     match s.path() {
-        Path::Shm if s.set(CONNECTING, false) => Outcome::Done(0),
-        Path::Shm => Outcome::Failed(Errno::ISCONN),
+        Path::Shm => again(s, p, len).into(),
+        Path::Listener if addr::family(p, len) == Some(libc::AF_UNSPEC) => {
+            let done = raw::connect(fd, p, len);
+            if done.is_ok() {
+                listen::dissolve(fd, s);
+            }
+            done.into()
+        }
         Path::Tcp | Path::Listener => Outcome::Pass,
         Path::New => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
@@ -43,11 +52,37 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
     dest.is_ipv4() == (s.domain() == libc::AF_INET)
 }
 
+/// connect(2) on a connection: it is there, or it is gone, or it is to be given up.
+fn again(s: &'static Socket, p: *const c_void, len: u32) -> Result<()> {
+    let Some(ep) = s.endpoint() else {
+        return Err(Errno::ISCONN);
+    };
+    match addr::family(p, len) {
+        None => Err(Errno::INVAL),
+        Some(libc::AF_UNSPEC) => dissolve::dissolve(s, ep),
+        Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
+        Some(_) if !ep.is_over() => Ok(()),
+        // A non-blocking connect that came about and ended before anybody asked: told once.
+        Some(_) => {
+            let e = ep.take_error();
+            dissolve::dissolve(s, ep)?;
+            Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED })
+        }
+    }
+}
+
 fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
     let s = r.obj;
+    if s.set(DISSOLVED, false) {
+        // The kernel's socket shows the port of the connection before, which nobody holds any more.
+        dissolve::bind_anew(fd, s);
+    }
     match accelerate(fd, s, dest) {
         Ok(()) => {
             page().count(Counter::ConnectsShm);
+            if s.endpoint().is_some_and(|e| e.link().waits_for_ourselves()) {
+                listen::take_all();
+            }
             if s.has(NONBLOCK) {
                 s.set(CONNECTING, true);
                 return Outcome::Failed(Errno::INPROGRESS);
@@ -79,6 +114,10 @@ fn plain(
                 e.open(State::Established, Transport::Tcp, reason, time::realtime());
                 let local = addr::local_of(fd).unwrap_or(dest);
                 e.set_addrs(&addr::shown(local), &addr::shown(dest));
+            }
+            if reason == Reason::TcpFirst {
+                s.set(CANDIDATE | OFFERS, true);
+                epoll::candidate(s);
             }
             crate::log!(Info, "fd {fd}: connect to {dest} by TCP: {}", reason.name());
         }
@@ -215,7 +254,11 @@ fn reserve(
 /// bind(2) makes a socket real.
 pub fn bind(fd: i32) -> Outcome {
     match fdtable::socket(fd) {
-        Some(r) if r.obj.path() == Path::Shm => Outcome::Failed(Errno::INVAL),
+        // The port of a dead connection is given back; the name may be chosen anew, once.
+        Some(r) if r.obj.path() == Path::Shm => match r.obj.endpoint() {
+            Some(ep) if ep.is_over() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
+            _ => Outcome::Failed(Errno::INVAL),
+        },
         Some(r) => match materialize(fd, r.obj) {
             Ok(()) => Outcome::Pass,
             Err(e) => Outcome::Failed(e),

@@ -1,22 +1,36 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
 use crate::addr;
+use crate::epoll;
 use crate::fdtable;
 use crate::outcome::Outcome;
-use crate::socket::create::{dup_with, status_flags};
+use crate::socket::create::{dup_with, materialize, status_flags};
 use crate::socket::io::channel;
-use crate::socket::{NONBLOCK, Path};
+use crate::socket::{CONNECTING, NONBLOCK, Path, listen};
 use core::ffi::c_void;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::{Endpoint, Shut};
 
+/// Not in the libc crate for every target; fcntl(2).
+const F_SETSIG: i32 = 10;
+
 /// fcntl(2).
 pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     match cmd {
         F_DUPFD | F_DUPFD_CLOEXEC => return dup_with(fd, || raw::fcntl(fd, cmd, arg)),
         F_GETFL | F_SETFL => {}
+        libc::F_SETOWN | F_SETSIG => {
+            // Kept by the kernel's socket, not by the template's.
+            if let Some(r) = fdtable::socket(fd)
+                && r.obj.path() == Path::New
+                && let Err(e) = materialize(fd, r.obj)
+            {
+                return Outcome::Failed(e);
+            }
+            return Outcome::Pass;
+        }
         _ => return Outcome::Pass,
     }
     let Some(r) = fdtable::socket(fd) else {
@@ -68,7 +82,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     let request = u64::from(request as u32);
     let p = arg as *mut i32;
     if request == libc::FIONBIO {
-        if p.is_null() {
+        if addr::nowhere(p.cast()) {
             return Outcome::Failed(Errno::FAULT);
         }
         // SAFETY: FIONBIO takes a pointer to int (ioctl(2)).
@@ -81,6 +95,13 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         };
     }
     let Some((_, ep)) = channel(fd) else {
+        if s.path() == Path::New
+            && !matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
+            && let Err(e) = materialize(fd, s)
+        {
+            // Whatever it sets must not be set on the template.
+            return Outcome::Failed(e);
+        }
         return Outcome::Pass;
     };
     let n = match request {
@@ -90,7 +111,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         0x8905 => 0,
         _ => return Outcome::Pass,
     };
-    if p.is_null() {
+    if addr::nowhere(p.cast()) {
         return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: these requests write an int.
@@ -100,8 +121,9 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
 
 /// shutdown(2).
 pub fn shutdown(fd: i32, how: i32) -> Outcome {
+    super::promote::given_up(fd);
     let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+        return shutdown_other(fd, how);
     };
     let how = match how {
         libc::SHUT_RD => Shut::Read,
@@ -109,7 +131,10 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         libc::SHUT_RDWR => Shut::Both,
         _ => return Outcome::Failed(Errno::INVAL),
     };
+    // The connect is over; a further one is told so.
+    r.obj.set(CONNECTING, false);
     if ep.is_over() {
+        ep.stir();
         return Outcome::Failed(Errno::NOTCONN);
     }
     // Not under the direction locks: a writer that is in the middle of a call finishes it.
@@ -121,6 +146,29 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
     Outcome::Done(0)
 }
 
+/// shutdown(2) on a socket without a channel: the kernel does it, on a socket of its own.
+fn shutdown_other(fd: i32, how: i32) -> Outcome {
+    let Some(r) = fdtable::socket(fd) else {
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    match s.path() {
+        Path::New => match materialize(fd, s) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        Path::Listener => {
+            let done = raw::shutdown(fd, how);
+            if done.is_ok() && how != libc::SHUT_WR {
+                listen::dissolve(fd, s);
+            }
+            epoll::stirred(s);
+            done.into()
+        }
+        Path::Shm | Path::Tcp => Outcome::Pass,
+    }
+}
+
 /// getsockname(2).
 pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     let Some((r, _)) = channel(fd) else {
@@ -129,8 +177,8 @@ pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     let Some(a) = r.obj.local.get() else {
         return Outcome::Pass;
     };
-    if p.is_null() || len.is_null() {
-        return Outcome::Failed(Errno::FAULT);
+    if let Err(e) = addr::check(p, len) {
+        return Outcome::Failed(e);
     }
     addr::write(a, r.obj.domain(), p, len);
     Outcome::Done(0)
@@ -147,8 +195,8 @@ pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     if ep.is_over() {
         return Outcome::Failed(Errno::NOTCONN);
     }
-    if p.is_null() || len.is_null() {
-        return Outcome::Failed(Errno::FAULT);
+    if let Err(e) = addr::check(p, len) {
+        return Outcome::Failed(e);
     }
     addr::write(a, r.obj.domain(), p, len);
     Outcome::Done(0)

@@ -17,7 +17,8 @@ use rustix::fd::FromRawFd;
 /// kernel need not have: making a TCP socket costs ten times as much as a duplicate.
 static TEMPLATES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
 
-fn template(domain: i32) -> Result<i32> {
+/// The template of a family: an unconnected socket with all defaults.
+pub(crate) fn template(domain: i32) -> Result<i32> {
     let [t4, t6] = &TEMPLATES;
     let cell = if domain == AF_INET { t4 } else { t6 };
     let known = cell.load(Ordering::Acquire);

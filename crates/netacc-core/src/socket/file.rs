@@ -62,7 +62,9 @@ fn pump(
                     break;
                 }
                 if nonblock && done < count {
-                    ep.want_room();
+                    if ep.want_room() {
+                        ep.room_came();
+                    }
                     break;
                 }
             }
@@ -95,6 +97,7 @@ fn pump(
 /// `offset` is null or the application's offset.
 #[allow(unsafe_code)]
 pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
+    super::promote::given_up(out);
     let Some((r, ep)) = channel(out) else {
         return Outcome::Pass;
     };
@@ -102,6 +105,12 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
     let mut at = unsafe { offset.as_ref() }.copied();
     if at.is_some_and(|o| o < 0) {
         return Outcome::Failed(Errno::INVAL);
+    }
+    // The source must have a position: no pipe and no socket, whose bytes could be lost.
+    match raw::position(input) {
+        Err(Errno(libc::ESPIPE)) if at.is_none() => return Outcome::Failed(Errno::INVAL),
+        Err(e) => return Outcome::Failed(e),
+        Ok(_) => {}
     }
     let nonblock = r.obj.has(NONBLOCK);
     let res = pump(r, ep, count.min(MAX), nonblock, |p, n| {
@@ -126,6 +135,8 @@ pub fn splice(
     flags: u32,
 ) -> Outcome {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    super::promote::given_up(out);
+    super::promote::given_up(input);
     if let Some((r, ep)) = channel(out) {
         if !off_out.is_null() || !off_in.is_null() {
             return Outcome::Failed(Errno(libc::ESPIPE));

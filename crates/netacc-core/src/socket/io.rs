@@ -1,8 +1,9 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
+use crate::addr;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{NONBLOCK, Path, Socket};
+use crate::socket::{CANDIDATE, NONBLOCK, Path, Socket, promote};
 use crate::wait;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -16,10 +17,16 @@ use netacc_transport::{Endpoint, Interest, Iov};
 #[inline]
 pub fn channel(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
     let r = fdtable::socket(fd)?;
-    if r.obj.path() != Path::Shm {
+    Some((r, channel_of(fd, r)?))
+}
+
+/// The endpoint of a socket that is accelerated, or that has just become so.
+#[inline]
+fn channel_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
+    if r.obj.path() != Path::Shm && !(r.obj.has(CANDIDATE) && promote::advance(fd, r)) {
         return None;
     }
-    Some((r, r.obj.endpoint()?))
+    r.obj.endpoint()
 }
 
 fn deadline(timeout_ns: u64) -> Deadline {
@@ -41,7 +48,15 @@ pub fn receive(
         // No urgent data ever arrives: what tcp(7) answers then.
         return Err(Errno::INVAL);
     }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(Errno::AGAIN);
+    }
     let s = r.obj;
+    // With MSG_TRUNC nothing is copied (tcp(7)). Else a call with an impossible buffer is one without
+    // room, until there is something to copy.
+    let bad = dst.bad() && flags & MSG_TRUNC == 0;
+    let mut no_room = Iov::empty();
+    let dst = if bad { &mut no_room } else { dst };
     let peek = flags & MSG_PEEK != 0;
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut got = 0;
@@ -57,9 +72,13 @@ pub fn receive(
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 return if got > 0 { Ok(got) } else { Err(Errno::MOVED) };
             };
-            if flags & MSG_TRUNC != 0 && !peek && ep.unread() > 0 {
+            if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
-                let n = ep.discard(wanted);
+                let n = if peek {
+                    ep.unread().min(wanted)
+                } else {
+                    ep.discard(wanted)
+                };
                 dst.skip(n);
                 Ok(n)
             } else {
@@ -67,17 +86,16 @@ pub fn receive(
             }
         };
         match res {
+            Ok(0) if bad && ep.unread() > 0 => return Err(Errno::FAULT),
             Ok(0) => return Ok(got),
             Ok(n) => {
                 got += n;
                 if !peek && let Some(e) = s.stats() {
                     e.received(n as u64);
                 }
-                let all = flags & MSG_WAITALL != 0 && !peek;
-                if !all || dst.left() == 0 {
-                    return Ok(got);
-                }
-                if nonblock {
+                // SO_RCVLOWAT is what a blocking call waits for; usually 1.
+                let enough = got >= ep.lowat() && flags & MSG_WAITALL == 0;
+                if enough || peek || nonblock || dst.left() == 0 {
                     return Ok(got);
                 }
             }
@@ -101,7 +119,10 @@ pub fn receive(
                     Err(e) => return Err(e),
                 }
             }
-            Err(_) if got > 0 => return Ok(got),
+            Err(e) if got > 0 => {
+                ep.put_back(e);
+                return Ok(got);
+            }
             Err(e) => return Err(e),
         }
     }
@@ -126,6 +147,9 @@ pub fn transmit(
         return Err(Errno::OPNOTSUPP);
     }
     let s = r.obj;
+    if src.bad() {
+        return refuse(ep, flags);
+    }
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;
@@ -161,7 +185,9 @@ pub fn transmit(
                 }
                 if nonblock {
                     // A partial write is followed by waiting for room, without another call.
-                    ep.want_room();
+                    if ep.want_room() {
+                        ep.room_came();
+                    }
                     return Ok(sent);
                 }
             }
@@ -188,9 +214,21 @@ pub fn transmit(
                     Err(e) => return Err(e),
                 }
             }
-            Err(_) if sent > 0 => return Ok(sent),
+            Err(e) if sent > 0 => {
+                ep.put_back(e);
+                return Ok(sent);
+            }
             Err(e) => return Err(pipe_signal(e, flags)),
         }
+    }
+}
+
+/// A write from where no memory is: errors of the connection come first.
+#[cold]
+fn refuse(ep: &'static ShmEndpoint, flags: i32) -> Result<usize> {
+    match ep.try_write(&mut Iov::empty()) {
+        Err(e) => Err(pipe_signal(e, flags)),
+        Ok(_) => Err(Errno::FAULT),
     }
 }
 
@@ -212,8 +250,9 @@ fn one(buf: *const u8, len: usize) -> libc::iovec {
 /// recv(2), read(2).
 #[inline]
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = channel_of(fd, r) else {
+        return promote::receive(fd, r, &mut Iov::one(&one(buf, len)), flags);
     };
     receive(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
 }
@@ -221,8 +260,9 @@ pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
 /// read(2) differs from recv(2) in one point: with no room it returns 0 at once.
 #[inline]
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
-    let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = channel_of(fd, r) else {
+        return promote::receive(fd, r, &mut Iov::one(&one(buf, len)), 0);
     };
     if len == 0 {
         return Outcome::Done(0);
@@ -233,24 +273,43 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
 /// send(2).
 #[inline]
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = channel_of(fd, r) else {
+        return promote::transmit(fd, r, &mut Iov::one(&one(buf, len)), flags);
     };
     transmit(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
 }
 
-/// readv(2), writev(2).
+/// readv(2), writev(2), and preadv2(2), pwritev2(2) without an offset.
 ///
 /// # Safety
 /// `vec` points to `count` valid iovecs.
 #[allow(unsafe_code)]
-pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool) -> Outcome {
+pub unsafe fn vectored(
+    fd: i32,
+    vec: *const libc::iovec,
+    count: i32,
+    write: bool,
+    flags: i32,
+) -> Outcome {
     const IOV_MAX: i32 = 1024;
-    let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = channel_of(fd, r) else {
+        if !r.obj.has(CANDIDATE) {
+            return Outcome::Pass;
+        }
+        // SAFETY: the caller's promise; an impossible count is the kernel's to judge.
+        return match unsafe { Iov::new(vec, count.clamp(0, IOV_MAX) as usize) } {
+            Some(mut v) if write => promote::transmit(fd, r, &mut v, flags),
+            Some(mut v) => promote::receive(fd, r, &mut v, flags),
+            None => Outcome::Pass,
+        };
     };
     if !(0..=IOV_MAX).contains(&count) {
         return Outcome::Failed(Errno::INVAL);
+    }
+    if count > 0 && addr::nowhere(vec.cast()) {
+        return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: the caller's promise.
     let Some(mut iov) = (unsafe { Iov::new(vec, count as usize) }) else {
@@ -260,8 +319,35 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
         return Outcome::Done(0);
     }
     if write {
-        transmit(r, ep, &mut iov, 0).into()
+        transmit(r, ep, &mut iov, flags).into()
     } else {
-        receive(r, ep, &mut iov, 0).into()
+        receive(r, ep, &mut iov, flags).into()
     }
+}
+
+/// preadv2(2), pwritev2(2): a socket has no offset, -1 means none.
+///
+/// # Safety
+/// `vec` points to `count` valid iovecs.
+#[allow(unsafe_code)]
+pub unsafe fn vectored_at(
+    fd: i32,
+    vec: *const libc::iovec,
+    count: i32,
+    offset: i64,
+    flags: i32,
+    write: bool,
+) -> Outcome {
+    const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+    // What else there is the kernel refuses, or knows better.
+    if offset != -1 || flags & !KNOWN != 0 {
+        return Outcome::Pass;
+    }
+    let flags = if flags & libc::RWF_NOWAIT != 0 {
+        MSG_DONTWAIT
+    } else {
+        0
+    };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, vec, count, write, flags) }
 }

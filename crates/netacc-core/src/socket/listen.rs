@@ -35,6 +35,8 @@ pub struct Listener {
     links: AtomicPtr<Link>,
     greeting: [AtomicI32; GREETING],
     next_greeting: AtomicU32,
+    /// The process had no descriptor left when it last looked for clients.
+    starved: AtomicU32,
     /// More than one process serves this listener.
     pub many: AtomicU32,
     /// The kernel said (or may have) that a TCP connection waits.
@@ -172,6 +174,7 @@ impl Listener {
         self.backlog.store(backlog.max(1) as u32, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.many.store(0, Ordering::Relaxed);
+        self.starved.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_asked.store(0, Ordering::Relaxed);
         self.owner
@@ -181,6 +184,13 @@ impl Listener {
     /// The rendezvous socket, or -1.
     pub fn rendezvous_fd(&self) -> i32 {
         self.rendezvous.load(Ordering::Relaxed) - 1
+    }
+
+    /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) says so, and the
+    /// listener stays readable, as the kernel's does.
+    pub fn starves(&self) -> bool {
+        self.starved.load(Ordering::Relaxed) != 0
+            && (readable(self.rendezvous_fd()) || self.greeting().any(readable))
     }
 
     /// Sockets of clients that have not said hello yet.
@@ -247,7 +257,14 @@ impl Listener {
         for out in room {
             loop {
                 match rendezvous::accept_link(sock, backlog) {
-                    Taken::Nobody => return false,
+                    Taken::Nobody => {
+                        self.starved.store(0, Ordering::Relaxed);
+                        return false;
+                    }
+                    Taken::Starved => {
+                        self.starved.store(1, Ordering::Relaxed);
+                        return false;
+                    }
                     t => {
                         *out = self.taken(t);
                         if out.is_some() {
@@ -272,7 +289,7 @@ impl Listener {
                     .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 Some(link)
             }
-            Taken::Later(fd) => {
+            Taken::Later(fd) | Taken::Unable(fd) => {
                 let at = self.next_greeting.fetch_add(1, Ordering::Relaxed) as usize % GREETING;
                 let fd = fd.into_raw_fd();
                 if let Some(cell) = self.greeting.get(at) {
@@ -284,7 +301,7 @@ impl Listener {
                 }
                 None
             }
-            Taken::Refused | Taken::Nobody => None,
+            Taken::Refused | Taken::Nobody | Taken::Starved => None,
         }
     }
 
@@ -352,6 +369,12 @@ impl Listener {
     /// he lets it go; not under `lock`, since `f` takes locks that come before it.
     pub fn each_link(&self, f: impl FnMut(&'static Link)) {
         self.links().for_each(f);
+    }
+
+    /// Reads the control sockets of all links.
+    pub fn service_links(&self) {
+        let _g = self.lock.lock();
+        self.links().for_each(|l| l.service_if_readable());
     }
 
     /// Whether a client announced a further link, which may hold earlier connects than those we know.
@@ -464,6 +487,31 @@ impl Iterator for Links {
 /// Whether the kernel has a connection for listener `fd`.
 pub fn tcp_ready(fd: i32) -> bool {
     readable(fd)
+}
+
+/// Takes up the clients of all listeners of this process: one of them is ourselves, and what is connected
+/// while it can be must not depend on descriptors that are there later.
+#[cold]
+pub fn take_all() {
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let fdtable::Entry::Socket(r) = e
+            && let Some(l) = r.obj.listener()
+        {
+            l.take_links();
+        }
+    });
+}
+
+/// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): it is an ordinary one
+/// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
+pub fn dissolve(fd: i32, s: &'static Socket) {
+    let Some(l) = s.listener() else { return };
+    epoll::no_listener(s);
+    s.forget_listener();
+    // The kernel's flag was ours; from now on it is the application's again.
+    let flags = super::create::status_flags(s) as usize;
+    let _ = raw::fcntl(fd, libc::F_SETFL, flags);
+    l.close();
 }
 
 /// The listener that took up a server-side link.

@@ -4,6 +4,7 @@ pub mod accept;
 pub mod connect;
 pub mod control;
 pub mod create;
+pub mod dissolve;
 pub mod file;
 pub mod io;
 pub mod listen;
@@ -11,6 +12,7 @@ pub mod msg;
 pub mod opts;
 pub mod pool;
 pub mod ports;
+pub mod promote;
 pub mod reroute;
 
 use crate::epoll::Reg;
@@ -48,8 +50,16 @@ pub const PLACEHOLDER: u32 = 2;
 pub const CONNECTING: u32 = 4;
 /// SO_LINGER is on with time 0: close resets.
 pub const LINGER_RESET: u32 = 8;
+/// On TCP, and may be promoted: its bytes pass through our hands.
+pub const CANDIDATE: u32 = 32;
+/// Of a candidate: we connected, so we make the offer.
+pub const OFFERS: u32 = 64;
 /// The process forked while this connection was open.
 pub const SHARED: u32 = 16;
+/// A connection was dissolved: the kernel's socket shows a port that it does not hold.
+pub const DISSOLVED: u32 = 1 << 8;
+/// bind(2) was called on a dead connection.
+pub const REBOUND: u32 = 1 << 9;
 
 /// An IP address and port in atomics.
 #[derive(Debug, Default)]
@@ -129,6 +139,8 @@ pub struct Socket {
     pub rcvtimeo: AtomicU64,
     /// See `rcvtimeo`.
     pub sndtimeo: AtomicU64,
+    /// Calls made while it was a candidate for promotion.
+    pub(crate) calls: AtomicU32,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// How spinning for this socket pays; see [`crate::wait`].
@@ -165,6 +177,7 @@ impl Socket {
         for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger] {
             w.store(0, Ordering::Relaxed);
         }
+        s.calls.store(0, Ordering::Relaxed);
         s.spin.reset();
         s.local.clear();
         s.peer.clear();
@@ -220,6 +233,9 @@ impl Socket {
     pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
         ep.owner
             .store(core::ptr::from_ref(self) as usize, Ordering::Release);
+        if let Some(n) = self.opts.get(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            ep.set_lowat(n as u32);
+        }
         self.ep
             .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     }
@@ -236,6 +252,19 @@ impl Socket {
     pub fn set_listener(&self, l: &'static Listener) {
         self.listener
             .store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
+    }
+
+    /// It has no channel any more.
+    pub fn leave_endpoint(&self) {
+        self.ep
+            .store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// It is a listener no longer.
+    pub fn forget_listener(&self) {
+        self.set_path(Path::New);
+        self.listener
+            .store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// AF_INET or AF_INET6.
@@ -332,10 +361,12 @@ fn retire(s: &'static Socket) {
     s.set_path(Path::New);
     #[allow(unsafe_code)]
     // SAFETY: as in `endpoint`.
-    if let Some(ep) = unsafe { ep.as_ref() }
-        && path == Path::Shm
-    {
-        if s.has(SHARED) {
+    if let Some(ep) = unsafe { ep.as_ref() } {
+        if path != Path::Shm {
+            // A promotion that was offered and not taken up.
+            ep.withdraw();
+            ep.close(false);
+        } else if s.has(SHARED) {
             ep.leave_shared();
         } else {
             ep.close(s.has(LINGER_RESET));

@@ -6,6 +6,8 @@
 
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, receive, transmit};
+use crate::fdtable::Ref;
+use crate::socket::{Socket, promote};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_transport::Iov;
@@ -24,6 +26,22 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
     unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
 }
 
+/// The buffers of a call on a connection that may be promoted. One with control messages is the kernel's,
+/// and so is the connection from then on.
+///
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
+    let r = crate::fdtable::socket(fd).filter(|r| r.obj.has(super::CANDIDATE))?;
+    // SAFETY: the caller's promise.
+    if unsafe { (*m).msg_controllen } != 0 {
+        promote::cancel(fd, r);
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { iov(m) }.ok().map(|v| (r, v))
+}
+
 /// sendmsg(2). A destination address is ignored, as by a connected TCP socket; control messages have no
 /// effect on this path.
 ///
@@ -31,7 +49,11 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
 /// `m` is valid.
 pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+        // SAFETY: the caller's promise.
+        return match unsafe { candidate(fd, m) } {
+            Some((r, mut v)) => promote::transmit(fd, r, &mut v, flags),
+            None => Outcome::Pass,
+        };
     };
     // SAFETY: the caller's promise.
     match unsafe { iov(m) } {
@@ -46,7 +68,17 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
 /// `m` is valid.
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+        // SAFETY: the caller's promise.
+        let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
+        let done = promote::receive(fd, r, &mut v, flags);
+        if let Outcome::Done(_) = done {
+            // SAFETY: as below.
+            unsafe {
+                (*m).msg_namelen = 0;
+                (*m).msg_flags = 0;
+            }
+        }
+        return done;
     };
     // SAFETY: the caller's promise.
     let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
@@ -66,7 +98,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
 /// # Safety
 /// `v` points to `n` valid message headers.
 pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
-    if channel(fd).is_none() {
+    if channel(fd).is_none() && !promote::given_up(fd) {
         return Outcome::Pass;
     }
     let mut done = 0;
@@ -96,7 +128,7 @@ pub unsafe fn recvmmsg(
     flags: i32,
     timeout: *const libc::timespec,
 ) -> Outcome {
-    if channel(fd).is_none() {
+    if channel(fd).is_none() && !promote::given_up(fd) {
         return Outcome::Pass;
     }
     // SAFETY: the caller's promise.

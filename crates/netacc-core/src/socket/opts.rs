@@ -2,7 +2,7 @@
 
 use crate::fdtable;
 use crate::outcome::Outcome;
-use crate::socket::create::materialize;
+use crate::socket::create::{materialize, template};
 use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::Endpoint;
 
-const REMEMBERED: usize = 12;
+const REMEMBERED: usize = 20;
 
 /// Integer options set on a socket that the kernel does not have: read back, and applied should the
 /// kernel get it after all. Guarded by the socket's `meta` lock.
@@ -37,7 +37,7 @@ impl Remembered {
             .take(used)
     }
 
-    fn get(&self, level: i32, name: i32) -> Option<i32> {
+    pub(crate) fn get(&self, level: i32, name: i32) -> Option<i32> {
         let key = key(level, name);
         self.entries()
             .find(|(k, _)| *k == key)
@@ -60,15 +60,28 @@ impl Remembered {
         true
     }
 
-    /// Sets everything that was remembered on a real socket.
-    pub fn apply(&self, s: &Socket, fd: i32) {
-        for (k, v) in self.entries() {
-            let _ = raw::setsockopt_int(
-                fd,
+    /// Takes over what was set on a listener: the connections it accepts have it.
+    pub(crate) fn inherit(&self, from: &Remembered) {
+        for (k, v) in from.entries() {
+            self.set(
                 (k >> 32) as i32,
                 k as u32 as i32,
                 v.load(Ordering::Relaxed) as i32,
             );
+        }
+    }
+
+    /// Sets everything that was remembered on a real socket.
+    pub fn apply(&self, s: &Socket, fd: i32) {
+        for (k, v) in self.entries() {
+            let (level, name) = ((k >> 32) as i32, k as u32 as i32);
+            let v = v.load(Ordering::Relaxed) as i32;
+            // The kernel doubles what it is told, and tells that (socket(7)).
+            let v = match (level, name) {
+                (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => v / 2,
+                _ => v,
+            };
+            let _ = raw::setsockopt_int(fd, level, name, v);
         }
         for (name, ns) in [
             (libc::SO_RCVTIMEO, &s.rcvtimeo),
@@ -160,17 +173,15 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
             Outcome::Pass
         };
     }
-    if !ours {
-        return Outcome::Pass;
-    }
-    if path == Path::New {
-        return match materialize(fd, s) {
-            Ok(()) => Outcome::Pass,
-            Err(e) => Outcome::Failed(e),
-        };
+    if path != Path::Shm {
+        let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
+        if done.is_ok() {
+            remember(s, fd, level, name, len);
+        }
+        return done.into();
     }
     // SAFETY: the caller's promise.
-    unsafe { set_accelerated(fd, s, level, name, p, len) }.into()
+    unsafe { set_accelerated(s, level, name, p, len) }.into()
 }
 
 /// Options that mean something to us. `None`: not one of these.
@@ -206,7 +217,7 @@ unsafe fn set_kept(
             } else {
                 tv.tv_sec
                     .saturating_mul(1_000_000_000)
-                    .saturating_add(tv.tv_usec * 1000)
+                    .saturating_add(in_ticks(tv.tv_usec) * 1000)
             };
             cell.store(ns as u64, Ordering::Relaxed);
             Some(Ok(()))
@@ -247,14 +258,64 @@ unsafe fn set_kept(
     }
 }
 
-/// Other options on an accelerated connection: the kernel judges the value on a socket that carries no
-/// bytes, and we remember what it made of it.
+/// Microseconds as the kernel keeps them: whole ticks of its clock, rounded up.
+fn in_ticks(usec: i64) -> i64 {
+    static TICK: AtomicU32 = AtomicU32::new(0);
+    let mut tick = TICK.load(Ordering::Relaxed);
+    if tick == 0 {
+        tick = ask_tick().unwrap_or(1).max(1);
+        TICK.store(tick, Ordering::Relaxed);
+    }
+    let tick = i64::from(tick);
+    (usec + tick - 1) / tick * tick
+}
+
+/// How long a tick is: what becomes of a time-out of 1 microsecond.
+fn ask_tick() -> Result<u32> {
+    let fd = raw::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut tv = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 1,
+    };
+    let mut len = size_of::<libc::timeval>() as u32;
+    let (name, p) = (libc::SO_RCVTIMEO, &raw mut tv);
+    let asked = raw::setsockopt(fd, SOL_SOCKET, name, p.cast_const().cast(), len)
+        .and_then(|()| raw::getsockopt(fd, SOL_SOCKET, name, p.cast(), &raw mut len));
+    let _ = raw::close(fd);
+    asked.map(|()| tv.tv_usec as u32)
+}
+
+/// What the kernel made of an option that was set on `fd` is remembered, if it is an int: the connection
+/// may come to live without that socket.
+fn remember(s: &Socket, fd: i32, level: i32, name: i32, len: u32) {
+    let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
+    // A name of four letters looks like an int.
+    let text = level == IPPROTO_TCP && name == libc::TCP_CONGESTION;
+    if !known
+        || text
+        || len > 4
+        || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT)
+    {
+        return;
+    }
+    if let Ok(v) = raw::getsockopt_int(fd, level, name) {
+        let _g = s.meta.lock();
+        s.opts.set(level, name, v);
+        if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT)
+            && let Some(ep) = s.endpoint()
+        {
+            ep.set_lowat(v as u32);
+        }
+    }
+}
+
+/// Other options on an accelerated connection: the kernel judges the value on a socket of its own, and we
+/// remember what it made of it.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
 unsafe fn set_accelerated(
-    fd: i32,
     s: &Socket,
     level: i32,
     name: i32,
@@ -265,17 +326,15 @@ unsafe fn set_accelerated(
         // Honest refusals: the caller then does without.
         (SOL_SOCKET, libc::SO_ZEROCOPY) => Err(Errno::OPNOTSUPP),
         (IPPROTO_TCP, libc::TCP_ULP) => Err(Errno::NOENT),
-        (SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6, _) => {
-            raw::setsockopt(fd, level, name, p, len)?;
-            if len == 4
-                && let Ok(v) = raw::getsockopt_int(fd, level, name)
-            {
-                let _g = s.meta.lock();
-                s.opts.set(level, name, v);
+        _ => {
+            let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+            let done = raw::setsockopt(judge, level, name, p, len);
+            if done.is_ok() {
+                remember(s, judge, level, name, len);
             }
-            Ok(())
+            let _ = raw::close(judge);
+            done
         }
-        _ => Err(Errno::NOPROTOOPT),
     }
 }
 
@@ -317,7 +376,10 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) };
             return Outcome::Done(0);
         }
-        (IPPROTO_TCP, libc::TCP_INFO) if shm => return tcp_info(fd, val, len),
+        (IPPROTO_TCP, libc::TCP_INFO) if shm => {
+            return template(s.domain())
+                .map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));
+        }
         _ => {
             let _g = s.meta.lock();
             s.opts.get(level, name)
@@ -329,7 +391,14 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             unsafe { give((&raw const v).cast(), 4, val, len) };
             Outcome::Done(0)
         }
-        // The descriptor is a TCP socket of the right family: type, protocol, defaults are its own.
+        // A base is no TCP socket: type, protocol and defaults are the template's.
+        None if shm && s.endpoint().is_some_and(|e| e.base_fd() >= 0) => {
+            match template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)) {
+                Ok(()) => Outcome::Done(0),
+                Err(e) => Outcome::Failed(e),
+            }
+        }
+        // Else the descriptor is a TCP socket of the right family.
         None => Outcome::Pass,
     }
 }
@@ -347,16 +416,17 @@ unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) {
     }
 }
 
-/// The kernel's structure for the carrier socket, with the state of the connection it stands for.
+/// The kernel's structure for the socket `fd`, with the state of the connection it stands for.
 #[allow(unsafe_code)]
-fn tcp_info(fd: i32, val: *mut c_void, len: *mut u32) -> Outcome {
-    const ESTABLISHED: u8 = 1;
+fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
     match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
         Ok(()) => {
             // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
             unsafe {
-                if core::ptr::read_unaligned(len) > 0 {
-                    *val.cast::<u8>() = ESTABLISHED;
+                if core::ptr::read_unaligned(len) > 0
+                    && let Some(ep) = s.endpoint()
+                {
+                    *val.cast::<u8>() = ep.tcp_state();
                 }
             }
             Outcome::Done(0)

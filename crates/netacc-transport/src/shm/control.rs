@@ -118,6 +118,11 @@ impl Link {
         send_message(c.as_fd(), m, pass)
     }
 
+    /// Offers to promote the TCP connection that the slot describes.
+    pub fn offer(&self, slot: u32, epoch: u32) -> Result<()> {
+        self.send(Message::Promote { slot, epoch }, None)
+    }
+
     /// As [`Link::send`], waiting a little for a peer whose socket is full.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: i32) -> Result<()> {
         for _ in 0..20 {
@@ -199,6 +204,7 @@ impl Link {
                 }
             }
             (Message::Wake { id }, None) => self.ring_own(id),
+            (Message::Promote { slot, epoch }, None) => crate::shm::promote::queue(self, slot, epoch),
             (Message::Base { slot, epoch }, Some(fd)) => {
                 if let Some(ep) = self.endpoint(slot as usize) {
                     ep.learn_base(epoch, fd);

@@ -4,7 +4,7 @@ use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::family::Direction;
 use crate::shm::link::{Link, Side};
-use crate::shm::segment::{FATE_QUEUED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
+use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use netacc_ring::{
@@ -62,6 +62,8 @@ pub struct ShmEndpoint {
     pub(super) witness: AtomicI32,
     /// The application's descriptor that is our base (number + 1).
     pub(super) base: AtomicI32,
+    /// The kernel socket whose bytes come before the ring's (number + 1).
+    pub(super) tail: AtomicI32,
 }
 
 /// Everything an operation needs, looked up once.
@@ -124,10 +126,13 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Begins a connection in this slot. The client also wipes the shared words; the server then finds
+    /// Begins a connection in this slot, unless there is one. The client also wipes the shared words; the server then finds
     /// them wiped, or the client lies and hurts itself.
     pub fn begin(&'static self, epoch: u32) -> bool {
         let Some(v) = self.view() else { return false };
+        if self.is_live() {
+            return false;
+        }
         v.link.hold();
         if v.me == Side::Client {
             let s = v.slot;
@@ -155,6 +160,7 @@ impl ShmEndpoint {
         self.error.store(0, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
         self.base.store(0, Ordering::Relaxed);
+        self.tail.store(0, Ordering::Relaxed);
         self.registration.store(0, Ordering::Relaxed);
         self.channel.store(0, Ordering::Relaxed);
         self.lowat.store(1, Ordering::Relaxed);
@@ -362,6 +368,23 @@ impl ShmEndpoint {
     /// Client: withdraws a connect that the server has not taken. False if it has.
     pub fn withdraw(&self) -> bool {
         self.decide(FATE_WITHDRAWN)
+    }
+
+    /// What became of a queued connect or an offered promotion: a `FATE_` value.
+    pub fn fate(&self) -> u32 {
+        self.view().map_or(FATE_WITHDRAWN, |v| v.slot.open.fate.load(Ordering::Acquire))
+    }
+
+    /// How long ago the connect or offer was made (ns).
+    pub fn age(&self) -> u64 {
+        let when = self.view().map_or(0, |v| v.slot.open.when.load(Ordering::Relaxed));
+        netacc_sys::time::now().saturating_sub(when)
+    }
+
+    /// Server: a promotion is refused.
+    pub fn refuse(&self, epoch: u32) {
+        self.decide(FATE_REFUSED);
+        self.never_mind(epoch);
     }
 
     /// Server: a withdrawn connect needs nothing more from us.
@@ -666,6 +689,11 @@ impl Endpoint for ShmEndpoint {
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
         self.note_cpu(&v);
+        if self.tail.load(Ordering::Relaxed) != 0
+            && let Some(r) = self.read_tail(dst, peek)
+        {
+            return r;
+        }
         loop {
             if dst.left() == 0 && self.has_data(&v) {
                 return Ok(0);

@@ -112,6 +112,11 @@ impl ShmEndpoint {
     /// Whether there is anything to read.
     #[inline]
     pub(super) fn has_data(&self, v: &View) -> bool {
+        if self.tail.load(Ordering::Relaxed) != 0
+            && let Some(ready) = self.tail_ready()
+        {
+            return ready;
+        }
         let peer = line!(v, producer, v.me.other());
         if self.is_shared() {
             Consumer::available_by(line!(v, consumer, v.me), peer) > 0
@@ -251,6 +256,10 @@ impl ShmEndpoint {
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.
     pub(super) fn add_kernel_ends(&self, v: &View, set: &mut WaitSet) {
+        let tail = self.tail_fd();
+        if tail >= 0 {
+            set.add(tail, libc::POLLIN);
+        }
         let w = self.witness_fd();
         if w >= 0 && self.flags.load(Ordering::Relaxed) & WITNESS_GONE == 0 {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);

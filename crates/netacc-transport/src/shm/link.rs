@@ -2,7 +2,7 @@
 
 use crate::bells;
 use crate::shm::ShmEndpoint;
-use crate::shm::segment::{CHANNELS, SERVER_OPEN, Segment};
+use crate::shm::segment::{CHANNELS, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{Channel, Ring, SLOTS};
 use netacc_stats::{Counter, page};
@@ -59,7 +59,7 @@ pub struct Link {
     /// are not written to (it could make us block there); it is woken by messages instead.
     trusted: AtomicU32,
     peer_pid: AtomicU32,
-    peer_root: AtomicU32,
+    peer_uid: AtomicU32,
     id: AtomicU32,
     /// Our doorbells (descriptor + 1), which the peer rings.
     my_bells: [AtomicI32; BELLS],
@@ -165,12 +165,17 @@ impl Link {
 
     /// Whether the kernel says that the peer is root.
     pub fn peer_is_root(&self) -> bool {
-        self.peer_root.load(Ordering::Relaxed) != 0
+        self.peer_uid() == 0
     }
 
-    /// Notes that the peer is root (SO_PEERCRED).
-    pub fn set_peer_root(&self, root: bool) {
-        self.peer_root.store(root.into(), Ordering::Relaxed);
+    /// The peer's user (SO_PEERCRED).
+    pub fn peer_uid(&self) -> u32 {
+        self.peer_uid.load(Ordering::Relaxed)
+    }
+
+    /// Notes the peer's user.
+    pub fn set_peer_uid(&self, uid: u32) {
+        self.peer_uid.store(uid, Ordering::Relaxed);
     }
 
     /// Tells the client that several processes serve this listener.
@@ -229,6 +234,13 @@ impl Link {
             .segment()
             .is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
+    }
+
+    /// The server has not taken the link up yet, and is our own process.
+    pub fn waits_for_ourselves(&self) -> bool {
+        let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
+        self.segment().is_some_and(pending)
+            && self.peer_pid.load(Ordering::Relaxed) == netacc_sys::raw::getpid()
     }
 
     /// One more user.
@@ -448,7 +460,8 @@ impl Link {
         (fd != 0).then_some(fd - 1)
     }
 
-    pub(crate) fn trusts_peer(&self) -> bool {
+    /// Whether the peer is of our user or root.
+    pub fn trusts_peer(&self) -> bool {
         self.trusted.load(Ordering::Relaxed) != 0
     }
 

@@ -23,10 +23,12 @@ pub mod control;
 pub mod endpoint;
 pub mod family;
 pub mod link;
-mod owner;
+pub mod owner;
 pub mod rendezvous;
 pub mod segment;
+pub mod promote;
 pub mod slots;
+pub mod tail;
 mod state;
 
 pub use endpoint::ShmEndpoint;

@@ -1,4 +1,4 @@
-//! Who owns a TCP listener: asked from the kernel by sock_diag(7).
+//! Who owns a TCP socket: asked from the kernel by sock_diag(7).
 
 use core::net::{IpAddr, SocketAddr};
 use netacc_sys::{private, raw};
@@ -13,6 +13,17 @@ const UID_AT: usize = 16 + 64;
 /// The effective uid behind the socket that a connection to `dest` would reach, if there is a listener
 /// and the kernel tells.
 pub fn listener_uid(dest: SocketAddr) -> Option<u32> {
+    const TCP_LISTEN: u8 = 10;
+    ask(dest, None).filter(|(state, _)| *state == TCP_LISTEN).map(|(_, uid)| uid)
+}
+
+/// The effective uid behind the end `local` of an established connection to `remote`.
+pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
+    const TCP_ESTABLISHED: u8 = 1;
+    ask(local, Some(remote)).filter(|(state, _)| *state == TCP_ESTABLISHED).map(|(_, uid)| uid)
+}
+
+fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Option<(u8, u32)> {
     let fd: OwnedFd = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
@@ -20,7 +31,7 @@ pub fn listener_uid(dest: SocketAddr) -> Option<u32> {
         Some(netlink::SOCK_DIAG),
     )
     .ok()?;
-    let req = request(dest);
+    let req = request(local, remote);
     let mut reply = [0u8; 1024];
     let n = raw::send(fd.as_raw_fd(), req.as_ptr(), req.len(), 0)
         .and_then(|_| raw::recv(fd.as_raw_fd(), reply.as_mut_ptr(), reply.len(), 0));
@@ -30,7 +41,7 @@ pub fn listener_uid(dest: SocketAddr) -> Option<u32> {
 
 /// `struct nlmsghdr` and `struct inet_diag_req_v2` for an exact look-up: the kernel finds the socket
 /// a SYN with these addresses would reach.
-fn request(dest: SocketAddr) -> [u8; REQUEST] {
+fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     let mut r = [0u8; REQUEST];
     let mut put = |at: usize, b: &[u8]| {
         if let Some(dst) = r.get_mut(at..at + b.len()) {
@@ -47,25 +58,31 @@ fn request(dest: SocketAddr) -> [u8; REQUEST] {
     };
     put(16, &[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
-    // idiag_sport/src describe the listener; the remote end stays unspecified.
+    // idiag_sport/src describe the socket asked for; a listener has no remote end.
     put(24, &dest.port().to_be_bytes());
     match dest.ip() {
         IpAddr::V4(a) => put(28, &a.octets()),
         IpAddr::V6(a) => put(28, &a.octets()),
     }
+    if let Some(remote) = remote {
+        put(26, &remote.port().to_be_bytes());
+        match remote.ip() {
+            IpAddr::V4(a) => put(44, &a.octets()),
+            IpAddr::V6(a) => put(44, &a.octets()),
+        }
+    }
     put(64, &[0xff; 8]); // no cookie
     r
 }
 
-fn parse(reply: &[u8]) -> Option<u32> {
+/// State and owner in `struct inet_diag_msg`.
+fn parse(reply: &[u8]) -> Option<(u8, u32)> {
     let kind = u16::from_ne_bytes(reply.get(4..6)?.try_into().ok()?);
-    const TCP_LISTEN: u8 = 10;
-    if kind != SOCK_DIAG_BY_FAMILY || *reply.get(17)? != TCP_LISTEN {
+    if kind != SOCK_DIAG_BY_FAMILY {
         return None;
     }
-    Some(u32::from_ne_bytes(
-        reply.get(UID_AT..UID_AT + 4)?.try_into().ok()?,
-    ))
+    let uid = u32::from_ne_bytes(reply.get(UID_AT..UID_AT + 4)?.try_into().ok()?);
+    Some((*reply.get(17)?, uid))
 }
 
 #[cfg(test)]
@@ -90,6 +107,16 @@ mod tests {
                 None
             );
         }
+    }
+
+    #[test]
+    fn finds_the_owner_of_a_connection() {
+        let me = rustix::process::geteuid().as_raw();
+        let l = TcpListener::bind("127.0.0.1:0").unwrap();
+        let c = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
+        let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
+        assert_eq!(connection_uid(from, to), Some(me));
+        assert_eq!(connection_uid(to, to), None);
     }
 
     #[test]

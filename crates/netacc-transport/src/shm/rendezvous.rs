@@ -33,6 +33,10 @@ pub enum Taken {
     Link(&'static Link),
     /// The client has not said hello yet; try this socket again when it is readable.
     Later(OwnedFd),
+    /// The client is here, but no descriptor is left for what it brings; try again later.
+    Unable(OwnedFd),
+    /// Somebody may wait, but no descriptor is left.
+    Starved,
     /// A stranger, or a client that gave up, or no resources: closed.
     Refused,
     /// Nobody waits.
@@ -45,14 +49,20 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
         match accept_with(listener, FLAGS) {
             Ok(fd) => return greet(fd, backlog),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
+            Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
             // EMFILE and the like leave the client in the queue; it is looked at again later.
-            Err(_) => return Taken::Nobody,
+            Err(_) => return Taken::Starved,
         }
     }
 }
 
 /// Receives the hello of an accepted client and makes the link.
 pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
+    // The hello brings a descriptor, which would be lost where there is no room for it.
+    match rustix::io::fcntl_dupfd_cloexec(&fd, 0) {
+        Ok(spare) => private::drop_raw(spare),
+        Err(_) => return Taken::Unable(fd),
+    }
     let (pid, memfd) = match receive_message(fd.as_fd()) {
         Received::Nothing => return Taken::Later(fd),
         Received::Message(Message::Hello { pid, segment }, Some(memfd))
@@ -85,7 +95,7 @@ fn server_link(
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
     let control = private::adopt(fd)?;
     let link = Link::new(Side::Server, seg, control, trusted(cred.uid.as_raw()), pid)?;
-    link.set_peer_root(cred.uid.is_root());
+    link.set_peer_uid(cred.uid.as_raw());
     Ok(link)
 }
 

@@ -59,6 +59,9 @@ pub const FATE_TAKEN: u32 = 1;
 /// [`Open::fate`]: the client went another way.
 pub const FATE_WITHDRAWN: u32 = 2;
 
+/// [`Open::fate`]: the server will not have it (a promotion of a connection that it does not know).
+pub const FATE_REFUSED: u32 = 3;
+
 /// What a connect says about itself; written by the client before the slot number is queued.
 #[derive(Debug)]
 #[repr(C, align(64))]

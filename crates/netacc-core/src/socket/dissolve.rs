@@ -1,0 +1,95 @@
+//! connect(2) with AF_UNSPEC, or after the end of a connection: the socket is unconnected again.
+//!
+//! From then on it is the kernel's, which must show what a TCP socket shows after this: a pending
+//! ECONNRESET if the connection was alive. So it gets a kernel socket that really was connected, to a
+//! listener of our own, and really was given up.
+
+use crate::addr;
+use crate::epoll;
+use crate::fdtable::{self, Entry};
+use crate::socket::{CONNECTING, DISSOLVED, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::errno::Result;
+use netacc_sys::raw;
+use netacc_transport::Endpoint;
+use netacc_transport::shm::ShmEndpoint;
+
+/// Gives the connection up. The peer sees a reset, if there still was a connection.
+pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
+    let alive = !ep.is_over();
+    let real = raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC, 0)?;
+    if alive {
+        // Without a loopback address only the pending error is missing.
+        let _ = connect_and_give_up(s, real);
+    }
+    s.opts.apply(s, real);
+    let flags = if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+    let _ = raw::fcntl(real, libc::F_SETFL, (libc::O_RDWR | flags) as usize);
+    let guards = (s.rx.lock(), s.tx.lock());
+    if !core::ptr::eq(s.endpoint().map_or(core::ptr::null(), core::ptr::from_ref), ep) {
+        // Another thread was faster.
+        drop(guards);
+        return raw::close(real);
+    }
+    replace_everywhere(s, real);
+    s.leave_endpoint();
+    s.set_path(Path::New);
+    s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
+    s.set(DISSOLVED, true);
+    epoll::to_kernel(s, ep);
+    // Threads that wait for it look again, and find the kernel's socket.
+    ep.poke_self();
+    ep.close(alive);
+    drop(guards);
+    raw::close(real)
+}
+
+/// Every number that the application has for this socket means the kernel's socket from now on.
+fn replace_everywhere(s: &'static Socket, real: i32) {
+    fdtable::each(0, usize::MAX, |fd, entry| {
+        if !matches!(entry, Entry::Socket(r) if core::ptr::eq(r.obj, s)) {
+            return;
+        }
+        let cloexec = raw::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) & libc::FD_CLOEXEC != 0;
+        let _ = raw::dup3(real, fd, if cloexec { libc::O_CLOEXEC } else { 0 });
+    });
+}
+
+fn with_address<T>(s: &Socket, a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
+    f(buf.as_ptr().cast(), len)
+}
+
+fn connect_and_give_up(s: &Socket, real: i32) -> Result<()> {
+    let ip: IpAddr = if s.domain() == libc::AF_INET {
+        Ipv4Addr::LOCALHOST.into()
+    } else {
+        Ipv6Addr::LOCALHOST.into()
+    };
+    let listener = raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?;
+    let done = with_address(s, SocketAddr::new(ip, 0), |p, len| raw::bind(listener, p, len))
+        .and_then(|()| raw::listen(listener, 1))
+        .and_then(|()| {
+            let at = addr::local_of(listener).unwrap_or(SocketAddr::new(ip, 0));
+            with_address(s, at, |p, len| raw::connect(real, p, len))
+        });
+    // AF_UNSPEC is 0.
+    let nobody = [0u64; 4];
+    let done = done.and_then(|()| raw::connect(real, nobody.as_ptr().cast(), 16));
+    let _ = raw::close(listener);
+    done
+}
+
+/// Reserves a port for a dissolved socket that is to connect again. One that the application bound has its
+/// own still, and the kernel says so.
+pub fn bind_anew(fd: i32, s: &Socket) {
+    let any: IpAddr = if s.domain() == libc::AF_INET {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let _ = with_address(s, SocketAddr::new(any, 0), |p, len| raw::bind(fd, p, len));
+}

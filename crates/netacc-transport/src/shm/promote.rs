@@ -1,0 +1,75 @@
+//! Offers to promote a TCP connection, between the control socket that brings them and the socket layer that
+//! knows the connections.
+
+use crate::shm::Link;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use netacc_sys::Lock;
+
+/// Offers that can wait; a further one is refused, and its connection stays on TCP.
+const WAITING: usize = 64;
+
+struct Offer {
+    link: AtomicPtr<Link>,
+    slot: AtomicU32,
+    epoch: AtomicU32,
+}
+
+static OFFERS: [Offer; WAITING] = [const {
+    Offer { link: AtomicPtr::new(core::ptr::null_mut()), slot: AtomicU32::new(0), epoch: AtomicU32::new(0) }
+}; WAITING];
+static COUNT: AtomicU32 = AtomicU32::new(0);
+static LOCK: Lock = Lock::new();
+
+/// Keeps an offer until the socket layer looks; it holds the link so long.
+pub(crate) fn queue(link: &'static Link, slot: u32, epoch: u32) {
+    let _g = LOCK.lock();
+    match OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()) {
+        Some(o) => {
+            link.hold();
+            o.slot.store(slot, Ordering::Relaxed);
+            o.epoch.store(epoch, Ordering::Relaxed);
+            o.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+            COUNT.fetch_add(1, Ordering::Release);
+        }
+        None => {
+            if let Some(ep) = link.endpoint(slot as usize) {
+                ep.refuse(epoch);
+            }
+        }
+    }
+}
+
+/// Whether any offer waits: one load.
+#[inline]
+pub fn waiting() -> bool {
+    COUNT.load(Ordering::Acquire) > 0
+}
+
+/// Shows every waiting offer (link, slot, epoch) to `settle`, which returns whether it is done with it.
+pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
+    for o in &OFFERS {
+        // Taken out while it is looked at, so that two threads do not settle it both.
+        let (p, slot, epoch) = {
+            let _g = LOCK.lock();
+            let p = o.link.swap(core::ptr::null_mut(), Ordering::Relaxed);
+            (p, o.slot.load(Ordering::Relaxed), o.epoch.load(Ordering::Relaxed))
+        };
+        #[allow(unsafe_code)]
+        // SAFETY: null or a link, which is never freed and is held by the offer.
+        let Some(link) = (unsafe { p.as_ref() }) else { continue };
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        if !settle(link, slot, epoch) {
+            queue(link, slot, epoch);
+        }
+        link.put();
+    }
+}
+
+/// For the child of a fork: offers are the parent's.
+pub fn after_fork() {
+    LOCK.reset();
+    for o in &OFFERS {
+        o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    COUNT.store(0, Ordering::Relaxed);
+}

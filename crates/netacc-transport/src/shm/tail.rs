@@ -1,0 +1,67 @@
+//! A connection that began on kernel TCP and goes on here: what still is in the kernel comes first.
+//!
+//! Each side ends its half of the kernel's stream when it goes over to the ring, so the end of the kernel's
+//! stream marks the byte from which on the ring is read. No bytes are counted.
+
+use crate::iov::Iov;
+use crate::shm::ShmEndpoint;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+
+impl ShmEndpoint {
+    /// The bytes of kernel socket `fd` come before the ring's.
+    pub fn set_tail(&self, fd: i32) {
+        self.tail.store(fd + 1, Ordering::Release);
+    }
+
+    /// The kernel socket that is to be read first, or -1.
+    pub fn tail_fd(&self) -> i32 {
+        self.tail.load(Ordering::Acquire) - 1
+    }
+
+    /// Reads from the kernel's rest; `None` when there is none any more.
+    #[cold]
+    pub(super) fn read_tail(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
+        let fd = self.tail_fd();
+        let (mut spare, mut len) = (0u8, 1);
+        let (p, skip) = match dst.space() {
+            Some((p, n)) => {
+                len = n;
+                (p, true)
+            }
+            // No room: only look whether there is something.
+            None => (&raw mut spare, false),
+        };
+        let flags = libc::MSG_DONTWAIT | if peek || !skip { libc::MSG_PEEK } else { 0 };
+        loop {
+            return match raw::recv(fd, p, len, flags) {
+                Ok(0) => {
+                    self.tail.store(0, Ordering::Release);
+                    None
+                }
+                Ok(_) if !skip => Some(Ok(0)),
+                Ok(n) => {
+                    dst.skip(n);
+                    Some(Ok(n))
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Some(Err(Errno::AGAIN)),
+                Err(e) => {
+                    self.tail.store(0, Ordering::Release);
+                    Some(Err(e))
+                }
+            };
+        }
+    }
+
+    /// Whether the kernel's rest has something; `None` when there is none any more.
+    #[cold]
+    pub(super) fn tail_ready(&self) -> Option<bool> {
+        let v = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        match self.read_tail(&mut Iov::one(&v), true)? {
+            Err(Errno::AGAIN) => Some(false),
+            _ => Some(true),
+        }
+    }
+}

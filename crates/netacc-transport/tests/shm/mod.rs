@@ -1,0 +1,365 @@
+//! Two links in one process, and what only links have: slots, doorbells, a control socket.
+#![allow(unsafe_code)]
+
+use crate::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
+use netacc_ring::SLOTS;
+use netacc_stats::Counter;
+use netacc_sys::private;
+use netacc_transport::shm::control::send_message;
+use netacc_transport::shm::segment::Segment;
+use netacc_transport::shm::{Link, ShmEndpoint, Side};
+use netacc_transport::{Endpoint, Interest, WaitSet};
+use netacc_wire::Message;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use std::sync::atomic::Ordering;
+
+/// `a` is the client's end.
+pub struct Client;
+/// `a` is the server's end.
+pub struct Server;
+/// The two do not trust each other.
+pub struct Strangers;
+
+impl Rig for Client {
+    fn pair() -> Pair {
+        pair(true, Side::Client)
+    }
+}
+
+impl Rig for Server {
+    fn pair() -> Pair {
+        pair(true, Side::Server)
+    }
+}
+
+impl Rig for Strangers {
+    fn pair() -> Pair {
+        pair(false, Side::Client)
+    }
+}
+
+fn pair(trusted: bool, a: Side) -> Pair {
+    let links = Links::new(trusted);
+    let (c, s) = links.connect().unwrap();
+    let (a, b, b_link) = match a {
+        Side::Client => (c, s, links.server),
+        Side::Server => (s, c, links.client),
+    };
+    Pair {
+        a: End::new(a),
+        b: End::new(b),
+        // What the kernel does for a process that is killed.
+        kill_b: Box::new(move || b_link.close_descriptors()),
+        _keep: Box::new(links),
+    }
+}
+
+/// Both sides of a link, over one segment that is mapped twice as in two processes.
+struct Links {
+    client: &'static Link,
+    server: &'static Link,
+}
+
+impl Links {
+    fn new(trusted: bool) -> Links {
+        let memfd = Segment::create().unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (c, s) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let link = |side, socket| {
+            let seg = Segment::map(memfd.as_fd()).unwrap();
+            Link::new(side, seg, private::adopt(socket).unwrap(), trusted, 0).unwrap()
+        };
+        Links { client: link(Side::Client, c), server: link(Side::Server, s) }
+    }
+
+    /// A connection, as connect(2) and accept(2) make it.
+    fn connect(&self) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
+        let seg = self.client.segment().unwrap();
+        let claimed = self.client.slots.claim(seg)?;
+        let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
+        assert!(c.begin(claimed.epoch));
+        assert!(s.take(), "the connect was withdrawn");
+        assert!(s.begin(seg.slot(claimed.slot).unwrap().open.epoch.load(Ordering::Relaxed)));
+        Some((c, s))
+    }
+
+    /// A control socket, to say things on it that no link says.
+    fn control(link: &Link) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the link is held.
+        unsafe { BorrowedFd::borrow_raw(link.control_fd()) }
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        self.client.put();
+        self.server.put();
+    }
+}
+
+/// A pipe whose writing end is given away: true once nobody has it any more.
+fn pipe() -> (OwnedFd, impl FnOnce() -> bool) {
+    let (r, w) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+    (w, move || rustix::io::read(&r, &mut [0u8; 1]) == Ok(0))
+}
+
+#[test]
+fn ten_thousand_connections_one_after_the_other() {
+    let l = Links::new(true);
+    let mut slots = std::collections::HashSet::new();
+    for i in 0..10_000usize {
+        let (c, s) = l.connect().unwrap();
+        slots.insert(c.slot_index());
+        assert_eq!((ready(c), ready(s)), (crate::OUT, crate::OUT), "connection {i} remembers its predecessor");
+        let n = if i % 500 == 0 { 100_000 } else { 1 + i % 3000 };
+        assert_eq!(write(c, &pattern(i, n)), Ok(n));
+        assert!(get(s, 200_000, false).unwrap() == pattern(i, n));
+        assert_eq!(write(s, b"answer"), Ok(6));
+        // Each way of ending, and either side first.
+        match i % 4 {
+            0 => (c.close(false), s.close(false)),
+            1 => (s.close(false), c.close(false)),
+            2 => (c.close(true), s.close(true)),
+            _ => {
+                assert_eq!(read(c, 9), Ok(6));
+                (s.close(false), c.close(false))
+            }
+        };
+        assert_eq!(l.client.slots.open(), 0);
+    }
+    assert!(slots.len() <= 8, "{} slots for one connection at a time", slots.len());
+    assert!(!slots.contains(&0), "slot 0 is the queue's");
+}
+
+#[test]
+fn a_link_full_of_connections() {
+    let l = Links::new(true);
+    for round in 0..3u8 {
+        let all: Vec<_> = (1..SLOTS).map(|_| l.connect().unwrap()).collect();
+        assert!(l.connect().is_none(), "more connections than slots");
+        assert_eq!(l.client.slots.open() as usize, SLOTS - 1);
+        for (i, (c, s)) in all.iter().enumerate() {
+            assert_eq!(write(*c, &pattern(i, 300)), Ok(300));
+            assert_eq!(write(*s, &[round, i as u8]), Ok(2));
+        }
+        for (i, (c, s)) in all.iter().enumerate() {
+            assert!(get(*s, 999, false).unwrap() == pattern(i, 300), "connection {i} got another one's bytes");
+            assert_eq!(get(*c, 999, false).unwrap(), [round, i as u8]);
+        }
+        // A slot is free only when both sides have closed it.
+        let (c, s) = all[7];
+        c.close(false);
+        assert!(l.connect().is_none(), "the server has not closed it");
+        s.close(false);
+        let (c7, s7) = l.connect().unwrap();
+        assert_eq!(c7.slot_index(), c.slot_index());
+        assert!(l.connect().is_none());
+        for (i, (c, s)) in all.iter().enumerate().filter(|(i, _)| *i != 7) {
+            if i % 2 == 0 {
+                s.close(false);
+                c.close(false);
+            } else {
+                c.close(false);
+                s.close(false);
+            }
+        }
+        c7.close(false);
+        s7.close(false);
+        assert_eq!(l.client.slots.open(), 0);
+    }
+}
+
+#[test]
+fn a_slot_in_use_is_not_begun_again() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    assert_eq!(write(c, b"abc"), Ok(3));
+    assert!(!s.begin(99), "the client queued a slot twice");
+    assert!(!c.begin(99));
+    assert!(!s.take());
+    assert_eq!(get(s, 9, false).unwrap(), b"abc");
+    c.close(false);
+    s.close(false);
+    assert!(!c.is_live() && !s.is_live());
+}
+
+#[test]
+fn garbage_on_the_control_socket_loses_the_link() {
+    let messages: [&[u8]; 6] = [b"x", &[0; 32], &[0xff; 32], &[0; 33], &[0xff; 4096], &Message::Wake { id: 1 }.encode()[..31]];
+    for m in messages {
+        let l = Links::new(true);
+        let (c, s) = l.connect().unwrap();
+        assert_eq!(write(c, b"abc"), Ok(3));
+        assert_eq!(send(Links::control(l.client), m, SendFlags::empty()), Ok(m.len()));
+        l.server.service();
+        assert!(l.server.is_lost(), "{} bytes of garbage went through", m.len());
+        assert!(!l.server.accepting());
+        assert!(!l.client.is_lost());
+        // What had come is delivered.
+        assert_eq!((read(s, 9), read(s, 9)), (Ok(3), Ok(0)));
+        s.close(false);
+        c.close(false);
+    }
+}
+
+#[test]
+fn garbage_wakes_a_sleeper() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    woken(s, &[READ], || {
+        send(Links::control(l.client), b"what?", SendFlags::empty()).unwrap();
+    });
+    assert!(l.server.is_lost());
+    s.close(false);
+    c.close(false);
+}
+
+#[test]
+fn losing_a_link_ends_all_its_connections() {
+    let l = Links::new(true);
+    let all: Vec<_> = (0..40).map(|_| l.connect().unwrap()).collect();
+    woken(all[3].0, &[READ], || l.client.lose(Counter::LinksLost));
+    for (c, s) in &all {
+        assert_eq!((ready(*c), read(*c, 1)), (crate::IN | crate::OUT | crate::RDHUP, Ok(0)));
+        c.close(false);
+        s.close(false);
+    }
+}
+
+#[test]
+fn forged_numbers_reach_nothing() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    let seg = l.server.segment().unwrap();
+    let slot = seg.slot(c.slot_index()).unwrap();
+    for forged in [1, 5, 63, 64, 511, 1023, 1024, 100_000, u32::MAX - 1, u32::MAX] {
+        // Both sides' words: a peer can write all of them.
+        for side in &slot.side {
+            for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room, &side.cpu] {
+                w.store(forged, Ordering::SeqCst);
+            }
+        }
+        assert_eq!((write(c, b"abc"), write(s, b"abc")), (Ok(3), Ok(3)));
+        assert_eq!((read(c, 9), read(s, 9)), (Ok(3), Ok(3)));
+        for m in [Message::Wake { id: forged }, Message::Base { slot: forged, epoch: 0 }] {
+            send_message(Links::control(l.client), m, None).unwrap();
+        }
+        // Descriptors beside messages that make no sense are closed again.
+        let strangers = [
+            Message::Wake { id: forged },
+            Message::Base { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
+            Message::Base { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
+            Message::Hello { pid: 1, segment: 1 },
+            Message::Doorbell { id: forged.max(1024) },
+        ];
+        for m in strangers {
+            let (w, is_closed) = pipe();
+            send_message(Links::control(l.client), m, Some(w.as_fd())).unwrap();
+            drop(w);
+            l.server.service();
+            assert!(is_closed(), "{m:?} left a descriptor behind");
+        }
+        l.client.service();
+        assert!(!l.server.is_lost() && !l.client.is_lost());
+    }
+    // And the connection still wakes whom it should.
+    for side in &slot.side {
+        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+            w.store(0, Ordering::SeqCst);
+        }
+    }
+    woken(s, &[READ], || assert_eq!(write(c, b"x"), Ok(1)));
+    s.close(false);
+    c.close(false);
+}
+
+#[test]
+fn a_violation_resets_one_connection_only() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    let (other_c, other_s) = l.connect().unwrap();
+    let slot = l.client.segment().unwrap().slot(c.slot_index()).unwrap();
+    // The client claims more than fits.
+    slot.producer[0].head.store(1 << 40, Ordering::SeqCst);
+    assert_eq!(read(s, 9), RESET);
+    assert_eq!(ready(c) & (crate::HUP | crate::IN), crate::HUP | crate::IN);
+    assert_eq!((write(c, b"x"), write(s, b"x")), (RESET, crate::PIPE));
+    assert!(!l.server.is_lost());
+    assert_eq!(write(other_c, b"abc"), Ok(3));
+    assert_eq!(read(other_s, 9), Ok(3));
+    for e in [c, s, other_c, other_s] {
+        e.close(false);
+    }
+}
+
+#[test]
+fn a_watched_connection_marks_its_channel() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    let n = l.server.open_channel().unwrap();
+    let channel = l.server.my_channel(n).unwrap();
+    let slots = || channel.take().collect::<Vec<_>>();
+    s.watch(n);
+    // Takes the announcement of the doorbell.
+    l.client.service();
+    assert!(channel.arm());
+    assert_eq!(write(c, b"x"), Ok(1));
+    let bell = rustix::event::PollFlags::IN;
+    // SAFETY: the link's doorbell stays open as long as the link.
+    let fd = unsafe { BorrowedFd::borrow_raw(l.server.bell_fd(n)) };
+    let rung = || {
+        let mut p = [rustix::event::PollFd::from_borrowed_fd(fd, bell)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let n = rustix::event::poll(&mut p, Some(&now)).unwrap() == 1;
+        netacc_transport::bells::silence(l.server.bell_fd(1));
+        n
+    };
+    assert_eq!(n, 1);
+    assert!(rung());
+    assert_eq!(slots(), [s.slot_index()]);
+    // Not armed: the bit alone. The end of the stream is marked as data is.
+    c.shutdown(netacc_transport::Shut::Write);
+    assert!(!rung());
+    assert_eq!(slots(), [s.slot_index()]);
+    // Room is marked only when asked for, and once.
+    let full = crate::fill(s);
+    assert!(!s.want_room());
+    let mut got = 0;
+    while got < full {
+        got += read(c, 1000).unwrap();
+    }
+    assert_eq!(slots(), [s.slot_index()]);
+    assert!(s.want_room(), "there is room now");
+    s.watch(0);
+    l.server.close_channel(n);
+    c.close(false);
+    assert_eq!(slots(), [0usize; 0]);
+    s.close(false);
+}
+
+#[test]
+fn every_doorbell_in_use() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    let mut bells = Vec::new();
+    while let Ok(b) = l.server.borrow_bell() {
+        assert!(!bells.contains(&b));
+        bells.push(b);
+        l.client.service();
+        assert!(bells.len() <= 1024);
+    }
+    // Without a doorbell a sleep is bounded, but not endless and not refused.
+    let mut set = WaitSet::new();
+    assert!(!s.arm(READ, &mut set));
+    assert!(set.bounded);
+    s.disarm(READ, &set);
+    drop(set);
+    for b in bells {
+        l.server.return_bell(b);
+    }
+    woken(s, &[READ], || assert_eq!(write(c, b"x"), Ok(1)));
+    wait(s, Interest { read: true, write: true }, || panic!("ready"));
+    c.close(false);
+    s.close(false);
+}

@@ -1,0 +1,11 @@
+//! A program's file: any bytes are read within bounds and in limited time.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netacc_tools::elf::parse;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(elf) = parse(bytes) {
+        assert!(elf.interpreter.is_none_or(|path| path.len() <= 4096 && !path.contains(&0)));
+    }
+});

@@ -1,0 +1,11 @@
+//! Whatever decodes is exactly what its message encodes to.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use netacc_wire::Message;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Some(m) = Message::decode(bytes) {
+        assert_eq!(m.encode(), bytes);
+    }
+});
