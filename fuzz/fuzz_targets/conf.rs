@@ -9,12 +9,15 @@ fuzz_target!(|bytes: &[u8]| {
     let mut diags = Vec::new();
     let mut c = Config::default();
     // The first byte chooses the source, so that a corpus entry stays readable.
-    let Some((source, text)) = bytes.split_first() else { return };
+    let Some((source, text)) = bytes.split_first() else {
+        return;
+    };
     match source % 4 {
         0 => c.apply_file("fuzz.conf", text, &mut diags),
         1 => c.apply_cmdline(text, &mut diags),
         2 => {
-            let (key, value) = text.split_at(text.iter().position(|b| *b == b'=').unwrap_or(text.len()));
+            let (key, value) =
+                text.split_at(text.iter().position(|b| *b == b'=').unwrap_or(text.len()));
             let value = value.get(1..).unwrap_or(&[]);
             c.apply_env(&String::from_utf8_lossy(key), value, &mut diags);
         }
@@ -30,9 +33,17 @@ fuzz_target!(|bytes: &[u8]| {
     c.finish(&mut diags);
     for d in &diags {
         let shown = d.to_string();
-        assert!(!shown.chars().any(|c| c.is_control()), "{shown:?} would garble a terminal");
+        assert!(
+            !shown.chars().any(|c| c.is_control()),
+            "{shown:?} would garble a terminal"
+        );
     }
     let before = diags.len();
     c.finish(&mut diags);
-    assert_eq!(diags.len(), before, "finished, and not yet consistent: {:?}", diags.last());
+    assert_eq!(
+        diags.len(),
+        before,
+        "finished, and not yet consistent: {:?}",
+        diags.last()
+    );
 });

@@ -6,6 +6,9 @@ use netacc_tools::elf::parse;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Some(elf) = parse(bytes) {
-        assert!(elf.interpreter.is_none_or(|path| path.len() <= 4096 && !path.contains(&0)));
+        assert!(
+            elf.interpreter
+                .is_none_or(|path| path.len() <= 4096 && !path.contains(&0))
+        );
     }
 });

@@ -5,8 +5,8 @@
 use core::ptr::NonNull;
 use libfuzzer_sys::fuzz_target;
 use netacc_ring::{
-    Area, Channel, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, SMALL, SideLine, Violation, notify_data,
-    notify_room,
+    Area, Channel, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, SMALL, SideLine,
+    Violation, notify_data, notify_room,
 };
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,8 @@ impl Windows {
     /// Touches the chunk in a way that the address sanitizer sees.
     fn check(&self, (p, len): (NonNull<u8>, usize), fill: bool) {
         let at = p.as_ptr() as usize;
-        let inside = |base: *const u8, size: usize| at >= base as usize && at + len <= base as usize + size;
+        let inside =
+            |base: *const u8, size: usize| at >= base as usize && at + len <= base as usize + size;
         assert!(len > 0);
         assert!(inside(self.small.as_ptr(), SMALL) || inside(self.large.as_ptr(), LARGE));
         // SAFETY: just checked.
@@ -40,9 +41,16 @@ impl Windows {
 }
 
 fuzz_target!(|script: &[u8]| {
-    let mut w = Windows { small: Box::new([0; SMALL]), large: vec![0; LARGE].into_boxed_slice() };
+    let mut w = Windows {
+        small: Box::new([0; SMALL]),
+        large: vec![0; LARGE].into_boxed_slice(),
+    };
     let area = w.area();
-    let (data, room, side) = (ProducerLine::default(), ConsumerLine::default(), SideLine::default());
+    let (data, room, side) = (
+        ProducerLine::default(),
+        ConsumerLine::default(),
+        SideLine::default(),
+    );
     let (tx, rx) = (Producer::default(), Consumer::default());
     let channel = Channel::default();
     for step in script.chunks_exact(10).take(200) {
@@ -59,14 +67,14 @@ fuzz_target!(|script: &[u8]| {
             6..=8 => {
                 if tx.prepare(&data, &room, n).is_ok() {
                     let mut left = n;
-                    while let Ok(Some(c)) = tx.chunk(&area, &room, left) {
+                    while left > 0 {
+                        let Ok(Some(c)) = tx.chunk(&area, &room, left) else {
+                            break;
+                        };
                         assert!(c.1 <= left);
                         w.check(c, true);
                         tx.advance(c.1);
                         left -= c.1;
-                        if left == 0 {
-                            break;
-                        }
                     }
                     tx.publish(&data);
                 }
@@ -74,7 +82,9 @@ fuzz_target!(|script: &[u8]| {
             9..=11 => {
                 let mut left = n;
                 while left > 0 {
-                    let Ok(Some(c)) = rx.chunk(&area, &room, &data, 0) else { break };
+                    let Ok(Some(c)) = rx.chunk(&area, &room, &data, 0) else {
+                        break;
+                    };
                     w.check(c, false);
                     let len = c.1.min(left);
                     rx.advance(len);
@@ -85,7 +95,9 @@ fuzz_target!(|script: &[u8]| {
             12 => {
                 let mut skip = 0;
                 while skip < n {
-                    let Ok(Some(c)) = rx.chunk(&area, &room, &data, skip) else { break };
+                    let Ok(Some(c)) = rx.chunk(&area, &room, &data, skip) else {
+                        break;
+                    };
                     w.check(c, false);
                     skip += c.1;
                 }

@@ -62,7 +62,9 @@ def _body(entry, mode, own_network, seed, directory):
         problem = str(failure) or repr(failure)
     except Exception as failure:
         problem = f"{type(failure).__name__}: {failure}\n{traceback.format_exc(limit=-4)}"
-    evidence = harness.evidence(directory) if problem else []
+    evidence = []
+    if problem:
+        evidence = [f"running: {host.describe(p)}" for p in host.descendants(os.getpid())] + harness.evidence(directory)
     complaints = ctx.close()
     if complaints and not problem:
         problem, evidence = "; ".join(complaints), harness.evidence(directory)

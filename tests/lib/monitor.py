@@ -36,7 +36,7 @@ def accepts_shm(pids):
     total, problems = 0, []
     for pid in pids:
         try:
-            total += int(show(pid)["counters"]["accepts_shm"])
+            total += int(show(pid)["cnt"]["accepts_shm"])
         except NoAnswer as problem:
             problems.append(str(problem))
     if problems and len(problems) == len(pids):
@@ -45,7 +45,7 @@ def accepts_shm(pids):
 
 
 def sockets(pid):
-    return show(pid, "sock").get("sockets", [])
+    return show(pid, "sock")["sock"]
 
 
 def connections(pid):
@@ -60,6 +60,6 @@ def transports(pid):
 def summary(pid):
     try:
         answer = show(pid)
-        return f"{pid}: {json.dumps(answer.get('counters'))} {json.dumps(answer.get('sockets'))[:400]}"
+        return f"{pid}: {json.dumps(answer.get('cnt'))} {json.dumps(answer.get('sock'))[:400]}"
     except NoAnswer as problem:
         return str(problem)

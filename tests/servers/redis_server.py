@@ -22,7 +22,7 @@ def start(ctx, *options, role="server", port=None, cwd=None):
 
 @contextlib.contextmanager
 def admin(server):
-    r = Redis(server.port)
+    r = Redis(server.port, timeout=30)
     try:
         yield r
     finally:

@@ -1,4 +1,8 @@
-"""iperf3 and sockperf: long streams in every direction, and ping-pong."""
+"""iperf3 and sockperf: long streams in every direction, and ping-pong.
+
+iperf3 -F (from and to a file) compares nothing: after a write that took only a part it sends other bytes than the
+file's, on plain TCP too. Contents of long streams are compared with curl, nginx, redis and Python.
+"""
 
 import json
 import re
@@ -65,20 +69,6 @@ def iperf_amount(ctx):
         check(end["sum_sent"]["bytes"] >= amount, f"sent {end['sum_sent']['bytes']} of {amount}")
         totals(end, 1)
     ctx.prove(server, accepts=6)
-
-
-@case()
-def iperf_file(ctx):
-    """The server writes what it receives to a file: a prefix of what was sent, byte for byte."""
-    data = ctx.bytes(120 * MB)
-    sent = ctx.file("sent", data)
-    received = ctx.dir / "received"
-    server = iperf_server(ctx, "-F", received)
-    ctx.run([need("iperf3"), "-c", "127.0.0.1", "-p", server.port, "-J", "-t", 20, "-F", sent], limit=90)
-    ctx.prove(server, accepts=2)
-    got = received.read_bytes()
-    check(len(got) >= len(data) - in_flight() and data.startswith(got), f"{len(got)} bytes of {len(data)}, "
-          f"{'equal as far as they go' if data.startswith(got) else 'and they differ'}")
 
 
 def sockperf(ctx, kind, size, seconds, *options):

@@ -5,10 +5,11 @@
 #![allow(unsafe_code)]
 
 use crate::epoll;
-use crate::fdtable::{self, Entry};
+use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, Path, Socket, promote};
+use crate::socket::{CANDIDATE, Path, Pin, Socket, promote};
+use alloc::vec::Vec;
 use core::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
@@ -144,6 +145,17 @@ impl Fds {
         ready
     }
 
+    /// Keeps what is ours from ending under the sleeper.
+    fn pin(&self, pins: &mut Vec<Pin>) {
+        self.each(|_, p| {
+            if ours(p.fd).is_some()
+                && let Some(pin) = fdtable::socket(p.fd).and_then(Ref::pin)
+            {
+                pins.push(pin);
+            }
+        });
+    }
+
     /// Connections whose server died before it took them go elsewhere.
     fn heal(&self) {
         self.each(|_, p| {
@@ -200,6 +212,9 @@ pub unsafe fn poll(
 
 fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
+    // A sleeping poll holds what it waits for, as the kernel's does: a close in another thread takes effect
+    // when it returns.
+    let mut pins: Vec<Pin> = Vec::new();
     loop {
         let n = fds.look();
         let mut set = WaitSet::new();
@@ -217,6 +232,9 @@ fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Re
             if s.spin.run(peer, deadline, looked) {
                 continue;
             }
+        }
+        if pins.is_empty() {
+            fds.pin(&mut pins);
         }
         let slept = if fds.arm(&mut set) {
             set.sleep(Deadline::Now, sigmask)

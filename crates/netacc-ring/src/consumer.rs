@@ -142,7 +142,7 @@ impl Consumer {
     pub fn available_by(own: &ConsumerLine, peer: &ProducerLine) -> u64 {
         let n = peer
             .head
-            .load(Ordering::Acquire)
+            .load(Ordering::SeqCst)
             .wrapping_sub(own.tail.load(Ordering::Acquire));
         n.min(CAPACITY)
     }

@@ -205,7 +205,7 @@ impl Producer {
     /// whose private cursors may lag behind.
     pub fn writable_by(own: &ProducerLine, peer: &ConsumerLine) -> bool {
         let pos = own.head.load(Ordering::Acquire);
-        let tail = peer.tail.load(Ordering::Acquire);
+        let tail = peer.tail.load(Ordering::SeqCst);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
         if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos {
             return true;
@@ -228,9 +228,15 @@ impl Producer {
     pub fn replay(&self, area: &Area, mut piece: impl FnMut(NonNull<u8>, usize)) {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
-        let first = Layout { large: false, origin: 0 };
+        let first = Layout {
+            large: false,
+            origin: 0,
+        };
         if layout.origin > 0 {
-            piece(area.at(first, 0).0, layout.origin.min(SMALL as u64) as usize);
+            piece(
+                area.at(first, 0).0,
+                layout.origin.min(SMALL as u64) as usize,
+            );
         }
         let n = pos.saturating_sub(layout.origin).min(layout.size() as u64) as usize;
         if n > 0 {

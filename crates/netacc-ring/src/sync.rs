@@ -39,28 +39,48 @@ mod modelled {
         ($name:ident, $int:ty) => {
             /// As its namesake in `core`.
             #[derive(Debug, Default)]
-            pub struct $name(loom::sync::atomic::$name);
+            pub struct $name {
+                value: loom::sync::atomic::$name,
+                /// loom tries another order of two accesses only if one follows the other directly, and
+                /// not for two loads: a load and an exchange in one thread would hide the exchange from
+                /// another thread's earlier load. An exchange here beside each access shows all of them.
+                touched: loom::sync::atomic::AtomicU32,
+            }
 
             #[allow(missing_docs)]
             impl $name {
+                fn touch(&self) -> &loom::sync::atomic::$name {
+                    self.touched.swap(0, Ordering::Relaxed);
+                    &self.value
+                }
+
                 pub fn load(&self, order: Ordering) -> $int {
-                    ordered(order, Ordering::Acquire, |o| self.0.load(o))
+                    ordered(order, Ordering::Acquire, |o| self.touch().load(o))
                 }
 
                 pub fn store(&self, v: $int, order: Ordering) {
-                    ordered(order, Ordering::Release, |o| self.0.store(v, o))
+                    ordered(order, Ordering::Release, |o| self.touch().store(v, o))
                 }
 
                 pub fn swap(&self, v: $int, order: Ordering) -> $int {
-                    ordered(order, Ordering::AcqRel, |o| self.0.swap(v, o))
+                    ordered(order, Ordering::AcqRel, |o| self.touch().swap(v, o))
                 }
 
                 pub fn fetch_or(&self, v: $int, order: Ordering) -> $int {
-                    ordered(order, Ordering::AcqRel, |o| self.0.fetch_or(v, o))
+                    ordered(order, Ordering::AcqRel, |o| self.touch().fetch_or(v, o))
                 }
 
-                pub fn compare_exchange(&self, old: $int, new: $int, ok: Ordering, _: Ordering) -> Result<$int, $int> {
-                    ordered(ok, Ordering::AcqRel, |o| self.0.compare_exchange(old, new, o, Ordering::Relaxed))
+                pub fn compare_exchange(
+                    &self,
+                    old: $int,
+                    new: $int,
+                    ok: Ordering,
+                    _: Ordering,
+                ) -> Result<$int, $int> {
+                    ordered(ok, Ordering::AcqRel, |o| {
+                        self.touch()
+                            .compare_exchange(old, new, o, Ordering::Relaxed)
+                    })
                 }
             }
         };

@@ -8,6 +8,14 @@
 //! "Mutation" in the comments names changes of the code that make a model fail; each was tried.
 #![cfg(loom)]
 #![allow(unsafe_code)]
+// Every unsafe block below is an access to a cell, which loom checks.
+#![allow(clippy::undocumented_unsafe_blocks)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic
+)]
 
 use core::ptr::NonNull;
 use loom::cell::UnsafeCell;
@@ -323,7 +331,10 @@ fn an_armed_consumer_is_rung() {
         }
         let rings = t.join().unwrap();
         if asleep && seen < 2 {
-            assert!(rings > 0, "asleep with {seen} of 2 bytes seen, and not rung");
+            assert!(
+                rings > 0,
+                "asleep with {seen} of 2 bytes seen, and not rung"
+            );
         }
         // Whatever was not seen is announced.
         assert!(seen == 2 || p.1.take().any(|s| s == 5));
@@ -338,7 +349,8 @@ fn an_armed_consumer_is_rung() {
 fn a_waiting_reader_is_rung() {
     let readable: fn(&Pipe) -> bool = |p| p.rx.readable(&p.data);
     let counted: fn(&Pipe) -> bool = |p| p.rx.available(&p.data) != Ok(0);
-    for look in [readable, counted] {
+    let shared: fn(&Pipe) -> bool = |p| Consumer::available_by(&p.room, &p.data) > 0;
+    for look in [readable, counted, shared] {
         a_waiting_reader(look);
     }
 }
@@ -422,7 +434,15 @@ fn full() -> (Pipe, u8) {
 /// waiter before it knows that there is enough; `room_to_tell` asking for more than `writable` does.
 #[test]
 fn a_waiting_writer_is_rung() {
-    model(6, || {
+    let own: fn(&Pipe) -> bool = |p| p.tx.writable(&p.room) == Ok(true);
+    let shared: fn(&Pipe) -> bool = |p| Producer::writable_by(&p.data, &p.room);
+    for look in [own, shared] {
+        a_waiting_writer(look);
+    }
+}
+
+fn a_waiting_writer(look: fn(&Pipe) -> bool) {
+    model(6, move || {
         let (p, _) = full();
         let p = Arc::new(p);
         let q = p.clone();
@@ -436,7 +456,7 @@ fn a_waiting_writer_is_rung() {
             rung
         });
         p.writer.tx_waiter.swap(9, Ordering::SeqCst);
-        let sleeps = !p.tx.writable(&p.room).unwrap();
+        let sleeps = !look(&p);
         assert!(
             t.join().unwrap() == 9 || !sleeps,
             "a writer sleeps for ever"
@@ -506,11 +526,8 @@ fn two_connections_share_a_word() {
         let rings: u32 = producers.into_iter().map(|t| t.join().unwrap()).sum();
         assert!(rings <= 1, "one arming, {rings} rings");
         let left: Vec<_> = c.0.take().collect();
-        for slot in 0..2 {
-            assert!(
-                seen[slot] || left.contains(&slot),
-                "the bit of {slot} is lost"
-            );
+        for (slot, seen) in seen.iter().enumerate() {
+            assert!(*seen || left.contains(&slot), "the bit of {slot} is lost");
         }
         assert!(
             !asleep || left.is_empty() || rings == 1,

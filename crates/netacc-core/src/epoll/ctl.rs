@@ -1,9 +1,9 @@
 //! epoll_ctl(2), and what happens to registrations when a socket changes its path.
 
-use crate::epoll::ready::enqueue;
+use crate::epoll::ready::refresh;
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
+    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
     at, cookie, looks_like_cookie, new_reg, release_reg,
 };
 use crate::fdtable::{self, Entry, Ref};
@@ -246,10 +246,7 @@ fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
 fn touch(e: &'static Epoll, reg: &'static Reg) {
     {
         let _g = e.lock.lock();
-        reg.flags.fetch_or(FRESH, Ordering::Relaxed);
-        enqueue(e, reg);
-        e.news
-            .store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        refresh(e, reg);
     }
     e.kick();
 }
@@ -629,6 +626,17 @@ fn nested(
         _ => Err(Errno::INVAL),
     };
     result.into()
+}
+
+/// `child` is closed. Under `STRUCTURE`.
+pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
+    let mut p = e.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
+            unlink(e, reg);
+        }
+    }
 }
 
 fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> Result<()> {

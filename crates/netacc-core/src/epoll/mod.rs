@@ -332,6 +332,14 @@ pub fn put(e: &'static Epoll) {
     while let Some(reg) = at(e.regs.load(Ordering::Relaxed)) {
         ctl::unlink(e, reg);
     }
+    // Instances around it forget it, as in the kernel.
+    fdtable::each(0, usize::MAX, |_, entry| {
+        if let Entry::Epoll(outer) = entry
+            && outer.obj.nested.load(Ordering::Relaxed) > 0
+        {
+            ctl::forget_child(outer.obj, e);
+        }
+    });
     ready::discard(e);
     watch::drop_all(e);
     let k = e.kick.swap(0, Ordering::AcqRel);

@@ -87,7 +87,9 @@ pub(crate) fn collect(e: &Epoll) {
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             if reg.flags.load(Ordering::Relaxed) & POLLED != 0
-                || !reg.child.load(Ordering::Relaxed).is_null()
+                || (!reg.child.load(Ordering::Relaxed).is_null()
+                    // An instance wakes those around it with EPOLLIN alone.
+                    && reg.events.load(Ordering::Relaxed) & libc::EPOLLIN as u32 != 0)
             {
                 enqueue(e, reg);
             }
@@ -283,12 +285,36 @@ pub(crate) fn is_ready(e: &'static Epoll) -> bool {
     false
 }
 
+/// A registration was added or changed: what is ready now is to be reported, by edges too. Under the
+/// instance's lock.
+pub(crate) fn refresh(e: &Epoll, reg: &'static Reg) {
+    // The marks from before the look: what comes after it is an edge of its own.
+    news(reg, true);
+    let ready = look(e, reg) != 0;
+    if ready {
+        reg.flags.fetch_or(FRESH, Ordering::Relaxed);
+        e.news
+            .store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+    // A nested instance is queued when it has news; see `collect`.
+    if ready || reg.child.load(Ordering::Relaxed).is_null() {
+        enqueue(e, reg);
+    }
+}
+
 /// Before a sleep on the instance's descriptor by somebody else: arms everything; false if there is
 /// something to report already.
 pub(crate) fn arm(e: &'static Epoll) -> bool {
     {
         let _g = e.lock.lock();
-        watch::arm_all(e);
+        // What is ready by level does not keep the sleeper awake if he asked for edges: so every watch must
+        // be armed, whatever it holds. A peer that sets bits faster than this is heard by its bits.
+        for _ in 0..8 {
+            collect(e);
+            if watch::arm_all(e) {
+                break;
+            }
+        }
         arm_children(e);
     }
     !is_ready(e)
@@ -304,7 +330,12 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
         if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-            quiet &= arm(child);
+            let events = reg.events.load(Ordering::Relaxed);
+            let idle = arm(child);
+            let wanted = reg.flags.load(Ordering::Relaxed) & DISABLED == 0
+                && events & libc::EPOLLIN as u32 != 0
+                && (events & EPOLLET as u32 == 0 || news(reg, false));
+            quiet &= idle || !wanted;
         }
     }
     quiet

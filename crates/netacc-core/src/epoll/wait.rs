@@ -118,6 +118,9 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         if let Some(n) = sleep(e, call)? {
             return Ok(n);
         }
+        if call.deadline.passed() {
+            return at_once(e, call);
+        }
     }
 }
 

@@ -159,10 +159,14 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
         }
         let _g = e.lock.lock();
         let mut last = first;
-        while let Some(next) = at(last.twin.load(Ordering::Relaxed)) {
-            last = next;
+        loop {
+            // A listener's registration is attached to each of its links, and has one chain.
             if core::ptr::from_ref(last) as usize == reg {
                 return true;
+            }
+            match at(last.twin.load(Ordering::Relaxed)) {
+                Some(next) => last = next,
+                None => break,
             }
         }
         last.twin.store(reg as *mut Reg, Ordering::Relaxed);

@@ -41,14 +41,19 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     {
         return Outcome::Failed(e);
     }
+    let mut pin = None;
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
             done => return done.into(),
         }
-        let Some(_pin) = r.pin() else {
+        // Kept to the end of the call: see `io::sleep`.
+        if pin.is_none() {
+            pin = r.pin();
+        }
+        if pin.is_none() {
             return Outcome::Failed(Errno::BADF);
-        };
+        }
         if let Err(e) = wait_for_connection(fd, r, l) {
             return Outcome::Failed(e);
         }

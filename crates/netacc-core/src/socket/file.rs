@@ -112,6 +112,10 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         Err(e) => return Outcome::Failed(e),
         Ok(_) => {}
     }
+    // At the end of the file there is nothing to send, and so no error of the connection.
+    if ep.is_over() && at_end(input, at) {
+        return Outcome::Done(0);
+    }
     let nonblock = r.obj.has(NONBLOCK);
     let res = pump(r, ep, count.min(MAX), nonblock, |p, n| {
         let got = raw::read(input, p, n, at)?;
@@ -123,6 +127,13 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         unsafe { *offset = o };
     }
     res.into()
+}
+
+#[cold]
+fn at_end(file: i32, at: Option<i64>) -> bool {
+    let from = at.or_else(|| raw::position(file).ok().map(|n| n as i64));
+    let mut byte = 0u8;
+    raw::read(file, &raw mut byte, 1, from) == Ok(0)
 }
 
 /// splice(2) between a pipe and an accelerated connection.

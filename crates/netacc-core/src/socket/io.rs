@@ -3,7 +3,7 @@
 use crate::addr;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, NONBLOCK, Path, Socket, promote};
+use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, promote};
 use crate::wait;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -61,6 +61,7 @@ pub fn receive(
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut got = 0;
     let mut until = None;
+    let mut pin = None;
     loop {
         let wanted = dst.left();
         let res = {
@@ -113,6 +114,7 @@ pub fn receive(
                         write: false,
                     },
                     until,
+                    &mut pin,
                 ) {
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
@@ -128,11 +130,16 @@ pub fn receive(
     }
 }
 
+/// Sleeps for a call, which keeps the socket from then to its end: a close in another thread takes effect
+/// when the call returns.
 #[cold]
-fn sleep(r: Ref<Socket>, interest: Interest, until: Deadline) -> Result<()> {
-    let Some(_pin) = r.pin() else {
+fn sleep(r: Ref<Socket>, interest: Interest, until: Deadline, pin: &mut Option<Pin>) -> Result<()> {
+    if pin.is_none() {
+        *pin = r.pin();
+    }
+    if pin.is_none() {
         return Err(Errno::BADF);
-    };
+    }
     wait::ready(r, interest, until)
 }
 
@@ -153,6 +160,7 @@ pub fn transmit(
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut sent = 0;
     let mut until = None;
+    let mut pin = None;
     loop {
         let res = {
             let _g = s.tx.lock();
@@ -208,6 +216,7 @@ pub fn transmit(
                         write: true,
                     },
                     until,
+                    &mut pin,
                 ) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(sent),

@@ -5,7 +5,7 @@ use crate::epoll;
 use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
-use crate::socket::{Path, Socket, ports};
+use crate::socket::{Path, Socket, opts, ports};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Reason, State, Transport, page};
@@ -37,6 +37,8 @@ pub struct Listener {
     next_greeting: AtomicU32,
     /// The process had no descriptor left when it last looked for clients.
     starved: AtomicU32,
+    /// Threads that sleep on the listener outside of epoll.
+    waiters: AtomicU32,
     /// More than one process serves this listener.
     pub many: AtomicU32,
     /// The kernel said (or may have) that a TCP connection waits.
@@ -99,6 +101,10 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
             Some(l) => {
                 l.start(sock, backlog, s);
                 s.set_listener(l);
+                if s.domain() == libc::AF_INET6 {
+                    // bind(2) may have changed it, and accepted connections have it.
+                    opts::remember(s, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+                }
                 // The kernel's listener must never block us: of several workers that see a
                 // connection only one gets it. The application's own mode is kept in our flags.
                 let _ = raw::fcntl(
@@ -175,6 +181,7 @@ impl Listener {
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.many.store(0, Ordering::Relaxed);
         self.starved.store(0, Ordering::Relaxed);
+        self.waiters.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_asked.store(0, Ordering::Relaxed);
         self.owner
@@ -212,6 +219,11 @@ impl Listener {
 
     /// Takes up every client that waits at the rendezvous; returns whether there was one.
     pub fn take_links(&'static self) -> bool {
+        self.take_if(|_| true)
+    }
+
+    /// The same, if `wanted` says so under the lock.
+    fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
         // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
         // happens after ours is free.
@@ -219,7 +231,7 @@ impl Listener {
             let mut fresh = [None; 8];
             let more = {
                 let _g = self.lock.lock();
-                self.collect(&mut fresh)
+                wanted(self) && self.collect(&mut fresh)
             };
             for link in fresh.into_iter().flatten() {
                 any = true;
@@ -416,6 +428,9 @@ impl Listener {
 
     /// Arms every link's connect queue; true if one holds something.
     pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
+        // Before the lock: who takes up a link under it afterwards sees us, and if it was before, we see the
+        // link.
+        self.waiters.fetch_add(1, Ordering::SeqCst);
         set.add(self.rendezvous_fd(), libc::POLLIN);
         for fd in self.greeting() {
             set.add(fd, libc::POLLIN);
@@ -432,6 +447,11 @@ impl Listener {
 
     /// Undoes [`Listener::arm`].
     pub fn disarm(&self, set: &netacc_transport::WaitSet) {
+        // Not below 0: the object may serve another listener by now.
+        let less = |n: u32| n.checked_sub(1);
+        let _ = self
+            .waiters
+            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
         let _g = self.lock.lock();
         for l in self.links() {
             if let Some(q) = l.endpoint(CONTROL_SLOT) {
@@ -497,7 +517,10 @@ pub fn take_all() {
         if let fdtable::Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
-            l.take_links();
+            // A thread that sleeps on it does that itself; it would not hear of a link that we took. And
+            // where several processes serve the listener, it is for one that accepts to take it.
+            let idle = |l: &Listener| l.waiters.load(Ordering::SeqCst) == 0 && l.many.load(Ordering::Relaxed) == 0;
+            l.take_if(idle);
         }
     });
 }

@@ -176,7 +176,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if path != Path::Shm {
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
         if done.is_ok() {
-            remember(s, fd, level, name, len);
+            remember(s, fd, level, name);
         }
         return done.into();
     }
@@ -227,10 +227,14 @@ unsafe fn set_kept(
             let Some([on, secs]) = (unsafe { ints::<2>(p, len) }) else {
                 return Some(Err(Errno::INVAL));
             };
-            s.linger.store(
-                u64::from(on != 0) << 32 | u64::from(secs as u32),
-                Ordering::Relaxed,
-            );
+            // Switched off, the time is kept (socket(7) does not say so).
+            let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
+            let word = if on != 0 {
+                1 << 32 | u64::from(secs as u32)
+            } else {
+                kept
+            };
+            s.linger.store(word, Ordering::Relaxed);
             s.set(LINGER_RESET, on != 0 && secs == 0);
             Some(Ok(()))
         }
@@ -248,6 +252,8 @@ unsafe fn set_kept(
             } else {
                 v
             };
+            let late = (level, name) == (IPPROTO_TCP, libc::TCP_QUICKACK) && after_end(s);
+            let v = if late { v | QUICK_LATE } else { v };
             let _g = s.meta.lock();
             Some(if s.opts.set(level, name, v) {
                 Ok(())
@@ -287,25 +293,28 @@ fn ask_tick() -> Result<u32> {
 
 /// What the kernel made of an option that was set on `fd` is remembered, if it is an int: the connection
 /// may come to live without that socket.
-fn remember(s: &Socket, fd: i32, level: i32, name: i32, len: u32) {
-    let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
-    // A name of four letters looks like an int.
-    let text = level == IPPROTO_TCP && name == libc::TCP_CONGESTION;
-    if !known
-        || text
-        || len > 4
-        || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT)
-    {
+pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
+    let known = matches!(
+        level,
+        SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6
+    );
+    // A listener's own affair.
+    if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) {
         return;
     }
-    if let Ok(v) = raw::getsockopt_int(fd, level, name) {
-        let _g = s.meta.lock();
-        s.opts.set(level, name, v);
-        if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT)
-            && let Some(ep) = s.endpoint()
-        {
-            ep.set_lowat(v as u32);
-        }
+    let mut word = [0i32; 8];
+    let mut len = size_of_val(&word) as u32;
+    let got = raw::getsockopt(fd, level, name, word.as_mut_ptr().cast(), &raw mut len);
+    let [v, ..] = word;
+    if got.is_err() || len != 4 {
+        return;
+    }
+    let _g = s.meta.lock();
+    s.opts.set(level, name, v);
+    if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT)
+        && let Some(ep) = s.endpoint()
+    {
+        ep.set_lowat(v as u32);
     }
 }
 
@@ -330,12 +339,20 @@ unsafe fn set_accelerated(
             let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
             let done = raw::setsockopt(judge, level, name, p, len);
             if done.is_ok() {
-                remember(s, judge, level, name, len);
+                remember(s, judge, level, name);
             }
             let _ = raw::close(judge);
             done
         }
     }
+}
+
+/// TCP_QUICKACK was set after the peer's end of stream, which had switched it off.
+const QUICK_LATE: i32 = 2;
+
+/// The peer's end of stream has come.
+fn after_end(s: &Socket) -> bool {
+    s.path() == Path::Shm && s.endpoint().is_some_and(|e| e.peer_ended())
 }
 
 /// getsockopt(2).
@@ -379,6 +396,14 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         (IPPROTO_TCP, libc::TCP_INFO) if shm => {
             return template(s.domain())
                 .map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));
+        }
+        // The peer's end of stream switches the kernel to delayed acknowledgements.
+        (IPPROTO_TCP, libc::TCP_QUICKACK)
+            if after_end(s) =>
+        {
+            let _g = s.meta.lock();
+            let v = s.opts.get(level, name).unwrap_or(0);
+            Some(if v & QUICK_LATE != 0 { v & 1 } else { 0 })
         }
         _ => {
             let _g = s.meta.lock();

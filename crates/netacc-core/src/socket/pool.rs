@@ -87,6 +87,20 @@ fn sweep(t: &'static Target) {
     }
 }
 
+/// Sweeps every destination: a program that connects here and there must not keep what belongs to servers
+/// that are gone. Under `POOL`.
+fn sweep_all() {
+    for head in &BUCKET {
+        let mut p = head.load(Ordering::Relaxed);
+        #[allow(unsafe_code)]
+        // SAFETY: as in `target`.
+        while let Some(t) = unsafe { p.as_ref() } {
+            sweep(t);
+            p = t.next.load(Ordering::Relaxed);
+        }
+    }
+}
+
 /// A claimed slot on a link, which the caller may fill in and then [`push`] before anybody else does.
 pub struct Claim {
     /// The link.
@@ -145,6 +159,7 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
             }
         }
     }
+    sweep_all();
     let link = rendezvous::connect_link(dest).map_err(|e| match e {
         NoLink::Nobody => Reason::PeerPlain,
         NoLink::Stranger => Reason::PeerUid,

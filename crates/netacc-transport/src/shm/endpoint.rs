@@ -203,7 +203,10 @@ impl ShmEndpoint {
         if fin & FIN != 0 && flags & PEER_FIN == 0 {
             self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
         }
-        if fin & RESET != 0 {
+        let over = TX_SHUT | PEER_FIN;
+        if fin & RESET != 0 && self.flags.load(Ordering::Acquire) & over == over {
+            // Both ends were sent before: nothing is left that a reset could reach.
+        } else if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
             self.die(if fin & FIN != 0 {
                 Errno::PIPE
@@ -560,6 +563,9 @@ impl ShmEndpoint {
         if n > 0 {
             self.tx.publish(own);
             self.tell_data(&v);
+            if self.peer_closed(&v) {
+                self.answered_by_reset(&v);
+            }
             return Ok(n);
         }
         failed.unwrap_or(Err(Errno::AGAIN))
@@ -644,6 +650,19 @@ impl ShmEndpoint {
         Ok(())
     }
 
+    /// Bytes went to a peer that is closed. As on the wire: this write goes out, the answer is a reset, the
+    /// next write fails.
+    #[cold]
+    fn answered_by_reset(&self, v: &View) {
+        let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
+        self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
+        // Where the peer only shut both directions down, it is reset as well.
+        line!(v, producer, v.me)
+            .fin
+            .fetch_or(RESET, Ordering::SeqCst);
+        self.tell_data(v);
+    }
+
     /// Whether nobody at the other end will ever read again.
     fn peer_closed(&self, v: &View) -> bool {
         line!(v, consumer, v.me.other())
@@ -662,17 +681,10 @@ impl Endpoint for ShmEndpoint {
         self.note_cpu(&v);
         self.check_writable(&v)?;
         if self.peer_closed(&v) {
-            // As on the wire: this write goes out, the answer is a reset, the next write fails.
             let n = src.left();
             if n > 0 {
-                let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
-                self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
                 src.skip(n);
-                // Where the peer only shut both directions down, it is reset as well.
-                line!(v, producer, v.me)
-                    .fin
-                    .fetch_or(RESET, Ordering::SeqCst);
-                self.tell_data(&v);
+                self.answered_by_reset(&v);
             }
             return Ok(n);
         }

@@ -82,6 +82,12 @@ impl ShmEndpoint {
         flags & DEAD != 0 || flags & (TX_SHUT | PEER_FIN) == TX_SHUT | PEER_FIN
     }
 
+    /// Whether the peer's end of stream has come.
+    pub fn peer_ended(&self) -> bool {
+        self.view()
+            .is_none_or(|v| self.observe(&v) & PEER_FIN != 0)
+    }
+
     /// SO_RCVLOWAT.
     #[inline]
     pub fn lowat(&self) -> usize {
