@@ -209,7 +209,7 @@ fn the_model_of_seqcst_holds() {
 /// Mutations: `Relaxed` in either `publish`; `Relaxed` in either `refresh`; `free_in` one byte too generous.
 #[test]
 fn bytes_cross_in_order() {
-    model(3, || {
+    model(2, || {
         let p = Arc::new(Pipe::new());
         let q = p.clone();
         // Sizes that never exceed the small window: it wraps, but is not left.
@@ -278,7 +278,7 @@ fn rewinds_when_drained() {
 /// Mutations: `may_switch` returning true; `may_switch` with `tail >= layout.origin`.
 #[test]
 fn grows_again_after_the_small_window_was_seen() {
-    model(3, || {
+    model(2, || {
         let p = Arc::new(Pipe::new());
         let (mut w, mut r) = (0, 0);
         // Large, drained, then calm until the next message is written small.
@@ -304,7 +304,7 @@ fn grows_again_after_the_small_window_was_seen() {
 /// `Consumer::refresh` with `Acquire` (a bit that is found set is not a fence); `publish` with `AcqRel`.
 #[test]
 fn an_armed_consumer_is_rung() {
-    model(6, || {
+    model(4, || {
         let p = Arc::new((Pipe::new(), Channel::default()));
         let q = p.clone();
         let t = thread::spawn(move || {
@@ -499,11 +499,11 @@ fn a_watching_writer_is_rung() {
 
 /// (f) Two connections whose bits share a word: neither bit is lost, one ring per arming.
 ///
-/// Mutations: `mark` storing the word instead of `fetch_or`; `armed` not taken by an exchange (two rings for
+/// Mutations: `mark` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not taken by an exchange (two rings for
 /// one arming); `any` with `Acquire`.
 #[test]
 fn two_connections_share_a_word() {
-    model(6, || {
+    model(3, || {
         let c = Arc::new((
             Channel::default(),
             [ProducerLine::default(), ProducerLine::default()],

@@ -216,10 +216,12 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
 
 /// A watch on a link that will bring no more connections is dropped with its last user.
 pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Watch) {
+    // Without a link, or with another instance, it was dropped before and may serve somebody else.
+    let ours = core::ptr::eq(w.epoll.load(Ordering::Relaxed), e);
     let dead = w
         .link()
-        .is_none_or(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
-    if dead && w.users.load(Ordering::Relaxed) == 0 {
+        .is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
+    if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
         drop_watch(e, w);
     }
 }

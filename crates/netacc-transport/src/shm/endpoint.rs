@@ -66,6 +66,10 @@ pub struct ShmEndpoint {
     pub(super) tail: AtomicI32,
 }
 
+/// A large copy is published in pieces of this size, so that the other side copies one piece while we copy
+/// the next.
+const PIECE: usize = 32 * 1024;
+
 /// Everything an operation needs, looked up once.
 pub(super) struct View {
     pub(super) slot: &'static Slot,
@@ -446,16 +450,21 @@ impl ShmEndpoint {
         };
         let _family = self.enter(v, Direction::Write)?;
         self.tx.prepare(own, peer, src.left())?;
-        let mut n = 0;
+        let (mut n, mut told) = (0, 0);
         while src.left() > 0 {
-            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else {
+            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left().min(PIECE))? else {
                 break;
             };
             src.copy_to(ptr.as_ptr(), len);
             self.tx.advance(len);
             n += len;
+            if n - told >= PIECE {
+                self.tx.publish(own);
+                self.tell_data(v);
+                told = n;
+            }
         }
-        if n > 0 {
+        if n > told {
             self.tx.publish(own);
             self.tell_data(v);
         }
@@ -473,20 +482,24 @@ impl ShmEndpoint {
             return Err(Violation);
         };
         let _family = self.enter(v, Direction::Read)?;
-        let mut n = 0;
+        let (mut n, mut told) = (0, 0);
         while dst.left() > 0 {
-            let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })?
-            else {
+            let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else {
                 break;
             };
-            let len = len.min(dst.left());
+            let len = len.min(dst.left()).min(PIECE);
             dst.copy_from(ptr.as_ptr(), len);
+            n += len;
             if !peek {
                 self.rx.advance(len);
+                if n - told >= PIECE {
+                    self.rx.publish(own);
+                    self.tell_room(v, false);
+                    told = n;
+                }
             }
-            n += len;
         }
-        if n > 0 && !peek {
+        if n > told && !peek {
             self.rx.publish(own);
             self.tell_room(v, false);
         }
