@@ -13,6 +13,7 @@ import time
 
 CLONE_NEWNET = 0x40000000
 CLONE_NEWUSER = 0x10000000
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 SIOCSIFFLAGS = 0x8914
 IFF_UP_RUNNING = 0x41
@@ -37,6 +38,20 @@ def wait_until(condition, limit, what):
 def become_subreaper():
     """Orphans of a test come to us instead of to init, so a process left behind cannot hide."""
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def follow_parent(give_up):
+    """Have `give_up` called, as for SIGTERM, when our parent ends before us."""
+    signal.signal(signal.SIGTERM, give_up)
+    _libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+
+
+def exit_on_signals():
+    """A runner that is told to end unwinds, so that what it started is ended too."""
+    def leave(number, _):
+        raise SystemExit(128 + number)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
 
 
 def _enter_network():

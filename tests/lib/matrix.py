@@ -74,15 +74,24 @@ def _body(entry, mode, own_network, seed, directory):
 
 
 def _child(write_end, *args):
+    def give_up(*_):
+        for left in host.descendants(os.getpid()):
+            host.kill_tree(left)
+        shutil.rmtree(args[-1], ignore_errors=True)
+        os._exit(1)
+
     os.setsid()
     host.become_subreaper()
+    host.follow_parent(give_up)
     try:
         answer = _body(*args)
     except BaseException:
         answer = {"problem": f"the test itself broke: {traceback.format_exc(limit=-4)}", "evidence": []}
-    with os.fdopen(write_end, "w") as pipe:
-        json.dump(answer, pipe)
-    os._exit(0)
+    try:
+        with os.fdopen(write_end, "w") as pipe:
+            json.dump(answer, pipe)
+    finally:
+        os._exit(0)
 
 
 def run_one(entry, mode, own_network, seed):
@@ -104,15 +113,19 @@ def _supervise(entry, *args):
         _child(write_end, entry, *args)
     os.close(write_end)
     text, end, hung = b"", time.monotonic() + entry.limit, None
-    while True:
-        ready, _, _ = select.select([read_end], [], [], max(0, end - time.monotonic()))
-        if not ready:
-            hung = [host.describe(p) for p in host.descendants(pid)]
-            break
-        part = os.read(read_end, 65536)
-        if not part:
-            break
-        text += part
+    try:
+        while True:
+            ready, _, _ = select.select([read_end], [], [], max(0, end - time.monotonic()))
+            if not ready:
+                hung = [host.describe(p) for p in host.descendants(pid)]
+                break
+            part = os.read(read_end, 65536)
+            if not part:
+                break
+            text += part
+    except BaseException:
+        host.kill_tree(pid)
+        raise
     os.close(read_end)
     if hung is not None:
         host.kill_tree(pid)
@@ -142,6 +155,7 @@ def main(argv, names):
         print("\n".join(name for _, _, name in entries))
         return 0
     host.become_subreaper()
+    host.exit_on_signals()
     own_network = host.enter_own_network()
     print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
     passed = failed = 0

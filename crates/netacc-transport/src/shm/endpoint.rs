@@ -66,10 +66,6 @@ pub struct ShmEndpoint {
     pub(super) tail: AtomicI32,
 }
 
-/// A large copy is published in pieces of this size, so that the other side copies one piece while we copy
-/// the next.
-const PIECE: usize = 32 * 1024;
-
 /// Everything an operation needs, looked up once.
 pub(super) struct View {
     pub(super) slot: &'static Slot,
@@ -450,21 +446,16 @@ impl ShmEndpoint {
         };
         let _family = self.enter(v, Direction::Write)?;
         self.tx.prepare(own, peer, src.left())?;
-        let (mut n, mut told) = (0, 0);
+        let mut n = 0;
         while src.left() > 0 {
-            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left().min(PIECE))? else {
+            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else {
                 break;
             };
             src.copy_to(ptr.as_ptr(), len);
             self.tx.advance(len);
             n += len;
-            if n - told >= PIECE {
-                self.tx.publish(own);
-                self.tell_data(v);
-                told = n;
-            }
         }
-        if n > told {
+        if n > 0 {
             self.tx.publish(own);
             self.tell_data(v);
         }
@@ -482,24 +473,19 @@ impl ShmEndpoint {
             return Err(Violation);
         };
         let _family = self.enter(v, Direction::Read)?;
-        let (mut n, mut told) = (0, 0);
+        let mut n = 0;
         while dst.left() > 0 {
             let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else {
                 break;
             };
-            let len = len.min(dst.left()).min(PIECE);
+            let len = len.min(dst.left());
             dst.copy_from(ptr.as_ptr(), len);
             n += len;
             if !peek {
                 self.rx.advance(len);
-                if n - told >= PIECE {
-                    self.rx.publish(own);
-                    self.tell_room(v, false);
-                    told = n;
-                }
             }
         }
-        if n > told && !peek {
+        if n > 0 && !peek {
             self.rx.publish(own);
             self.tell_room(v, false);
         }
