@@ -147,6 +147,8 @@ class Ctx:
     def environment(self, extra=None):
         env = {k: v for k, v in os.environ.items() if not k.startswith("NACC_") and k != "LD_PRELOAD"}
         env.update(LC_ALL="C", NACC_LOG_PATH=str(self.log), PYTHONDONTWRITEBYTECODE="1")
+        if os.environ.get("NETACC_TEST_LOG"):
+            env["NACC_LOG_LEVEL"] = os.environ["NETACC_TEST_LOG"]
         env.update({k: str(v) for k, v in (extra or {}).items()})
         return env
 

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Config;
 use netacc_stats::page;
 use netacc_sys::{Lock, private, raw};
@@ -22,6 +22,8 @@ pub struct Runtime {
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
 static STARTING: Lock = Lock::new();
+/// The thread that makes it; 0: none.
+static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// The runtime, if there is one.
 #[inline]
@@ -39,14 +41,17 @@ pub fn ensure() -> Option<&'static Runtime> {
 
 #[cold]
 fn start() -> Option<&'static Runtime> {
-    // A signal handler that opens a socket while its own thread is in here must not wait for itself.
-    let guard = STARTING.try_lock();
-    if guard.is_none() {
-        return get();
+    // A signal handler that opens a socket while its own thread is in here must not wait for itself; other
+    // threads wait until the work is done.
+    let me = raw::gettid();
+    if STARTER.load(Ordering::Relaxed) == me {
+        return None;
     }
+    let _guard = STARTING.lock();
     if let Some(rt) = get() {
         return Some(rt);
     }
+    STARTER.store(me, Ordering::Relaxed);
     let mut conf = Config::default();
     let mut diags = Vec::new();
     let named = env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty());
@@ -71,6 +76,7 @@ fn start() -> Option<&'static Runtime> {
         random: AtomicU64::new(seed | 1),
     }));
     RUNTIME.store(rt, Ordering::Release);
+    STARTER.store(0, Ordering::Relaxed);
     for d in &diags {
         crate::log!(Warn, "{d}");
     }
@@ -185,4 +191,5 @@ fn env(name: &str) -> Option<&'static [u8]> {
 /// For the child of a fork.
 pub fn reset_locks() {
     STARTING.reset();
+    STARTER.store(0, Ordering::Relaxed);
 }

@@ -364,3 +364,8 @@ pub fn shutdown(n: i32, how: i32) -> Result<()> {
 pub fn position(n: i32) -> Result<usize> {
     call(libc::SYS_lseek, [fd(n), 0, fd(libc::SEEK_CUR), 0, 0, 0])
 }
+
+/// `gettid(2)`.
+pub fn gettid() -> u32 {
+    call(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32
+}

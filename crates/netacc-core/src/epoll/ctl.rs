@@ -362,15 +362,30 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
 
 /// Removes a registration everywhere. Under `STRUCTURE`.
 pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
+    remove(e, reg, true);
+}
+
+/// As [`unlink`], because the descriptor or the instance is closed here. In the child of a fork the kernel's
+/// set is the parent's as well, and there a close changes nothing as long as the parent has the socket.
+pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Reg) {
+    remove(e, reg, !e.is_inherited());
+}
+
+fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
+    let del = |fd: i32| {
+        if in_kernel {
+            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        }
+    };
     let fd = reg.fd.load(Ordering::Relaxed);
     let s = at(reg.sock.load(Ordering::Relaxed));
     let flags = reg.flags.load(Ordering::Relaxed);
     if flags & KERNEL != 0 {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        del(fd);
     }
     if let Some(s) = s {
         match s.path() {
-            Path::Listener => unhear_listener(e, reg, s),
+            Path::Listener => unhear_listener(e, reg, s, in_kernel),
             Path::Shm => {
                 if let Some(ep) = s.endpoint() {
                     watch::detach(e, ep, core::ptr::from_ref(reg) as usize);
@@ -399,11 +414,11 @@ pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
             .map(|ep| ep.base_fd())
             .filter(|b| *b >= 0)
         {
-            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, base, 0, 0);
+            del(base);
         }
     }
     if flags & TAILED != 0 {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        del(fd);
     }
     if flags & WITNESSED != 0
         && let Some(w) = s
@@ -411,7 +426,7 @@ pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
             .map(|ep| ep.witness_fd())
             .filter(|w| *w >= 0)
     {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, w, 0, 0);
+        del(w);
     }
     if flags & (WATCHED | POLLED) != 0 {
         e.ours.fetch_sub(1, Ordering::Release);
@@ -436,13 +451,13 @@ pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
     }
 }
 
-fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, in_kernel: bool) {
     let Some(l) = s.listener() else { return };
     let rendezvous = l.rendezvous_fd();
-    if rendezvous >= 0 {
+    if rendezvous >= 0 && in_kernel {
         let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, rendezvous, 0, 0);
     }
-    for g in l.greeting() {
+    for g in l.greeting().filter(|_| in_kernel) {
         let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, g, 0, 0);
     }
     l.each_link(|link| {
@@ -537,7 +552,7 @@ pub fn no_listener(s: &'static Socket) {
     }
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
-        unhear_listener(e, reg, s);
+        unhear_listener(e, reg, s, true);
         let data = reg.data.load(Ordering::Relaxed);
         let shown = if looks_like_cookie(data) {
             cookie(Kind::Foreign, reg)

@@ -160,6 +160,8 @@ pub struct Epoll {
     pub(crate) based: AtomicU32,
     pub(crate) nested: AtomicU32,
     pub(crate) sleepers: AtomicU32,
+    /// The instance was there before our process was forked: the kernel's set is shared with the parent.
+    inherited: AtomicU32,
     /// Doorbell for changes by other threads (descriptor + 1).
     kick: AtomicI32,
     pub(crate) last_kernel: AtomicU64,
@@ -225,7 +227,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.polled,
             &e.based,
             &e.nested,
-            &e.sleepers,
+            &e.inherited, &e.sleepers,
             &e.stash_len,
             &e.ready_len,
             &e.foreign,
@@ -270,6 +272,11 @@ impl Epoll {
     /// Its current generation.
     pub fn generation(&self) -> u16 {
         self.generation.load(Ordering::Relaxed) as u16
+    }
+
+    /// Whether the kernel's set is shared with the process that forked us.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Relaxed) != 0
     }
 
     /// One more descriptor refers to it.
@@ -330,7 +337,7 @@ pub fn put(e: &'static Epoll) {
     let _s = STRUCTURE.lock();
     e.generation.fetch_add(1, Ordering::Release);
     while let Some(reg) = at(e.regs.load(Ordering::Relaxed)) {
-        ctl::unlink(e, reg);
+        ctl::unlink_closed(e, reg);
     }
     // Instances around it forget it, as in the kernel.
     fdtable::each(0, usize::MAX, |_, entry| {
@@ -362,7 +369,7 @@ pub fn forget_socket(s: &'static Socket) {
             reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
         }
         match at(reg.epoll.load(Ordering::Relaxed)) {
-            Some(e) => ctl::unlink(e, reg),
+            Some(e) => ctl::unlink_closed(e, reg),
             None => break,
         }
     }
@@ -392,6 +399,7 @@ pub fn reset_locks() {
         if let Entry::Epoll(r) = e {
             r.obj.lock.reset();
             r.obj.sleepers.store(0, Ordering::Relaxed);
+            r.obj.inherited.store(1, Ordering::Relaxed);
         }
     });
 }

@@ -183,6 +183,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         let _ = raw::close(new);
     })?;
     page().count(Counter::AcceptsShm);
+    crate::log!(Debug, "fd {new}: accepted {peer} over shared memory");
     Ok(Some((new, peer)))
 }
 

@@ -6,6 +6,7 @@ use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
+use crate::socket::promote;
 use crate::socket::{
     CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, pool, ports,
 };
@@ -80,6 +81,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     match accelerate(fd, s, dest) {
         Ok(()) => {
             page().count(Counter::ConnectsShm);
+            crate::log!(Debug, "fd {fd}: connected to {dest} over shared memory");
             if s.endpoint().is_some_and(|e| e.link().waits_for_ourselves()) {
                 listen::take_all();
             }
@@ -89,19 +91,20 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
             }
             Outcome::Done(0)
         }
-        Err(reason) => plain(fd, s, dest, p, len, reason),
+        Err(reason) => plain(fd, r, dest, p, len, reason),
     }
 }
 
 /// The kernel's connect, with the reason on the stats page.
 fn plain(
     fd: i32,
-    s: &'static Socket,
+    r: Ref<Socket>,
     dest: SocketAddr,
     p: *const c_void,
     len: u32,
     reason: Reason,
 ) -> Outcome {
+    let s = r.obj;
     if let Err(e) = to_kernel(fd, s) {
         return Outcome::Failed(e);
     }
@@ -118,6 +121,10 @@ fn plain(
             if reason == Reason::TcpFirst {
                 s.set(CANDIDATE | OFFERS, true);
                 epoll::candidate(s);
+                if done.is_ok() {
+                    // The offer goes out at once, so that the answer is there with the server's first bytes.
+                    promote::advance(fd, r);
+                }
             }
             crate::log!(Info, "fd {fd}: connect to {dest} by TCP: {}", reason.name());
         }
@@ -130,7 +137,7 @@ fn plain(
 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
 fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Result<(), Reason> {
-    let rt = runtime::get().ok_or(Reason::Disabled)?;
+    let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
     if rt.conf.conn_tcp_first {
         return Err(Reason::TcpFirst);
     }

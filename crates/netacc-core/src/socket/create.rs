@@ -76,12 +76,15 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let Some(rt) = runtime::ensure() else {
         return Outcome::Pass;
     };
-    if !rt.conf.enable_rdma_default {
-        return Outcome::Pass;
-    }
-    let made = placeholder(domain, ty & SOCK_CLOEXEC != 0);
+    // Where nothing is accelerated a socket is the kernel's from the start, and only known to us so that the
+    // stats page can say why.
+    let (made, mark) = if rt.conf.enable_rdma_default {
+        (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
+    } else {
+        (raw::socket(domain, ty, proto), 0)
+    };
     let Ok(fd) = made else { return Outcome::Pass };
-    let flags = PLACEHOLDER | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let entered = Socket::alloc(fd, domain, flags).and_then(|r| enter(fd, r));
     match entered {
         Ok(()) => Outcome::Done(fd as isize),

@@ -141,6 +141,9 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
             reason.sentence()
         );
     }
+    if reason == Reason::None {
+        crate::log!(Info, "fd {fd}: listens at {local} and for shared memory");
+    }
     s.local.set(local);
 }
 
@@ -158,6 +161,9 @@ fn scope_of(fd: i32, ip: IpAddr) -> Scope {
 }
 
 fn rendezvous_for(fd: i32, local: SocketAddr, backlog: i32) -> core::result::Result<i32, Reason> {
+    if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
+        return Err(Reason::Disabled);
+    }
     // With SO_REUSEPORT several listeners share the port and the kernel spreads connections over
     // them; a rendezvous name has one owner, so these stay with TCP.
     if raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1) {

@@ -38,9 +38,11 @@ pub fn check(args: &Args) -> Result<Settings, String> {
     let mut diags = Vec::new();
     let file = match &args.file {
         Some(name) => {
-            let text =
-                read(Path::new(name)).map_err(|error| format!("-f: {}: {error}", quoted(name)))?;
-            config.apply_file(&name.to_string_lossy(), &text, &mut diags);
+            // The program is worth more than its acceleration's settings: it runs, with the defaults.
+            match read(Path::new(name)) {
+                Ok(text) => config.apply_file(&name.to_string_lossy(), &text, &mut diags),
+                Err(error) => warnings.push(format!("-f: {}: {error}; using defaults", quoted(name))),
+            }
             // The command may change its directory before a program it starts reads the file.
             Some(std::path::absolute(name).unwrap_or_else(|_| PathBuf::from(name)))
         }
