@@ -318,8 +318,14 @@ impl ShmEndpoint {
                 continue;
             }
             if id == BASE_BELL {
-                if self.witness.load(Ordering::Acquire) == 0 {
+                // The witness was sent before the sleeper was forked: it is in the control socket, or in the
+                // hands of another thread that reads it.
+                for _ in 0..PATIENCE {
+                    if self.witness.load(Ordering::Acquire) != 0 {
+                        break;
+                    }
                     v.link.service();
+                    raw::sched_yield();
                 }
                 poke(self.witness_fd());
             } else if !v.link.is_inherited() {
