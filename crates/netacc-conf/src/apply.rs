@@ -37,15 +37,8 @@ impl Config {
     /// after a second one, all lines are shown as lines of that.
     pub fn apply_file(&mut self, name: &str, text: &[u8], diags: &mut Vec<Diagnostic>) {
         let printable = name.len() <= value::MAX_TEXT && !name.chars().any(char::is_control);
-        self.file = if printable {
-            name.into()
-        } else {
-            Plain(name.as_bytes()).to_string()
-        };
-        let mut progress = Progress {
-            section: Section::Missing,
-            lines: [None; KEYS.len()],
-        };
+        self.file = if printable { name.into() } else { Plain(name.as_bytes()).to_string() };
+        let mut progress = Progress { section: Section::Missing, lines: [None; KEYS.len()] };
         let mut found = Vec::new();
         let mut unlisted = None;
         for (line, content) in lines(text) {
@@ -58,21 +51,11 @@ impl Config {
         diags.append(&mut found);
         if let Some(line) = unlisted {
             let source = Source::File { line };
-            self.report(
-                source,
-                "",
-                "more problems, from here on, are not listed".into(),
-                diags,
-            );
+            self.report(source, "", "more problems, from here on, are not listed".into(), diags);
         }
         if progress.section == Section::Missing && progress.lines.iter().all(Option::is_none) {
             let source = Source::File { line: 0 };
-            self.report(
-                source,
-                "",
-                "no [netacc] section; the file sets nothing".into(),
-                diags,
-            );
+            self.report(source, "", "no [netacc] section; the file sets nothing".into(), diags);
         }
     }
 
@@ -92,23 +75,14 @@ impl Config {
             match (sides.next().map(core::str::from_utf8), sides.next()) {
                 (Some(Ok(key)), Some(value)) => self.set(Source::CommandLine, key, value, diags),
                 _ => {
-                    let message = format!(
-                        "{} in {ENV_CMDLINE} is not KEY=VALUE; ignored",
-                        Quoted(part)
-                    );
+                    let message = format!("{} in {ENV_CMDLINE} is not KEY=VALUE; ignored", Quoted(part));
                     self.report(Source::CommandLine, "", message, diags);
                 }
             }
         }
     }
 
-    fn apply_line(
-        &mut self,
-        line: u32,
-        content: Line<'_>,
-        progress: &mut Progress,
-        diags: &mut Vec<Diagnostic>,
-    ) {
+    fn apply_line(&mut self, line: u32, content: Line<'_>, progress: &mut Progress, diags: &mut Vec<Diagnostic>) {
         let source = Source::File { line };
         match content {
             Line::Blank => {}
@@ -117,10 +91,7 @@ impl Config {
             }
             Line::Section(name) => {
                 progress.section = Section::Foreign;
-                let message = format!(
-                    "unknown section {}; allowed: [netacc]; its lines are ignored",
-                    Quoted(name)
-                );
+                let message = format!("unknown section {}; allowed: [netacc]; its lines are ignored", Quoted(name));
                 self.report(source, "", message, diags);
             }
             // Said once, at the section's head.
@@ -134,8 +105,7 @@ impl Config {
                 if progress.section == Section::Missing {
                     // The intent is clear, so the values are used; the missing line is reported once.
                     progress.section = Section::Ours;
-                    let message =
-                        "the line [netacc] is missing before this; read as if it were there";
+                    let message = "the line [netacc] is missing before this; read as if it were there";
                     self.report(source, "", message.into(), diags);
                 }
                 let slot = self.position(key).and_then(|at| progress.lines.get_mut(at));
@@ -153,8 +123,7 @@ impl Config {
     /// Gives a key a value, unless a source of higher priority already has.
     fn set(&mut self, source: Source, name: &str, bytes: &[u8], diags: &mut Vec<Diagnostic>) {
         let known = KEYS.iter().zip(self.sources.iter().copied()).enumerate();
-        let Some((at, (key, current))) = known.into_iter().find(|(_, (key, _))| key.name == name)
-        else {
+        let Some((at, (key, current))) = known.into_iter().find(|(_, (key, _))| key.name == name) else {
             let message = format!("unknown key; ignored{}", suggest::hint(name));
             return self.report(source, name, message, diags);
         };
@@ -167,34 +136,19 @@ impl Config {
             Err(problem) => {
                 let used = key.value(self).to_string();
                 let used = shown(&used);
-                let message = format!(
-                    "{} {problem}; allowed: {}; using {used}",
-                    Quoted(bytes),
-                    key.kind
-                );
+                let message = format!("{} {problem}; allowed: {}; using {used}", Quoted(bytes), key.kind);
                 self.report(source, name, message, diags);
             }
         }
     }
 
-    pub(crate) fn report(
-        &self,
-        source: Source,
-        key: &str,
-        message: String,
-        diags: &mut Vec<Diagnostic>,
-    ) {
+    pub(crate) fn report(&self, source: Source, key: &str, message: String, diags: &mut Vec<Diagnostic>) {
         let file = match source {
             Source::File { .. } => self.file.clone(),
             _ => String::new(),
         };
         let key = Plain(key.as_bytes()).to_string();
-        diags.push(Diagnostic {
-            source,
-            file,
-            key,
-            message,
-        });
+        diags.push(Diagnostic { source, file, key, message });
     }
 }
 

@@ -107,11 +107,7 @@ impl fmt::Display for Plain<'_> {
                 write!(f, "\\x{byte:02x}")?;
             }
         }
-        if head.len() < self.0.len() {
-            f.write_str("...")
-        } else {
-            Ok(())
-        }
+        if head.len() < self.0.len() { f.write_str("...") } else { Ok(()) }
     }
 }
 
@@ -121,10 +117,7 @@ mod tests {
 
     #[test]
     fn quoted_bytes_stay_on_one_line() {
-        assert_eq!(
-            Quoted(b"a\nb\x1b[31m\xff\"").to_string(),
-            "\"a\\u{a}b\\u{1b}[31m\\xff\\\"\""
-        );
+        assert_eq!(Quoted(b"a\nb\x1b[31m\xff\"").to_string(), "\"a\\u{a}b\\u{1b}[31m\\xff\\\"\"");
         assert_eq!(Quoted("\u{202e}x".as_bytes()).to_string(), "\"\\u{202e}x\"");
     }
 
@@ -137,18 +130,8 @@ mod tests {
 
     #[test]
     fn sources_rank_as_documented() {
-        let ranks = [
-            Source::Default,
-            Source::File { line: 9 },
-            Source::Env,
-            Source::CommandLine,
-        ];
-        assert!(
-            ranks
-                .iter()
-                .zip(ranks.iter().skip(1))
-                .all(|(low, high)| low.rank() < high.rank())
-        );
+        let ranks = [Source::Default, Source::File { line: 9 }, Source::Env, Source::CommandLine];
+        assert!(ranks.iter().zip(ranks.iter().skip(1)).all(|(low, high)| low.rank() < high.rank()));
     }
 
     #[test]

@@ -22,9 +22,7 @@ pub(crate) enum Line<'a> {
 pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = (u32, Line<'_>)> {
     // Some editors put a byte order mark in front.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-    (1..)
-        .zip(text.split(|b| *b == b'\n'))
-        .map(|(number, line)| (number, parse(line)))
+    (1..).zip(text.split(|b| *b == b'\n')).map(|(number, line)| (number, parse(line)))
 }
 
 fn parse(line: &[u8]) -> Line<'_> {
@@ -50,9 +48,7 @@ fn parse(line: &[u8]) -> Line<'_> {
 
 fn section(line: &[u8]) -> Line<'_> {
     match split_once(line, b']') {
-        Some((name, rest)) if is_comment(trim(rest)) => {
-            Line::Section(trim(name.strip_prefix(b"[").unwrap_or(name)))
-        }
+        Some((name, rest)) if is_comment(trim(rest)) => Line::Section(trim(name.strip_prefix(b"[").unwrap_or(name))),
         _ => Line::Bad("expected [section]; ignored"),
     }
 }
@@ -146,15 +142,7 @@ mod tests {
         assert_eq!(parse(b"# \xff\xfe"), Line::Blank);
         assert_eq!(parse(b" [ netacc ] # c"), Line::Section(b"netacc"));
         assert_eq!(parse(b"[]"), Line::Section(b""));
-        for line in [
-            "K",
-            "=V",
-            "[netacc",
-            "[a] b",
-            r#"K="a"#,
-            r#"K="a" b"#,
-            r#"K="a\""#,
-        ] {
+        for line in ["K", "=V", "[netacc", "[a] b", r#"K="a"#, r#"K="a" b"#, r#"K="a\""#] {
             assert!(matches!(parse(line.as_bytes()), Line::Bad(_)), "{line}");
         }
         assert!(matches!(parse(&vec![b'x'; MAX_LINE + 1]), Line::Bad(_)));
@@ -164,13 +152,6 @@ mod tests {
     #[test]
     fn line_numbers_and_byte_order_mark() {
         let found: Vec<_> = lines(b"\xef\xbb\xbf[netacc]\r\n\r\nK=V").collect();
-        assert_eq!(
-            found,
-            [
-                (1, Line::Section(b"netacc")),
-                (2, Line::Blank),
-                (3, setting("K", "V"))
-            ]
-        );
+        assert_eq!(found, [(1, Line::Section(b"netacc")), (2, Line::Blank), (3, setting("K", "V"))]);
     }
 }

@@ -182,16 +182,12 @@ and save memory; with 1 every connection has a QP of its own.";
 impl Config {
     /// How long an empty QP is kept; `None` for ever.
     pub fn empty_qp_expire(&self) -> Option<Duration> {
-        u64::try_from(self.empty_qp_expire_ms)
-            .ok()
-            .map(Duration::from_millis)
+        u64::try_from(self.empty_qp_expire_ms).ok().map(Duration::from_millis)
     }
 
     /// The CPUs of `NACC_SOR_AFFINITY` in the order written, possibly more than once; empty for any CPU.
     pub fn affinity_cpus(&self) -> impl Iterator<Item = u32> + '_ {
-        cpu_ranges(&self.affinity)
-            .flatten()
-            .flat_map(|(first, last)| first..=last)
+        cpu_ranges(&self.affinity).flatten().flat_map(|(first, last)| first..=last)
     }
 
     /// The name of the configuration file that was applied; empty if none was.
@@ -201,20 +197,14 @@ impl Config {
 
     /// Where the value of a key came from; `None` for an unknown key.
     pub fn source(&self, name: &str) -> Option<Source> {
-        self.position(name)
-            .and_then(|at| self.sources.get(at))
-            .copied()
+        self.position(name).and_then(|at| self.sources.get(at)).copied()
     }
 
     /// All keys with their values and where these came from, for display.
     pub fn entries(&self) -> impl Iterator<Item = (&'static str, String, String)> + '_ {
-        KEYS.iter().zip(self.sources.iter()).map(|(key, source)| {
-            (
-                key.name,
-                key.value(self).to_string(),
-                source.describe(&self.file),
-            )
-        })
+        KEYS.iter()
+            .zip(self.sources.iter())
+            .map(|(key, source)| (key.name, key.value(self).to_string(), source.describe(&self.file)))
     }
 
     pub(crate) fn position(&self, name: &str) -> Option<usize> {

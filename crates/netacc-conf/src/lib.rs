@@ -67,20 +67,13 @@ pub fn key(name: &str) -> Option<&'static Key> {
 ///
 /// Returns the value in its canonical form, or what is wrong with it and what is allowed.
 /// Rules between keys are not looked at; [`Config::finish`] does that.
-pub fn check_value(
-    name: &str,
-    value: &[u8],
-) -> Result<alloc::string::String, alloc::string::String> {
+pub fn check_value(name: &str, value: &[u8]) -> Result<alloc::string::String, alloc::string::String> {
     use alloc::{format, string::ToString};
     let Some(key) = key(name) else {
         return Err(format!("unknown key{}", suggest::hint(name)));
     };
     match value::parse(&key.kind, value) {
         Ok(parsed) => Ok(parsed.to_string()),
-        Err(problem) => Err(format!(
-            "{} {problem}; allowed: {}",
-            diagnostic::Quoted(value),
-            key.kind
-        )),
+        Err(problem) => Err(format!("{} {problem}; allowed: {}", diagnostic::Quoted(value), key.kind)),
     }
 }

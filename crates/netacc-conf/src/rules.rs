@@ -24,8 +24,7 @@ impl Config {
             let Some(base_key) = KEYS.get(base_at) else {
                 continue;
             };
-            let (Value::Int(value), Value::Int(base)) = (key.value(self), base_key.value(self))
-            else {
+            let (Value::Int(value), Value::Int(base)) = (key.value(self), base_key.value(self)) else {
                 continue;
             };
             if multiples(key, base).any(|permitted| permitted == value) {

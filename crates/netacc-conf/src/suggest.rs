@@ -60,10 +60,7 @@ mod tests {
 
     #[test]
     fn suggestions() {
-        assert_eq!(
-            nearest_key("NACC_SOR_IO_THREAD"),
-            Some("NACC_SOR_IO_THREADS")
-        );
+        assert_eq!(nearest_key("NACC_SOR_IO_THREAD"), Some("NACC_SOR_IO_THREADS"));
         assert_eq!(nearest_key("nacc_log_level"), Some("NACC_LOG_LEVEL"));
         assert_eq!(nearest_key("LOGLEVEL"), None);
         assert_eq!(nearest_key(""), None);

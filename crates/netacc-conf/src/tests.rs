@@ -31,11 +31,7 @@ fn shipped_sample_is_the_generated_one() {
         std::fs::write(path, sample()).unwrap();
         return;
     }
-    assert_eq!(
-        SHIPPED,
-        sample(),
-        "run the test with NETACC_WRITE_SAMPLE=1 to write it anew"
-    );
+    assert_eq!(SHIPPED, sample(), "run the test with NETACC_WRITE_SAMPLE=1 to write it anew");
 }
 
 #[test]
@@ -45,11 +41,7 @@ fn shipped_sample_is_clean_and_equals_the_defaults() {
     let defaults = Config::default();
     for key in &KEYS {
         assert_eq!(key.value(&config), key.value(&defaults), "{}", key.name);
-        assert!(
-            matches!(config.source(key.name), Some(Source::File { .. })),
-            "{}",
-            key.name
-        );
+        assert!(matches!(config.source(key.name), Some(Source::File { .. })), "{}", key.name);
     }
 }
 
@@ -57,25 +49,13 @@ fn shipped_sample_is_clean_and_equals_the_defaults() {
 fn defaults_are_those_of_the_manual() {
     let c = Config::default();
     assert!(c.is_valid());
-    assert_eq!(
-        (c.msg_size, c.mr_min_inc_size, c.mr_max_inc_size),
-        (16384, 16384, 8388608)
-    );
+    assert_eq!((c.msg_size, c.mr_min_inc_size, c.mr_max_inc_size), (16384, 16384, 8388608));
     assert_eq!((c.conn_per_qp, c.io_threads), (1, 1));
-    assert_eq!(
-        (c.empty_qp_expire_ms, c.empty_qp_max_all, c.empty_qp_max_per),
-        (60000, 100, 10)
-    );
+    assert_eq!((c.empty_qp_expire_ms, c.empty_qp_max_all, c.empty_qp_max_per), (60000, 100, 10));
     assert_eq!((c.connect_rdma_percent, c.enable_rdma_default), (100, true));
-    assert_eq!(
-        (c.log_level, c.log_path.as_str()),
-        (LogLevel::Warn, "/tmp/netacc.log")
-    );
+    assert_eq!((c.log_level, c.log_path.as_str()), (LogLevel::Warn, "/tmp/netacc.log"));
     assert_eq!((c.affinity.as_str(), c.conn_tcp_first), ("", false));
-    assert_eq!(
-        (c.fast_connect, c.debug, c.poll_cq_ms, c.comp_vector),
-        (false, false, 0, 0)
-    );
+    assert_eq!((c.fast_connect, c.debug, c.poll_cq_ms, c.comp_vector), (false, false, 0, 0));
 }
 
 #[test]
@@ -91,22 +71,11 @@ fn table_is_consistent() {
     for (at, key) in KEYS.iter().enumerate() {
         assert!(key.name.starts_with("NACC_"));
         assert!(!KEYS[..at].iter().any(|other| other.name == key.name));
-        assert!(
-            KEYS[..at]
-                .iter()
-                .all(|other| other.option.is_none() || other.option != key.option)
-        );
+        assert!(KEYS[..at].iter().all(|other| other.option.is_none() || other.option != key.option));
         if let Rule::PowerOfTwoTimes(base) = key.rule {
-            assert!(
-                KEYS[..at].iter().any(|other| other.name == base),
-                "{}",
-                key.name
-            );
+            assert!(KEYS[..at].iter().any(|other| other.name == base), "{}", key.name);
         }
-        assert_eq!(
-            check_value(key.name, key.default_text().as_bytes()),
-            Ok(key.default_text())
-        );
+        assert_eq!(check_value(key.name, key.default_text().as_bytes()), Ok(key.default_text()));
     }
 }
 
@@ -123,18 +92,8 @@ fn every_key_reaches_its_own_field() {
         let mut config = Config::default();
         config.apply_env(key.name, value.as_bytes(), &mut Vec::new());
         for other in &KEYS {
-            let expected = if other.name == key.name {
-                &value
-            } else {
-                &other.default_text()
-            };
-            assert_eq!(
-                &other.value(&config).to_string(),
-                expected,
-                "{} {}",
-                key.name,
-                other.name
-            );
+            let expected = if other.name == key.name { &value } else { &other.default_text() };
+            assert_eq!(&other.value(&config).to_string(), expected, "{} {}", key.name, other.name);
         }
     }
 }
@@ -159,10 +118,7 @@ fn later_sources_win_in_any_order() {
         ("NACC_LOG_LEVEL", "3", "f:4"),
         ("NACC_SOR_MSG_SIZE", "16384", "default"),
     ] {
-        assert!(
-            shown.contains(&(name, value.into(), source.into())),
-            "{name}"
-        );
+        assert!(shown.contains(&(name, value.into(), source.into())), "{name}");
     }
 }
 
@@ -183,8 +139,7 @@ fn wrong_value_keeps_what_was_in_force() {
 
 #[test]
 fn unknown_keys_and_sections() {
-    let (_, diags) =
-        read("[netacc]\nNACC_SOR_IO_THREAD=2\nfoo=1\n[other]\nbar\n\n[NetACC]\nNACC_DEBUG=1");
+    let (_, diags) = read("[netacc]\nNACC_SOR_IO_THREAD=2\nfoo=1\n[other]\nbar\n\n[NetACC]\nNACC_DEBUG=1");
     assert_eq!(
         diags,
         [
@@ -200,28 +155,16 @@ fn unknown_keys_and_sections() {
     config.apply_env("NACC_CMDLINE", b"x", &mut diags);
     config.apply_env("PATH", b"x", &mut diags);
     assert_eq!(diags.len(), 1);
-    assert_eq!(
-        diags[0].to_string(),
-        "environment: NACC_DEBG: unknown key; ignored; did you mean NACC_DEBUG?"
-    );
+    assert_eq!(diags[0].to_string(), "environment: NACC_DEBG: unknown key; ignored; did you mean NACC_DEBUG?");
 }
 
 #[test]
 fn missing_section() {
     let (config, diags) = read("\nNACC_DEBUG=1\nNACC_LOG_LEVEL=0\n");
     assert_eq!((config.debug, config.log_level), (true, LogLevel::Trace));
-    assert_eq!(
-        only(&diags),
-        "f:2: the line [netacc] is missing before this; read as if it were there"
-    );
-    assert_eq!(
-        only(&read("# nothing\n").1),
-        "f: no [netacc] section; the file sets nothing"
-    );
-    assert_eq!(
-        only(&read("").1),
-        "f: no [netacc] section; the file sets nothing"
-    );
+    assert_eq!(only(&diags), "f:2: the line [netacc] is missing before this; read as if it were there");
+    assert_eq!(only(&read("# nothing\n").1), "f: no [netacc] section; the file sets nothing");
+    assert_eq!(only(&read("").1), "f: no [netacc] section; the file sets nothing");
     assert_eq!(read("[netacc]").1, Vec::<String>::new());
 }
 
@@ -229,26 +172,17 @@ fn missing_section() {
 fn duplicate_key() {
     let (config, diags) = read("[netacc]\r\nNACC_DEBUG=0\r\nNACC_DEBUG=1\r\n");
     assert!(config.debug);
-    assert_eq!(
-        only(&diags),
-        "f:3: NACC_DEBUG: already set in line 2; this line replaces it"
-    );
+    assert_eq!(only(&diags), "f:3: NACC_DEBUG: already set in line 2; this line replaces it");
 }
 
 #[test]
 fn foreign_bytes() {
     let (_, diags) = read(b"[netacc]\nNACC_LOG_PATH=\"/tmp/\xff\"\nK\xff=1\nNACC_DEBUG=1\0\nx\n");
     assert_eq!(diags.len(), 4, "{diags:?}");
-    assert!(
-        diags[0].contains(r#""/tmp/\xff" is not UTF-8"#),
-        "{diags:?}"
-    );
+    assert!(diags[0].contains(r#""/tmp/\xff" is not UTF-8"#), "{diags:?}");
     assert!(diags.iter().all(|line| !line.chars().any(char::is_control)));
 
-    let long = format!(
-        "[netacc]\nNACC_DEBUG={}\nNACC_DEBUG=1\n",
-        "1".repeat(1 << 20)
-    );
+    let long = format!("[netacc]\nNACC_DEBUG={}\nNACC_DEBUG=1\n", "1".repeat(1 << 20));
     let (config, diags) = read(long);
     assert!(config.debug);
     assert_eq!(only(&diags), "f:2: the line is too long; ignored");
@@ -256,16 +190,10 @@ fn foreign_bytes() {
 
 #[test]
 fn a_file_of_something_else_does_not_fill_the_log() {
-    let (config, diags) = read(format!(
-        "{}[netacc]\nNACC_DEBUG=1\n",
-        "junk\n".repeat(10_000)
-    ));
+    let (config, diags) = read(format!("{}[netacc]\nNACC_DEBUG=1\n", "junk\n".repeat(10_000)));
     assert!(config.debug, "the rest of the file counts");
     assert_eq!(diags.len(), 51);
-    assert_eq!(
-        diags[50],
-        "f:51: more problems, from here on, are not listed"
-    );
+    assert_eq!(diags[50], "f:51: more problems, from here on, are not listed");
     let hostile = format!("/etc/{}\nx", "a".repeat(200));
     let mut diags = Vec::new();
     Config::default().apply_file(&hostile, b"x", &mut diags);
@@ -283,26 +211,17 @@ fn sizes_are_powers_of_two_times_each_other() {
     );
     let (config, diags) = read("[netacc]\nNACC_RDMA_MR_MAX_INC_SIZE=3000000\n");
     assert_eq!(config.mr_max_inc_size, 2097152);
-    assert!(
-        only(&diags).contains("allowed: 1048576, 2097152, 4194304, ... 536870912"),
-        "{diags:?}"
-    );
+    assert!(only(&diags).contains("allowed: 1048576, 2097152, 4194304, ... 536870912"), "{diags:?}");
     let (config, diags) = read("[netacc]\nNACC_RDMA_MR_MAX_INC_SIZE=524288\n");
     assert_eq!(config.mr_max_inc_size, 8 << 20);
-    assert!(
-        only(&diags).contains("allowed: 1048576..=536870912"),
-        "{diags:?}"
-    );
+    assert!(only(&diags).contains("allowed: 1048576..=536870912"), "{diags:?}");
 }
 
 #[test]
 fn sizes_follow_the_message_size_where_nobody_chose_them() {
     let sizes = |c: &Config| (c.msg_size, c.mr_min_inc_size, c.mr_max_inc_size);
     let (config, diags) = read("[netacc]\nNACC_SOR_MSG_SIZE=20000\n");
-    assert_eq!(
-        (sizes(&config), diags),
-        ((20000, 20000, 10_240_000), vec![])
-    );
+    assert_eq!((sizes(&config), diags), ((20000, 20000, 10_240_000), vec![]));
 
     // The shipped file repeats the defaults; `netacc_run -s` must not be answered with warnings about it.
     let mut diags = Vec::new();
@@ -310,21 +229,14 @@ fn sizes_follow_the_message_size_where_nobody_chose_them() {
     config.apply_file("f", SHIPPED.as_bytes(), &mut diags);
     config.apply_cmdline(b"NACC_SOR_MSG_SIZE=20000", &mut diags);
     config.finish(&mut diags);
-    assert_eq!(
-        (sizes(&config), diags),
-        ((20000, 20000, 10_240_000), vec![])
-    );
-    assert_eq!(
-        config.source("NACC_RDMA_MR_MAX_INC_SIZE"),
-        Some(Source::CommandLine)
-    );
+    assert_eq!((sizes(&config), diags), ((20000, 20000, 10_240_000), vec![]));
+    assert_eq!(config.source("NACC_RDMA_MR_MAX_INC_SIZE"), Some(Source::CommandLine));
     let again = config.clone();
     config.finish(&mut Vec::new());
     assert_eq!(config, again);
 
     // But within one file it is a contradiction.
-    let (config, diags) =
-        read("[netacc]\nNACC_SOR_MSG_SIZE=32768\nNACC_RDMA_MR_MIN_INC_SIZE=16384\n");
+    let (config, diags) = read("[netacc]\nNACC_SOR_MSG_SIZE=32768\nNACC_RDMA_MR_MIN_INC_SIZE=16384\n");
     assert_eq!(config.mr_min_inc_size, 32768);
     only(&diags);
 }
@@ -332,10 +244,7 @@ fn sizes_follow_the_message_size_where_nobody_chose_them() {
 #[test]
 fn typed_views() {
     let mut config = Config::default();
-    assert_eq!(
-        config.empty_qp_expire(),
-        Some(core::time::Duration::from_secs(60))
-    );
+    assert_eq!(config.empty_qp_expire(), Some(core::time::Duration::from_secs(60)));
     config.apply_env("NACC_EMPTY_QP_EXPIRE_MS", b"-1", &mut Vec::new());
     assert_eq!(config.empty_qp_expire(), None);
     assert_eq!(config.affinity_cpus().count(), 0);
@@ -347,24 +256,15 @@ fn typed_views() {
 fn checking_one_value() {
     assert_eq!(check_value("NACC_SOR_IO_THREADS", b" 04"), Ok("4".into()));
     let expected = r#""0" is out of range; allowed: 1..=64"#;
-    assert_eq!(
-        check_value("NACC_SOR_IO_THREADS", b"0"),
-        Err(expected.into())
-    );
-    assert_eq!(
-        check_value("NACC_DBUG", b"0"),
-        Err("unknown key; did you mean NACC_DEBUG?".into())
-    );
+    assert_eq!(check_value("NACC_SOR_IO_THREADS", b"0"), Err(expected.into()));
+    assert_eq!(check_value("NACC_DBUG", b"0"), Err("unknown key; did you mean NACC_DEBUG?".into()));
 }
 
 #[test]
 fn malformed_command_line() {
     let mut diags = Vec::new();
     let mut config = Config::default();
-    config.apply_cmdline(
-        b"NACC_DEBUG;\xff=1;=;NACC_X=1;NACC_DEBUG=1=1;NACC_COMP_VECTOR=2",
-        &mut diags,
-    );
+    config.apply_cmdline(b"NACC_DEBUG;\xff=1;=;NACC_X=1;NACC_DEBUG=1=1;NACC_COMP_VECTOR=2", &mut diags);
     assert_eq!(config.comp_vector, 2);
     assert_eq!(diags.len(), 5, "{diags:?}");
 }

@@ -23,14 +23,8 @@ pub enum LogLevel {
 
 impl LogLevel {
     /// All levels, the most talkative first.
-    pub const ALL: [LogLevel; 6] = [
-        LogLevel::Trace,
-        LogLevel::Debug,
-        LogLevel::Info,
-        LogLevel::Warn,
-        LogLevel::Error,
-        LogLevel::Fatal,
-    ];
+    pub const ALL: [LogLevel; 6] =
+        [LogLevel::Trace, LogLevel::Debug, LogLevel::Info, LogLevel::Warn, LogLevel::Error, LogLevel::Fatal];
 
     /// The name as it stands in a log line.
     pub fn name(self) -> &'static str {
@@ -203,10 +197,7 @@ pub(crate) fn parse(kind: &Kind, bytes: &[u8]) -> Result<Value, &'static str> {
         Kind::Bool => boolean(text).map(Value::Bool).ok_or("is not a switch"),
         Kind::Level => LogLevel::ALL
             .into_iter()
-            .find(|level| {
-                text.eq_ignore_ascii_case(level.name())
-                    || integer(text) == Ok(i64::from(level.number()))
-            })
+            .find(|level| text.eq_ignore_ascii_case(level.name()) || integer(text) == Ok(i64::from(level.number())))
             .map(Value::Level)
             .ok_or("is not a log level"),
         Kind::Path if text.is_empty() || text.starts_with('/') => Ok(Value::Text(text.to_string())),
@@ -247,9 +238,7 @@ pub(crate) fn cpu_ranges(text: &str) -> impl Iterator<Item = Option<(u32, u32)>>
     }
     text.split(',').map(|part| match part.split_once('-') {
         None => cpu(part).map(|cpu| (cpu, cpu)),
-        Some((first, last)) => {
-            Some((cpu(first)?, cpu(last)?)).filter(|(first, last)| first <= last)
-        }
+        Some((first, last)) => Some((cpu(first)?, cpu(last)?)).filter(|(first, last)| first <= last),
     })
 }
 
@@ -297,48 +286,24 @@ mod tests {
     fn levels() {
         for level in LogLevel::ALL {
             let number = level.number().to_string();
-            assert_eq!(
-                parse(&Kind::Level, number.as_bytes()),
-                Ok(Value::Level(level))
-            );
+            assert_eq!(parse(&Kind::Level, number.as_bytes()), Ok(Value::Level(level)));
             let name = level.name().to_ascii_lowercase();
-            assert_eq!(
-                parse(&Kind::Level, name.as_bytes()),
-                Ok(Value::Level(level))
-            );
+            assert_eq!(parse(&Kind::Level, name.as_bytes()), Ok(Value::Level(level)));
         }
         for text in ["6", "-1", "", "WARNING"] {
-            assert_eq!(
-                parse(&Kind::Level, text.as_bytes()),
-                Err("is not a log level")
-            );
+            assert_eq!(parse(&Kind::Level, text.as_bytes()), Err("is not a log level"));
         }
         assert!(LogLevel::Trace < LogLevel::Fatal);
-        assert_eq!(
-            Kind::Level.to_string(),
-            "0..=5 or TRACE, DEBUG, INFO, WARN, ERROR, FATAL"
-        );
+        assert_eq!(Kind::Level.to_string(), "0..=5 or TRACE, DEBUG, INFO, WARN, ERROR, FATAL");
     }
 
     #[test]
     fn paths() {
-        assert_eq!(
-            parse(&Kind::Path, b"/tmp/a b"),
-            Ok(Value::Text("/tmp/a b".into()))
-        );
+        assert_eq!(parse(&Kind::Path, b"/tmp/a b"), Ok(Value::Text("/tmp/a b".into())));
         assert_eq!(parse(&Kind::Path, b""), Ok(Value::Text("".into())));
-        assert_eq!(
-            parse(&Kind::Path, b"netacc.log"),
-            Err("is not an absolute path")
-        );
-        assert_eq!(
-            parse(&Kind::Path, b"/tmp/\x07"),
-            Err("has a control character")
-        );
-        assert_eq!(
-            parse(&Kind::Path, &[b'/'; MAX_TEXT + 1]),
-            Err("is too long")
-        );
+        assert_eq!(parse(&Kind::Path, b"netacc.log"), Err("is not an absolute path"));
+        assert_eq!(parse(&Kind::Path, b"/tmp/\x07"), Err("has a control character"));
+        assert_eq!(parse(&Kind::Path, &[b'/'; MAX_TEXT + 1]), Err("is too long"));
     }
 
     #[test]
@@ -346,14 +311,8 @@ mod tests {
         for text in ["", "0", "1-3", "1,3,4", "0, 2-5 ,8191", "7-7"] {
             assert!(parse(&Kind::CpuList, text.as_bytes()).is_ok(), "{text}");
         }
-        for text in [
-            ",", "1,", "3-1", "-1", "1-", "1-2-3", "8192", "a", "0 | 1-3", "1 2",
-        ] {
-            assert_eq!(
-                parse(&Kind::CpuList, text.as_bytes()),
-                Err("is not a CPU list"),
-                "{text}"
-            );
+        for text in [",", "1,", "3-1", "-1", "1-", "1-2-3", "8192", "a", "0 | 1-3", "1 2"] {
+            assert_eq!(parse(&Kind::CpuList, text.as_bytes()), Err("is not a CPU list"), "{text}");
         }
     }
 }

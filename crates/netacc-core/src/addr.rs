@@ -47,15 +47,7 @@ pub fn read(p: *const c_void, len: u32) -> Option<SocketAddr> {
             // SAFETY: n bytes are there and fit.
             unsafe { ptr::copy_nonoverlapping(p.cast::<u8>(), (&raw mut a).cast::<u8>(), n) };
             let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
-            Some(
-                SocketAddrV6::new(
-                    ip,
-                    u16::from_be(a.sin6_port),
-                    a.sin6_flowinfo,
-                    a.sin6_scope_id,
-                )
-                .into(),
-            )
+            Some(SocketAddrV6::new(ip, u16::from_be(a.sin6_port), a.sin6_flowinfo, a.sin6_scope_id).into())
         }
         _ => None,
     }
@@ -76,9 +68,7 @@ fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
             let sa = libc::sockaddr_in {
                 sin_family: libc::AF_INET as u16,
                 sin_port: a.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from(ip).to_be(),
-                },
+                sin_addr: libc::in_addr { s_addr: u32::from(ip).to_be() },
                 sin_zero: [0; 8],
             };
             n = size_of::<libc::sockaddr_in>();

@@ -72,14 +72,8 @@ fn decode(word: u64) -> Option<Entry> {
     // SAFETY: only `put` makes words, from references that live for ever.
     unsafe {
         match word & TAG {
-            SOCKET => Some(Entry::Socket(Ref {
-                obj: &*(addr as *const Socket),
-                generation,
-            })),
-            EPOLL => Some(Entry::Epoll(Ref {
-                obj: &*(addr as *const Epoll),
-                generation,
-            })),
+            SOCKET => Some(Entry::Socket(Ref { obj: &*(addr as *const Socket), generation })),
+            EPOLL => Some(Entry::Epoll(Ref { obj: &*(addr as *const Epoll), generation })),
             _ => None,
         }
     }
@@ -87,12 +81,8 @@ fn decode(word: u64) -> Option<Entry> {
 
 fn encode(e: Entry) -> u64 {
     match e {
-        Entry::Socket(r) => {
-            core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | SOCKET
-        }
-        Entry::Epoll(r) => {
-            core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | EPOLL
-        }
+        Entry::Socket(r) => core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | SOCKET,
+        Entry::Epoll(r) => core::ptr::from_ref(r.obj) as u64 | u64::from(r.generation) << 48 | EPOLL,
     }
 }
 
@@ -126,12 +116,8 @@ pub fn ensure() -> Result<()> {
     if TABLE.load(Ordering::Acquire).is_null() {
         let t: &'static [AtomicU64] = mem::array(MAX_FDS)?;
         // The loser of a race leaves an untouched mapping behind.
-        let _ = TABLE.compare_exchange(
-            core::ptr::null_mut(),
-            t.as_ptr().cast_mut(),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
+        let _ =
+            TABLE.compare_exchange(core::ptr::null_mut(), t.as_ptr().cast_mut(), Ordering::AcqRel, Ordering::Acquire);
     }
     Ok(())
 }

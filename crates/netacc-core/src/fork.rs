@@ -90,21 +90,13 @@ fn share(fd: i32, r: Ref<Socket>) {
 /// Puts the base under every number the application has for the connection.
 fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
     if r.obj.has(socket::NONBLOCK) {
-        raw::fcntl(
-            base.as_raw_fd(),
-            libc::F_SETFL,
-            (libc::O_RDWR | libc::O_NONBLOCK) as usize,
-        )?;
+        raw::fcntl(base.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     let mut result = Ok(());
     fdtable::each(0, usize::MAX, |fd, e| {
         if matches!(e, Entry::Socket(x) if x == r) {
             let cloexec = raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
-            let done = raw::dup3(
-                base.as_raw_fd(),
-                fd,
-                if cloexec { libc::O_CLOEXEC } else { 0 },
-            );
+            let done = raw::dup3(base.as_raw_fd(), fd, if cloexec { libc::O_CLOEXEC } else { 0 });
             result = result.and(done.map(drop));
         }
     });
@@ -167,15 +159,8 @@ fn alone() -> bool {
 }
 
 fn ended(fd: i32) -> bool {
-    let mut p = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
 }
 

@@ -34,32 +34,18 @@ pub fn line(level: LogLevel, text: fmt::Arguments<'_>) {
     if level < rt.conf.log_level || rt.conf.log_path.is_empty() {
         return;
     }
-    let mut l = Line {
-        buf: [0; 512],
-        len: 0,
-    };
+    let mut l = Line { buf: [0; 512], len: 0 };
     let now = netacc_sys::time::realtime();
-    let _ = write!(
-        l,
-        "{}.{:06} {} {} {}",
-        now / 1_000_000_000,
-        now / 1000 % 1_000_000,
-        raw::getpid(),
-        level.name(),
-        text
-    );
+    let _ =
+        write!(l, "{}.{:06} {} {} {}", now / 1_000_000_000, now / 1000 % 1_000_000, raw::getpid(), level.name(), text);
     l.len = l.len.min(l.buf.len() - 1);
     if let Some(c) = l.buf.get_mut(l.len) {
         *c = b'\n';
         l.len += 1;
     }
     // O_NOFOLLOW: the default place is /tmp. O_NONBLOCK: a FIFO there must not stop us.
-    let flags = OFlags::WRONLY
-        | OFlags::APPEND
-        | OFlags::CREATE
-        | OFlags::CLOEXEC
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK;
+    let flags =
+        OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     if let Ok(fd) = open(rt.conf.log_path.as_str(), flags, Mode::from_raw_mode(0o644)) {
         let _ = raw::write(fd.as_raw_fd(), l.buf.as_ptr(), l.len);
         private::drop_raw(fd);

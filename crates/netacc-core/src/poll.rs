@@ -46,11 +46,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if l.queued() || tcp_ready(fd) || l.starves() {
-                    Readiness::IN
-                } else {
-                    0
-                }
+                if l.queued() || tcp_ready(fd) || l.starves() { Readiness::IN } else { 0 }
             }
             None => POLLNVAL as u32,
         },
@@ -67,10 +63,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
 
 fn interest(events: i16) -> Interest {
     // Errors and the end of the stream are reported whatever was asked for, and come as data does.
-    Interest {
-        read: true,
-        write: events & POLLOUT != 0,
-    }
+    Interest { read: true, write: events & POLLOUT != 0 }
 }
 
 /// The application's array.
@@ -188,12 +181,7 @@ impl Fds {
 ///
 /// # Safety
 /// `p` points to `n` valid entries.
-pub unsafe fn poll(
-    p: *mut pollfd,
-    n: usize,
-    deadline: Deadline,
-    sigmask: *const c_void,
-) -> Outcome {
+pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const c_void) -> Outcome {
     if p.is_null() || n == 0 {
         return Outcome::Pass;
     }

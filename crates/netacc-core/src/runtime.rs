@@ -71,10 +71,7 @@ fn start() -> Option<&'static Runtime> {
     conf.finish(&mut diags);
     publish(&conf);
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
-    let rt = Box::leak(Box::new(Runtime {
-        conf,
-        random: AtomicU64::new(seed | 1),
-    }));
+    let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
     RUNTIME.store(rt, Ordering::Release);
     STARTER.store(0, Ordering::Relaxed);
     for d in &diags {
@@ -129,12 +126,7 @@ impl Runtime {
 }
 
 fn read_file(path: &[u8]) -> Option<Vec<u8>> {
-    let fd = open(
-        path,
-        OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK,
-        Mode::empty(),
-    )
-    .ok()?;
+    let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
     let mut text = Vec::new();
     let mut buf = [0u8; 4096];
     while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {

@@ -21,8 +21,7 @@ struct Set(*mut usize);
 impl Set {
     fn has(self, fd: usize) -> bool {
         // SAFETY: fd < nfds; the set has at least nfds bits. fd_set is an array of longs.
-        !self.0.is_null()
-            && unsafe { self.0.add(fd / BITS).read_unaligned() } & (1 << (fd % BITS)) != 0
+        !self.0.is_null() && unsafe { self.0.add(fd / BITS).read_unaligned() } & (1 << (fd % BITS)) != 0
     }
 
     fn put(self, fd: usize, on: bool) {
@@ -33,11 +32,7 @@ impl Set {
         unsafe {
             let w = self.0.add(fd / BITS);
             let old = w.read_unaligned();
-            w.write_unaligned(if on {
-                old | 1 << (fd % BITS)
-            } else {
-                old & !(1 << (fd % BITS))
-            });
+            w.write_unaligned(if on { old | 1 << (fd % BITS) } else { old & !(1 << (fd % BITS)) });
         }
     }
 }
@@ -46,19 +41,10 @@ impl Set {
 ///
 /// # Safety
 /// Each set is null or has at least `nfds` bits.
-pub unsafe fn select(
-    nfds: i32,
-    sets: [*mut c_void; 3],
-    deadline: Deadline,
-    sigmask: *const c_void,
-) -> Outcome {
+pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigmask: *const c_void) -> Outcome {
     let n = nfds.clamp(0, 1 << 20) as usize;
     let [r, w, x] = sets.map(|p| Set(p.cast()));
-    if !poll::concerns(
-        (0..n)
-            .filter(|fd| r.has(*fd) || w.has(*fd) || x.has(*fd))
-            .map(|fd| fd as i32),
-    ) {
+    if !poll::concerns((0..n).filter(|fd| r.has(*fd) || w.has(*fd) || x.has(*fd)).map(|fd| fd as i32)) {
         return Outcome::Pass;
     }
     let mut fds: Vec<pollfd> = Vec::new();
@@ -70,11 +56,7 @@ pub unsafe fn select(
             }
         }
         if events != 0 {
-            fds.push(pollfd {
-                fd: fd as i32,
-                events,
-                revents: 0,
-            });
+            fds.push(pollfd { fd: fd as i32, events, revents: 0 });
         }
     }
     // SAFETY: our own array.
@@ -89,11 +71,7 @@ pub unsafe fn select(
     for p in &fds {
         let fd = p.fd as usize;
         // select(2), "Correspondence between select() and poll() notifications".
-        for (set, mask) in [
-            (r, POLLIN | POLLHUP | POLLERR),
-            (w, POLLOUT | POLLERR),
-            (x, POLLPRI),
-        ] {
+        for (set, mask) in [(r, POLLIN | POLLHUP | POLLERR), (w, POLLOUT | POLLERR), (x, POLLPRI)] {
             if set.has(fd) {
                 let on = p.revents & mask != 0;
                 set.put(fd, on);

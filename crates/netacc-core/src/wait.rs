@@ -44,15 +44,8 @@ impl Spin {
 
     fn learn(&self, won: bool) {
         let c = self.confidence.load(Ordering::Relaxed);
-        self.confidence.store(
-            if won { (c + 4).min(CONFIDENT) } else { c / 2 },
-            Ordering::Relaxed,
-        );
-        page().count(if won {
-            Counter::SpinsWon
-        } else {
-            Counter::SpinsLost
-        });
+        self.confidence.store(if won { (c + 4).min(CONFIDENT) } else { c / 2 }, Ordering::Relaxed);
+        page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
     }
 
     /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of who will make it

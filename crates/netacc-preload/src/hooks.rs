@@ -3,16 +3,14 @@
 use crate::time;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{
-    epoll_event, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    epoll_event, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec, timeval,
 };
 use netacc_core::Outcome;
 use netacc_core::epoll::{self, Call};
 use netacc_core::poll::poll as core_poll;
 use netacc_core::select::select as core_select;
-use netacc_core::socket::{
-    accept, connect as conn, control, create, file, io, listen as lst, msg, opts,
-};
+use netacc_core::socket::{accept, connect as conn, control, create, file, io, listen as lst, msg, opts};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
@@ -124,12 +122,7 @@ unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
     if done != Outcome::Pass && !t.is_null() {
         let left = d.left().max(0);
         // SAFETY: the application's time-out.
-        unsafe {
-            t.write_unaligned(timeval {
-                tv_sec: left / 1_000_000_000,
-                tv_usec: left % 1_000_000_000 / 1000,
-            })
-        };
+        unsafe { t.write_unaligned(timeval { tv_sec: left / 1_000_000_000, tv_usec: left % 1_000_000_000 / 1000 }) };
     }
     done
 }

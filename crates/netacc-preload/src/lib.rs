@@ -7,10 +7,7 @@
 //!
 //! To intercept another call, add a line to the table in [`hooks`].
 #![allow(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "the exported functions are documented by their man pages"
-)]
+#![allow(missing_docs, reason = "the exported functions are documented by their man pages")]
 #![allow(clippy::missing_safety_doc, reason = "see the module's safety note")]
 
 #[macro_use]

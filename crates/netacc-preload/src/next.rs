@@ -12,10 +12,7 @@ pub struct Next {
 impl Next {
     /// Nothing is looked up yet.
     pub const fn new(name: &'static CStr) -> Next {
-        Next {
-            name,
-            addr: AtomicPtr::new(core::ptr::null_mut()),
-        }
+        Next { name, addr: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
     /// The address; null if there is no such function (an older libc).

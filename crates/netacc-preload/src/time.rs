@@ -19,11 +19,7 @@ pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
     if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
         return None;
     }
-    Some(Deadline::after(
-        t.tv_sec
-            .saturating_mul(1_000_000_000)
-            .saturating_add(t.tv_nsec),
-    ))
+    Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)))
 }
 
 /// select(2): null is for ever.
@@ -38,9 +34,5 @@ pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
     if t.tv_sec < 0 || t.tv_usec < 0 {
         return None;
     }
-    Some(Deadline::after(
-        t.tv_sec
-            .saturating_mul(1_000_000_000)
-            .saturating_add(t.tv_usec.saturating_mul(1000)),
-    ))
+    Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_usec.saturating_mul(1000))))
 }

@@ -57,9 +57,7 @@ impl Consumer {
     /// Bytes that can be read now (FIONREAD).
     #[inline]
     pub fn available(&self, peer: &ProducerLine) -> Result<u64, Violation> {
-        Ok(self
-            .refresh(peer)?
-            .wrapping_sub(self.pos.load(Ordering::Relaxed)))
+        Ok(self.refresh(peer)?.wrapping_sub(self.pos.load(Ordering::Relaxed)))
     }
 
     /// Whether there is anything to read. Safe to call beside the reader: it changes nothing.
@@ -113,37 +111,27 @@ impl Consumer {
     /// `n` bytes of the last chunk have been copied out.
     #[inline]
     pub fn advance(&self, n: usize) {
-        self.pos.store(
-            self.pos.load(Ordering::Relaxed) + n as u64,
-            Ordering::Relaxed,
-        );
+        self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
     }
 
     /// Gives everything advanced over back to the producer; a full fence like [`crate::Producer::publish`].
     #[inline]
     pub fn publish(&self, own: &ConsumerLine) {
-        own.tail
-            .swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
+        own.tail.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
     /// Whether a producer that waits for room should hear of it now: a quarter of the window is free
     /// or nothing is left. A consumer that reads on always gets there.
     #[inline]
     pub fn room_to_tell(&self, peer: &ProducerLine) -> bool {
-        let used = peer
-            .head
-            .load(Ordering::Acquire)
-            .wrapping_sub(self.pos.load(Ordering::Relaxed));
+        let used = peer.head.load(Ordering::Acquire).wrapping_sub(self.pos.load(Ordering::Relaxed));
         let size = Layout::unpack(self.layout.load(Ordering::Relaxed)).size() as u64;
         used <= size / 4 * 3
     }
 
     /// As [`Consumer::available`], from the published words only: for a side that several processes share.
     pub fn available_by(own: &ConsumerLine, peer: &ProducerLine) -> u64 {
-        let n = peer
-            .head
-            .load(Ordering::SeqCst)
-            .wrapping_sub(own.tail.load(Ordering::Acquire));
+        let n = peer.head.load(Ordering::SeqCst).wrapping_sub(own.tail.load(Ordering::Acquire));
         n.min(CAPACITY)
     }
 }

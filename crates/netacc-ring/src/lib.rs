@@ -56,10 +56,7 @@ impl Layout {
 
     /// From the shared word; every value is a layout.
     pub fn unpack(word: u64) -> Layout {
-        Layout {
-            large: word & Self::LARGE_BIT != 0,
-            origin: word & !Self::LARGE_BIT,
-        }
+        Layout { large: word & Self::LARGE_BIT != 0, origin: word & !Self::LARGE_BIT }
     }
 
     /// Bytes in the window.

@@ -17,11 +17,7 @@ pub struct Ring {
 ///
 /// `channel` gives the shared channel of a number the peer claims; `None` for a number that cannot be.
 #[inline]
-pub fn notify_data<'a>(
-    peer: &SideLine,
-    slot: usize,
-    channel: impl Fn(u32) -> Option<&'a Channel>,
-) -> Ring {
+pub fn notify_data<'a>(peer: &SideLine, slot: usize, channel: impl Fn(u32) -> Option<&'a Channel>) -> Ring {
     let mut ring = Ring::default();
     let watch = peer.watch.load(Ordering::SeqCst);
     if watch != 0 && channel(watch).is_some_and(|c| c.mark(slot)) {

@@ -70,9 +70,7 @@ impl Producer {
 
     /// Bytes that fit into the current window given `tail`.
     fn free_in(layout: Layout, pos: u64, tail: u64) -> usize {
-        layout
-            .size()
-            .saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
+        layout.size().saturating_sub(pos.wrapping_sub(tail.max(layout.origin)) as usize)
     }
 
     /// Whether a new layout may begin at `pos`: the consumer must have adopted the one in force,
@@ -94,12 +92,7 @@ impl Producer {
     /// Makes room for a message of `want` bytes if that is possible by going to another window.
     ///
     /// To be called before the first [`Producer::chunk`] of a message.
-    pub fn prepare(
-        &self,
-        own: &ProducerLine,
-        peer: &ConsumerLine,
-        want: usize,
-    ) -> Result<(), Violation> {
+    pub fn prepare(&self, own: &ProducerLine, peer: &ConsumerLine, want: usize) -> Result<(), Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
         if !layout.large {
@@ -115,11 +108,7 @@ impl Producer {
             }
             return Ok(());
         }
-        let calm = if want <= SMALL / 2 {
-            self.calm.load(Ordering::Relaxed) + 1
-        } else {
-            0
-        };
+        let calm = if want <= SMALL / 2 { self.calm.load(Ordering::Relaxed) + 1 } else { 0 };
         self.calm.store(calm, Ordering::Relaxed);
         if pos.wrapping_sub(layout.origin) >= REWIND || calm >= CALM_WRITES {
             // Only when drained: the large window would overlap itself, and the small one may still
@@ -156,10 +145,7 @@ impl Producer {
     /// `n` bytes have been copied into the last chunk.
     #[inline]
     pub fn advance(&self, n: usize) {
-        self.pos.store(
-            self.pos.load(Ordering::Relaxed) + n as u64,
-            Ordering::Relaxed,
-        );
+        self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
     }
 
     /// Makes everything advanced over visible to the consumer.
@@ -168,8 +154,7 @@ impl Producer {
     /// have been read before the peer could see the new head. The peer does the mirror image.
     #[inline]
     pub fn publish(&self, own: &ProducerLine) {
-        own.head
-            .swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
+        own.head.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
     /// Whether a write of reasonable size would go in: a quarter of the window is free, or the large
@@ -182,8 +167,7 @@ impl Producer {
             return Ok(true);
         }
         let tail = self.refresh(peer)?;
-        Ok(Self::free_in(layout, pos, tail) >= quarter
-            || (!layout.large && Self::may_switch(layout, pos, tail)))
+        Ok(Self::free_in(layout, pos, tail) >= quarter || (!layout.large && Self::may_switch(layout, pos, tail)))
     }
 
     /// Bytes written that the consumer has not read yet (SIOCOUTQ).
@@ -196,9 +180,7 @@ impl Producer {
     /// went small and the consumer has seen it.
     pub fn large_idle(&self, peer: &ConsumerLine) -> bool {
         let layout = self.layout();
-        !layout.large
-            && layout.origin != 0
-            && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
+        !layout.large && layout.origin != 0 && self.refresh(peer).is_ok_and(|tail| tail > layout.origin)
     }
 
     /// As [`Producer::writable`], from the published words only: for a side that several processes share,
@@ -210,16 +192,12 @@ impl Producer {
         if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos {
             return true;
         }
-        Self::free_in(layout, pos, tail) >= layout.size() / 4
-            || (!layout.large && Self::may_switch(layout, pos, tail))
+        Self::free_in(layout, pos, tail) >= layout.size() / 4 || (!layout.large && Self::may_switch(layout, pos, tail))
     }
 
     /// As [`Producer::unread`], from the published words only.
     pub fn unread_by(own: &ProducerLine, peer: &ConsumerLine) -> u64 {
-        let n = own
-            .head
-            .load(Ordering::Acquire)
-            .wrapping_sub(peer.tail.load(Ordering::Acquire));
+        let n = own.head.load(Ordering::Acquire).wrapping_sub(peer.tail.load(Ordering::Acquire));
         n.min(CAPACITY)
     }
 
@@ -228,15 +206,9 @@ impl Producer {
     pub fn replay(&self, area: &Area, mut piece: impl FnMut(NonNull<u8>, usize)) {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
-        let first = Layout {
-            large: false,
-            origin: 0,
-        };
+        let first = Layout { large: false, origin: 0 };
         if layout.origin > 0 {
-            piece(
-                area.at(first, 0).0,
-                layout.origin.min(SMALL as u64) as usize,
-            );
+            piece(area.at(first, 0).0, layout.origin.min(SMALL as u64) as usize);
         }
         let n = pos.saturating_sub(layout.origin).min(layout.size() as u64) as usize;
         if n > 0 {

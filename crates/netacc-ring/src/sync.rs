@@ -70,17 +70,8 @@ mod modelled {
                     ordered(order, Ordering::AcqRel, |o| self.touch().fetch_or(v, o))
                 }
 
-                pub fn compare_exchange(
-                    &self,
-                    old: $int,
-                    new: $int,
-                    ok: Ordering,
-                    _: Ordering,
-                ) -> Result<$int, $int> {
-                    ordered(ok, Ordering::AcqRel, |o| {
-                        self.touch()
-                            .compare_exchange(old, new, o, Ordering::Relaxed)
-                    })
+                pub fn compare_exchange(&self, old: $int, new: $int, ok: Ordering, _: Ordering) -> Result<$int, $int> {
+                    ordered(ok, Ordering::AcqRel, |o| self.touch().compare_exchange(old, new, o, Ordering::Relaxed))
                 }
             }
         };

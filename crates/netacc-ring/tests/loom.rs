@@ -10,12 +10,7 @@
 #![allow(unsafe_code)]
 // Every unsafe block below is an access to a cell, which loom checks.
 #![allow(clippy::undocumented_unsafe_blocks)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 use core::ptr::NonNull;
 use loom::cell::UnsafeCell;
@@ -23,8 +18,8 @@ use loom::sync::Arc;
 use loom::thread;
 use netacc_ring::sync::{AtomicU32, FENCE_AFTER, Ordering};
 use netacc_ring::{
-    Area, Channel, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, Ring, SMALL, SideLine,
-    notify_data, notify_room,
+    Area, Channel, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, Ring, SMALL, SideLine, notify_data,
+    notify_room,
 };
 
 /// One mapping of `SeqCst` at a time, since all tests share the switch.
@@ -88,15 +83,8 @@ impl Pipe {
 
     /// The cells of a chunk, which must lie within one window.
     fn cells(&self, (ptr, len): (NonNull<u8>, usize)) -> &[UnsafeCell<u8>] {
-        let at = |base: *const u8, size| {
-            (ptr.as_ptr() as usize)
-                .checked_sub(base as usize)
-                .filter(|o| *o < size)
-        };
-        let (from, end) = match (
-            at(self.small.as_ptr(), SMALL),
-            at(self.large.as_ptr(), LARGE),
-        ) {
+        let at = |base: *const u8, size| (ptr.as_ptr() as usize).checked_sub(base as usize).filter(|o| *o < size);
+        let (from, end) = match (at(self.small.as_ptr(), SMALL), at(self.large.as_ptr(), LARGE)) {
             (Some(o), _) => (o, SMALL),
             (None, Some(o)) => (SMALL + o, SMALL + LARGE),
             (None, None) => panic!("a chunk outside of both windows"),
@@ -129,11 +117,7 @@ impl Pipe {
     fn read(&self, at: &mut u8, want: usize) -> usize {
         let mut n = 0;
         while n < want {
-            let Some((p, len)) = self
-                .rx
-                .chunk(&self.area(), &self.room, &self.data, 0)
-                .unwrap()
-            else {
+            let Some((p, len)) = self.rx.chunk(&self.area(), &self.room, &self.data, 0).unwrap() else {
                 break;
             };
             let len = len.min(want - n);
@@ -219,8 +203,7 @@ fn bytes_cross_in_order() {
                 let mut done = 0;
                 while done < size {
                     // Without `prepare`: the large window stays shut.
-                    let Some((ptr, len)) = q.tx.chunk(&q.area(), &q.room, size - done).unwrap()
-                    else {
+                    let Some((ptr, len)) = q.tx.chunk(&q.area(), &q.room, size - done).unwrap() else {
                         thread::yield_now();
                         continue;
                     };
@@ -331,10 +314,7 @@ fn an_armed_consumer_is_rung() {
         }
         let rings = t.join().unwrap();
         if asleep && seen < 2 {
-            assert!(
-                rings > 0,
-                "asleep with {seen} of 2 bytes seen, and not rung"
-            );
+            assert!(rings > 0, "asleep with {seen} of 2 bytes seen, and not rung");
         }
         // Whatever was not seen is announced.
         assert!(seen == 2 || p.1.take().any(|s| s == 5));
@@ -363,29 +343,15 @@ fn a_waiting_reader(look: fn(&Pipe) -> bool) {
             assert_eq!(q.write(&mut 0, 1), 1);
             notify_data(&q.reader, 1, |_| None)
         });
-        let registered =
-            p.reader
-                .rx_waiter
-                .compare_exchange(0, 7, Ordering::SeqCst, Ordering::SeqCst);
+        let registered = p.reader.rx_waiter.compare_exchange(0, 7, Ordering::SeqCst, Ordering::SeqCst);
         assert_eq!(registered, Ok(0));
         let sleeps = !look(&p);
         if !sleeps {
             // Awake: takes its registration back, if the peer has not taken it.
-            let _ = p
-                .reader
-                .rx_waiter
-                .compare_exchange(7, 0, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = p.reader.rx_waiter.compare_exchange(7, 0, Ordering::SeqCst, Ordering::SeqCst);
         }
         let ring = t.join().unwrap();
-        assert!(
-            !sleeps
-                || ring
-                    == Ring {
-                        channel: 0,
-                        thread: 7
-                    },
-            "a reader sleeps for ever"
-        );
+        assert!(!sleeps || ring == Ring { channel: 0, thread: 7 }, "a reader sleeps for ever");
         // Looked at after the ring, the byte is there.
         assert_eq!(p.read(&mut 0, 4), 1);
         assert!(!flag(&p.reader.rx_waiter), "a registration is left behind");
@@ -408,21 +374,14 @@ fn the_end_wakes_a_waiting_reader() {
         // As the endpoint arms: a fence, then the look with Acquire.
         netacc_ring::sync::fence(Ordering::SeqCst);
         let sleeps = p.data.fin.load(Ordering::Acquire) == 0;
-        assert!(
-            t.join().unwrap().thread == 7 || !sleeps,
-            "a reader sleeps for ever"
-        );
+        assert!(t.join().unwrap().thread == 7 || !sleeps, "a reader sleeps for ever");
     });
 }
 
 fn full() -> (Pipe, u8) {
     let p = Pipe::new();
     let mut w = 0;
-    assert_eq!(
-        p.write(&mut w, LARGE + 2),
-        LARGE,
-        "the large window and no more"
-    );
+    assert_eq!(p.write(&mut w, LARGE + 2), LARGE, "the large window and no more");
     assert_eq!(p.tx.writable(&p.room), Ok(false));
     (p, w)
 }
@@ -457,10 +416,7 @@ fn a_waiting_writer(look: fn(&Pipe) -> bool) {
         });
         p.writer.tx_waiter.swap(9, Ordering::SeqCst);
         let sleeps = !look(&p);
-        assert!(
-            t.join().unwrap() == 9 || !sleeps,
-            "a writer sleeps for ever"
-        );
+        assert!(t.join().unwrap() == 9 || !sleeps, "a writer sleeps for ever");
         assert_eq!(p.tx.writable(&p.room), Ok(true));
     });
 }
@@ -490,10 +446,7 @@ fn a_watching_writer_is_rung() {
         let sleeps = !p.0.tx.writable(&p.0.room).unwrap() && p.1.arm();
         let rung = t.join().unwrap();
         assert!(rung <= 1);
-        assert!(
-            !sleeps || (rung == 1 && p.1.any()),
-            "an event loop sleeps for ever"
-        );
+        assert!(!sleeps || (rung == 1 && p.1.any()), "an event loop sleeps for ever");
     });
 }
 
@@ -504,10 +457,7 @@ fn a_watching_writer_is_rung() {
 #[test]
 fn two_connections_share_a_word() {
     model(3, || {
-        let c = Arc::new((
-            Channel::default(),
-            [ProducerLine::default(), ProducerLine::default()],
-        ));
+        let c = Arc::new((Channel::default(), [ProducerLine::default(), ProducerLine::default()]));
         let producers: Vec<_> = (0..2usize)
             .map(|i| {
                 let c = c.clone();
@@ -529,9 +479,6 @@ fn two_connections_share_a_word() {
         for (slot, seen) in seen.iter().enumerate() {
             assert!(*seen || left.contains(&slot), "the bit of {slot} is lost");
         }
-        assert!(
-            !asleep || left.is_empty() || rings == 1,
-            "asleep and not rung"
-        );
+        assert!(!asleep || left.is_empty() || rings == 1, "asleep and not rung");
     });
 }

@@ -1,17 +1,12 @@
 //! The ring over real memory: random operations against an oracle, a peer that lies, two threads.
 #![cfg(not(loom))]
 #![allow(unsafe_code)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 use core::ptr::NonNull;
 use netacc_ring::{
-    Area, CLOSED, Channel, Consumer, ConsumerLine, FIN, LARGE, Layout, Producer, ProducerLine,
-    SLOTS, SMALL, SideLine, Violation, notify_data, notify_room,
+    Area, CLOSED, Channel, Consumer, ConsumerLine, FIN, LARGE, Layout, Producer, ProducerLine, SLOTS, SMALL, SideLine,
+    Violation, notify_data, notify_room,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -65,10 +60,7 @@ impl Pipe {
         let at = ptr.as_ptr() as usize - self.base.as_ptr() as usize;
         let inside = |from: usize, size: usize| at >= from && at + len <= from + size;
         assert!(len > 0, "an empty chunk");
-        assert!(
-            inside(Self::SMALL_AT, SMALL) || inside(Self::LARGE_AT, LARGE),
-            "{at} + {len} leaves the windows"
-        );
+        assert!(inside(Self::SMALL_AT, SMALL) || inside(Self::LARGE_AT, LARGE), "{at} + {len} leaves the windows");
         (ptr.as_ptr(), len)
     }
 
@@ -238,16 +230,10 @@ impl Oracle {
             // A message that is cut fills its window to the last byte.
             let newest = Layout::unpack(p.data.layout.load(Ordering::SeqCst));
             let tail = p.room.tail.load(Ordering::SeqCst);
-            assert_eq!(
-                p.data.head.load(Ordering::SeqCst) - tail.max(newest.origin),
-                newest.size() as u64
-            );
+            assert_eq!(p.data.head.load(Ordering::SeqCst) - tail.max(newest.origin), newest.size() as u64);
         }
         if want > 0 && (writable || before == 0) {
-            assert!(
-                n > 0,
-                "{before} bytes pending, writable, and nothing was taken"
-            );
+            assert!(n > 0, "{before} bytes pending, writable, and nothing was taken");
         }
         if before == 0 {
             assert!(n >= want.min(LARGE), "an empty ring took {n} of {want}");
@@ -259,12 +245,7 @@ impl Oracle {
     fn read(&mut self, p: &Pipe, want: usize) {
         let got = p.read(want, false).unwrap();
         let expect: Vec<u8> = self.pending.drain(..want.min(self.pending.len())).collect();
-        assert!(
-            got == expect,
-            "read {} of {want}, expected {}",
-            got.len(),
-            expect.len()
-        );
+        assert!(got == expect, "read {} of {want}, expected {}", got.len(), expect.len());
     }
 
     fn apply(&mut self, p: &Pipe, op: &Op) {
@@ -274,12 +255,7 @@ impl Oracle {
             Op::Peek(n) => {
                 let got = p.read(*n, true).unwrap();
                 let expect: Vec<u8> = self.pending.iter().copied().take(*n).collect();
-                assert!(
-                    got == expect,
-                    "peeked {} of {n}, expected {}",
-                    got.len(),
-                    expect.len()
-                );
+                assert!(got == expect, "peeked {} of {n}, expected {}", got.len(), expect.len());
             }
             Op::Discard(n) => {
                 let n = p.discard(*n).unwrap();
@@ -331,21 +307,9 @@ fn windows_change_as_described() {
     let mut o = Oracle::default();
     let newest = |p: &Pipe| Layout::unpack(p.data.layout.load(Ordering::SeqCst));
     o.apply(&p, &Op::Write(vec![SMALL]));
-    assert_eq!(
-        newest(&p),
-        Layout {
-            large: false,
-            origin: 0
-        }
-    );
+    assert_eq!(newest(&p), Layout { large: false, origin: 0 });
     o.apply(&p, &Op::Write(vec![1]));
-    assert_eq!(
-        newest(&p),
-        Layout {
-            large: true,
-            origin: SMALL as u64
-        }
-    );
+    assert_eq!(newest(&p), Layout { large: true, origin: SMALL as u64 });
     assert!(!p.tx.large_idle(&p.room));
     o.apply(&p, &Op::Write(vec![LARGE]));
     assert_eq!(o.pending.len(), SMALL + LARGE, "both windows are used");
@@ -354,13 +318,7 @@ fn windows_change_as_described() {
     // Drained and far in: the next message begins the window anew.
     let end = o.written;
     o.apply(&p, &Op::Write(vec![100]));
-    assert_eq!(
-        newest(&p),
-        Layout {
-            large: true,
-            origin: end
-        }
-    );
+    assert_eq!(newest(&p), Layout { large: true, origin: end });
     o.apply(&p, &Op::Drain);
     // Quiet for long enough: small again, and the large window may be given back once that was seen.
     let mut n = 0;
@@ -380,11 +338,7 @@ fn windows_change_as_described() {
     assert_eq!(p.tx.writable(&p.room), Ok(false));
     o.apply(&p, &Op::Read(1));
     assert!(p.tx.large_idle(&p.room));
-    assert_eq!(
-        p.tx.writable(&p.room),
-        Ok(true),
-        "the large window can be opened"
-    );
+    assert_eq!(p.tx.writable(&p.room), Ok(true), "the large window can be opened");
     o.apply(&p, &Op::Write(vec![LARGE]));
     assert!(newest(&p).large && !p.tx.large_idle(&p.room));
     assert_eq!(o.pending.len(), SMALL - 1 + LARGE);
@@ -411,34 +365,15 @@ fn room_is_told_from_a_quarter_on() {
 fn resync_refuses_impossible_positions() {
     let p = Pipe::new();
     p.room.tail.store(1, Ordering::SeqCst);
-    assert_eq!(
-        p.tx.resync(&p.data, &p.room),
-        Err(Violation),
-        "read ahead of what was written"
-    );
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "read ahead of what was written");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
     p.room.tail.store(0, Ordering::SeqCst);
     p.data.head.store(CAPACITY + 1, Ordering::SeqCst);
-    assert_eq!(
-        p.tx.resync(&p.data, &p.room),
-        Err(Violation),
-        "more underway than fits"
-    );
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "more underway than fits");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
     p.data.head.store(5, Ordering::SeqCst);
-    p.data.layout.store(
-        Layout {
-            large: true,
-            origin: 6,
-        }
-        .pack(),
-        Ordering::SeqCst,
-    );
-    assert_eq!(
-        p.tx.resync(&p.data, &p.room),
-        Err(Violation),
-        "a window ahead of the bytes"
-    );
+    p.data.layout.store(Layout { large: true, origin: 6 }.pack(), Ordering::SeqCst);
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "a window ahead of the bytes");
 }
 
 /// What a liar writes: anything, often something near the truth.
@@ -614,10 +549,7 @@ fn an_endless_claim_ends() {
     let p = Pipe::new();
     for step in 1..50u64 {
         p.data.head.store(step * CAPACITY, Ordering::SeqCst);
-        assert_eq!(
-            p.read(usize::MAX, false).map(|v| v.len() as u64),
-            Ok(CAPACITY)
-        );
+        assert_eq!(p.read(usize::MAX, false).map(|v| v.len() as u64), Ok(CAPACITY));
     }
     p.data.head.store(u64::MAX, Ordering::SeqCst);
     assert_eq!(p.read(1, false), Err(Violation));
@@ -631,38 +563,13 @@ fn an_endless_claim_ends() {
     let p = Pipe::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
     assert_eq!(p.read(5, false).map(|v| v.len()), Ok(5));
-    p.data.layout.store(
-        Layout {
-            large: false,
-            origin: 3,
-        }
-        .pack(),
-        Ordering::SeqCst,
-    );
+    p.data.layout.store(Layout { large: false, origin: 3 }.pack(), Ordering::SeqCst);
     assert_eq!(p.read(5, false), Err(Violation));
     let p = Pipe::new();
     assert_eq!(p.write(&[&[1; 10]]), Ok(10));
-    p.data.layout.store(
-        Layout {
-            large: true,
-            origin: 5,
-        }
-        .pack(),
-        Ordering::SeqCst,
-    );
-    assert_eq!(
-        p.read(6, false).map(|v| v.len()),
-        Ok(6),
-        "the liar's own bytes are garbled"
-    );
-    p.data.layout.store(
-        Layout {
-            large: true,
-            origin: 4,
-        }
-        .pack(),
-        Ordering::SeqCst,
-    );
+    p.data.layout.store(Layout { large: true, origin: 5 }.pack(), Ordering::SeqCst);
+    assert_eq!(p.read(6, false).map(|v| v.len()), Ok(6), "the liar's own bytes are garbled");
+    p.data.layout.store(Layout { large: true, origin: 4 }.pack(), Ordering::SeqCst);
     assert_eq!(p.read(1, false), Err(Violation));
     // A tail that falls, or runs ahead.
     let p = Pipe::new();
@@ -743,20 +650,10 @@ fn two_threads_move_a_stream() {
         loop {
             let r = xorshift(&mut seed);
             let was_done = done.load(Ordering::Acquire);
-            let want = if r.is_multiple_of(8) {
-                usize::MAX
-            } else {
-                1 + (r >> 8) as usize % 5000
-            };
+            let want = if r.is_multiple_of(8) { usize::MAX } else { 1 + (r >> 8) as usize % 5000 };
             if r % 16 == 1 {
                 let peeked = p.read(want.min(4000), true).unwrap();
-                assert!(
-                    peeked
-                        .iter()
-                        .enumerate()
-                        .all(|(i, b)| *b == pattern(at + i as u64)),
-                    "peek at {at}"
-                );
+                assert!(peeked.iter().enumerate().all(|(i, b)| *b == pattern(at + i as u64)), "peek at {at}");
             }
             let got = p.read(want, false).unwrap();
             for (i, b) in got.iter().enumerate() {

@@ -24,21 +24,13 @@ impl SockAddr {
     #[must_use]
     pub const fn v4(ip: [u8; 4], port: u16) -> Self {
         let [a, b, c, d] = ip;
-        Self {
-            family: Self::INET,
-            port,
-            ip: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-        }
+        Self { family: Self::INET, port, ip: [a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] }
     }
 
     /// An IPv6 address.
     #[must_use]
     pub const fn v6(ip: [u8; 16], port: u16) -> Self {
-        Self {
-            family: Self::INET6,
-            port,
-            ip,
-        }
+        Self { family: Self::INET6, port, ip }
     }
 
     /// The IP address, or `None` if the family is not known.
@@ -76,11 +68,7 @@ mod tests {
         ip[15] = 1;
         assert_eq!(SockAddr::v6(ip, 6379).to_string(), "[::1]:6379");
         assert_eq!(SockAddr::default().to_string(), "-");
-        let odd = SockAddr {
-            family: 77,
-            port: 1,
-            ip,
-        };
+        let odd = SockAddr { family: 77, port: 1, ip };
         assert_eq!(odd.to_string(), "-");
     }
 }

@@ -28,8 +28,7 @@ pub use addr::SockAddr;
 pub use counter::{Counter, Kind};
 pub use map::{init, page, reinit_after_fork};
 pub use page::{
-    CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS,
-    SOCK_ENTRIES,
+    CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS, SOCK_ENTRIES,
 };
 pub use reason::Reason;
 pub use sock::{SockEntry, State, Transport};

@@ -115,11 +115,7 @@ pub fn reinit_after_fork(pid: u32, keep: impl IntoIterator<Item = i32>) -> Resul
 }
 
 /// Puts a fresh page at the address `old`.
-fn replace(
-    old: *mut FullPage,
-    pid: u32,
-    keep: impl IntoIterator<Item = i32>,
-) -> Result<OwnedFd, Errno> {
+fn replace(old: *mut FullPage, pid: u32, keep: impl IntoIterator<Item = i32>) -> Result<OwnedFd, Errno> {
     let fd = make_memfd()?;
     // Mapped elsewhere first: both pages are needed while entries are copied.
     let aside = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
@@ -143,35 +139,19 @@ fn make_memfd() -> Result<OwnedFd, Errno> {
     if limit.is_some_and(|limit| limit < PAGE_SIZE as u64) {
         return Err(Errno::FBIG);
     }
-    let fd = memfd_create(
-        c"netacc-stats",
-        MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-    )?;
+    let fd = memfd_create(c"netacc-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, PAGE_SIZE as u64)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(fd)
 }
 
 /// Maps a memfd of [`make_memfd`]. With `FIXED`, `at` is an old page of ours.
-fn map(
-    fd: BorrowedFd<'_>,
-    at: *mut core::ffi::c_void,
-    extra: MapFlags,
-) -> Result<*mut FullPage, Errno> {
+fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Result<*mut FullPage, Errno> {
     // NORESERVE: untouched memory pages cost nothing, also under strict overcommit.
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | extra;
     // SAFETY: without FIXED the kernel chooses free addresses; with it, `at` is
     // the mapping in MAPPED, whose users expect exactly such a page there.
-    let address = unsafe {
-        mmap(
-            at,
-            PAGE_SIZE,
-            ProtFlags::READ | ProtFlags::WRITE,
-            flags,
-            fd,
-            0,
-        )?
-    };
+    let address = unsafe { mmap(at, PAGE_SIZE, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0)? };
     Ok(address.cast())
 }
 

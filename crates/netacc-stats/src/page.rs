@@ -132,10 +132,7 @@ fn whole_lines(text: &[u8], room: usize) -> &[u8] {
     let Some(head) = text.get(..room) else {
         return text;
     };
-    let end = head
-        .iter()
-        .rposition(|&b| b == b'\n')
-        .map_or(0, |at| at + 1);
+    let end = head.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
     head.get(..end).unwrap_or_default()
 }
 
@@ -198,9 +195,7 @@ impl Page {
         }
         // Release: the length is seen only with the text complete. The cut above
         // keeps it within CFG_CAPACITY.
-        self.head
-            .cfg_len
-            .store(u32::try_from(text.len()).unwrap_or(0), Release);
+        self.head.cfg_len.store(u32::try_from(text.len()).unwrap_or(0), Release);
     }
 
     /// The entry of a descriptor: `None` before [`init`](crate::init), and for
@@ -226,10 +221,8 @@ impl Page {
         head.start_ns.store(start_ns, Relaxed);
         // Table sizes, all far below 2^32.
         head.sock_entries.store(SOCK_ENTRIES as u32, Relaxed);
-        head.sock_entry_size
-            .store(size_of::<SockEntry>() as u32, Relaxed);
-        head.counters_known
-            .store(Counter::ALL.len() as u32, Relaxed);
+        head.sock_entry_size.store(size_of::<SockEntry>() as u32, Relaxed);
+        head.counters_known.store(Counter::ALL.len() as u32, Relaxed);
         head.reasons_known.store(Reason::ALL.len() as u32, Relaxed);
         store_text(&head.library, env!("CARGO_PKG_VERSION").as_bytes());
         // Release: a reader that sees the magic sees the header.

@@ -74,9 +74,7 @@ impl Reason {
                 "The destination is on another host and no RDMA device carries the route; \
                  shared memory works within one host only."
             }
-            Self::PlainClient => {
-                "The client connected without NetACC; start the client with netacc_run too."
-            }
+            Self::PlainClient => "The client connected without NetACC; start the client with netacc_run too.",
             Self::BacklogFull => {
                 "The listener's queue of accelerated connections was full; \
                  raise the backlog given to listen(), or net.core.somaxconn."
@@ -101,9 +99,7 @@ impl Reason {
                 "Connections begin on TCP (NACC_CONN_TCP_FIRST=1) and this one has not been \
                  promoted; set it to 0 to begin on the fast path."
             }
-            Self::Refused => {
-                "The peer refused the link; its log and its netacc_ss counters say why."
-            }
+            Self::Refused => "The peer refused the link; its log and its netacc_ss counters say why.",
             Self::PeerUid => {
                 "The peer runs as another user and the link was not allowed; \
                  run both programs as one user."

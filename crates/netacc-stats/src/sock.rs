@@ -161,13 +161,7 @@ impl SockEntry {
     ///
     /// `now_ns` is CLOCK_REALTIME in nanoseconds.
     pub fn open(&self, state: State, transport: Transport, reason: Reason, now_ns: u64) {
-        for cell in [
-            &self.msgs_in,
-            &self.bytes_in,
-            &self.msgs_out,
-            &self.bytes_out,
-            &self.link,
-        ] {
+        for cell in [&self.msgs_in, &self.bytes_in, &self.msgs_out, &self.bytes_out, &self.link] {
             cell.store(0, Relaxed);
         }
         self.peer_pid.store(0, Relaxed);
@@ -263,11 +257,9 @@ impl SockEntry {
             self.local.copy_from(&from.local);
             self.peer.copy_from(&from.peer);
         });
-        for (to, from) in [
-            (&self.transport, &from.transport),
-            (&self.reason, &from.reason),
-            (&self.peer_pid, &from.peer_pid),
-        ] {
+        for (to, from) in
+            [(&self.transport, &from.transport), (&self.reason, &from.reason), (&self.peer_pid, &from.peer_pid)]
+        {
             to.store(from.load(Relaxed), Relaxed);
         }
         self.since_ns.store(from.since_ns.load(Relaxed), Relaxed);

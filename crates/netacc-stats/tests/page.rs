@@ -51,10 +51,7 @@ fn everything_written_is_read() {
     assert_eq!(seen.fallback(Reason::PeerPlain), 1);
     assert_eq!(seen.fallback(Reason::OtherHost), 0);
     assert_eq!(seen.cfg.len(), 2);
-    assert_eq!(
-        (&*seen.cfg[0].key, &*seen.cfg[0].value),
-        ("NACC_LOG_LEVEL", "3")
-    );
+    assert_eq!((&*seen.cfg[0].key, &*seen.cfg[0].value), ("NACC_LOG_LEVEL", "3"));
     assert_eq!(seen.cfg[1].source, "b??[31m");
     let fds: Vec<u32> = seen.socks.iter().map(|sock| sock.fd).collect();
     assert_eq!(fds, [9, SOCK_ENTRIES as u32 - 1]);
@@ -92,12 +89,7 @@ fn long_texts_are_cut_where_they_can_be() {
     let _turn = turn();
     let fd = netacc_stats::init(&[b'p'; 500], own()).unwrap();
     let line = b"KEY\tVALUE\tSOURCE\n";
-    let text: Vec<u8> = line
-        .iter()
-        .copied()
-        .cycle()
-        .take(line.len() * 1000)
-        .collect();
+    let text: Vec<u8> = line.iter().copied().cycle().take(line.len() * 1000).collect();
     netacc_stats::page().set_cfg(&text);
     let seen = reader::read_fd(&fd).unwrap();
     assert_eq!(seen.program, "p".repeat(63));
@@ -117,10 +109,7 @@ fn a_forked_child_counts_apart() {
     for fd in [4, 5] {
         let entry = page.sock(fd).unwrap();
         entry.open(State::Established, Transport::Tcp, Reason::Fork, 9);
-        entry.set_addrs(
-            &SockAddr::v4([10, 0, 0, 1], 1),
-            &SockAddr::v4([10, 0, 0, 2], 2),
-        );
+        entry.set_addrs(&SockAddr::v4([10, 0, 0, 1], 1), &SockAddr::v4([10, 0, 0, 2], 2));
         entry.received(10);
     }
     // As the child would; the mapping changes under `page`.
@@ -129,23 +118,13 @@ fn a_forked_child_counts_apart() {
     page.sock(5).unwrap().sent(7);
 
     let old = reader::read_fd(&parents).unwrap();
-    assert_eq!(
-        (
-            old.pid,
-            old.counter(Counter::Forks),
-            old.counter(Counter::Sleeps)
-        ),
-        (own(), 1, 0)
-    );
+    assert_eq!((old.pid, old.counter(Counter::Forks), old.counter(Counter::Sleeps)), (own(), 1, 0));
     assert_eq!(old.socks.len(), 2);
     assert_eq!(old.socks[1].bytes_out, 0);
 
     let new = reader::read_fd(&child).unwrap();
     assert_eq!((new.pid, &*new.program), (4_000_000_001, "postgres"));
-    assert_eq!(
-        (new.counter(Counter::Forks), new.counter(Counter::Sleeps)),
-        (0, 1)
-    );
+    assert_eq!((new.counter(Counter::Forks), new.counter(Counter::Sleeps)), (0, 1));
     assert_eq!(new.cfg, old.cfg);
     assert_eq!(new.socks.len(), 1);
     let sock: reader::Sock = new.socks[0];
@@ -155,26 +134,17 @@ fn a_forked_child_counts_apart() {
 
     // Only the page of another process is left to be found, as just after a fork.
     drop(parents);
-    assert!(matches!(
-        reader::open(own()),
-        Err(Error::Inherited(4_000_000_001))
-    ));
+    assert!(matches!(reader::open(own()), Err(Error::Inherited(4_000_000_001))));
 }
 
 #[test]
 fn untouched_memory_costs_nothing() {
     let _turn = turn();
     let fd = netacc_stats::init(b"x", own()).unwrap();
-    netacc_stats::page()
-        .sock(60_000)
-        .unwrap()
-        .open(State::New, Transport::None, Reason::None, 1);
+    netacc_stats::page().sock(60_000).unwrap().open(State::New, Transport::None, Reason::None, 1);
     reader::read_fd(&fd).unwrap();
     let blocks = rustix::fs::fstat(&fd).unwrap().st_blocks;
-    assert!(
-        blocks * 512 <= 4 * 4096,
-        "{blocks} blocks of 512 bytes are in use"
-    );
+    assert!(blocks * 512 <= 4 * 4096, "{blocks} blocks of 512 bytes are in use");
 }
 
 #[test]
@@ -187,16 +157,9 @@ fn nobody_can_shorten_the_page() {
 #[test]
 fn errors_say_what_is_the_matter() {
     let _turn = turn();
-    let error = |pid| -> Error {
-        reader::open(pid)
-            .map(|seen: Snapshot| seen.pid)
-            .unwrap_err()
-    };
+    let error = |pid| -> Error { reader::open(pid).map(|seen: Snapshot| seen.pid).unwrap_err() };
     assert!(matches!(error(u32::MAX), Error::NoProcess));
-    let mut plain = std::process::Command::new("sleep")
-        .arg("60")
-        .spawn()
-        .unwrap();
+    let mut plain = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     // Between fork and exec the child still holds whatever this process holds.
     let found = loop {
         match error(plain.id()) {
@@ -232,12 +195,7 @@ fn addresses_are_never_mixed() {
         for _ in 0..2000 {
             let sock = reader::read_fd(&fd).unwrap().socks[0];
             assert_eq!(sock.local, sock.peer);
-            assert!(
-                sock.local
-                    .ip
-                    .iter()
-                    .all(|b| u16::from(*b) == sock.local.port)
-            );
+            assert!(sock.local.ip.iter().all(|b| u16::from(*b) == sock.local.port));
         }
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });

@@ -24,11 +24,7 @@ fn find_offset() -> isize {
     let off = unsafe {
         let off = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
         let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
-        if off.is_null() || size.is_null() || *size == 0 {
-            ABSENT
-        } else {
-            *off
-        }
+        if off.is_null() || size.is_null() || *size == 0 { ABSENT } else { *off }
     };
     // Relaxed: every thread computes the same value.
     OFFSET.store(off, Ordering::Relaxed);

@@ -19,20 +19,14 @@ pub struct Lock {
 impl Lock {
     /// A free lock.
     pub const fn new() -> Lock {
-        Lock {
-            word: AtomicU32::new(FREE),
-        }
+        Lock { word: AtomicU32::new(FREE) }
     }
 
     /// Takes the lock, sleeping in the kernel if another thread keeps it.
     #[inline]
     pub fn lock(&self) -> Guard<'_> {
         // Acquire pairs with the Release in `unlock`: we see what the last holder wrote.
-        if self
-            .word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
         Guard { lock: self }
@@ -41,9 +35,7 @@ impl Lock {
     /// Takes the lock only if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_>> {
-        self.word
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .ok()?;
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
         Some(Guard { lock: self })
     }
 
@@ -52,10 +44,7 @@ impl Lock {
         for _ in 0..64 {
             core::hint::spin_loop();
             if self.word.load(Ordering::Relaxed) == FREE
-                && self
-                    .word
-                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
+                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }

@@ -31,12 +31,8 @@ fn bits_or_map() -> Result<&'static [AtomicU64]> {
     }
     let fresh: &'static [AtomicU64] = mem::array(WORDS)?;
     // Of two threads that map at once one wins; the other's untouched mapping is only address space.
-    let _ = BITS.compare_exchange(
-        core::ptr::null_mut(),
-        fresh.as_ptr().cast_mut(),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    );
+    let _ =
+        BITS.compare_exchange(core::ptr::null_mut(), fresh.as_ptr().cast_mut(), Ordering::AcqRel, Ordering::Acquire);
     Ok(bits().unwrap_or(fresh))
 }
 
@@ -46,10 +42,7 @@ fn floor() -> i32 {
     if known != 0 {
         return known;
     }
-    let soft = getrlimit(Resource::Nofile)
-        .current
-        .unwrap_or(1 << 20)
-        .min(1 << 20) as i32;
+    let soft = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20) as i32;
     let floor = (soft / 4 * 3).clamp(3, 8192);
     FLOOR.store(floor, Ordering::Relaxed);
     floor
@@ -82,10 +75,7 @@ pub fn drop_raw(fd: OwnedFd) {
 #[inline]
 pub fn is(fd: i32) -> bool {
     let Some(bits) = bits() else { return false };
-    fd >= 0
-        && bits
-            .get(fd as usize / 64)
-            .is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
+    fd >= 0 && bits.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
 }
 
 /// Closes a descriptor of ours.

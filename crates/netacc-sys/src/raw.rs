@@ -46,11 +46,7 @@ pub unsafe fn syscall6(nr: i64, a: [usize; 6]) -> isize {
 fn call(nr: i64, a: [usize; 6]) -> Result<usize> {
     // SAFETY: see the module's safety note; every pointer is the application's or points to a live local.
     let r = unsafe { syscall6(nr, a) };
-    if r < 0 {
-        Err(Errno(-(r as i32)))
-    } else {
-        Ok(r as usize)
-    }
+    if r < 0 { Err(Errno(-(r as i32))) } else { Ok(r as usize) }
 }
 
 #[inline(always)]
@@ -70,11 +66,7 @@ pub fn close(n: i32) -> Result<()> {
 
 /// `close_range(2)`.
 pub fn close_range(first: u32, last: u32, flags: u32) -> Result<()> {
-    call(
-        libc::SYS_close_range,
-        [first as usize, last as usize, flags as usize, 0, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_close_range, [first as usize, last as usize, flags as usize, 0, 0, 0]).map(drop)
 }
 
 /// `dup(2)`.
@@ -99,20 +91,12 @@ pub fn ioctl(n: i32, req: usize, arg: usize) -> Result<i32> {
 
 /// `connect(2)`.
 pub fn connect(n: i32, addr: *const c_void, len: u32) -> Result<()> {
-    call(
-        libc::SYS_connect,
-        [fd(n), addr as usize, len as usize, 0, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_connect, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
 }
 
 /// `bind(2)`.
 pub fn bind(n: i32, addr: *const c_void, len: u32) -> Result<()> {
-    call(
-        libc::SYS_bind,
-        [fd(n), addr as usize, len as usize, 0, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_bind, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
 }
 
 /// `listen(2)`.
@@ -122,38 +106,22 @@ pub fn listen(n: i32, backlog: i32) -> Result<()> {
 
 /// `accept4(2)`.
 pub fn accept4(n: i32, addr: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
-    call(
-        libc::SYS_accept4,
-        [fd(n), addr as usize, len as usize, fd(flags), 0, 0],
-    )
-    .map(|n| n as i32)
+    call(libc::SYS_accept4, [fd(n), addr as usize, len as usize, fd(flags), 0, 0]).map(|n| n as i32)
 }
 
 /// `getsockname(2)`.
 pub fn getsockname(n: i32, addr: *mut c_void, len: *mut u32) -> Result<()> {
-    call(
-        libc::SYS_getsockname,
-        [fd(n), addr as usize, len as usize, 0, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_getsockname, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
 }
 
 /// `getsockopt(2)`.
 pub fn getsockopt(n: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
-    call(
-        libc::SYS_getsockopt,
-        [fd(n), fd(level), fd(name), val as usize, len as usize, 0],
-    )
-    .map(drop)
+    call(libc::SYS_getsockopt, [fd(n), fd(level), fd(name), val as usize, len as usize, 0]).map(drop)
 }
 
 /// `setsockopt(2)`.
 pub fn setsockopt(n: i32, level: i32, name: i32, val: *const c_void, len: u32) -> Result<()> {
-    call(
-        libc::SYS_setsockopt,
-        [fd(n), fd(level), fd(name), val as usize, len as usize, 0],
-    )
-    .map(drop)
+    call(libc::SYS_setsockopt, [fd(n), fd(level), fd(name), val as usize, len as usize, 0]).map(drop)
 }
 
 /// An integer option set on one of our own sockets.
@@ -172,10 +140,7 @@ pub fn getsockopt_int(n: i32, level: i32, name: i32) -> Result<i32> {
 /// `pread64(2)` or, without an offset, `read(2)`.
 pub fn read(n: i32, buf: *mut u8, len: usize, offset: Option<i64>) -> Result<usize> {
     match offset {
-        Some(o) => call(
-            libc::SYS_pread64,
-            [fd(n), buf as usize, len, o as usize, 0, 0],
-        ),
+        Some(o) => call(libc::SYS_pread64, [fd(n), buf as usize, len, o as usize, 0, 0]),
         None => call(libc::SYS_read, [fd(n), buf as usize, len, 0, 0, 0]),
     }
 }
@@ -187,18 +152,12 @@ pub fn write(n: i32, buf: *const u8, len: usize) -> Result<usize> {
 
 /// `recvfrom(2)` without a source address.
 pub fn recv(n: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
-    call(
-        libc::SYS_recvfrom,
-        [fd(n), buf as usize, len, fd(flags), 0, 0],
-    )
+    call(libc::SYS_recvfrom, [fd(n), buf as usize, len, fd(flags), 0, 0])
 }
 
 /// `sendto(2)` without a destination address.
 pub fn send(n: i32, buf: *const u8, len: usize, flags: i32) -> Result<usize> {
-    call(
-        libc::SYS_sendto,
-        [fd(n), buf as usize, len, fd(flags), 0, 0],
-    )
+    call(libc::SYS_sendto, [fd(n), buf as usize, len, fd(flags), 0, 0])
 }
 
 /// `recvmsg(2)`.
@@ -212,16 +171,8 @@ pub fn sendmsg(n: i32, msg: *const libc::msghdr, flags: i32) -> Result<usize> {
 }
 
 /// `ppoll(2)`; `timeout` and `sigmask` may be null. The kernel's `sigset_t` has 8 bytes.
-pub fn ppoll(
-    fds: *mut libc::pollfd,
-    n: usize,
-    timeout: *mut libc::timespec,
-    sigmask: *const c_void,
-) -> Result<usize> {
-    call(
-        libc::SYS_ppoll,
-        [fds as usize, n, timeout as usize, sigmask as usize, 8, 0],
-    )
+pub fn ppoll(fds: *mut libc::pollfd, n: usize, timeout: *mut libc::timespec, sigmask: *const c_void) -> Result<usize> {
+    call(libc::SYS_ppoll, [fds as usize, n, timeout as usize, sigmask as usize, 8, 0])
 }
 
 /// `epoll_pwait2(2)` where the kernel has it, else `epoll_pwait(2)` with the time-out rounded up.
@@ -235,37 +186,14 @@ pub fn epoll_wait(
 ) -> Result<usize> {
     // Whole milliseconds (the common case) are exact with the older call, which every kernel has.
     if timeout < 0 || timeout % 1_000_000 == 0 {
-        let ms = if timeout < 0 {
-            -1
-        } else {
-            (timeout / 1_000_000).min(i32::MAX as i64) as i32
-        };
-        return call(
-            libc::SYS_epoll_pwait,
-            [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8],
-        );
+        let ms = if timeout < 0 { -1 } else { (timeout / 1_000_000).min(i32::MAX as i64) as i32 };
+        return call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8]);
     }
-    let ts = libc::timespec {
-        tv_sec: timeout / 1_000_000_000,
-        tv_nsec: timeout % 1_000_000_000,
-    };
-    match call(
-        libc::SYS_epoll_pwait2,
-        [
-            fd(ep),
-            ev as usize,
-            fd(max),
-            (&raw const ts) as usize,
-            sigmask as usize,
-            8,
-        ],
-    ) {
+    let ts = libc::timespec { tv_sec: timeout / 1_000_000_000, tv_nsec: timeout % 1_000_000_000 };
+    match call(libc::SYS_epoll_pwait2, [fd(ep), ev as usize, fd(max), (&raw const ts) as usize, sigmask as usize, 8]) {
         Err(Errno::NOSYS) => {
             let ms = (timeout / 1_000_000 + 1).min(i32::MAX as i64) as i32;
-            call(
-                libc::SYS_epoll_pwait,
-                [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8],
-            )
+            call(libc::SYS_epoll_pwait, [fd(ep), ev as usize, fd(max), fd(ms), sigmask as usize, 8])
         }
         r => r,
     }
@@ -274,25 +202,14 @@ pub fn epoll_wait(
 /// `epoll_ctl(2)`.
 pub fn epoll_ctl(ep: i32, op: i32, n: i32, events: u32, data: u64) -> Result<()> {
     let mut ev = libc::epoll_event { events, u64: data };
-    call(
-        libc::SYS_epoll_ctl,
-        [fd(ep), fd(op), fd(n), (&raw mut ev) as usize, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_epoll_ctl, [fd(ep), fd(op), fd(n), (&raw mut ev) as usize, 0, 0]).map(drop)
 }
 
 /// `futex(2)`: sleeps while `*word == expect`.
 pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expect: u32) {
     let _ = call(
         libc::SYS_futex,
-        [
-            word.as_ptr() as usize,
-            fd(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG),
-            expect as usize,
-            0,
-            0,
-            0,
-        ],
+        [word.as_ptr() as usize, fd(libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG), expect as usize, 0, 0, 0],
     );
 }
 
@@ -300,14 +217,7 @@ pub fn futex_wait(word: &core::sync::atomic::AtomicU32, expect: u32) {
 pub fn futex_wake(word: &core::sync::atomic::AtomicU32, n: u32) {
     let _ = call(
         libc::SYS_futex,
-        [
-            word.as_ptr() as usize,
-            fd(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG),
-            n as usize,
-            0,
-            0,
-            0,
-        ],
+        [word.as_ptr() as usize, fd(libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG), n as usize, 0, 0, 0],
     );
 }
 
@@ -338,11 +248,7 @@ pub fn dup_above(n: i32, min: i32) -> Result<i32> {
 
 /// `getpeername(2)`.
 pub fn getpeername(n: i32, addr: *mut c_void, len: *mut u32) -> Result<()> {
-    call(
-        libc::SYS_getpeername,
-        [fd(n), addr as usize, len as usize, 0, 0, 0],
-    )
-    .map(drop)
+    call(libc::SYS_getpeername, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)
 }
 
 /// `epoll_create1(2)`.

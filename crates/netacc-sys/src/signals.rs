@@ -20,23 +20,11 @@ const LIBC_SIGNALS: core::ops::RangeInclusive<usize> = 32..=33;
 
 /// Whether all installed handlers have SA_RESTART.
 pub fn all_restart() -> bool {
-    (1..=64usize)
-        .filter(|s| !LIBC_SIGNALS.contains(s))
-        .all(|sig| {
-            let mut old = KernelSigaction {
-                handler: 0,
-                flags: 0,
-                restorer: 0,
-                mask: 0,
-            };
-            // SAFETY: a null new action; `old` is a valid structure for the result; 8 is the mask's size.
-            let r = unsafe {
-                raw::syscall6(
-                    libc::SYS_rt_sigaction,
-                    [sig, 0, (&raw mut old) as usize, 8, 0, 0],
-                )
-            };
-            let handled = r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN;
-            !handled || old.flags & libc::SA_RESTART as u64 != 0
-        })
+    (1..=64usize).filter(|s| !LIBC_SIGNALS.contains(s)).all(|sig| {
+        let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+        // SAFETY: a null new action; `old` is a valid structure for the result; 8 is the mask's size.
+        let r = unsafe { raw::syscall6(libc::SYS_rt_sigaction, [sig, 0, (&raw mut old) as usize, 8, 0, 0]) };
+        let handled = r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN;
+        !handled || old.flags & libc::SA_RESTART as u64 != 0
+    })
 }

@@ -25,11 +25,7 @@ pub struct Slab<T> {
 impl<T: Pooled> Slab<T> {
     /// An empty slab; nothing is mapped until the first object is asked for.
     pub const fn new() -> Slab<T> {
-        Slab {
-            lock: Lock::new(),
-            free: AtomicPtr::new(core::ptr::null_mut()),
-            chunk: AtomicU32::new(8),
-        }
+        Slab { lock: Lock::new(), free: AtomicPtr::new(core::ptr::null_mut()), chunk: AtomicU32::new(8) }
     }
 
     /// An object in whatever state it was released in (all zero when fresh), or none without memory.
@@ -60,10 +56,8 @@ impl<T: Pooled> Slab<T> {
     }
 
     fn push(&self, obj: &'static T) {
-        obj.next_free()
-            .store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.free
-            .store(core::ptr::from_ref(obj).cast_mut(), Ordering::Relaxed);
+        obj.next_free().store(self.free.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.free.store(core::ptr::from_ref(obj).cast_mut(), Ordering::Relaxed);
     }
 
     #[allow(unsafe_code)]
@@ -71,8 +65,7 @@ impl<T: Pooled> Slab<T> {
         let p = self.free.load(Ordering::Relaxed);
         // SAFETY: the list only ever holds pointers made from `&'static T` in `push`; we hold the lock.
         let obj: &'static T = unsafe { p.as_ref() }?;
-        self.free
-            .store(obj.next_free().load(Ordering::Relaxed), Ordering::Relaxed);
+        self.free.store(obj.next_free().load(Ordering::Relaxed), Ordering::Relaxed);
         Some(obj)
     }
 }

@@ -14,10 +14,7 @@ pub trait ReadAt {
 
 impl ReadAt for [u8] {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> usize {
-        let rest = usize::try_from(offset)
-            .ok()
-            .and_then(|at| self.get(at..))
-            .unwrap_or(&[]);
+        let rest = usize::try_from(offset).ok().and_then(|at| self.get(at..)).unwrap_or(&[]);
         let count = rest.len().min(buf.len());
         for (to, from) in buf.iter_mut().zip(rest) {
             *to = *from;
@@ -79,20 +76,11 @@ pub fn parse<F: ReadAt + ?Sized>(file: &F) -> Option<Elf> {
     let [0x7f, b'E', b'L', b'F', class @ (1 | 2), data @ (1 | 2), ..] = ident else {
         return None;
     };
-    let reader = Reader {
-        file,
-        is_64: class == 2,
-        little_endian: data == 1,
-    };
+    let reader = Reader { file, is_64: class == 2, little_endian: data == 1 };
     let layout = if reader.is_64 { &LAYOUT_64 } else { &LAYOUT_32 };
     let machine = u16::try_from(reader.number(18, 2)?).ok()?;
-    let mut elf = Elf {
-        is_64: reader.is_64,
-        little_endian: reader.little_endian,
-        machine,
-        interpreter: None,
-        go: false,
-    };
+    let mut elf =
+        Elf { is_64: reader.is_64, little_endian: reader.little_endian, machine, interpreter: None, go: false };
     reader.segments(layout, &mut elf);
     elf.go = elf.go || reader.has_go_section(layout).unwrap_or(false);
     Some(elf)
@@ -145,11 +133,7 @@ impl<F: ReadAt + ?Sized> Reader<'_, F> {
             return None;
         }
         let join = |number: u64, byte: &u8| (number << 8) | u64::from(*byte);
-        Some(if self.little_endian {
-            wanted.iter().rev().fold(0, join)
-        } else {
-            wanted.iter().fold(0, join)
-        })
+        Some(if self.little_endian { wanted.iter().rev().fold(0, join) } else { wanted.iter().fold(0, join) })
     }
 
     /// A field of the table entry that begins at `entry`.
@@ -197,11 +181,7 @@ impl<F: ReadAt + ?Sized> Reader<'_, F> {
 
     /// Whether there is a note of the owner "Go" with the type of a build ID (4).
     fn has_go_note(&self, notes: &[u8]) -> bool {
-        let notes = Reader {
-            file: notes,
-            is_64: self.is_64,
-            little_endian: self.little_endian,
-        };
+        let notes = Reader { file: notes, is_64: self.is_64, little_endian: self.little_endian };
         let next = |at: u64| -> Option<(u64, bool)> {
             let name_size = notes.number(at, 4)?;
             let desc_size = notes.number(at + 4, 4)?;

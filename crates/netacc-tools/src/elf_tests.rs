@@ -13,31 +13,19 @@ struct Image {
 
 impl Image {
     fn new(is_64: bool, little_endian: bool) -> Self {
-        Image {
-            is_64,
-            little_endian,
-            segments: Vec::new(),
-            sections: Vec::new(),
-        }
+        Image { is_64, little_endian, segments: Vec::new(), sections: Vec::new() }
     }
 
     fn put(&self, out: &mut [u8], at: usize, size: usize, value: u64) {
         let bytes = value.to_le_bytes();
         for i in 0..size {
-            out[at + i] = if self.little_endian {
-                bytes[i]
-            } else {
-                bytes[size - 1 - i]
-            };
+            out[at + i] = if self.little_endian { bytes[i] } else { bytes[size - 1 - i] };
         }
     }
 
     fn build(&self) -> Vec<u8> {
-        let (layout, header, segment, section) = if self.is_64 {
-            (&LAYOUT_64, 64, 56, 64)
-        } else {
-            (&LAYOUT_32, 52, 32, 40)
-        };
+        let (layout, header, segment, section) =
+            if self.is_64 { (&LAYOUT_64, 64, 56, 64) } else { (&LAYOUT_32, 52, 32, 40) };
         let mut out = vec![0; header + segment * self.segments.len()];
         out[..4].copy_from_slice(b"\x7fELF");
         out[4] = if self.is_64 { 2 } else { 1 };
@@ -100,28 +88,18 @@ impl Image {
 }
 
 fn variants() -> impl Iterator<Item = Image> {
-    [(true, true), (true, false), (false, true), (false, false)]
-        .map(|(a, b)| Image::new(a, b))
-        .into_iter()
+    [(true, true), (true, false), (false, true), (false, false)].map(|(a, b)| Image::new(a, b)).into_iter()
 }
 
 #[test]
 fn plain_dynamic_program() {
     for mut image in variants() {
         image.segments.push((6, vec![0; 8]));
-        image
-            .segments
-            .push((3, b"/lib64/ld-linux-x86-64.so.2\0".to_vec()));
+        image.segments.push((3, b"/lib64/ld-linux-x86-64.so.2\0".to_vec()));
         image.sections = vec!["", ".text", ".go.build"];
         let elf = parse(image.build().as_slice()).unwrap();
-        assert_eq!(
-            (elf.is_64, elf.little_endian, elf.machine),
-            (image.is_64, image.little_endian, 62)
-        );
-        assert_eq!(
-            elf.interpreter.as_deref(),
-            Some(&b"/lib64/ld-linux-x86-64.so.2"[..])
-        );
+        assert_eq!((elf.is_64, elf.little_endian, elf.machine), (image.is_64, image.little_endian, 62));
+        assert_eq!(elf.interpreter.as_deref(), Some(&b"/lib64/ld-linux-x86-64.so.2"[..]));
         assert!(!elf.go);
     }
 }
@@ -163,13 +141,7 @@ fn this_program() {
 
 #[test]
 fn what_is_no_elf_file() {
-    for bytes in [
-        &b""[..],
-        b"#!/bin/sh\n",
-        b"\x7fELF",
-        &[0; 64],
-        b"\x7fELF\x03\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0",
-    ] {
+    for bytes in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &[0; 64], b"\x7fELF\x03\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
         assert_eq!(parse(bytes), None);
     }
 }

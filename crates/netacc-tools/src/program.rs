@@ -48,11 +48,7 @@ fn find_in(command: &OsStr, path: &OsStr) -> Result<PathBuf, NotRunnable> {
     let mut error = NotRunnable::NotFound;
     for directory in path.as_bytes().split(|b| *b == b':') {
         // An empty entry is the current directory.
-        let directory = if directory.is_empty() {
-            b"."
-        } else {
-            directory
-        };
+        let directory = if directory.is_empty() { b"." } else { directory };
         let file = Path::new(OsStr::from_bytes(directory)).join(command);
         match check_executable(&file) {
             Ok(()) => return Ok(file),
@@ -73,13 +69,8 @@ fn check_executable(file: &Path) -> Result<(), NotRunnable> {
         }
         Err(_) => return Err(NotRunnable::NotFound),
     }
-    rustix::fs::accessat(
-        CWD,
-        file.as_os_str().as_bytes(),
-        Access::EXEC_OK,
-        AtFlags::EACCESS,
-    )
-    .map_err(|_| NotRunnable::NotExecutable)
+    rustix::fs::accessat(CWD, file.as_os_str().as_bytes(), Access::EXEC_OK, AtFlags::EACCESS)
+        .map_err(|_| NotRunnable::NotExecutable)
 }
 
 /// Why a program cannot be accelerated.
@@ -102,10 +93,7 @@ impl Obstacle {
     ///
     /// Elsewhere it does nothing to the program, and is kept for those that the program starts.
     pub fn forbids_preload(&self) -> bool {
-        matches!(
-            self,
-            Obstacle::Loader(_) | Obstacle::Machine | Obstacle::Privileged(_)
-        )
+        matches!(self, Obstacle::Loader(_) | Obstacle::Machine | Obstacle::Privileged(_))
     }
 }
 
@@ -116,11 +104,7 @@ impl fmt::Display for Obstacle {
             Obstacle::Go => f.write_str("it is a Go program, which bypasses the C library"),
             Obstacle::Loader(loader) => {
                 let loader = Path::new(loader).display().to_string();
-                write!(
-                    f,
-                    "it does not use glibc (its loader is {})",
-                    loader.escape_debug()
-                )
+                write!(f, "it does not use glibc (its loader is {})", loader.escape_debug())
             }
             Obstacle::Machine => f.write_str("it is built for another architecture than NetACC"),
             Obstacle::Privileged(how) => write!(f, "it runs with raised privileges ({how})"),
@@ -148,10 +132,7 @@ pub fn judge(file: &Path) -> Verdict {
         // A script may name anything as its interpreter; opening a FIFO would hang.
         let regular = fs::metadata(&program).is_ok_and(|meta| meta.is_file());
         let Some(opened) = regular.then(|| File::open(&program).ok()).flatten() else {
-            return Verdict {
-                program,
-                obstacle: None,
-            };
+            return Verdict { program, obstacle: None };
         };
         if let Some(elf) = elf::parse(&opened) {
             let obstacle = privileges(&program).or_else(|| judge_elf(&elf, &program));
@@ -160,22 +141,16 @@ pub fn judge(file: &Path) -> Verdict {
         match interpreter(&opened) {
             Some(next) => program = next,
             None => {
-                return Verdict {
-                    program,
-                    obstacle: None,
-                };
+                return Verdict { program, obstacle: None };
             }
         }
     }
-    Verdict {
-        program,
-        obstacle: None,
-    }
+    Verdict { program, obstacle: None }
 }
 
 fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
-    let own_class = elf.is_64 == cfg!(target_pointer_width = "64")
-        && elf.little_endian == cfg!(target_endian = "little");
+    let own_class =
+        elf.is_64 == cfg!(target_pointer_width = "64") && elf.little_endian == cfg!(target_endian = "little");
     let own_machine = OWN_MACHINE.is_none_or(|own| own == elf.machine);
     if !own_class || !own_machine {
         return Some(Obstacle::Machine);
@@ -185,12 +160,7 @@ fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
     }
     match &elf.interpreter {
         // The loader itself, run with a program as its argument, does preload.
-        None if file
-            .file_name()
-            .is_some_and(|name| is_glibc_loader(name.as_bytes())) =>
-        {
-            None
-        }
+        None if file.file_name().is_some_and(|name| is_glibc_loader(name.as_bytes())) => None,
         None => Some(Obstacle::Static),
         Some(path) => {
             let name = path.rsplit(|b| *b == b'/').next().unwrap_or(path);
@@ -230,9 +200,7 @@ fn privileges(file: &Path) -> Option<Obstacle> {
     // Root has the capabilities anyway, so nothing is raised.
     let mut value = [0_u8; 64];
     let path = file.as_os_str().as_bytes();
-    if uid != 0
-        && rustix::fs::getxattr(path, c"security.capability", &mut value).is_ok_and(|size| size > 0)
-    {
+    if uid != 0 && rustix::fs::getxattr(path, c"security.capability", &mut value).is_ok_and(|size| size > 0) {
         return Some(Obstacle::Privileged("file capabilities"));
     }
     None
@@ -247,9 +215,7 @@ fn interpreter(file: &File) -> Option<PathBuf> {
         return Some(PathBuf::from("/bin/sh"));
     };
     let line = rest.split(|b| *b == b'\n').next()?;
-    let mut words = line
-        .split(|b| matches!(b, b' ' | b'\t'))
-        .filter(|word| !word.is_empty());
+    let mut words = line.split(|b| matches!(b, b' ' | b'\t')).filter(|word| !word.is_empty());
     let path = Path::new(OsStr::from_bytes(words.next()?));
     if path.file_name() != Some(OsStr::new("env")) {
         return Some(path.to_path_buf());

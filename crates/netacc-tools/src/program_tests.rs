@@ -26,34 +26,15 @@ fn found_as_execvp_does() {
     write(&b.join("tool"), b"", 0o755);
     write(&a.join("plain"), b"", 0o644);
     let path: OsString = [a.as_os_str(), b.as_os_str()].join(OsStr::new(":"));
-    assert_eq!(
-        find_in(OsStr::new("tool"), &path),
-        Ok(b.join("tool")),
-        "the first is not executable"
-    );
-    assert_eq!(
-        find_in(OsStr::new("plain"), &path),
-        Err(NotRunnable::NotExecutable)
-    );
-    assert_eq!(
-        find_in(OsStr::new("folder"), &path),
-        Err(NotRunnable::NotExecutable)
-    );
-    assert_eq!(
-        find_in(OsStr::new("absent"), &path),
-        Err(NotRunnable::NotFound)
-    );
+    assert_eq!(find_in(OsStr::new("tool"), &path), Ok(b.join("tool")), "the first is not executable");
+    assert_eq!(find_in(OsStr::new("plain"), &path), Err(NotRunnable::NotExecutable));
+    assert_eq!(find_in(OsStr::new("folder"), &path), Err(NotRunnable::NotExecutable));
+    assert_eq!(find_in(OsStr::new("absent"), &path), Err(NotRunnable::NotFound));
     assert_eq!(find_in(OsStr::new(""), &path), Err(NotRunnable::NotFound));
     let direct = a.join("plain");
-    assert_eq!(
-        find_in(direct.as_os_str(), &path),
-        Err(NotRunnable::NotExecutable)
-    );
+    assert_eq!(find_in(direct.as_os_str(), &path), Err(NotRunnable::NotExecutable));
     let below_a_file = a.join("plain/x");
-    assert_eq!(
-        find_in(below_a_file.as_os_str(), &path),
-        Err(NotRunnable::NotFound)
-    );
+    assert_eq!(find_in(below_a_file.as_os_str(), &path), Err(NotRunnable::NotFound));
     fs::remove_dir_all(dir).unwrap();
 }
 
@@ -75,20 +56,9 @@ fn scripts_are_judged_by_their_interpreter() {
         assert_eq!(verdict.obstacle, None, "{name}");
     }
     let looping = dir.join("loop");
-    write(
-        &looping,
-        format!("#!{}\n", looping.display()).as_bytes(),
-        0o755,
-    );
+    write(&looping, format!("#!{}\n", looping.display()).as_bytes(), 0o755);
     assert_eq!(judge(&looping).obstacle, None);
-    for text in [
-        "#!",
-        "#!\n",
-        "#! \n",
-        "#!/absent/interpreter\n",
-        "#!/usr/bin/env\n",
-        "#!/dev/null\n",
-    ] {
+    for text in ["#!", "#!\n", "#! \n", "#!/absent/interpreter\n", "#!/usr/bin/env\n", "#!/dev/null\n"] {
         let script = dir.join("odd");
         write(&script, text.as_bytes(), 0o755);
         assert_eq!(judge(&script).obstacle, None, "{text:?}");
@@ -111,60 +81,18 @@ fn verdicts_on_elf_files() {
     let file = Path::new("/usr/bin/x");
     let glibc = elf(Some("/lib64/ld-linux-x86-64.so.2"));
     assert_eq!(judge_elf(&glibc, file), None);
-    assert_eq!(
-        judge_elf(
-            &elf(Some("/nix/store/x-glibc/lib/ld-linux-aarch64.so.1")),
-            file
-        ),
-        None
-    );
+    assert_eq!(judge_elf(&elf(Some("/nix/store/x-glibc/lib/ld-linux-aarch64.so.1")), file), None);
     assert_eq!(judge_elf(&elf(None), file), Some(Obstacle::Static));
-    assert_eq!(
-        judge_elf(&elf(None), Path::new("/lib64/ld-linux-x86-64.so.2")),
-        None
-    );
+    assert_eq!(judge_elf(&elf(None), Path::new("/lib64/ld-linux-x86-64.so.2")), None);
     let musl = judge_elf(&elf(Some("/lib/ld-musl-x86_64.so.1")), file).unwrap();
-    assert_eq!(
-        musl.to_string(),
-        "it does not use glibc (its loader is /lib/ld-musl-x86_64.so.1)"
-    );
+    assert_eq!(musl.to_string(), "it does not use glibc (its loader is /lib/ld-musl-x86_64.so.1)");
     assert!(musl.forbids_preload());
-    assert_eq!(
-        judge_elf(
-            &Elf {
-                go: true,
-                ..glibc.clone()
-            },
-            file
-        ),
-        Some(Obstacle::Go)
-    );
-    assert_eq!(
-        judge_elf(
-            &Elf {
-                go: true,
-                ..elf(None)
-            },
-            file
-        ),
-        Some(Obstacle::Go)
-    );
-    let foreign = Elf {
-        is_64: !glibc.is_64,
-        ..glibc.clone()
-    };
+    assert_eq!(judge_elf(&Elf { go: true, ..glibc.clone() }, file), Some(Obstacle::Go));
+    assert_eq!(judge_elf(&Elf { go: true, ..elf(None) }, file), Some(Obstacle::Go));
+    let foreign = Elf { is_64: !glibc.is_64, ..glibc.clone() };
     assert_eq!(judge_elf(&foreign, file), Some(Obstacle::Machine));
     if OWN_MACHINE.is_some() {
-        assert_eq!(
-            judge_elf(
-                &Elf {
-                    machine: 8,
-                    ..glibc
-                },
-                file
-            ),
-            Some(Obstacle::Machine)
-        );
+        assert_eq!(judge_elf(&Elf { machine: 8, ..glibc }, file), Some(Obstacle::Machine));
     }
     let hostile = Obstacle::Loader("/lib/\x1b[31m\nx".into());
     assert!(!hostile.to_string().chars().any(char::is_control));
@@ -195,17 +123,9 @@ fn set_user_id_of_somebody_else() {
     let file = dir.join("program");
     fs::copy(env::current_exe().unwrap(), &file).unwrap();
     std::os::unix::fs::chown(&file, Some(65534), Some(65534)).unwrap();
-    for (mode, how) in [
-        (0o4755, Some("set-user-ID")),
-        (0o2755, Some("set-group-ID")),
-        (0o2745, None),
-    ] {
+    for (mode, how) in [(0o4755, Some("set-user-ID")), (0o2755, Some("set-group-ID")), (0o2745, None)] {
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(
-            judge(&file).obstacle,
-            how.map(Obstacle::Privileged),
-            "{mode:o}"
-        );
+        assert_eq!(judge(&file).obstacle, how.map(Obstacle::Privileged), "{mode:o}");
     }
     fs::remove_dir_all(dir).unwrap();
 }

@@ -36,11 +36,7 @@ fn bed() -> &'static Path {
         let _ = fs::remove_dir_all(&root);
         fs::create_dir_all(root.join("bin")).unwrap();
         let root = root.canonicalize().unwrap();
-        fs::copy(
-            env!("CARGO_BIN_EXE_netacc_run"),
-            root.join("bin/netacc_run"),
-        )
-        .unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_netacc_run"), root.join("bin/netacc_run")).unwrap();
         fs::copy(harmless_library(), root.join("bin/libnetacc-preload.so")).unwrap();
         put(&root.join("empty.conf"), b"[netacc]\n", 0o644);
         put(&root.join("plain"), b"text", 0o644);
@@ -58,13 +54,8 @@ fn put(path: &Path, content: &[u8], mode: u32) {
 /// A shared library that this process has mapped, so it is one of the right kind.
 fn harmless_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let mut paths = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|at| &line[at..]));
-    paths
-        .find(|path| path.contains("/libgcc_s"))
-        .unwrap()
-        .into()
+    let mut paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
+    paths.find(|path| path.contains("/libgcc_s")).unwrap().into()
 }
 
 fn netacc_run(words: &[&str]) -> Command {
@@ -76,9 +67,7 @@ fn netacc_run(words: &[&str]) -> Command {
         }
     }
     command.args(words).current_dir(bed).stdin(Stdio::null());
-    command
-        .env_remove("LD_PRELOAD")
-        .env("NACC_CONFIG_FILE", bed.join("empty.conf"));
+    command.env_remove("LD_PRELOAD").env("NACC_CONFIG_FILE", bed.join("empty.conf"));
     command
 }
 
@@ -96,10 +85,7 @@ fn stderr(output: &Output) -> String {
 
 /// The output of a command that must succeed in silence.
 fn clean(output: Output) -> String {
-    assert_eq!(
-        (stderr(&output).as_str(), output.status.code()),
-        ("", Some(0))
-    );
+    assert_eq!((stderr(&output).as_str(), output.status.code()), ("", Some(0)));
     stdout(&output)
 }
 
@@ -111,21 +97,12 @@ fn library() -> String {
 fn help_and_version() {
     assert_eq!(clean(run(&["-h"])), HELP);
     assert_eq!(clean(run(&["--help"])), HELP);
-    assert_eq!(
-        clean(run(&["-v"])),
-        format!("netacc_run {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(clean(run(&["-v"])), format!("netacc_run {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
 fn wrong_usage() {
-    for words in [
-        &[][..],
-        &["-t"],
-        &["-z", "true"],
-        &["-t", "1"],
-        &["--threads", "true"],
-    ] {
+    for words in [&[][..], &["-t"], &["-z", "true"], &["-t", "1"], &["--threads", "true"]] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert_eq!(stdout(&output), "");
@@ -152,14 +129,8 @@ fn wrong_values_name_option_value_and_what_is_allowed() {
         assert_eq!(output.status.code(), Some(2), "{option} {value}");
         assert_eq!(stdout(&output), "");
         let message = stderr(&output);
-        assert!(
-            message.starts_with(&format!("netacc_run: {option}: \"{value}\" is ")),
-            "{message}"
-        );
-        assert!(
-            message.contains(&format!("allowed: {allowed}")),
-            "{message}"
-        );
+        assert!(message.starts_with(&format!("netacc_run: {option}: \"{value}\" is ")), "{message}");
+        assert!(message.contains(&format!("allowed: {allowed}")), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
     }
 }
@@ -169,10 +140,7 @@ fn options_reach_the_command() {
     let show = "echo $LD_PRELOAD; echo $NACC_CMDLINE; echo $NACC_CONFIG_FILE";
     let empty = bed().join("empty.conf").display().to_string();
     let library = library();
-    assert_eq!(
-        clean(run(&["sh", "-c", show])),
-        format!("{library}\n\n{empty}\n")
-    );
+    assert_eq!(clean(run(&["sh", "-c", show])), format!("{library}\n\n{empty}\n"));
     let all = "-f empty.conf -p 4 -t 2 -s 32768 -F 1 -d -T -P 5 -A 0,2-3 -i 1";
     let words: Vec<&str> = all.split(' ').chain(["sh", "-c", show]).collect();
     let expected = "NACC_SOR_CONN_PER_QP=4;NACC_SOR_IO_THREADS=2;NACC_SOR_MSG_SIZE=32768;NACC_FAST_CONNECT=1;\
@@ -181,38 +149,16 @@ fn options_reach_the_command() {
     let mut command = netacc_run(&words);
     command.env_remove("NACC_CONFIG_FILE");
     let output = command.output().unwrap();
-    assert_eq!(
-        clean(output),
-        format!("{library}\n{expected}\n{empty}\n"),
-        "-f is made absolute"
-    );
+    assert_eq!(clean(output), format!("{library}\n{expected}\n{empty}\n"), "-f is made absolute");
     let words = ["-dTt4", "-t5", "sh", "-c", "echo $NACC_CMDLINE"];
     let expected = "NACC_SOR_IO_THREADS=5;NACC_DEBUG=1;NACC_LOG_LEVEL=1;NACC_CONN_TCP_FIRST=1\n";
-    assert_eq!(
-        clean(run(&words)),
-        expected,
-        "grouped, and the later -t counts"
-    );
+    assert_eq!(clean(run(&words)), expected, "grouped, and the later -t counts");
 }
 
 #[test]
 fn arguments_behind_the_command_are_its_own() {
     let script = "for word; do echo \"[$word]\"; done";
-    let words = [
-        "-t",
-        "2",
-        "sh",
-        "-c",
-        script,
-        "sh",
-        "-t",
-        "x",
-        "--",
-        "-h",
-        "",
-        "-z",
-        "--version",
-    ];
+    let words = ["-t", "2", "sh", "-c", script, "sh", "-t", "x", "--", "-h", "", "-z", "--version"];
     let expected = "[-t]\n[x]\n[--]\n[-h]\n[]\n[-z]\n[--version]\n";
     assert_eq!(clean(run(&words)), expected);
     assert_eq!(clean(run(&["--", "echo", "--", "-t"])), "-- -t\n");
@@ -225,28 +171,16 @@ fn environment_is_added_to() {
     let other = harmless_library().display().to_string();
     let mut command = netacc_run(&show);
     command.env("LD_PRELOAD", format!("{other} {}", library()));
-    assert_eq!(
-        clean(command.output().unwrap()),
-        format!("{}:{other}\n\n", library())
-    );
+    assert_eq!(clean(command.output().unwrap()), format!("{}:{other}\n\n", library()));
     let own = bed().join("bin/netacc_run").display().to_string();
-    let nested: Vec<&str> = ["-t", "2", &own, "-t", "3"]
-        .into_iter()
-        .chain(show)
-        .collect();
-    let expected = format!(
-        "{}\nNACC_SOR_IO_THREADS=2;NACC_SOR_IO_THREADS=3\n",
-        library()
-    );
+    let nested: Vec<&str> = ["-t", "2", &own, "-t", "3"].into_iter().chain(show).collect();
+    let expected = format!("{}\nNACC_SOR_IO_THREADS=2;NACC_SOR_IO_THREADS=3\n", library());
     assert_eq!(clean(run(&nested)), expected);
 }
 
 #[test]
 fn command_takes_the_place_of_the_process() {
-    let child = netacc_run(&["sh", "-c", "echo $$; exit 7"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let child = netacc_run(&["sh", "-c", "echo $$; exit 7"]).stdout(Stdio::piped()).spawn().unwrap();
     let pid = child.id();
     let output = child.wait_with_output().unwrap();
     assert_eq!(stdout(&output), format!("{pid}\n"));
@@ -261,19 +195,12 @@ fn commands_that_cannot_be_run() {
         ("", 127, ": command not found"),
         ("./plain", 126, "./plain: not an executable file"),
         ("./bin", 126, "./bin: not an executable file"),
-        (
-            "./lost",
-            127,
-            "./lost: its interpreter or dynamic loader is missing: ",
-        ),
+        ("./lost", 127, "./lost: its interpreter or dynamic loader is missing: "),
     ] {
         let output = run(&[command]);
         assert_eq!(output.status.code(), Some(status), "{command}");
         let said = stderr(&output);
-        assert!(
-            said.starts_with(&format!("netacc_run: {message}")),
-            "{said}"
-        );
+        assert!(said.starts_with(&format!("netacc_run: {message}")), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
     }
 }
@@ -287,38 +214,21 @@ fn configuration_files() {
         ("plain/x", "Not a directory"),
     ] {
         let output = run(&["-f", file, "echo", "started"]);
-        assert_eq!(
-            (output.status.code(), stdout(&output).as_str()),
-            (Some(0), "started\n")
-        );
-        assert!(
-            stderr(&output).starts_with(&format!("netacc_run: -f: {file}: {error}")),
-            "{output:?}"
-        );
+        assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "started\n"));
+        assert!(stderr(&output).starts_with(&format!("netacc_run: -f: {file}: {error}")), "{output:?}");
     }
     let bad = bed().join("bad.conf");
     put(&bad, b"[netacc]\nNACC_SOR_IO_THREADS=x\n\xff\n", 0o644);
     let output = run(&["-f", "bad.conf", "sh", "-c", "echo started; exit 3"]);
-    assert_eq!(
-        (output.status.code(), stdout(&output).as_str()),
-        (Some(3), "started\n")
-    );
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(3), "started\n"));
     assert_eq!(
         stderr(&output),
         "netacc_run: bad.conf:2: NACC_SOR_IO_THREADS: \"x\" is not a number; allowed: 1..=64; using 1\n\
          netacc_run: bad.conf:3: expected KEY=VALUE; ignored\n"
     );
     let mut command = netacc_run(&["echo", "started"]);
-    let output = command
-        .env("NACC_CONFIG_FILE", "bin")
-        .env("NACC_DEBUGG", "1")
-        .output()
-        .unwrap();
-    assert_eq!(
-        stdout(&output),
-        "started\n",
-        "only a file named by -f is insisted on"
-    );
+    let output = command.env("NACC_CONFIG_FILE", "bin").env("NACC_DEBUGG", "1").output().unwrap();
+    assert_eq!(stdout(&output), "started\n", "only a file named by -f is insisted on");
     assert_eq!(
         stderr(&output),
         "netacc_run: bin: not a regular file; using defaults\n\
@@ -335,17 +245,11 @@ fn programs_that_cannot_be_accelerated_run_all_the_same() {
     for (command, reason) in [
         ("./static", "it is statically linked"),
         ("./go", "it is a Go program, which bypasses the C library"),
-        (
-            "./musl",
-            "it does not use glibc (its loader is ./ld-musl-test.so.1)",
-        ),
+        ("./musl", "it does not use glibc (its loader is ./ld-musl-test.so.1)"),
     ] {
         let output = run(&["-t", "2", command]);
         assert_eq!(output.status.code(), Some(fabricated::STATUS), "{output:?}");
-        assert_eq!(
-            stderr(&output),
-            format!("netacc_run: {command} runs without NetACC: {reason}\n")
-        );
+        assert_eq!(stderr(&output), format!("netacc_run: {command} runs without NetACC: {reason}\n"));
     }
     let output = run(&["./script"]);
     assert_eq!(output.status.code(), Some(fabricated::STATUS), "{output:?}");
@@ -367,27 +271,17 @@ mod fabricated {
     const CODE: &[u8] = if cfg!(target_arch = "x86_64") {
         &[0xbf, 42, 0, 0, 0, 0xb8, 60, 0, 0, 0, 0x0f, 0x05]
     } else if cfg!(target_arch = "aarch64") {
-        &[
-            0x40, 0x05, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 0x01, 0, 0, 0xd4,
-        ]
+        &[0x40, 0x05, 0x80, 0xd2, 0xa8, 0x0b, 0x80, 0xd2, 0x01, 0, 0, 0xd4]
     } else {
         &[]
     };
-    const MACHINE: u16 = if cfg!(target_arch = "x86_64") {
-        62
-    } else {
-        183
-    };
+    const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 
     pub fn write(root: &Path) {
         let note = b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0abcd";
         put(&root.join("static"), &program(2, &[]), 0o755);
         put(&root.join("go"), &program(2, &[(4, note)]), 0o755);
-        put(
-            &root.join("musl"),
-            &program(2, &[(3, b"./ld-musl-test.so.1\0")]),
-            0o755,
-        );
+        put(&root.join("musl"), &program(2, &[(3, b"./ld-musl-test.so.1\0")]), 0o755);
         put(&root.join("ld-musl-test.so.1"), &program(3, &[]), 0o755);
         put(&root.join("script"), b"#!./static\n", 0o755);
     }

@@ -38,23 +38,13 @@ static PAGE: LazyLock<rustix::fd::OwnedFd> = LazyLock::new(|| {
     fast.received(512);
     fast.sent(1024);
     let peer = SockAddr::v6([0x20; 16], 40001);
-    sock(
-        8,
-        State::Established,
-        Transport::Tcp,
-        Reason::PlainClient,
-        peer,
-    )
-    .sent(9);
+    sock(8, State::Established, Transport::Tcp, Reason::PlainClient, peer).sent(9);
     made
 });
 
 fn ss(args: &[&str]) -> Output {
     LazyLock::force(&PAGE);
-    Command::new(env!("CARGO_BIN_EXE_netacc_ss"))
-        .args(args)
-        .output()
-        .expect("netacc_ss runs")
+    Command::new(env!("CARGO_BIN_EXE_netacc_ss")).args(args).output().expect("netacc_ss runs")
 }
 
 /// What a call that works prints.
@@ -83,9 +73,7 @@ fn own() -> String {
 
 /// The words of each line.
 fn words(text: &str) -> Vec<Vec<&str>> {
-    text.lines()
-        .map(|line| line.split_whitespace().collect())
-        .collect()
+    text.lines().map(|line| line.split_whitespace().collect()).collect()
 }
 
 #[test]
@@ -95,16 +83,9 @@ fn counters_are_the_default() {
     assert_eq!(text, good(&["-s", "cnt", "-p", &own()]));
     let lines = words(&text);
     assert_eq!(lines[0], ["Counter", "Value"]);
-    for expected in [
-        ["connects_shm", "12"],
-        ["slots_in_use", "-1"],
-        ["fallbacks", "2"],
-        ["fallbacks.peer-plain", "2"],
-    ] {
-        assert!(
-            lines.iter().any(|line| *line == expected),
-            "{expected:?} in {text}"
-        );
+    for expected in [["connects_shm", "12"], ["slots_in_use", "-1"], ["fallbacks", "2"], ["fallbacks.peer-plain", "2"]]
+    {
+        assert!(lines.iter().any(|line| *line == expected), "{expected:?} in {text}");
     }
     assert!(!text.contains("other-host"));
     assert!(text.contains(Reason::PeerPlain.sentence()));
@@ -115,22 +96,7 @@ fn sockets_are_columns_with_the_volumes_rightmost() {
     let text = good(&["-p", &own(), "-s", "sock"]);
     let lines = words(&text);
     assert!(lines[0].ends_with(&["Msgs-In", "Bytes-In", "Msgs-Out", "Bytes-Out"]));
-    assert_eq!(
-        lines[1],
-        [
-            "6",
-            "-",
-            "LISTEN",
-            "127.0.0.1:6379",
-            "-",
-            "-",
-            "-",
-            "0",
-            "0",
-            "0",
-            "0"
-        ]
-    );
+    assert_eq!(lines[1], ["6", "-", "LISTEN", "127.0.0.1:6379", "-", "-", "-", "0", "0", "0", "0"]);
     let shm = "7 SHM ESTAB 127.0.0.1:6379 127.0.0.1:40000 4242 - 1 512 1 1024";
     assert_eq!(lines[2].join(" "), shm);
     let peer = "[2020:2020:2020:2020:2020:2020:2020:2020]:40001";
@@ -155,22 +121,9 @@ fn memory_and_queue_pairs() {
     let text = good(&["-p", &own(), "-s", "qp,mem"]);
     assert!(text.starts_with("memory (mem):\n"), "{text}");
     let lines = words(&text);
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with(&["netacc-stats", "1"])),
-        "{text}"
-    );
-    assert!(
-        lines.iter().any(|line| *line == ["links_open", "2"]),
-        "{text}"
-    );
-    assert!(
-        lines
-            .iter()
-            .any(|line| *line == ["5", "SHM", "4242", "1", "512", "1024"]),
-        "{text}"
-    );
+    assert!(lines.iter().any(|line| line.starts_with(&["netacc-stats", "1"])), "{text}");
+    assert!(lines.iter().any(|line| *line == ["links_open", "2"]), "{text}");
+    assert!(lines.iter().any(|line| *line == ["5", "SHM", "4242", "1", "512", "1024"]), "{text}");
 }
 
 #[test]
@@ -196,16 +149,11 @@ fn without_a_pid_processes_are_listed() {
     let text = good(&[]);
     let own = own();
     let lines = words(&text);
-    let line = lines
-        .iter()
-        .find(|line| line[0] == own)
-        .expect("this process");
+    let line = lines.iter().find(|line| line[0] == own).expect("this process");
     assert_eq!(line[1..7], ["redis-server", "1", "1", "0", "512", "1033"]);
     let list = json(&["--json"]);
     let mut processes = list.as_array().expect("a list").iter();
-    let found = processes
-        .find(|process| process["pid"] == std::process::id())
-        .expect("this process");
+    let found = processes.find(|process| process["pid"] == std::process::id()).expect("this process");
     assert_eq!(found["sockets"]["shm"], 1);
 }
 
@@ -222,14 +170,8 @@ fn usage_errors_exit_with_2() {
 #[test]
 fn help_version_and_clear() {
     let help = good(&["-h"]);
-    assert!(
-        help.contains("netacc_ss [-p] <PID>") && help.contains("-s mem,cnt"),
-        "{help}"
-    );
-    assert_eq!(
-        good(&["-v"]),
-        concat!("netacc_ss ", env!("CARGO_PKG_VERSION"), "\n")
-    );
+    assert!(help.contains("netacc_ss [-p] <PID>") && help.contains("-s mem,cnt"), "{help}");
+    assert_eq!(good(&["-v"]), concat!("netacc_ss ", env!("CARGO_PKG_VERSION"), "\n"));
     assert!(good(&["-c"]).starts_with("Nothing to clear"));
     assert_eq!(json(&["-c", "--json"])["cleared"], 0);
 }
@@ -237,10 +179,7 @@ fn help_version_and_clear() {
 #[test]
 fn processes_that_cannot_be_shown() {
     let unknown = bad(&["-p", "4294967295"], 1);
-    assert!(
-        unknown.contains("process 4294967295 does not exist"),
-        "{unknown}"
-    );
+    assert!(unknown.contains("process 4294967295 does not exist"), "{unknown}");
     let mut plain = Command::new("sleep").arg("60").spawn().expect("sleep");
     let found = bad(&["-p", &plain.id().to_string()], 1);
     plain.kill().expect("kill");
@@ -259,12 +198,7 @@ fn a_process_of_another_user() {
     // Where cargo builds may be closed to other users.
     let copy = std::env::temp_dir().join(format!("netacc_ss-{}", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_netacc_ss"), &copy).expect("a copy");
-    let output = Command::new(&copy)
-        .uid(65534)
-        .gid(65534)
-        .arg(own())
-        .current_dir("/")
-        .output();
+    let output = Command::new(&copy).uid(65534).gid(65534).arg(own()).current_dir("/").output();
     fs::remove_file(&copy).expect("removed");
     let output = output.expect("netacc_ss runs");
     assert_eq!(output.status.code(), Some(1));
@@ -309,9 +243,6 @@ fn a_reader_that_goes_away_is_no_failure() {
     let program = env!("CARGO_BIN_EXE_netacc_ss");
     // The pipe has no reader left when netacc_ss writes.
     let script = format!("{{ sleep 0.2; {program} {}; echo $? >&2; }} | true", own());
-    let output = Command::new("sh")
-        .args(["-c", &script])
-        .output()
-        .expect("sh");
+    let output = Command::new("sh").args(["-c", &script]).output().expect("sh");
     assert_eq!(String::from_utf8_lossy(&output.stderr), "0\n");
 }

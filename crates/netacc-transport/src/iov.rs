@@ -12,11 +12,7 @@ use core::ptr;
 const MAX_BYTES: usize = 0x7fff_f000;
 
 /// The end of user space.
-const TOP: usize = if cfg!(target_arch = "x86_64") {
-    (1 << 47) - 4096
-} else {
-    1 << 48
-};
+const TOP: usize = if cfg!(target_arch = "x86_64") { (1 << 47) - 4096 } else { 1 << 48 };
 
 #[inline]
 fn nowhere(v: &libc::iovec) -> bool {
@@ -56,38 +52,17 @@ impl<'a> Iov<'a> {
             bad |= nowhere(v);
             left = left.saturating_add(v.iov_len);
         }
-        Some(Iov {
-            vec,
-            count,
-            done: 0,
-            left: left.min(MAX_BYTES),
-            bad,
-            _life: PhantomData,
-        })
+        Some(Iov { vec, count, done: 0, left: left.min(MAX_BYTES), bad, _life: PhantomData })
     }
 
     /// A single iovec.
     pub fn one(v: &'a libc::iovec) -> Iov<'a> {
-        Iov {
-            vec: v,
-            count: 1,
-            done: 0,
-            left: v.iov_len.min(MAX_BYTES),
-            bad: nowhere(v),
-            _life: PhantomData,
-        }
+        Iov { vec: v, count: 1, done: 0, left: v.iov_len.min(MAX_BYTES), bad: nowhere(v), _life: PhantomData }
     }
 
     /// No buffer at all.
     pub const fn empty() -> Iov<'a> {
-        Iov {
-            vec: ptr::null(),
-            count: 0,
-            done: 0,
-            left: 0,
-            bad: false,
-            _life: PhantomData,
-        }
+        Iov { vec: ptr::null(), count: 0, done: 0, left: 0, bad: false, _life: PhantomData }
     }
 
     /// Whether the kernel would answer EFAULT without looking: a null pointer with a length, an address in
@@ -153,18 +128,14 @@ impl<'a> Iov<'a> {
     #[inline]
     pub(crate) fn copy_to(&mut self, dst: *mut u8, n: usize) {
         // SAFETY: `walk` hands out valid source ranges; `dst` is our ring's chunk of at least n bytes.
-        self.walk(n, |p, len, at| unsafe {
-            ptr::copy_nonoverlapping(p, dst.add(at), len)
-        });
+        self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(p, dst.add(at), len) });
     }
 
     /// Copies `n` bytes from `src` to the next `n` bytes.
     #[inline]
     pub(crate) fn copy_from(&mut self, src: *const u8, n: usize) {
         // SAFETY: as above, the other way round.
-        self.walk(n, |p, len, at| unsafe {
-            ptr::copy_nonoverlapping(src.add(at), p, len)
-        });
+        self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
     }
 
     /// Skips `n` bytes without copying (MSG_TRUNC discards them).

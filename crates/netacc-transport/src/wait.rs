@@ -48,11 +48,7 @@ impl WaitSet {
 
     /// Descriptors in the set.
     pub fn len(&self) -> usize {
-        if self.spill.is_empty() {
-            self.inline_len
-        } else {
-            self.spill.len()
-        }
+        if self.spill.is_empty() { self.inline_len } else { self.spill.len() }
     }
 
     /// Whether there is none.
@@ -62,11 +58,7 @@ impl WaitSet {
 
     /// Adds a descriptor and returns its index.
     pub fn add(&mut self, fd: i32, events: i16) -> usize {
-        let p = pollfd {
-            fd,
-            events,
-            revents: 0,
-        };
+        let p = pollfd { fd, events, revents: 0 };
         if self.spill.is_empty() {
             if let Some(cell) = self.inline.get_mut(self.inline_len) {
                 *cell = Some(p);
@@ -82,11 +74,7 @@ impl WaitSet {
     /// What the kernel reported for index `i`.
     pub fn revents(&self, i: usize) -> i16 {
         if self.spill.is_empty() {
-            self.inline
-                .get(i)
-                .copied()
-                .flatten()
-                .map_or(0, |p| p.revents)
+            self.inline.get(i).copied().flatten().map_or(0, |p| p.revents)
         } else {
             self.spill.get(i).map_or(0, |p| p.revents)
         }
@@ -97,18 +85,11 @@ impl WaitSet {
         if link.is_inherited() {
             return Some(crate::shm::family::BASE_BELL);
         }
-        self.borrowed()
-            .find(|b| core::ptr::eq(b.link, link))
-            .map(|b| b.bell)
-            .filter(|b| *b != 0)
+        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map(|b| b.bell).filter(|b| *b != 0)
     }
 
     fn borrowed(&self) -> impl Iterator<Item = Borrowed> + '_ {
-        self.borrowed
-            .iter()
-            .flatten()
-            .chain(self.more.iter())
-            .copied()
+        self.borrowed.iter().flatten().chain(self.more.iter()).copied()
     }
 
     /// The doorbell of this wait on `link`, borrowed at the first call; 0 when none can be had, and
@@ -142,32 +123,17 @@ impl WaitSet {
     /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes
     /// (`EINTR`). Doorbells that rang are silenced and control sockets served. `sigmask` as for
     /// ppoll(2), may be null.
-    pub fn sleep(
-        &mut self,
-        deadline: Deadline,
-        sigmask: *const core::ffi::c_void,
-    ) -> Result<usize> {
+    pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Result<usize> {
         const STEP: i64 = 1_000_000;
         let mut left = deadline.left();
         if self.bounded && !(0..=STEP).contains(&left) {
             left = STEP;
         }
-        let mut ts = libc::timespec {
-            tv_sec: left.max(0) / 1_000_000_000,
-            tv_nsec: left.max(0) % 1_000_000_000,
-        };
-        let ts_ptr = if left < 0 {
-            core::ptr::null_mut()
-        } else {
-            &raw mut ts
-        };
+        let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
+        let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
         let r = if self.spill.is_empty() {
             // ppoll wants an array without the Option: build it on the stack.
-            let mut fds = [pollfd {
-                fd: -1,
-                events: 0,
-                revents: 0,
-            }; INLINE];
+            let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; INLINE];
             for (dst, src) in fds.iter_mut().zip(self.inline.iter().flatten()) {
                 *dst = *src;
             }

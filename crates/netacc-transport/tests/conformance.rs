@@ -1,12 +1,7 @@
 //! What every transport must do: one suite over [`Endpoint`], run for each [`Rig`] at the end of the file.
 //!
 //! What TCP does in each state, and so what is expected here, is listed in `tests/diff/facts.expected`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 use core::cell::Cell;
 use core::ops::Deref;
@@ -43,10 +38,7 @@ struct End {
 
 impl End {
     fn new(ep: &'static dyn Endpoint) -> End {
-        End {
-            ep,
-            open: Cell::new(true),
-        }
+        End { ep, open: Cell::new(true) }
     }
 
     fn close(&self, abort: bool) {
@@ -77,10 +69,7 @@ const RESET: Io = Err(Errno::CONNRESET);
 const PIPE: Io = Err(Errno::PIPE);
 
 fn iovec(b: &[u8]) -> libc::iovec {
-    libc::iovec {
-        iov_base: b.as_ptr().cast_mut().cast(),
-        iov_len: b.len(),
-    }
+    libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() }
 }
 
 fn write(e: &dyn Endpoint, b: &[u8]) -> Io {
@@ -88,10 +77,7 @@ fn write(e: &dyn Endpoint, b: &[u8]) -> Io {
 }
 
 fn read_into(e: &dyn Endpoint, b: &mut [u8], peek: bool) -> Io {
-    let v = libc::iovec {
-        iov_base: b.as_mut_ptr().cast(),
-        iov_len: b.len(),
-    };
+    let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
     e.try_read(&mut Iov::one(&v), peek)
 }
 
@@ -108,9 +94,7 @@ fn read(e: &dyn Endpoint, n: usize) -> Io {
 }
 
 fn pattern(at: usize, n: usize) -> Vec<u8> {
-    (at..at + n)
-        .map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
-        .collect()
+    (at..at + n).map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
 
 /// Writes until nothing more goes in; the number of bytes.
@@ -139,25 +123,13 @@ fn ready(e: &dyn Endpoint) -> u32 {
     let has = |bit: i32| r.0 & bit as u32 != 0;
     assert_eq!(has(libc::EPOLLIN), has(libc::EPOLLRDNORM));
     assert_eq!(has(libc::EPOLLOUT), has(libc::EPOLLWRNORM));
-    assert_eq!(
-        (r.readable(), r.writable()),
-        (has(libc::EPOLLIN), has(libc::EPOLLOUT))
-    );
+    assert_eq!((r.readable(), r.writable()), (has(libc::EPOLLIN), has(libc::EPOLLOUT)));
     r.0 & !((Readiness::IN | Readiness::OUT) & !(IN | OUT))
 }
 
-const READ: Interest = Interest {
-    read: true,
-    write: false,
-};
-const WRITE: Interest = Interest {
-    read: false,
-    write: true,
-};
-const BOTH: Interest = Interest {
-    read: true,
-    write: true,
-};
+const READ: Interest = Interest { read: true, write: false };
+const WRITE: Interest = Interest { read: false, write: true };
+const BOTH: Interest = Interest { read: true, write: true };
 const NS: i64 = 1_000_000_000;
 
 /// Sleeps until `e` is ready for `i`, as a blocking call does. `armed` hears of each going to sleep.
@@ -176,10 +148,7 @@ fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl FnMut(), bou
         let mut set = WaitSet::new();
         let now = e.arm(i, &mut set);
         if !now {
-            assert!(
-                bounded || !set.bounded,
-                "sleeps in short steps only, which would hide a lost wake-up"
-            );
+            assert!(bounded || !set.bounded, "sleeps in short steps only, which would hide a lost wake-up");
             armed();
             match set.sleep(guard, core::ptr::null()) {
                 Ok(0) => panic!("nobody woke the sleeper"),
@@ -216,22 +185,7 @@ fn woken(e: &'static dyn Endpoint, interests: &[Interest], act: impl FnOnce()) {
 }
 
 fn bytes_arrive_in_order<R: Rig>() {
-    for size in [
-        1,
-        2,
-        100,
-        2047,
-        2048,
-        2049,
-        4096,
-        65_536,
-        262_143,
-        262_144,
-        262_145,
-        264_192,
-        264_193,
-        1 << 20,
-    ] {
+    for size in [1, 2, 100, 2047, 2048, 2049, 4096, 65_536, 262_143, 262_144, 262_145, 264_192, 264_193, 1 << 20] {
         let p = R::pair();
         // Twice each way: from fresh and from used windows.
         for (from, to) in [(&p.a, &p.b), (&p.b, &p.a), (&p.a, &p.b), (&p.b, &p.a)] {
@@ -261,10 +215,7 @@ fn many_small_messages<R: Rig>() {
     for i in 0..6000 {
         let n = if i % 2500 == 10 { 150_000 } else { 1 + i % 900 };
         assert_eq!(write(&*p.a, &pattern(at, n)), Ok(n));
-        assert!(
-            get(&*p.b, n + 1, false).unwrap() == pattern(at, n),
-            "message {i}"
-        );
+        assert!(get(&*p.b, n + 1, false).unwrap() == pattern(at, n), "message {i}");
         at += n;
     }
 }
@@ -281,17 +232,11 @@ fn full_then_room_again<R: Rig>() {
         assert!(p.a.unsent() <= n);
         let mut drained = 0;
         while ready(&*p.a) & OUT == 0 {
-            assert!(
-                drained <= n / 4 + 4096,
-                "{drained} of {n} bytes are drained and there is no room"
-            );
+            assert!(drained <= n / 4 + 4096, "{drained} of {n} bytes are drained and there is no room");
             assert!(get(&*p.b, 1024, false).unwrap() == pattern(drained, 1024));
             drained += 1024;
         }
-        assert!(
-            drained >= n / 5,
-            "room after {drained} of {n} bytes: a writer would be woken for little"
-        );
+        assert!(drained >= n / 5, "room after {drained} of {n} bytes: a writer would be woken for little");
         let more = write(&*p.a, &pattern(0, 1 << 20)).unwrap();
         assert!(more > 0 && more < 1 << 20, "a part");
         let mut rest = 0;
@@ -306,10 +251,7 @@ fn full_then_room_again<R: Rig>() {
 
 fn vectored<R: Rig>() {
     let p = R::pair();
-    let parts: Vec<Vec<u8>> = [3, 0, 2048, 1, 0, 70_000, 5]
-        .iter()
-        .map(|n| pattern(*n, *n))
-        .collect();
+    let parts: Vec<Vec<u8>> = [3, 0, 2048, 1, 0, 70_000, 5].iter().map(|n| pattern(*n, *n)).collect();
     let all: Vec<u8> = parts.concat();
     let vecs: Vec<_> = parts.iter().map(|b| iovec(b)).collect();
     #[allow(unsafe_code)]
@@ -318,13 +260,8 @@ fn vectored<R: Rig>() {
     assert_eq!(p.a.try_write(&mut src), Ok(all.len()));
     assert_eq!(src.left(), 0);
     let mut bufs = [vec![0u8; 1], vec![], vec![0u8; 5000], vec![0u8; 100_000]];
-    let vecs: Vec<_> = bufs
-        .iter_mut()
-        .map(|b| libc::iovec {
-            iov_base: b.as_mut_ptr().cast(),
-            iov_len: b.len(),
-        })
-        .collect();
+    let vecs: Vec<_> =
+        bufs.iter_mut().map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() }).collect();
     for peek in [true, false] {
         #[allow(unsafe_code)]
         // SAFETY: as above, and nothing else uses the buffers meanwhile.
@@ -356,17 +293,9 @@ fn peek_leaves_the_bytes<R: Rig>() {
     for n in [2000, 3000, 100_000] {
         assert_eq!(write(&*p.a, &pattern(n, n)), Ok(n));
     }
-    let all = [
-        pattern(2000, 2000),
-        pattern(3000, 3000),
-        pattern(100_000, 100_000),
-    ]
-    .concat();
+    let all = [pattern(2000, 2000), pattern(3000, 3000), pattern(100_000, 100_000)].concat();
     for n in [1, 2000, 2048, 2049, 5001, 105_000, 200_000] {
-        assert!(
-            get(&*p.b, n, true).unwrap() == all[..n.min(all.len())],
-            "peek of {n}"
-        );
+        assert!(get(&*p.b, n, true).unwrap() == all[..n.min(all.len())], "peek of {n}");
         assert_eq!(p.b.unread(), all.len());
     }
     assert!(get(&*p.b, 2100, false).unwrap() == all[..2100]);
@@ -397,10 +326,7 @@ fn half_close<R: Rig>() {
     assert_eq!(p.b.unread(), 3);
     assert_eq!(get(&*p.b, 2, false).unwrap(), b"ab");
     assert_eq!(get(&*p.b, 9, true).unwrap(), b"c");
-    assert_eq!(
-        (read(&*p.b, 9), read(&*p.b, 9), read(&*p.b, 9)),
-        (Ok(1), Ok(0), Ok(0))
-    );
+    assert_eq!((read(&*p.b, 9), read(&*p.b, 9), read(&*p.b, 9)), (Ok(1), Ok(0), Ok(0)));
     assert_eq!(ready(&*p.b), IN | OUT | RDHUP);
     // And its own direction goes on, however much.
     for _ in 0..50 {
@@ -409,10 +335,7 @@ fn half_close<R: Rig>() {
     }
     assert_eq!(write(&*p.b, b"last"), Ok(4));
     p.b.shutdown(Shut::Write);
-    assert_eq!(
-        (ready(&*p.a), ready(&*p.b)),
-        (IN | OUT | HUP | RDHUP, IN | OUT | HUP | RDHUP)
-    );
+    assert_eq!((ready(&*p.a), ready(&*p.b)), (IN | OUT | HUP | RDHUP, IN | OUT | HUP | RDHUP));
     assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(4), Ok(0)));
     assert_eq!((write(&*p.a, b"x"), write(&*p.b, b"x")), (PIPE, PIPE));
     assert_eq!((p.a.take_error(), p.b.take_error()), (0, 0));
@@ -441,11 +364,7 @@ fn shutdown_of_both<R: Rig>() {
     assert_eq!((read(&*p.a, 9), write(&*p.a, b"x")), (Ok(0), PIPE));
     assert_eq!(ready(&*p.b), IN | OUT | RDHUP);
     assert_eq!(read(&*p.b, 9), Ok(0));
-    assert_eq!(
-        write(&*p.b, b"x"),
-        Ok(1),
-        "it goes out, and is answered by a reset"
-    );
+    assert_eq!(write(&*p.b, b"x"), Ok(1), "it goes out, and is answered by a reset");
     assert_eq!(ready(&*p.b), DEAD);
     assert_eq!(read(&*p.b, 9), Ok(0));
     assert_eq!((write(&*p.b, b"x"), write(&*p.b, b"x")), (PIPE, PIPE));
@@ -471,10 +390,7 @@ fn clean_close<R: Rig>() {
         assert_eq!(write(&*p.a, b"hello"), Ok(5));
         assert_eq!(ready(&*p.a), DEAD);
         assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"")), (PIPE, PIPE));
-        assert!(
-            get(&*p.a, 300_000, false).unwrap() == pattern(0, sent),
-            "data that had come stays"
-        );
+        assert!(get(&*p.a, 300_000, false).unwrap() == pattern(0, sent), "data that had come stays");
         assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(0), Ok(0)));
         // The error can be asked for once instead.
         let p = R::pair();
@@ -496,35 +412,19 @@ fn resets<R: Rig>() -> Vec<(&'static str, Pair)> {
     let half = R::pair();
     half.a.shutdown(Shut::Write);
     half.b.close(true);
-    vec![
-        ("closed with unread data", unread),
-        ("aborted", abort),
-        ("aborted after our end", half),
-    ]
+    vec![("closed with unread data", unread), ("aborted", abort), ("aborted after our end", half)]
 }
 
 fn a_reset_is_told_once<R: Rig>() {
     for (how, p) in resets::<R>() {
         assert_eq!(ready(&*p.a), DEAD, "{how}");
         assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (RESET, Ok(0)), "{how}");
-        assert_eq!(
-            ready(&*p.a) & (IN | OUT | HUP | RDHUP),
-            DEAD & !ERR,
-            "{how}"
-        );
-        assert_eq!(
-            (write(&*p.a, b"x"), write(&*p.a, b"")),
-            (PIPE, PIPE),
-            "{how}"
-        );
+        assert_eq!(ready(&*p.a) & (IN | OUT | HUP | RDHUP), DEAD & !ERR, "{how}");
+        assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"")), (PIPE, PIPE), "{how}");
         assert_eq!(p.a.take_error(), 0);
     }
     for (how, p) in resets::<R>() {
-        assert_eq!(
-            (write(&*p.a, b"x"), write(&*p.a, b"x")),
-            (RESET, PIPE),
-            "{how}"
-        );
+        assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"x")), (RESET, PIPE), "{how}");
         assert_eq!(read(&*p.a, 9), Ok(0), "{how}");
     }
     for (how, p) in resets::<R>() {
@@ -532,11 +432,7 @@ fn a_reset_is_told_once<R: Rig>() {
         assert_eq!(read(&*p.a, 9), Ok(0), "{how}");
     }
     for (how, p) in resets::<R>() {
-        assert_eq!(
-            (p.a.take_error(), p.a.take_error()),
-            (Errno::CONNRESET.0, 0),
-            "{how}"
-        );
+        assert_eq!((p.a.take_error(), p.a.take_error()), (Errno::CONNRESET.0, 0), "{how}");
         assert_eq!((read(&*p.a, 9), write(&*p.a, b"x")), (Ok(0), PIPE), "{how}");
     }
 }
@@ -548,10 +444,7 @@ fn data_comes_before_a_reset<R: Rig>() {
     assert_eq!(ready(&*p.a), DEAD);
     assert_eq!(p.a.unread(), 3);
     assert_eq!(get(&*p.a, 9, true).unwrap(), b"abc");
-    assert_eq!(
-        (read(&*p.a, 9), read(&*p.a, 9), read(&*p.a, 9)),
-        (Ok(3), RESET, Ok(0))
-    );
+    assert_eq!((read(&*p.a, 9), read(&*p.a, 9), read(&*p.a, 9)), (Ok(3), RESET, Ok(0)));
 }
 
 fn a_reset_after_the_end<R: Rig>() {
@@ -634,13 +527,9 @@ fn a_sleeping_writer_wakes<R: Rig>() {
 
 fn several_sleepers_wake<R: Rig>() {
     let p = R::pair();
-    woken(p.a.ep, &[READ, READ], || {
-        assert_eq!(write(&*p.b, b"x"), Ok(1))
-    });
+    woken(p.a.ep, &[READ, READ], || assert_eq!(write(&*p.b, b"x"), Ok(1)));
     assert_eq!(read(&*p.a, 1), Ok(1));
-    woken(p.a.ep, &[READ, READ, READ, READ], || {
-        assert_eq!(write(&*p.b, b"x"), Ok(1))
-    });
+    woken(p.a.ep, &[READ, READ, READ, READ], || assert_eq!(write(&*p.b, b"x"), Ok(1)));
     assert_eq!(read(&*p.a, 1), Ok(1));
     woken(p.a.ep, &[READ, READ], || p.b.shutdown(Shut::Write));
     let n = fill(&*p.a);
@@ -667,11 +556,7 @@ fn disarmed_is_forgotten<R: Rig>() {
     assert!(!p.a.ep.arm(READ, &mut set));
     p.a.disarm(READ, &set);
     assert_eq!(write(&*p.b, b"x"), Ok(1));
-    assert_eq!(
-        set.sleep(Deadline::Now, core::ptr::null()),
-        Ok(0),
-        "rung though not armed"
-    );
+    assert_eq!(set.sleep(Deadline::Now, core::ptr::null()), Ok(0), "rung though not armed");
     let mut set = WaitSet::new();
     assert!(p.a.ep.arm(READ, &mut set), "there is data already");
     p.a.disarm(READ, &set);
@@ -698,10 +583,7 @@ fn death_ends_a_connection<R: Rig>() {
     assert_eq!((write(&*p.a, b"hello"), write(&*p.a, b"x")), (Ok(5), PIPE));
     // It had not read: a reset, after what it wrote.
     let p = R::pair();
-    assert_eq!(
-        (write(&*p.b, b"abc"), write(&*p.a, b"lost")),
-        (Ok(3), Ok(4))
-    );
+    assert_eq!((write(&*p.b, b"abc"), write(&*p.a, b"lost")), (Ok(3), Ok(4)));
     (p.kill_b)();
     assert_eq!(read(&*p.a, 9), Ok(3));
     wait_beside_the_dead(p.a.ep, READ);

@@ -90,14 +90,8 @@ impl Message {
             1 => Message::Hello { pid: a, segment: b },
             2 => Message::Doorbell { id: a },
             3 => Message::Wake { id: a },
-            4 => Message::Base {
-                slot: a,
-                epoch: u32::try_from(b).ok()?,
-            },
-            5 => Message::Promote {
-                slot: a,
-                epoch: u32::try_from(b).ok()?,
-            },
+            4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()? },
+            5 => Message::Promote { slot: a, epoch: u32::try_from(b).ok()? },
             _ => return None,
         };
         // Bytes that no field owns must be zero: a later version may give them a meaning.

@@ -25,10 +25,7 @@ pub struct Name {
 impl Name {
     /// The name for a scope and port in our protocol version.
     pub fn new(scope: Scope, port: u16) -> Name {
-        let mut n = Name {
-            buf: [0; 64],
-            len: 0,
-        };
+        let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");
         n.decimal(crate::VERSION);
         n.put(b"/");
@@ -61,11 +58,7 @@ impl Name {
     fn hex(&mut self, bytes: &[u8]) {
         for b in bytes {
             for nibble in [b >> 4, b & 15] {
-                self.put(&[if nibble < 10 {
-                    b'0' + nibble
-                } else {
-                    b'a' + nibble - 10
-                }]);
+                self.put(&[if nibble < 10 { b'0' + nibble } else { b'a' + nibble - 10 }]);
             }
         }
     }
@@ -86,15 +79,9 @@ mod tests {
     #[test]
     fn names() {
         let n = |s, p| String::from_utf8(Name::new(s, p).as_bytes().to_vec()).unwrap();
-        assert_eq!(
-            n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379),
-            "netacc/1/7f000001/6379"
-        );
+        assert_eq!(n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379), "netacc/1/7f000001/6379");
         assert_eq!(n(Scope::Any4, 80), "netacc/1/any4/80");
         assert_eq!(n(Scope::Dual, 65535), "netacc/1/any/65535");
-        assert_eq!(
-            n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1),
-            "netacc/1/00000000000000000000000000000001/1"
-        );
+        assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "netacc/1/00000000000000000000000000000001/1");
     }
 }

@@ -3,8 +3,8 @@
 use crate::epoll::ready::refresh;
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
-    at, cookie, looks_like_cookie, new_reg, release_reg,
+    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
+    looks_like_cookie, new_reg, release_reg,
 };
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -12,9 +12,7 @@ use crate::socket::create::materialize;
 use crate::socket::listen::Listener;
 use crate::socket::{CANDIDATE, Path, Socket};
 use core::sync::atomic::Ordering;
-use libc::{
-    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT,
-};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
@@ -62,9 +60,7 @@ fn note_edges(e: &Epoll, events: u32) {
 fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
     let mut p = s.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
-            && reg.fd.load(Ordering::Relaxed) == fd
-        {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd {
             return Some(reg);
         }
         p = reg.next_sock.load(Ordering::Relaxed);
@@ -72,13 +68,7 @@ fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
     None
 }
 
-fn socket(
-    e: &'static Epoll,
-    op: i32,
-    fd: i32,
-    r: Ref<Socket>,
-    event: Option<(u32, u64)>,
-) -> Outcome {
+fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u32, u64)>) -> Outcome {
     let s = r.obj;
     if s.path() == Path::New
         && op == EPOLL_CTL_ADD
@@ -118,29 +108,20 @@ fn socket(
     }
 }
 
-fn link(
-    e: &'static Epoll,
-    s: Option<&'static Socket>,
-    fd: i32,
-    (events, data): (u32, u64),
-) -> Result<&'static Reg> {
+fn link(e: &'static Epoll, s: Option<&'static Socket>, fd: i32, (events, data): (u32, u64)) -> Result<&'static Reg> {
     let reg = new_reg()?;
     reg.fd.store(fd, Ordering::Relaxed);
     reg.events.store(events, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
     let p = core::ptr::from_ref(reg).cast_mut();
     if let Some(s) = s {
-        reg.sock
-            .store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
-        reg.next_sock
-            .store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+        reg.sock.store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
+        reg.next_sock.store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
         s.regs.store(p, Ordering::Release);
     }
     let _g = e.lock.lock();
-    reg.epoll
-        .store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
-    reg.next_all
-        .store(e.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+    reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    reg.next_all.store(e.regs.load(Ordering::Relaxed), Ordering::Relaxed);
     e.regs.store(p, Ordering::Release);
     Ok(reg)
 }
@@ -157,8 +138,7 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
                 e.ours.fetch_add(1, Ordering::Release);
                 reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
             }
-            raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown)
-                .inspect_err(|_| unlink(e, reg))?;
+            raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
             reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
             Ok(())
         }
@@ -226,15 +206,9 @@ fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
-        let base = if ep.link().is_inherited() {
-            ep.base_fd()
-        } else {
-            -1
-        };
+        let base = if ep.link().is_inherited() { ep.base_fd() } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
-        if base >= 0
-            && raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok()
-        {
+        if base >= 0 && raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok() {
             reg.flags.fetch_or(BASED, Ordering::Relaxed);
             e.based.fetch_add(1, Ordering::Relaxed);
         }
@@ -262,18 +236,13 @@ pub fn stirred(s: &'static Socket) {
 
 /// What epoll_ctl(2) says about EPOLLEXCLUSIVE: only with ADD, for no epoll instance, beside few other bits.
 fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
-    const BESIDE: u32 = (EPOLLIN
-        | libc::EPOLLOUT
-        | libc::EPOLLERR
-        | libc::EPOLLHUP
-        | libc::EPOLLWAKEUP
-        | EPOLLET
-        | EPOLLEXCLUSIVE) as u32;
+    const BESIDE: u32 =
+        (EPOLLIN | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE)
+            as u32;
     let Some((events, _)) = event.filter(|_| op != EPOLL_CTL_DEL) else {
         return false;
     };
-    events & EPOLLEXCLUSIVE as u32 != 0
-        && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
+    events & EPOLLEXCLUSIVE as u32 != 0 && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
 }
 
 fn listener_events(events: u32) -> u32 {
@@ -291,32 +260,14 @@ fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Sock
     };
     let events = listener_events(reg.events.load(Ordering::Relaxed));
     let exclusive = events & EPOLLEXCLUSIVE as u32;
-    raw::epoll_ctl(
-        e.fd(),
-        EPOLL_CTL_ADD,
-        fd,
-        events,
-        cookie(Kind::TcpListener, reg),
-    )?;
+    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;
     reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
     let rendezvous = EPOLLIN as u32 | exclusive;
-    raw::epoll_ctl(
-        e.fd(),
-        EPOLL_CTL_ADD,
-        l.rendezvous_fd(),
-        rendezvous,
-        cookie(Kind::Rendezvous, reg),
-    )
-    // Another number of this listener is registered here, and hears for both.
-    .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
+    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
+        // Another number of this listener is registered here, and hears for both.
+        .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
     for g in l.greeting() {
-        let _ = raw::epoll_ctl(
-            e.fd(),
-            EPOLL_CTL_ADD,
-            g,
-            EPOLLIN as u32,
-            cookie(Kind::Rendezvous, reg),
-        );
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     }
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
@@ -409,11 +360,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
     }
     if flags & BASED != 0 {
         e.based.fetch_sub(1, Ordering::Relaxed);
-        if let Some(base) = s
-            .and_then(|s| s.endpoint())
-            .map(|ep| ep.base_fd())
-            .filter(|b| *b >= 0)
-        {
+        if let Some(base) = s.and_then(|s| s.endpoint()).map(|ep| ep.base_fd()).filter(|b| *b >= 0) {
             del(base);
         }
     }
@@ -421,10 +368,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
         del(fd);
     }
     if flags & WITNESSED != 0
-        && let Some(w) = s
-            .and_then(|s| s.endpoint())
-            .map(|ep| ep.witness_fd())
-            .filter(|w| *w >= 0)
+        && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.witness_fd()).filter(|w| *w >= 0)
     {
         del(w);
     }
@@ -554,15 +498,8 @@ pub fn no_listener(s: &'static Socket) {
     each_reg(s, |e, reg| {
         unhear_listener(e, reg, s, true);
         let data = reg.data.load(Ordering::Relaxed);
-        let shown = if looks_like_cookie(data) {
-            cookie(Kind::Foreign, reg)
-        } else {
-            data
-        };
-        let (fd, events) = (
-            reg.fd.load(Ordering::Relaxed),
-            reg.events.load(Ordering::Relaxed),
-        );
+        let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
+        let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
         note_edges(e, events);
         let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
         let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, shown);
@@ -579,13 +516,7 @@ pub fn greeting(l: &'static Listener, fd: i32) {
     if let Some(reg) = at(s.regs.load(Ordering::Acquire))
         && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
     {
-        let _ = raw::epoll_ctl(
-            e.fd(),
-            EPOLL_CTL_ADD,
-            fd,
-            EPOLLIN as u32,
-            cookie(Kind::Rendezvous, reg),
-        );
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     }
 }
 
@@ -612,13 +543,7 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
 }
 
 /// An epoll instance inside another one.
-fn nested(
-    e: &'static Epoll,
-    op: i32,
-    fd: i32,
-    child: Ref<Epoll>,
-    event: Option<(u32, u64)>,
-) -> Outcome {
+fn nested(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
     let _s = STRUCTURE.lock();
     let mut p = e.regs.load(Ordering::Relaxed);
     let mut known = None;
@@ -659,18 +584,11 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     let reg = link(e, None, fd, ev)?;
     e.nested.fetch_add(1, Ordering::Relaxed);
     // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
-    raw::epoll_ctl(
-        e.fd(),
-        EPOLL_CTL_ADD,
-        fd,
-        ev.0 & !(EPOLLONESHOT as u32),
-        cookie(Kind::Nested, reg),
-    )
-    .inspect_err(|_| unlink(e, reg))?;
+    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
+        .inspect_err(|_| unlink(e, reg))?;
     e.ours.fetch_add(1, Ordering::Release);
     reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
-    reg.child
-        .store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
+    reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
     touch(e, reg);
     Ok(())
 }

@@ -15,7 +15,7 @@ pub(crate) mod ready;
 mod wait;
 pub(crate) mod watch;
 
-pub use ctl::{accelerated, became_listener, candidate, control, greeting, no_listener, stirred, moved, to_kernel};
+pub use ctl::{accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel};
 pub use wait::{Call, arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
@@ -227,7 +227,8 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.polled,
             &e.based,
             &e.nested,
-            &e.inherited, &e.sleepers,
+            &e.inherited,
+            &e.sleepers,
             &e.stash_len,
             &e.ready_len,
             &e.foreign,
@@ -240,10 +241,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
         e.spin.reset();
         e.refs.store(1, Ordering::Release);
-        let r = Ref {
-            obj: e,
-            generation: e.generation(),
-        };
+        let r = Ref { obj: e, generation: e.generation() };
         match fdtable::put(fd, Entry::Epoll(r)) {
             Ok(Some(stale)) => crate::socket::create::drop_entry(stale),
             Ok(None) => {}
@@ -301,13 +299,7 @@ impl Epoll {
         }
         let fd = netacc_transport::bells::create()?;
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        if let Err(e) = raw::epoll_ctl(
-            self.fd(),
-            libc::EPOLL_CTL_ADD,
-            fd,
-            events,
-            cookie(Kind::Kick, self),
-        ) {
+        if let Err(e) = raw::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Kick, self)) {
             private::close(fd);
             return Err(e);
         }

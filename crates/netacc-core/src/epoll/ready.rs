@@ -17,16 +17,14 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
     if reg.flags.fetch_or(QUEUED, Ordering::Relaxed) & QUEUED != 0 {
         return;
     }
-    reg.next_ready
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
     let p = core::ptr::from_ref(reg).cast_mut();
     match at(e.ready_tail.load(Ordering::Relaxed)) {
         Some(t) => t.next_ready.store(p, Ordering::Relaxed),
         None => e.ready_head.store(p, Ordering::Relaxed),
     }
     e.ready_tail.store(p, Ordering::Relaxed);
-    e.ready_len
-        .store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
 fn dequeue(e: &Epoll) -> Option<&'static Reg> {
@@ -36,8 +34,7 @@ fn dequeue(e: &Epoll) -> Option<&'static Reg> {
     if next.is_null() {
         e.ready_tail.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
-    e.ready_len
-        .store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+    e.ready_len.store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     reg.flags.fetch_and(!QUEUED, Ordering::Relaxed);
     Some(reg)
 }
@@ -59,8 +56,7 @@ pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
     while let Some(reg) = at(p) {
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
             enqueue(e, reg);
-            e.news
-                .store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+            e.news.store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         p = reg.twin.load(Ordering::Relaxed);
     }
@@ -102,11 +98,7 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-        return if is_ready(child) {
-            mask & Readiness::IN
-        } else {
-            0
-        };
+        return if is_ready(child) { mask & Readiness::IN } else { 0 };
     }
     let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else {
         return 0;
@@ -136,11 +128,7 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
                     l.tcp_waits.store(there.into(), Ordering::Relaxed);
                     there
                 };
-                if tcp || l.queued() || l.starves() {
-                    mask & Readiness::IN
-                } else {
-                    0
-                }
+                if tcp || l.queued() || l.starves() { mask & Readiness::IN } else { 0 }
             }
             None => 0,
         },
@@ -156,9 +144,8 @@ fn news(reg: &'static Reg, take: bool) -> bool {
     let (now, now_rest, lowat);
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
         (now, now_rest, lowat) = (child.news.load(Ordering::Relaxed).into(), 0, false);
-    } else if let Some(ep) = at(reg.sock.load(Ordering::Relaxed))
-        .filter(|s| s.path() == Path::Shm)
-        .and_then(|s| s.endpoint())
+    } else if let Some(ep) =
+        at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.path() == Path::Shm).and_then(|s| s.endpoint())
     {
         let m = ep.marks();
         now = m.data;
@@ -179,11 +166,7 @@ fn news(reg: &'static Reg, take: bool) -> bool {
     }
     let arrived = now != was && !lowat && events & Readiness::IN != 0;
     let room = now_rest as u32 != was_rest as u32 && events & Readiness::OUT != 0;
-    let fresh = if take {
-        reg.flags.fetch_and(!FRESH, Ordering::Relaxed)
-    } else {
-        reg.flags.load(Ordering::Relaxed)
-    };
+    let fresh = if take { reg.flags.fetch_and(!FRESH, Ordering::Relaxed) } else { reg.flags.load(Ordering::Relaxed) };
     arrived || room || now_rest >> 32 != was_rest >> 32 || fresh & FRESH != 0
 }
 
@@ -193,13 +176,7 @@ fn news(reg: &'static Reg, take: bool) -> bool {
 fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
     if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
-        let _ = raw::epoll_ctl(
-            e.fd(),
-            libc::EPOLL_CTL_ADD,
-            fd,
-            events,
-            cookie(Kind::Base, reg),
-        );
+        let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
     }
 }
 
@@ -293,8 +270,7 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Reg) {
     let ready = look(e, reg) != 0;
     if ready {
         reg.flags.fetch_or(FRESH, Ordering::Relaxed);
-        e.news
-            .store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        e.news.store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
     // A nested instance is queued when it has news; see `collect`.
     if ready || reg.child.load(Ordering::Relaxed).is_null() {

@@ -42,11 +42,7 @@ impl Call {
     #[allow(unsafe_code)]
     fn put(&self, i: usize, events: u32, data: u64) {
         // SAFETY: i < max, the length of the application's array.
-        unsafe {
-            self.events
-                .add(i)
-                .write_unaligned(libc::epoll_event { events, u64: data })
-        };
+        unsafe { self.events.add(i).write_unaligned(libc::epoll_event { events, u64: data }) };
     }
 }
 
@@ -94,8 +90,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         let n = stashed + round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
-            if n < max && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL
-            {
+            if n < max && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 return Ok(n + kernel(e, call, n, 0, false)?.foreign);
             }
@@ -109,10 +104,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
         };
         let alone = e.active.load(Ordering::Relaxed).is_null();
-        if !alone
-            && e.spin
-                .run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting)
-        {
+        if !alone && e.spin.run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting) {
             continue;
         }
         if let Some(n) = sleep(e, call)? {
@@ -153,9 +145,7 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
     };
     let mut left = if quiet { call.deadline.left() } else { 0 };
     let mut bounded = false;
-    if e.polled.load(Ordering::Relaxed) > e.based.load(Ordering::Relaxed)
-        && !(0..=POLLED_STEP).contains(&left)
-    {
+    if e.polled.load(Ordering::Relaxed) > e.based.load(Ordering::Relaxed) && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
         bounded = true;
     }
@@ -181,19 +171,9 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
 
 /// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled,
 /// the others stay in the array.
-fn kernel(
-    e: &'static Epoll,
-    call: &Call,
-    from: usize,
-    timeout: i64,
-    masked: bool,
-) -> Result<Looked> {
+fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Looked> {
     page().count(Counter::KernelPolls);
-    let mask = if masked {
-        call.sigmask
-    } else {
-        core::ptr::null()
-    };
+    let mask = if masked { call.sigmask } else { core::ptr::null() };
     let room = call.max - from as i32;
     // Behind the events that are reported the application's array stays as it was. A long array is used
     // directly; nobody looks that far.
@@ -235,14 +215,11 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
     let queue = |reg: &'static Reg| {
         let _g = e.lock.lock();
         // A registration that was removed, or whose object serves another instance by now, says nothing.
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e)
-            && reg.flags.load(Ordering::Relaxed) & GONE == 0
-        {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.flags.load(Ordering::Relaxed) & GONE == 0 {
             enqueue(e, reg);
         }
     };
-    let sock =
-        |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
+    let sock = |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
     match kind {
         Kind::Kick => {}
         Kind::Bell => {
@@ -284,6 +261,8 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             let reg = at(addr as *mut Reg)?;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
                 ep.hear();
+                let _s = STRUCTURE.lock();
+                super::watch::reactivate(e, ep.link());
             }
             queue(reg);
         }
@@ -298,14 +277,17 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
 
 /// A link's control socket has something: messages, or the end.
 fn serve(e: &'static Epoll, w: &'static Watch) {
-    let Some(link) = w
-        .link()
-        .filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e))
-    else {
+    let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
         return;
     };
     link.hold();
     link.service();
+    {
+        // A forked child of the peer that took our `armed` mark may have had no doorbell of ours to ring and
+        // have knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
+        let _g = e.lock.lock();
+        activate(e, w);
+    }
     if netacc_transport::shm::promote::waiting() {
         crate::socket::promote::settle();
     }
@@ -350,8 +332,7 @@ pub(crate) fn absorb(e: &'static Epoll) {
     if room == 0 {
         return;
     }
-    let n =
-        raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
+    let n = raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
     let mut foreign = false;
     for ev in buf.iter().take(n) {
         if let Some((events, data)) = handle(e, ev.events, ev.u64) {

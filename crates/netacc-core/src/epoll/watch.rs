@@ -55,22 +55,8 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
     let w = WATCHES.alloc().ok_or(Errno::NOMEM)?;
     let ch = link.open_channel().inspect_err(|_| WATCHES.release(w))?;
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    let added = raw::epoll_ctl(
-        e.fd(),
-        libc::EPOLL_CTL_ADD,
-        link.bell_fd(ch),
-        edge,
-        cookie(Kind::Bell, w),
-    )
-    .and_then(|()| {
-        raw::epoll_ctl(
-            e.fd(),
-            libc::EPOLL_CTL_ADD,
-            link.control_fd(),
-            edge,
-            cookie(Kind::Control, w),
-        )
-    });
+    let added = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.bell_fd(ch), edge, cookie(Kind::Bell, w))
+        .and_then(|()| raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w)));
     if let Err(err) = added {
         let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, link.bell_fd(ch), 0, 0);
         link.close_channel(ch);
@@ -78,17 +64,13 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
         return Err(err);
     }
     link.hold();
-    w.epoll
-        .store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
     w.channel.store(ch, Ordering::Relaxed);
     w.users.store(0, Ordering::Relaxed);
     w.active.store(0, Ordering::Relaxed);
-    w.link
-        .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
-    w.next
-        .store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
-    e.watches
-        .store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    w.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    w.next.store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
+    e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
     let _g = e.lock.lock();
     activate(e, w);
     Ok(w)
@@ -108,10 +90,16 @@ fn find(e: &Epoll, link: &Link) -> Option<&'static Watch> {
 /// Puts a watch on the active list. Under the instance's lock.
 pub(crate) fn activate(e: &Epoll, w: &'static Watch) {
     if w.active.swap(1, Ordering::Relaxed) == 0 {
-        w.next_active
-            .store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
-        e.active
-            .store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+        w.next_active.store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
+        e.active.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    }
+}
+
+/// The instance's watch on `link`, if it has one, is looked at again. Under `STRUCTURE`.
+pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
+    if let Some(w) = find(e, link) {
+        let _g = e.lock.lock();
+        activate(e, w);
     }
 }
 
@@ -121,9 +109,7 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
     let mut cell = &e.active;
     let mut quiet = true;
     while let Some(w) = at(cell.load(Ordering::Relaxed)) {
-        let channel = w
-            .link()
-            .and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)));
+        let channel = w.link().and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)));
         if channel.is_some_and(|c| !c.arm()) {
             quiet = false;
             cell = &w.next_active;
@@ -139,10 +125,7 @@ pub(crate) fn arm_all(e: &Epoll) -> bool {
 pub(crate) fn any_bits(e: &Epoll) -> bool {
     let mut p = e.active.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
-        if w.link()
-            .and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed)))
-            .is_some_and(|c| c.any())
-        {
+        if w.link().and_then(|l| l.my_channel(w.channel.load(Ordering::Relaxed))).is_some_and(|c| c.any()) {
             return true;
         }
         p = w.next_active.load(Ordering::Relaxed);
@@ -218,9 +201,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
 pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Watch) {
     // Without a link, or with another instance, it was dropped before and may serve somebody else.
     let ours = core::ptr::eq(w.epoll.load(Ordering::Relaxed), e);
-    let dead = w
-        .link()
-        .is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
+    let dead = w.link().is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
     if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
         drop_watch(e, w);
     }
@@ -281,10 +262,8 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) {
         return;
     }
     let _s = STRUCTURE.lock();
-    if let (Some(reg), Some(q)) = (
-        at(s.regs.load(Ordering::Relaxed)),
-        link.endpoint(CONTROL_SLOT),
-    ) && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
+    if let (Some(reg), Some(q)) = (at(s.regs.load(Ordering::Relaxed)), link.endpoint(CONTROL_SLOT))
+        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
     {
         attach(e, q, core::ptr::from_ref(reg) as usize);
         let _g = e.lock.lock();

@@ -27,11 +27,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
         return Outcome::Pass;
     };
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
-        return if r.obj.path() == Path::Shm {
-            Outcome::Failed(Errno::INVAL)
-        } else {
-            Outcome::Pass
-        };
+        return if r.obj.path() == Path::Shm { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Failed(Errno::INVAL);
@@ -60,14 +56,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     }
 }
 
-fn try_accept(
-    fd: i32,
-    s: &Socket,
-    l: &'static Listener,
-    p: *mut c_void,
-    len: *mut u32,
-    flags: i32,
-) -> Result<i32> {
+fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
     loop {
         if l.queued() {
             if l.more_announced() {
@@ -113,11 +102,7 @@ fn try_accept(
 fn plain(s: &Socket, new: i32, flags: i32) {
     page().count(Counter::AcceptsTcp);
     page().fallback(Reason::PlainClient);
-    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 {
-        NONBLOCK
-    } else {
-        0
-    };
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
         return;
     };
@@ -135,12 +120,7 @@ fn plain(s: &Socket, new: i32, flags: i32) {
     if enter(new, r).is_ok()
         && let Some(e) = r.obj.stats()
     {
-        e.open(
-            State::Established,
-            Transport::Tcp,
-            Reason::PlainClient,
-            time::realtime(),
-        );
+        e.open(State::Established, Transport::Tcp, Reason::PlainClient, time::realtime());
         if let Some(local) = local {
             e.set_addrs(&addr::shown(local), &peer.map(addr::shown).unwrap_or_default());
         }
@@ -168,11 +148,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         let _ = raw::close(new);
         return Ok(None);
     };
-    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 {
-        NONBLOCK
-    } else {
-        0
-    };
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let r = Socket::alloc(new, s.domain(), PLACEHOLDER | nonblock).inspect_err(|_| {
         ep.close(true);
         let _ = raw::close(new);
@@ -190,11 +166,9 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
 /// What a connection has from its listener (socket(7), tcp(7)).
 fn inherit(s: &Socket, listener: &Socket) {
     s.opts.inherit(&listener.opts);
-    for (own, from) in [
-        (&s.rcvtimeo, &listener.rcvtimeo),
-        (&s.sndtimeo, &listener.sndtimeo),
-        (&s.linger, &listener.linger),
-    ] {
+    for (own, from) in
+        [(&s.rcvtimeo, &listener.rcvtimeo), (&s.sndtimeo, &listener.sndtimeo), (&s.linger, &listener.linger)]
+    {
         own.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     if listener.has(LINGER_RESET) {
@@ -202,25 +176,14 @@ fn inherit(s: &Socket, listener: &Socket) {
     }
 }
 
-fn fill(
-    r: Ref<Socket>,
-    link: &'static Link,
-    ep: &'static ShmEndpoint,
-    local: SocketAddr,
-    peer: SocketAddr,
-) {
+fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: SocketAddr, peer: SocketAddr) {
     let s = r.obj;
     s.local.set(local);
     s.peer.set(peer);
     s.set_endpoint(ep);
     s.set_path(Path::Shm);
     if let Some(e) = s.stats() {
-        e.open(
-            State::Established,
-            Transport::Shm,
-            Reason::None,
-            time::realtime(),
-        );
+        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());
@@ -230,13 +193,8 @@ fn fill(
 /// Begins the server's side of a queued slot. A client that names an impossible slot, or one that is in
 /// use, loses its link.
 pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
-    let ep = link
-        .endpoint(slot as usize)
-        .filter(|e| slot != 0 && !e.is_live());
-    let epoch = link
-        .segment()
-        .and_then(|s| s.slot(slot as usize))
-        .map(|s| s.open.epoch.load(Ordering::Relaxed));
+    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
+    let epoch = link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.epoch.load(Ordering::Relaxed));
     match (ep, epoch) {
         (Some(ep), Some(epoch)) => {
             if !ep.take() {
@@ -260,8 +218,8 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let (peer, local) = (open.told(0)?, open.told(1)?);
     let bound = s.local.get()?;
     let now = time::now();
-    let served = bound.ip().is_unspecified()
-        || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
+    let served =
+        bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
     let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     (served
@@ -282,11 +240,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN);
         let ready = l.arm(&mut set);
-        let slept = if ready {
-            Ok(1)
-        } else {
-            set.sleep(deadline, core::ptr::null())
-        };
+        let slept = if ready { Ok(1) } else { set.sleep(deadline, core::ptr::null()) };
         l.disarm(&set);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),

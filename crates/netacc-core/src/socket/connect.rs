@@ -8,7 +8,8 @@ use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, pool, ports,
+    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, pool,
+    ports,
 };
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -96,14 +97,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
 }
 
 /// The kernel's connect, with the reason on the stats page.
-fn plain(
-    fd: i32,
-    r: Ref<Socket>,
-    dest: SocketAddr,
-    p: *const c_void,
-    len: u32,
-    reason: Reason,
-) -> Outcome {
+fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, reason: Reason) -> Outcome {
     let s = r.obj;
     if let Err(e) = to_kernel(fd, s) {
         return Outcome::Failed(e);
@@ -206,12 +200,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     s.set_path(Path::Shm);
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
-        e.open(
-            State::Established,
-            Transport::Shm,
-            Reason::None,
-            time::realtime(),
-        );
+        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
         e.set_addrs(&addr::shown(local), &addr::shown(target));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());
@@ -234,13 +223,7 @@ fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
 
 /// A local port that nobody else gets while the connection lives: kept with the slot for its next
 /// connections, or, beyond a number, by the connection's own descriptor.
-fn reserve(
-    fd: i32,
-    s: &Socket,
-    link: &netacc_transport::shm::Link,
-    slot: usize,
-    ip: IpAddr,
-) -> Result<u16> {
+fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
     if s.has(PLACEHOLDER) && link.slots.ports_kept() < PORTS_KEPT {
         let (holder, port) = rendezvous::reserve_port(ip)?;
         link.slots.keep_port(slot, private::adopt(holder)?, port);
@@ -252,10 +235,7 @@ fn reserve(
     let mut len = size_of_val(&buf) as u32;
     addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
     raw::bind(fd, buf.as_ptr().cast(), len)?;
-    addr::local_of(fd)
-        .map(|a| a.port())
-        .filter(|p| *p != 0)
-        .ok_or(Errno::ADDRINUSE)
+    addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
 }
 
 /// bind(2) makes a socket real.

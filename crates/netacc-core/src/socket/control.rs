@@ -42,9 +42,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
             Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
                 // The kernel's listener is always non-blocking; what the program set is ours to keep.
-                Ok(f) => {
-                    Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize)
-                }
+                Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
                 Err(e) => Outcome::Failed(e),
             },
             Path::Tcp => Outcome::Pass,
@@ -61,9 +59,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         }
         // On a placeholder the flags would be everybody's; a real socket gets them when it is made.
         Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
-        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize)
-            .map(|_| ())
-            .into(),
+        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
         Path::New | Path::Tcp => Outcome::Pass,
     }
 }

@@ -6,9 +6,7 @@ use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::{self, NONBLOCK, PLACEHOLDER, Path, Socket};
 use core::sync::atomic::{AtomicI32, Ordering};
-use libc::{
-    AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM,
-};
+use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use rustix::fd::FromRawFd;
@@ -40,11 +38,7 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
 
 /// A descriptor that stands for a TCP socket without one behind it.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
-    let cmd = if cloexec {
-        libc::F_DUPFD_CLOEXEC
-    } else {
-        libc::F_DUPFD
-    };
+    let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     raw::fcntl(template(domain)?, cmd, 0)
 }
 
@@ -67,10 +61,7 @@ pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
 /// socket(2).
 pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let stream = ty & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM;
-    if !stream
-        || !(domain == AF_INET || domain == AF_INET6)
-        || !(proto == 0 || proto == IPPROTO_TCP)
-    {
+    if !stream || !(domain == AF_INET || domain == AF_INET6) || !(proto == 0 || proto == IPPROTO_TCP) {
         return Outcome::Pass;
     }
     let Some(rt) = runtime::ensure() else {
@@ -250,9 +241,7 @@ pub fn dup(old: i32) -> Outcome {
 pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     if old == new || private::is(new) || private::is(old) {
         return match () {
-            () if private::is(old) || (private::is(new) && old != new) => {
-                Outcome::Failed(Errno::BADF)
-            }
+            () if private::is(old) || (private::is(new) && old != new) => Outcome::Failed(Errno::BADF),
             () if !is_dup2 => Outcome::Failed(Errno::INVAL),
             () => match raw::fcntl(old, libc::F_GETFD, 0) {
                 Ok(_) => Outcome::Done(new as isize),

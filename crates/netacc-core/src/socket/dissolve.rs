@@ -64,11 +64,7 @@ fn with_address<T>(s: &Socket, a: SocketAddr, f: impl FnOnce(*const core::ffi::c
 }
 
 fn connect_and_give_up(s: &Socket, real: i32) -> Result<()> {
-    let ip: IpAddr = if s.domain() == libc::AF_INET {
-        Ipv4Addr::LOCALHOST.into()
-    } else {
-        Ipv6Addr::LOCALHOST.into()
-    };
+    let ip: IpAddr = if s.domain() == libc::AF_INET { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let listener = raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?;
     let done = with_address(s, SocketAddr::new(ip, 0), |p, len| raw::bind(listener, p, len))
         .and_then(|()| raw::listen(listener, 1))
@@ -86,10 +82,7 @@ fn connect_and_give_up(s: &Socket, real: i32) -> Result<()> {
 /// Reserves a port for a dissolved socket that is to connect again. One that the application bound has its
 /// own still, and the kernel says so.
 pub fn bind_anew(fd: i32, s: &Socket) {
-    let any: IpAddr = if s.domain() == libc::AF_INET {
-        Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        Ipv6Addr::UNSPECIFIED.into()
-    };
+    let any: IpAddr =
+        if s.domain() == libc::AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let _ = with_address(s, SocketAddr::new(any, 0), |p, len| raw::bind(fd, p, len));
 }

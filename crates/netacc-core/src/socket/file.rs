@@ -16,11 +16,7 @@ use netacc_transport::shm::ShmEndpoint;
 const MAX: usize = 0x7fff_f000;
 
 fn until(ns: u64) -> Deadline {
-    if ns == 0 {
-        Deadline::Never
-    } else {
-        Deadline::after(ns as i64)
-    }
+    if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
 }
 
 /// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
@@ -46,11 +42,7 @@ fn pump(
                 Ok(got)
             };
             let res = ep.write_with(count - done, &mut fill);
-            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() {
-                ep.write_with(count - done, fill)
-            } else {
-                res
-            }
+            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { ep.write_with(count - done, fill) } else { res }
         };
         match res {
             Ok(n) => {
@@ -72,14 +64,8 @@ fn pump(
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
-                let w = wait::ready(
-                    r,
-                    Interest {
-                        read: false,
-                        write: true,
-                    },
-                    until(s.sndtimeo.load(Ordering::Relaxed)),
-                );
+                let w =
+                    wait::ready(r, Interest { read: false, write: true }, until(s.sndtimeo.load(Ordering::Relaxed)));
                 if let Err(e) = w {
                     return if done > 0 { Ok(done) } else { Err(e) };
                 }
@@ -137,14 +123,7 @@ fn at_end(file: i32, at: Option<i64>) -> bool {
 }
 
 /// splice(2) between a pipe and an accelerated connection.
-pub fn splice(
-    input: i32,
-    off_in: *mut i64,
-    out: i32,
-    off_out: *mut i64,
-    len: usize,
-    flags: u32,
-) -> Outcome {
+pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
     let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     super::promote::given_up(out);
     super::promote::given_up(input);
@@ -164,13 +143,7 @@ pub fn splice(
     }
 }
 
-fn from_pipe(
-    r: Ref<Socket>,
-    ep: &'static ShmEndpoint,
-    pipe: i32,
-    len: usize,
-    nonblock: bool,
-) -> Result<usize> {
+fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     if len == 0 {
         return Ok(0);
     }
@@ -185,13 +158,7 @@ fn from_pipe(
     })
 }
 
-fn to_pipe(
-    r: Ref<Socket>,
-    ep: &'static ShmEndpoint,
-    pipe: i32,
-    len: usize,
-    nonblock: bool,
-) -> Result<usize> {
+fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     let s = r.obj;
     loop {
         let res = {
@@ -208,27 +175,14 @@ fn to_pipe(
             })
         };
         match res {
-            Err(Errno::AGAIN)
-                if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 =>
-            {
+            Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
-                wait::ready(
-                    r,
-                    Interest {
-                        read: true,
-                        write: false,
-                    },
-                    until(s.rcvtimeo.load(Ordering::Relaxed)),
-                )?;
+                wait::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
             }
             Err(Errno::AGAIN) if !nonblock && netacc_transport::Endpoint::unread(ep) > 0 => {
-                let mut p = libc::pollfd {
-                    fd: pipe,
-                    events: libc::POLLOUT,
-                    revents: 0,
-                };
+                let mut p = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
                 raw::ppoll(&raw mut p, 1, core::ptr::null_mut(), core::ptr::null())?;
             }
             Ok(n) => {
@@ -243,14 +197,7 @@ fn to_pipe(
 }
 
 fn pollable(fd: i32, events: i16) -> bool {
-    let mut p = libc::pollfd {
-        fd,
-        events,
-        revents: 0,
-    };
-    let mut ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
 }

@@ -30,20 +30,11 @@ fn channel_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
 }
 
 fn deadline(timeout_ns: u64) -> Deadline {
-    if timeout_ns == 0 {
-        Deadline::Never
-    } else {
-        Deadline::after(timeout_ns as i64)
-    }
+    if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
 }
 
 /// recv(2) and its kin on an accelerated connection.
-pub fn receive(
-    r: Ref<Socket>,
-    ep: &'static ShmEndpoint,
-    dst: &mut Iov<'_>,
-    flags: i32,
-) -> Result<usize> {
+pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
         // No urgent data ever arrives: what tcp(7) answers then.
         return Err(Errno::INVAL);
@@ -75,11 +66,7 @@ pub fn receive(
             };
             if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
-                let n = if peek {
-                    ep.unread().min(wanted)
-                } else {
-                    ep.discard(wanted)
-                };
+                let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
                 dst.skip(n);
                 Ok(n)
             } else {
@@ -105,17 +92,8 @@ pub fn receive(
                 return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
             }
             Err(Errno::AGAIN) => {
-                let until =
-                    *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-                match sleep(
-                    r,
-                    Interest {
-                        read: true,
-                        write: false,
-                    },
-                    until,
-                    &mut pin,
-                ) {
+                let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+                match sleep(r, Interest { read: true, write: false }, until, &mut pin) {
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),
@@ -144,12 +122,7 @@ fn sleep(r: Ref<Socket>, interest: Interest, until: Deadline, pin: &mut Option<P
 }
 
 /// send(2) and its kin on an accelerated connection.
-pub fn transmit(
-    r: Ref<Socket>,
-    ep: &'static ShmEndpoint,
-    src: &mut Iov<'_>,
-    flags: i32,
-) -> Result<usize> {
+pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -174,11 +147,7 @@ pub fn transmit(
             let res = ep.try_write(src);
             // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
             // again, before the answer goes out.
-            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() {
-                ep.try_write(src)
-            } else {
-                res
-            }
+            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { ep.try_write(src) } else { res }
         };
         match res {
             Ok(n) => {
@@ -200,24 +169,11 @@ pub fn transmit(
                 }
             }
             Err(Errno::AGAIN) if nonblock => {
-                return if sent > 0 {
-                    Ok(sent)
-                } else {
-                    Err(Errno::AGAIN)
-                };
+                return if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) };
             }
             Err(Errno::AGAIN) => {
-                let until =
-                    *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
-                match sleep(
-                    r,
-                    Interest {
-                        read: false,
-                        write: true,
-                    },
-                    until,
-                    &mut pin,
-                ) {
+                let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                match sleep(r, Interest { read: false, write: true }, until, &mut pin) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(sent),
                     Err(e) => return Err(e),
@@ -250,10 +206,7 @@ pub fn pipe_signal(e: Errno, flags: i32) -> Errno {
 }
 
 fn one(buf: *const u8, len: usize) -> libc::iovec {
-    libc::iovec {
-        iov_base: buf.cast_mut().cast(),
-        iov_len: len,
-    }
+    libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len }
 }
 
 /// recv(2), read(2).
@@ -294,13 +247,7 @@ pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
 /// # Safety
 /// `vec` points to `count` valid iovecs.
 #[allow(unsafe_code)]
-pub unsafe fn vectored(
-    fd: i32,
-    vec: *const libc::iovec,
-    count: i32,
-    write: bool,
-    flags: i32,
-) -> Outcome {
+pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool, flags: i32) -> Outcome {
     const IOV_MAX: i32 = 1024;
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
     let Some(ep) = channel_of(fd, r) else {
@@ -327,11 +274,7 @@ pub unsafe fn vectored(
     if iov.left() == 0 {
         return Outcome::Done(0);
     }
-    if write {
-        transmit(r, ep, &mut iov, flags).into()
-    } else {
-        receive(r, ep, &mut iov, flags).into()
-    }
+    if write { transmit(r, ep, &mut iov, flags).into() } else { receive(r, ep, &mut iov, flags).into() }
 }
 
 /// preadv2(2), pwritev2(2): a socket has no offset, -1 means none.
@@ -352,11 +295,7 @@ pub unsafe fn vectored_at(
     if offset != -1 || flags & !KNOWN != 0 {
         return Outcome::Pass;
     }
-    let flags = if flags & libc::RWF_NOWAIT != 0 {
-        MSG_DONTWAIT
-    } else {
-        0
-    };
+    let flags = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
     // SAFETY: the caller's promise.
     unsafe { vectored(fd, vec, count, write, flags) }
 }

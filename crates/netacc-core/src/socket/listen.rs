@@ -107,11 +107,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
                 }
                 // The kernel's listener must never block us: of several workers that see a
                 // connection only one gets it. The application's own mode is kept in our flags.
-                let _ = raw::fcntl(
-                    fd,
-                    libc::F_SETFL,
-                    (libc::O_RDWR | libc::O_NONBLOCK) as usize,
-                );
+                let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 s.set_path(Path::Listener);
                 ports::forget_absent();
                 epoll::became_listener(fd, s);
@@ -125,21 +121,13 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
         Err(r) => r,
     };
     if let Some(e) = s.stats() {
-        let t = if reason == Reason::None {
-            Transport::Shm
-        } else {
-            Transport::Tcp
-        };
+        let t = if reason == Reason::None { Transport::Shm } else { Transport::Tcp };
         e.open(State::Listening, t, reason, time::realtime());
         e.set_addrs(&addr::shown(local), &Default::default());
     }
     if reason != Reason::None {
         page().fallback(reason);
-        crate::log!(
-            Warn,
-            "fd {fd}: listener at {local} has no rendezvous: {}",
-            reason.sentence()
-        );
+        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous: {}", reason.sentence());
     }
     if reason == Reason::None {
         crate::log!(Info, "fd {fd}: listens at {local} and for shared memory");
@@ -150,12 +138,10 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
 fn scope_of(fd: i32, ip: IpAddr) -> Scope {
     match ip {
         IpAddr::V4(a) if a.is_unspecified() => Scope::Any4,
-        IpAddr::V6(a) if a.is_unspecified() => {
-            match raw::getsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
-                Ok(0) => Scope::Dual,
-                _ => Scope::Any6,
-            }
-        }
+        IpAddr::V6(a) if a.is_unspecified() => match raw::getsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) {
+            Ok(0) => Scope::Dual,
+            _ => Scope::Any6,
+        },
         ip => Scope::Addr(rendezvous::destination(ip)),
     }
 }
@@ -190,8 +176,7 @@ impl Listener {
         self.waiters.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_asked.store(0, Ordering::Relaxed);
-        self.owner
-            .store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
     }
 
     /// The rendezvous socket, or -1.
@@ -202,25 +187,18 @@ impl Listener {
     /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) says so, and the
     /// listener stays readable, as the kernel's does.
     pub fn starves(&self) -> bool {
-        self.starved.load(Ordering::Relaxed) != 0
-            && (readable(self.rendezvous_fd()) || self.greeting().any(readable))
+        self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.greeting().any(readable))
     }
 
     /// Sockets of clients that have not said hello yet.
     pub fn greeting(&self) -> impl Iterator<Item = i32> + '_ {
-        self.greeting
-            .iter()
-            .map(|g| g.load(Ordering::Relaxed))
-            .filter(|g| *g != 0)
-            .map(|g| g - 1)
+        self.greeting.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
     }
 
     /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
     /// mapped.
     fn links(&self) -> Links {
-        Links {
-            at: self.links.load(Ordering::Acquire),
-        }
+        Links { at: self.links.load(Ordering::Acquire) }
     }
 
     /// Takes up every client that waits at the rendezvous; returns whether there was one.
@@ -298,13 +276,10 @@ impl Listener {
     fn taken(&'static self, t: Taken) -> Option<&'static Link> {
         match t {
             Taken::Link(link) => {
-                link.owner
-                    .store(core::ptr::from_ref(self) as usize, Ordering::Release);
+                link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
                 link.set_many(self.many.load(Ordering::Relaxed) != 0);
-                link.next
-                    .store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.links
-                    .store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+                link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
                 Some(link)
             }
             Taken::Later(fd) | Taken::Unable(fd) => {
@@ -405,11 +380,7 @@ impl Listener {
     pub fn pop(&self) -> Option<(&'static Link, u32)> {
         let _g = self.lock.lock();
         // First come, first served, as with one queue in the kernel.
-        let first = self
-            .links()
-            .filter_map(|l| Some((l.segment()?.front_time()?, l)))
-            .min_by_key(|(when, _)| *when)?
-            .1;
+        let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
         Some((first, first.segment()?.pop()?))
     }
 
@@ -428,8 +399,7 @@ impl Listener {
     /// Whether a connect waits in shared memory.
     pub fn queued(&self) -> bool {
         let _g = self.lock.lock();
-        self.links()
-            .any(|l| l.segment().is_some_and(|s| s.queued() > 0))
+        self.links().any(|l| l.segment().is_some_and(|s| s.queued() > 0))
     }
 
     /// Arms every link's connect queue; true if one holds something.
@@ -455,9 +425,7 @@ impl Listener {
     pub fn disarm(&self, set: &netacc_transport::WaitSet) {
         // Not below 0: the object may serve another listener by now.
         let less = |n: u32| n.checked_sub(1);
-        let _ = self
-            .waiters
-            .fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+        let _ = self.waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
         let _g = self.lock.lock();
         for l in self.links() {
             if let Some(q) = l.endpoint(CONTROL_SLOT) {
@@ -468,15 +436,8 @@ impl Listener {
 }
 
 fn readable(fd: i32) -> bool {
-    let mut p = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
 }
 

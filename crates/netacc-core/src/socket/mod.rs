@@ -80,8 +80,7 @@ impl Addr {
         let [hi, lo] = &self.ip;
         hi.store((n >> 64) as u64, Ordering::Relaxed);
         lo.store(n as u64, Ordering::Relaxed);
-        self.port
-            .store(1 << 32 | v6 | u64::from(a.port()), Ordering::Release);
+        self.port.store(1 << 32 | v6 | u64::from(a.port()), Ordering::Release);
     }
 
     /// The address, if one was stored.
@@ -91,14 +90,9 @@ impl Addr {
             return None;
         }
         let [hi, lo] = &self.ip;
-        let n =
-            u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(lo.load(Ordering::Relaxed));
+        let n = u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(lo.load(Ordering::Relaxed));
         let v6 = Ipv6Addr::from(n);
-        let ip = if p & 1 << 33 == 0 {
-            v6.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED).into()
-        } else {
-            v6.into()
-        };
+        let ip = if p & 1 << 33 == 0 { v6.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED).into() } else { v6.into() };
         Some(SocketAddr::new(ip, p as u16))
     }
 
@@ -183,10 +177,7 @@ impl Socket {
         s.peer.clear();
         s.opts.clear();
         s.refs.store(1, Ordering::Release);
-        Ok(Ref {
-            obj: s,
-            generation: s.generation.load(Ordering::Relaxed) as u16,
-        })
+        Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
     }
 
     /// Which path it is on.
@@ -231,13 +222,11 @@ impl Socket {
 
     /// Attaches a channel.
     pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
-        ep.owner
-            .store(core::ptr::from_ref(self) as usize, Ordering::Release);
+        ep.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
         if let Some(n) = self.opts.get(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
             ep.set_lowat(n as u32);
         }
-        self.ep
-            .store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+        self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     }
 
     /// The listener part, of a listener.
@@ -250,21 +239,18 @@ impl Socket {
 
     /// Makes it a listener.
     pub fn set_listener(&self, l: &'static Listener) {
-        self.listener
-            .store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
+        self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
     }
 
     /// It has no channel any more.
     pub fn leave_endpoint(&self) {
-        self.ep
-            .store(core::ptr::null_mut(), Ordering::Release);
+        self.ep.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// It is a listener no longer.
     pub fn forget_listener(&self) {
         self.set_path(Path::New);
-        self.listener
-            .store(core::ptr::null_mut(), Ordering::Release);
+        self.listener.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// AF_INET or AF_INET6.
@@ -310,10 +296,7 @@ impl Ref<Socket> {
             if n == 0 {
                 return None;
             }
-            match s
-                .refs
-                .compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed)
-            {
+            match s.refs.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => n = now,
             }

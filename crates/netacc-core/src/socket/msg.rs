@@ -4,9 +4,9 @@
 //! The application's `msghdr` structures are read and written as the kernel would.
 #![allow(unsafe_code)]
 
+use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, receive, transmit};
-use crate::fdtable::Ref;
 use crate::socket::{Socket, promote};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
@@ -121,23 +121,13 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
 ///
 /// # Safety
 /// `v` points to `n` valid message headers, `timeout` is null or valid.
-pub unsafe fn recvmmsg(
-    fd: i32,
-    v: *mut libc::mmsghdr,
-    n: u32,
-    flags: i32,
-    timeout: *const libc::timespec,
-) -> Outcome {
+pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
     if channel(fd).is_none() && !promote::given_up(fd) {
         return Outcome::Pass;
     }
     // SAFETY: the caller's promise.
     let deadline = match unsafe { timeout.as_ref() } {
-        Some(t) => Deadline::after(
-            t.tv_sec
-                .saturating_mul(1_000_000_000)
-                .saturating_add(t.tv_nsec),
-        ),
+        Some(t) => Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)),
         None => Deadline::Never,
     };
     let mut flags_now = flags & !libc::MSG_WAITFORONE;

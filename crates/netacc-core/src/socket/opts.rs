@@ -30,18 +30,12 @@ impl Remembered {
 
     fn entries(&self) -> impl Iterator<Item = (u64, &AtomicU32)> {
         let used = self.used.load(Ordering::Relaxed) as usize;
-        self.key
-            .iter()
-            .map(|k| k.load(Ordering::Relaxed))
-            .zip(&self.value)
-            .take(used)
+        self.key.iter().map(|k| k.load(Ordering::Relaxed)).zip(&self.value).take(used)
     }
 
     pub(crate) fn get(&self, level: i32, name: i32) -> Option<i32> {
         let key = key(level, name);
-        self.entries()
-            .find(|(k, _)| *k == key)
-            .map(|(_, v)| v.load(Ordering::Relaxed) as i32)
+        self.entries().find(|(k, _)| *k == key).map(|(_, v)| v.load(Ordering::Relaxed) as i32)
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> bool {
@@ -63,11 +57,7 @@ impl Remembered {
     /// Takes over what was set on a listener: the connections it accepts have it.
     pub(crate) fn inherit(&self, from: &Remembered) {
         for (k, v) in from.entries() {
-            self.set(
-                (k >> 32) as i32,
-                k as u32 as i32,
-                v.load(Ordering::Relaxed) as i32,
-            );
+            self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
         }
     }
 
@@ -83,23 +73,12 @@ impl Remembered {
             };
             let _ = raw::setsockopt_int(fd, level, name, v);
         }
-        for (name, ns) in [
-            (libc::SO_RCVTIMEO, &s.rcvtimeo),
-            (libc::SO_SNDTIMEO, &s.sndtimeo),
-        ] {
+        for (name, ns) in [(libc::SO_RCVTIMEO, &s.rcvtimeo), (libc::SO_SNDTIMEO, &s.sndtimeo)] {
             let ns = ns.load(Ordering::Relaxed) as i64;
             if ns != 0 {
-                let tv = libc::timeval {
-                    tv_sec: ns / 1_000_000_000,
-                    tv_usec: ns % 1_000_000_000 / 1000,
-                };
-                let _ = raw::setsockopt(
-                    fd,
-                    SOL_SOCKET,
-                    name,
-                    (&raw const tv).cast(),
-                    size_of::<libc::timeval>() as u32,
-                );
+                let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+                let _ =
+                    raw::setsockopt(fd, SOL_SOCKET, name, (&raw const tv).cast(), size_of::<libc::timeval>() as u32);
             }
         }
         let l = s.linger.load(Ordering::Relaxed);
@@ -131,10 +110,8 @@ fn plain_range(level: i32, name: i32) -> Option<core::ops::RangeInclusive<i32>> 
 fn boolean(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
-        (
-            IPPROTO_TCP,
-            libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK
-        ) | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
+        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK)
+            | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
     )
 }
 
@@ -167,11 +144,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
         // A real socket gets the value as well, a placeholder when it becomes one.
-        return if ours || done.is_err() {
-            done.into()
-        } else {
-            Outcome::Pass
-        };
+        return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }
     if path != Path::Shm {
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
@@ -189,13 +162,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
 /// # Safety
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
-unsafe fn set_kept(
-    s: &Socket,
-    level: i32,
-    name: i32,
-    p: *const c_void,
-    len: u32,
-) -> Option<Result<()>> {
+unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             if p.is_null() || (len as usize) < size_of::<libc::timeval>() {
@@ -206,18 +173,12 @@ unsafe fn set_kept(
             if !(0..1_000_000).contains(&tv.tv_usec) {
                 return Some(Err(Errno(libc::EDOM)));
             }
-            let cell = if name == libc::SO_RCVTIMEO {
-                &s.rcvtimeo
-            } else {
-                &s.sndtimeo
-            };
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
             // A negative time is "at once" to the kernel; 1 ns is the nearest we can say.
             let ns = if tv.tv_sec < 0 {
                 1
             } else {
-                tv.tv_sec
-                    .saturating_mul(1_000_000_000)
-                    .saturating_add(in_ticks(tv.tv_usec) * 1000)
+                tv.tv_sec.saturating_mul(1_000_000_000).saturating_add(in_ticks(tv.tv_usec) * 1000)
             };
             cell.store(ns as u64, Ordering::Relaxed);
             Some(Ok(()))
@@ -229,11 +190,7 @@ unsafe fn set_kept(
             };
             // Switched off, the time is kept (socket(7) does not say so).
             let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
-            let word = if on != 0 {
-                1 << 32 | u64::from(secs as u32)
-            } else {
-                kept
-            };
+            let word = if on != 0 { 1 << 32 | u64::from(secs as u32) } else { kept };
             s.linger.store(word, Ordering::Relaxed);
             s.set(LINGER_RESET, on != 0 && secs == 0);
             Some(Ok(()))
@@ -247,19 +204,11 @@ unsafe fn set_kept(
             if !range.contains(&v) {
                 return Some(Err(Errno::INVAL));
             }
-            let v = if boolean(level, name) {
-                i32::from(v != 0)
-            } else {
-                v
-            };
+            let v = if boolean(level, name) { i32::from(v != 0) } else { v };
             let late = (level, name) == (IPPROTO_TCP, libc::TCP_QUICKACK) && after_end(s);
             let v = if late { v | QUICK_LATE } else { v };
             let _g = s.meta.lock();
-            Some(if s.opts.set(level, name, v) {
-                Ok(())
-            } else {
-                Err(Errno::NOMEM)
-            })
+            Some(if s.opts.set(level, name, v) { Ok(()) } else { Err(Errno::NOMEM) })
         }
     }
 }
@@ -279,10 +228,7 @@ fn in_ticks(usec: i64) -> i64 {
 /// How long a tick is: what becomes of a time-out of 1 microsecond.
 fn ask_tick() -> Result<u32> {
     let fd = raw::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-    let mut tv = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 1,
-    };
+    let mut tv = libc::timeval { tv_sec: 0, tv_usec: 1 };
     let mut len = size_of::<libc::timeval>() as u32;
     let (name, p) = (libc::SO_RCVTIMEO, &raw mut tv);
     let asked = raw::setsockopt(fd, SOL_SOCKET, name, p.cast_const().cast(), len)
@@ -294,10 +240,7 @@ fn ask_tick() -> Result<u32> {
 /// What the kernel made of an option that was set on `fd` is remembered, if it is an int: the connection
 /// may come to live without that socket.
 pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
-    let known = matches!(
-        level,
-        SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6
-    );
+    let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
     // A listener's own affair.
     if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) {
         return;
@@ -324,13 +267,7 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
 /// # Safety
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
-unsafe fn set_accelerated(
-    s: &Socket,
-    level: i32,
-    name: i32,
-    p: *const c_void,
-    len: u32,
-) -> Result<()> {
+unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
     match (level, name) {
         // Honest refusals: the caller then does without.
         (SOL_SOCKET, libc::SO_ZEROCOPY) => Err(Errno::OPNOTSUPP),
@@ -379,28 +316,18 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             return Outcome::Done(0);
         }
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
-            let cell = if name == libc::SO_RCVTIMEO {
-                &s.rcvtimeo
-            } else {
-                &s.sndtimeo
-            };
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
             let ns = cell.load(Ordering::Relaxed) as i64;
-            let tv = libc::timeval {
-                tv_sec: ns / 1_000_000_000,
-                tv_usec: ns % 1_000_000_000 / 1000,
-            };
+            let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
             // SAFETY: as above.
             unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) };
             return Outcome::Done(0);
         }
         (IPPROTO_TCP, libc::TCP_INFO) if shm => {
-            return template(s.domain())
-                .map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));
+            return template(s.domain()).map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));
         }
         // The peer's end of stream switches the kernel to delayed acknowledgements.
-        (IPPROTO_TCP, libc::TCP_QUICKACK)
-            if after_end(s) =>
-        {
+        (IPPROTO_TCP, libc::TCP_QUICKACK) if after_end(s) => {
             let _g = s.meta.lock();
             let v = s.opts.get(level, name).unwrap_or(0);
             Some(if v & QUICK_LATE != 0 { v & 1 } else { 0 })

@@ -35,8 +35,7 @@ impl Pooled for Target {
 }
 
 const BUCKETS: usize = 64;
-static BUCKET: [AtomicPtr<Target>; BUCKETS] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
+static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
 static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 static POOL: Lock = Lock::new();
@@ -59,8 +58,7 @@ fn target(dest: SocketAddr) -> Option<&'static Target> {
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
     t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-    t.next
-        .store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
     head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
     Some(t)
 }
@@ -118,11 +116,7 @@ fn claim_on(
         return Err(order);
     };
     match link.slots.claim(seg) {
-        Some(claimed) => Ok(Claim {
-            link,
-            claimed,
-            _order: order,
-        }),
+        Some(claimed) => Ok(Claim { link, claimed, _order: order }),
         None => Err(order),
     }
 }
@@ -173,10 +167,8 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
         known.set_more();
         l = follow(&known.next);
     }
-    link.next
-        .store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-    t.links
-        .store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
@@ -190,10 +182,7 @@ fn backlog_full(link: &'static Link) -> bool {
 
 /// Queues the connect and tells the server.
 pub fn push(c: Claim) -> bool {
-    let pushed = c
-        .link
-        .segment()
-        .is_some_and(|s| s.push(c.claimed.slot as u32));
+    let pushed = c.link.segment().is_some_and(|s| s.push(c.claimed.slot as u32));
     let link = c.link;
     drop(c);
     if pushed && let Some(q) = link.endpoint(netacc_transport::shm::slots::CONTROL_SLOT) {

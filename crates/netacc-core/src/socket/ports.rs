@@ -108,10 +108,7 @@ mod tests {
     #[test]
     fn loopback_is_local_and_a_far_address_is_not() {
         let now = netacc_sys::time::now();
-        assert_eq!(
-            local_source("127.0.0.1".parse().unwrap(), now),
-            Some("127.0.0.1".parse().unwrap())
-        );
+        assert_eq!(local_source("127.0.0.1".parse().unwrap(), now), Some("127.0.0.1".parse().unwrap()));
         assert_eq!(local_source("192.0.2.1".parse().unwrap(), now), None);
     }
 }

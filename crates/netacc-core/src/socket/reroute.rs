@@ -90,7 +90,11 @@ fn by_tcp(s: &'static Socket, old: &'static ShmEndpoint, bytes: &[u8], ended: bo
     let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 1, tv_nsec: 0 };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())?;
-    let sent = if bytes.is_empty() { 0 } else { raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)? };
+    let sent = if bytes.is_empty() {
+        0
+    } else {
+        raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?
+    };
     if sent != bytes.len() || raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? != 0 {
         return Err(Errno::CONNRESET);
     }

@@ -39,9 +39,7 @@ impl Error {
             io::ErrorKind::NotFound => Self::NoProcess,
             io::ErrorKind::PermissionDenied => Self::Denied,
             // ESRCH: the process ended between two steps.
-            _ if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
-                Self::NoProcess
-            }
+            _ if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => Self::NoProcess,
             _ => Self::Io(error),
         }
     }
@@ -51,35 +49,28 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoProcess => f.write_str(
-                "does not exist; run netacc_ss without a PID to list the accelerated processes",
-            ),
+            Self::NoProcess => {
+                f.write_str("does not exist; run netacc_ss without a PID to list the accelerated processes")
+            }
             Self::Exited => f.write_str("has ended; only its parent has not yet noticed"),
-            Self::Denied => f.write_str(
-                "belongs to another user or is protected; run netacc_ss as that user or as root",
-            ),
+            Self::Denied => {
+                f.write_str("belongs to another user or is protected; run netacc_ss as that user or as root")
+            }
             Self::NotAccelerated => f.write_str(
                 "is not accelerated by NetACC; restart it with 'netacc_run COMMAND', \
                  and run netacc_ss without a PID to list the accelerated processes",
             ),
-            Self::Inherited(owner) => write!(
-                f,
-                "was forked from process {owner} and has no statistics of its own (yet)"
-            ),
+            Self::Inherited(owner) => {
+                write!(f, "was forked from process {owner} and has no statistics of its own (yet)")
+            }
             Self::Starting => f.write_str("is just starting; try again"),
             Self::Newer(found) => write!(
                 f,
                 "runs a newer NetACC (page layout {found}, this netacc_ss knows \
                  {LAYOUT_VERSION}); use the netacc_ss of that version"
             ),
-            Self::Truncated(len) => write!(
-                f,
-                "has a damaged statistics page (only {len} bytes); restart the process"
-            ),
-            Self::Corrupt(what) => write!(
-                f,
-                "has a damaged statistics page ({what}); restart the process"
-            ),
+            Self::Truncated(len) => write!(f, "has a damaged statistics page (only {len} bytes); restart the process"),
+            Self::Corrupt(what) => write!(f, "has a damaged statistics page ({what}); restart the process"),
             Self::Io(error) => write!(f, "cannot be read: {error}"),
         }
     }

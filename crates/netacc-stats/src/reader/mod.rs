@@ -181,11 +181,8 @@ pub fn open(pid: u32) -> Result<Snapshot, Error> {
     }
     // A process that was forked just now holds its parent's page: the number in
     // the page tells. It is the number in the innermost PID namespace.
-    let own: Vec<u32> = field(&status, "NSpid:").map_or_else(Vec::new, |ids| {
-        ids.split_whitespace()
-            .filter_map(|id| id.parse().ok())
-            .collect()
-    });
+    let own: Vec<u32> = field(&status, "NSpid:")
+        .map_or_else(Vec::new, |ids| ids.split_whitespace().filter_map(|id| id.parse().ok()).collect());
     let mut failure = Error::NotAccelerated;
     for fd in fs::read_dir(format!("{proc}/fd")).map_err(Error::of_proc)? {
         let path = fd.map_err(Error::of_proc)?.path();
@@ -209,22 +206,15 @@ pub fn open(pid: u32) -> Result<Snapshot, Error> {
 ///
 /// When `/proc` itself cannot be read.
 pub fn list_processes() -> io::Result<Listing> {
-    let mut pids: Vec<u32> = fs::read_dir("/proc")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
+    let mut pids: Vec<u32> =
+        fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
     let mut listing = Listing::default();
     for pid in pids {
         match open(pid) {
             Ok(page) => listing.processes.push(page),
             Err(Error::Denied) => listing.hidden += 1,
-            Err(
-                Error::NoProcess
-                | Error::Exited
-                | Error::NotAccelerated
-                | Error::Inherited(_)
-                | Error::Starting,
-            ) => {}
+            Err(Error::NoProcess | Error::Exited | Error::NotAccelerated | Error::Inherited(_) | Error::Starting) => {}
             Err(error) => listing.unreadable.push((pid, error)),
         }
     }
@@ -251,8 +241,7 @@ fn read_page(path: &Path) -> Result<Snapshot, Error> {
     // not be read.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let proc_error = |error| Error::of_proc(source::system(error));
-    let file =
-        rustix::fs::open(path.as_os_str().as_bytes(), flags, Mode::empty()).map_err(proc_error)?;
+    let file = rustix::fs::open(path.as_os_str().as_bytes(), flags, Mode::empty()).map_err(proc_error)?;
     let mode = fstat(&file).map_err(proc_error)?.st_mode;
     if FileType::from_raw_mode(mode) != FileType::RegularFile {
         return Err(Error::Corrupt("it is no file in memory"));

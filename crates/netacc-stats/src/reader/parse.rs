@@ -9,9 +9,7 @@ use super::error::Error;
 use super::source::Source;
 use super::{CfgLine, Known, Snapshot, Sock};
 use crate::addr::SockAddr;
-use crate::page::{
-    CFG_CAPACITY, Head, LAYOUT_VERSION, LIBRARY_LEN, MAGIC, PAGE_SIZE, PROGRAM_LEN, SOCK_ENTRIES,
-};
+use crate::page::{CFG_CAPACITY, Head, LAYOUT_VERSION, LIBRARY_LEN, MAGIC, PAGE_SIZE, PROGRAM_LEN, SOCK_ENTRIES};
 use crate::reason::Reason;
 use crate::sock::{SockEntry, State, Transport, at};
 
@@ -63,9 +61,7 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     let mut head = vec![0; size_of::<Head>()];
     // The words that say what follows are read first: a page of another layout
     // may have another length.
-    let intro = head
-        .get_mut(..offset_of!(Head, page_size))
-        .unwrap_or_default();
+    let intro = head.get_mut(..offset_of!(Head, page_size)).unwrap_or_default();
     source.read(0, intro).map_err(|_| Error::Truncated(len))?;
     match u64_at(intro, offset_of!(Head, magic)) {
         MAGIC => {}
@@ -119,11 +115,7 @@ fn cfg(head: &[u8]) -> Vec<CfgLine> {
         .map(|line| {
             let mut fields = line.splitn(3, |&b| b == b'\t').map(text);
             let mut next = || fields.next().unwrap_or_default();
-            CfgLine {
-                key: next(),
-                value: next(),
-                source: next(),
-            }
+            CfgLine { key: next(), value: next(), source: next() }
         })
         .collect()
 }

@@ -54,9 +54,7 @@ impl Source for BorrowedFd<'_> {
         };
         let stop = seek(self, SeekFrom::Hole(start)).unwrap_or(end);
         // A file that changes meanwhile must not stop or turn back the walk.
-        (from..end)
-            .contains(&start)
-            .then(|| start..stop.clamp(start + 1, end))
+        (from..end).contains(&start).then(|| start..stop.clamp(start + 1, end))
     }
 }
 

@@ -14,8 +14,8 @@ use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 
 /// What came over a control socket.
@@ -40,12 +40,7 @@ pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>
         fds = [p];
         anc.push(SendAncillaryMessage::ScmRights(&fds));
     }
-    sendmsg(
-        fd,
-        &[IoSlice::new(&bytes)],
-        &mut anc,
-        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-    )?;
+    sendmsg(fd, &[IoSlice::new(&bytes)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
@@ -55,12 +50,7 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
-        match recvmsg(
-            fd,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut anc,
-            RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC,
-        ) {
+        match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
             Ok(r) => break r,
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
@@ -86,11 +76,7 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
     // MSG_CTRUNC: a descriptor was lost (RLIMIT_NOFILE); the message without it is still whole.
     let whole = !got.flags.contains(ReturnFlags::TRUNC);
-    match bytes
-        .get(..got.bytes)
-        .filter(|_| whole)
-        .and_then(Message::decode)
-    {
+    match bytes.get(..got.bytes).filter(|_| whole).and_then(Message::decode) {
         Some(m) => Received::Message(m, first),
         None => {
             if let Some(fd) = first {
@@ -132,15 +118,8 @@ impl Link {
             }
             // The peer may be waiting for us to read as well.
             self.service();
-            let mut p = libc::pollfd {
-                fd: self.control_fd(),
-                events: libc::POLLOUT,
-                revents: 0,
-            };
-            let mut ts = libc::timespec {
-                tv_sec: 0,
-                tv_nsec: 10_000_000,
-            };
+            let mut p = libc::pollfd { fd: self.control_fd(), events: libc::POLLOUT, revents: 0 };
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
             let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
         }
         Err(Errno::AGAIN)
@@ -186,9 +165,7 @@ impl Link {
     }
 
     fn answer_kick(&self) {
-        if let Some(k) = self
-            .segment()
-            .and_then(|s| s.header().kick_all.get(self.side().index()))
+        if let Some(k) = self.segment().and_then(|s| s.header().kick_all.get(self.side().index()))
             && k.load(Ordering::SeqCst) != 0
             && k.swap(0, Ordering::SeqCst) != 0
         {

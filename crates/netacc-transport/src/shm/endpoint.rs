@@ -7,9 +7,7 @@ use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use netacc_ring::{
-    Area, CLOSED, Consumer, FIN, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
-};
+use netacc_ring::{Area, CLOSED, Consumer, FIN, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room};
 use netacc_stats::{Counter, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
@@ -88,8 +86,7 @@ impl View {
 impl ShmEndpoint {
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
         self.index.store(index as u32, Ordering::Relaxed);
-        self.link
-            .store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
         self.flags.store(0, Ordering::Relaxed);
     }
 
@@ -111,13 +108,7 @@ impl ShmEndpoint {
         let link = self.link();
         let seg = link.segment()?;
         let index = self.index.load(Ordering::Relaxed) as usize;
-        Some(View {
-            slot: seg.slot(index)?,
-            seg,
-            link,
-            me: link.side(),
-            index,
-        })
+        Some(View { slot: seg.slot(index)?, seg, link, me: link.side(), index })
     }
 
     /// Whether a connection is open here.
@@ -191,9 +182,7 @@ impl ShmEndpoint {
         if flags & DEAD != 0 {
             return flags;
         }
-        if flags & (SHARED | TX_SHUT) == SHARED
-            && line!(v, producer, v.me).fin.load(Ordering::Acquire) & FIN != 0
-        {
+        if flags & (SHARED | TX_SHUT) == SHARED && line!(v, producer, v.me).fin.load(Ordering::Acquire) & FIN != 0 {
             // Another process of our family ended our stream.
             self.flags.fetch_or(TX_SHUT, Ordering::AcqRel);
         }
@@ -208,11 +197,7 @@ impl ShmEndpoint {
             // Both ends were sent before: nothing is left that a reset could reach.
         } else if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
-            self.die(if fin & FIN != 0 {
-                Errno::PIPE
-            } else {
-                Errno::CONNRESET
-            });
+            self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
         } else if fin == OPEN && self.peer_died(v) {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it
             // left unread data behind, else an end of stream.
@@ -239,12 +224,7 @@ impl ShmEndpoint {
     fn tell_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
         let enough = || always || self.rx.room_to_tell(line!(v, producer, peer));
-        let r = notify_room(
-            line!(v, side, peer),
-            v.index,
-            |n| v.seg.channel(peer, n),
-            enough,
-        );
+        let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n), enough);
         if r != Ring::default() {
             self.ring(v, r);
         }
@@ -296,10 +276,9 @@ impl ShmEndpoint {
                 Err(b) if b == bell => return,
                 Err(_) => {}
             }
-            let Some(mine) = self.extra.iter().find(|e| {
-                e.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst)
-                    .is_ok()
-            }) else {
+            let Some(mine) =
+                self.extra.iter().find(|e| e.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+            else {
                 break;
             };
             // Whoever leaves `cell` rings the extras afterwards. If it left before we were in, nobody
@@ -462,12 +441,7 @@ impl ShmEndpoint {
         Ok(n)
     }
 
-    fn read(
-        &self,
-        v: &View,
-        dst: &mut Iov<'_>,
-        peek: bool,
-    ) -> core::result::Result<usize, Violation> {
+    fn read(&self, v: &View, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Violation> {
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else {
             return Err(Violation);
@@ -518,11 +492,7 @@ impl ShmEndpoint {
 
     /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile and splice. At most `want` bytes;
     /// `fill` may return fewer, 0 ends it.
-    pub fn write_with(
-        &self,
-        want: usize,
-        mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
-    ) -> Result<usize> {
+    pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
         let Some(v) = self.view() else {
             return Err(Errno::PIPE);
         };
@@ -571,11 +541,7 @@ impl ShmEndpoint {
     }
 
     /// Empties the ring into `drain(ptr, len) -> bytes`, for splice.
-    pub fn read_with(
-        &self,
-        want: usize,
-        mut drain: impl FnMut(*const u8, usize) -> Result<usize>,
-    ) -> Result<usize> {
+    pub fn read_with(&self, want: usize, mut drain: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else {
@@ -632,11 +598,7 @@ impl ShmEndpoint {
                 return Err(Errno(e));
             }
         }
-        if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 {
-            Ok(0)
-        } else {
-            Err(Errno::AGAIN)
-        }
+        if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) }
     }
 
     /// Errors that come before any writing.
@@ -656,19 +618,13 @@ impl ShmEndpoint {
         let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
         self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
         // Where the peer only shut both directions down, it is reset as well.
-        line!(v, producer, v.me)
-            .fin
-            .fetch_or(RESET, Ordering::SeqCst);
+        line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.tell_data(v);
     }
 
     /// Whether nobody at the other end will ever read again.
     fn peer_closed(&self, v: &View) -> bool {
-        line!(v, consumer, v.me.other())
-            .closed
-            .load(Ordering::Acquire)
-            != 0
-            || self.peer_died(v)
+        line!(v, consumer, v.me.other()).closed.load(Ordering::Acquire) != 0 || self.peer_died(v)
     }
 }
 
@@ -792,9 +748,7 @@ impl Endpoint for ShmEndpoint {
         if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
             // Whoever writes to us from now on gets a reset, as from a closed socket. Before the end of
             // the stream, whose reader may act on it.
-            line!(v, consumer, v.me)
-                .closed
-                .store(CLOSED, Ordering::SeqCst);
+            line!(v, consumer, v.me).closed.store(CLOSED, Ordering::SeqCst);
             self.tell_room(&v, true);
         }
         if bits & !old & TX_SHUT != 0 {
@@ -808,19 +762,11 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else { return };
         let unread = self.has_data(&v);
         let own = line!(v, producer, v.me);
-        own.fin
-            .fetch_or(if unread || abort { RESET } else { FIN }, Ordering::SeqCst);
-        line!(v, consumer, v.me)
-            .closed
-            .store(CLOSED, Ordering::SeqCst);
+        own.fin.fetch_or(if unread || abort { RESET } else { FIN }, Ordering::SeqCst);
+        line!(v, consumer, v.me).closed.store(CLOSED, Ordering::SeqCst);
         // Nobody of ours is to be told anything any more.
         let side = line!(v, side, v.me);
-        for w in [
-            &side.watch,
-            &side.rx_waiter,
-            &side.tx_waiter,
-            &side.want_room,
-        ] {
+        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::Relaxed);
         }
         self.tell_data(&v);

@@ -55,28 +55,13 @@ impl ShmEndpoint {
     /// Before an operation: on a shared side waits for the other processes of the family and takes up
     /// where they left. The word is in the peer's reach; a peer that plays with it ends its connection.
     #[inline]
-    pub(super) fn enter(
-        &self,
-        v: &View,
-        dir: Direction,
-    ) -> core::result::Result<Option<Entered<'static>>, Violation> {
-        if !self.is_shared() {
-            Ok(None)
-        } else {
-            self.enter_shared(v, dir).map(Some)
-        }
+    pub(super) fn enter(&self, v: &View, dir: Direction) -> core::result::Result<Option<Entered<'static>>, Violation> {
+        if !self.is_shared() { Ok(None) } else { self.enter_shared(v, dir).map(Some) }
     }
 
     #[cold]
-    fn enter_shared(
-        &self,
-        v: &View,
-        dir: Direction,
-    ) -> core::result::Result<Entered<'static>, Violation> {
-        let owner = line!(v, side, v.me)
-            .owner
-            .get(dir as usize)
-            .ok_or(Violation)?;
+    fn enter_shared(&self, v: &View, dir: Direction) -> core::result::Result<Entered<'static>, Violation> {
+        let owner = line!(v, side, v.me).owner.get(dir as usize).ok_or(Violation)?;
         let me = raw::getpid();
         for _ in 0..PATIENCE {
             match owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
@@ -100,12 +85,8 @@ impl ShmEndpoint {
     fn resync(&self, v: &View, dir: Direction) -> core::result::Result<(), Violation> {
         let peer = v.me.other();
         match dir {
-            Direction::Read => self
-                .rx
-                .resync(line!(v, consumer, v.me), line!(v, producer, peer)),
-            Direction::Write => self
-                .tx
-                .resync(line!(v, producer, v.me), line!(v, consumer, peer)),
+            Direction::Read => self.rx.resync(line!(v, consumer, v.me), line!(v, producer, peer)),
+            Direction::Write => self.tx.resync(line!(v, producer, v.me), line!(v, consumer, peer)),
         }
     }
 
@@ -163,16 +144,8 @@ impl ShmEndpoint {
         if self.base.load(Ordering::Relaxed) != 0 {
             return Ok(None);
         }
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
-        let m = Message::Base {
-            slot: v.index as u32,
-            epoch: self.epoch.load(Ordering::Relaxed),
-        };
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let m = Message::Base { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed) };
         let sent = v.link.send_patiently(m, theirs.as_raw_fd());
         private::drop_raw(theirs);
         match sent {
@@ -198,10 +171,7 @@ impl ShmEndpoint {
     /// both direction locks.
     pub fn unshare(&self) {
         let Some(v) = self.view() else { return };
-        if self.is_shared()
-            && self.resync(&v, Direction::Read).is_ok()
-            && self.resync(&v, Direction::Write).is_ok()
-        {
+        if self.is_shared() && self.resync(&v, Direction::Read).is_ok() && self.resync(&v, Direction::Write).is_ok() {
             self.flags.fetch_and(!SHARED, Ordering::AcqRel);
         }
     }
@@ -297,13 +267,9 @@ impl ShmEndpoint {
     pub fn arm_base(&self, write: bool) -> bool {
         let Some(v) = self.view() else { return true };
         let own = line!(v, side, v.me);
-        let _ = own
-            .rx_waiter
-            .compare_exchange(0, BASE_BELL, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = own.rx_waiter.compare_exchange(0, BASE_BELL, Ordering::SeqCst, Ordering::SeqCst);
         if write {
-            let _ =
-                own.tx_waiter
-                    .compare_exchange(0, BASE_BELL, Ordering::SeqCst, Ordering::SeqCst);
+            let _ = own.tx_waiter.compare_exchange(0, BASE_BELL, Ordering::SeqCst, Ordering::SeqCst);
         }
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = crate::Endpoint::readiness(self);
@@ -341,12 +307,7 @@ impl ShmEndpoint {
 fn poke(fd: i32) {
     if fd >= 0 {
         let byte = [1u8];
-        let _ = raw::send(
-            fd,
-            byte.as_ptr(),
-            1,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        );
+        let _ = raw::send(fd, byte.as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     }
 }
 

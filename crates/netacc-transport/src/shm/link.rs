@@ -101,23 +101,15 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 impl Link {
     /// A link over a mapped segment and a connected control socket (a private descriptor).
-    pub fn new(
-        side: Side,
-        seg: Segment,
-        control: i32,
-        trusted: bool,
-        peer_pid: u32,
-    ) -> Result<&'static Link> {
+    pub fn new(side: Side, seg: Segment, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
         link.seg.store(seg.as_ptr(), Ordering::Relaxed);
         link.control.store(control + 1, Ordering::Relaxed);
-        link.server
-            .store((side == Side::Server).into(), Ordering::Relaxed);
+        link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
-        link.id
-            .store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        link.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
         // Number 0 means "no channel" in shared memory.
         link.channels.store(1, Ordering::Relaxed);
@@ -136,11 +128,7 @@ impl Link {
     /// Our side.
     #[inline]
     pub fn side(&self) -> Side {
-        if self.server.load(Ordering::Relaxed) != 0 {
-            Side::Server
-        } else {
-            Side::Client
-        }
+        if self.server.load(Ordering::Relaxed) != 0 { Side::Server } else { Side::Client }
     }
 
     /// A number for people, unique in this process.
@@ -153,11 +141,7 @@ impl Link {
         match self.segment() {
             Some(s) if self.side() == Side::Client => {
                 let told = s.header().server_pid.load(Ordering::Relaxed);
-                if told != 0 {
-                    told
-                } else {
-                    self.peer_pid.load(Ordering::Relaxed)
-                }
+                if told != 0 { told } else { self.peer_pid.load(Ordering::Relaxed) }
             }
             _ => self.peer_pid.load(Ordering::Relaxed),
         }
@@ -194,13 +178,14 @@ impl Link {
 
     /// Server: whether the client said so; asked once.
     pub fn take_more(&self) -> bool {
-        self.segment().is_some_and(|s| s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0)
+        self.segment().is_some_and(|s| {
+            s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
+        })
     }
 
     /// Whether the server said so.
     pub fn served_by_many(&self) -> bool {
-        self.segment()
-            .is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
+        self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
     }
 
     /// The mapped segment; the caller holds a reference to the link.
@@ -230,17 +215,14 @@ impl Link {
 
     /// The listener at the other end takes new connections.
     pub fn accepting(&self) -> bool {
-        let open = self
-            .segment()
-            .is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
+        let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
 
     /// The server has not taken the link up yet, and is our own process.
     pub fn waits_for_ourselves(&self) -> bool {
         let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
-        self.segment().is_some_and(pending)
-            && self.peer_pid.load(Ordering::Relaxed) == netacc_sys::raw::getpid()
+        self.segment().is_some_and(pending) && self.peer_pid.load(Ordering::Relaxed) == netacc_sys::raw::getpid()
     }
 
     /// One more user.
@@ -332,10 +314,7 @@ impl Link {
     /// The descriptor of our doorbell `id`, or -1.
     #[inline]
     pub fn bell_fd(&self, id: u32) -> i32 {
-        self.my_bells
-            .get(id as usize)
-            .map_or(0, |b| b.load(Ordering::Relaxed))
-            - 1
+        self.my_bells.get(id as usize).map_or(0, |b| b.load(Ordering::Relaxed)) - 1
     }
 
     fn make_bell(&self, id: u32) -> Result<i32> {
@@ -444,9 +423,8 @@ impl Link {
             Some(fd) => bells::ring(fd),
             None => {
                 if self.send(Message::Wake { id }, None).is_err()
-                    && let Some(cell) = self
-                        .segment()
-                        .and_then(|s| s.header().kick_all.get(self.side().other().index()))
+                    && let Some(cell) =
+                        self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
                 {
                     // The socket is full, so the peer will be awake to read it; then it rings them all.
                     cell.store(1, Ordering::SeqCst);
@@ -467,10 +445,7 @@ impl Link {
 
     /// Remembers a doorbell the peer sent.
     pub(crate) fn learn_bell(&self, id: u32, fd: i32) {
-        let old = self
-            .peer_bells
-            .get(id as usize)
-            .map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
+        let old = self.peer_bells.get(id as usize).map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
         if old != 0 {
             private::close(old - 1);
         }

@@ -24,12 +24,12 @@ pub mod endpoint;
 pub mod family;
 pub mod link;
 pub mod owner;
+pub mod promote;
 pub mod rendezvous;
 pub mod segment;
-pub mod promote;
 pub mod slots;
-pub mod tail;
 mod state;
+pub mod tail;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};

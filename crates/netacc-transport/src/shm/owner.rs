@@ -24,13 +24,8 @@ pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
 }
 
 fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Option<(u8, u32)> {
-    let fd: OwnedFd = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(netlink::SOCK_DIAG),
-    )
-    .ok()?;
+    let fd: OwnedFd =
+        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG)).ok()?;
     let req = request(local, remote);
     let mut reply = [0u8; 1024];
     let n = raw::send(fd.as_raw_fd(), req.as_ptr(), req.len(), 0)
@@ -51,11 +46,7 @@ fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     put(0, &(REQUEST as u32).to_ne_bytes());
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     put(6, &1u16.to_ne_bytes()); // NLM_F_REQUEST
-    let family = if dest.is_ipv4() {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
-    };
+    let family = if dest.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     put(16, &[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
     // idiag_sport/src describe the socket asked for; a listener has no remote end.
@@ -96,16 +87,9 @@ mod tests {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
             let l = TcpListener::bind(bind).unwrap();
             let port = l.local_addr().unwrap().port();
-            assert_eq!(
-                listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)),
-                Some(me),
-                "{bind}"
-            );
+            assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), Some(me), "{bind}");
             drop(l);
-            assert_eq!(
-                listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)),
-                None
-            );
+            assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), None);
         }
     }
 

@@ -12,8 +12,8 @@ use netacc_sys::private;
 use netacc_wire::{Message, Name, Scope};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    getsockname, listen, socket_with, sockopt::socket_peercred,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
+    socket_with, sockopt::socket_peercred,
 };
 use rustix::process::geteuid;
 
@@ -65,11 +65,7 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
     }
     let (pid, memfd) = match receive_message(fd.as_fd()) {
         Received::Nothing => return Taken::Later(fd),
-        Received::Message(Message::Hello { pid, segment }, Some(memfd))
-            if segment == SEGMENT as u64 =>
-        {
-            (pid, memfd)
-        }
+        Received::Message(Message::Hello { pid, segment }, Some(memfd)) if segment == SEGMENT as u64 => (pid, memfd),
         _ => {
             private::drop_raw(fd);
             return Taken::Refused;
@@ -80,18 +76,12 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
     made.map_or(Taken::Refused, Taken::Link)
 }
 
-fn server_link(
-    fd: OwnedFd,
-    memfd: BorrowedFd<'_>,
-    pid: u32,
-    backlog: u32,
-) -> Result<&'static Link> {
+fn server_link(fd: OwnedFd, memfd: BorrowedFd<'_>, pid: u32, backlog: u32) -> Result<&'static Link> {
     let cred = socket_peercred(&fd)?;
     let seg = Segment::map(memfd)?;
     let h = seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
-    h.server_pid
-        .store(netacc_sys::raw::getpid(), Ordering::Relaxed);
+    h.server_pid.store(netacc_sys::raw::getpid(), Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
     let control = private::adopt(fd)?;
     let link = Link::new(Side::Server, seg, control, trusted(cred.uid.as_raw()), pid)?;
@@ -150,11 +140,7 @@ pub fn connect_link(dest: SocketAddr) -> core::result::Result<&'static Link, NoL
             }
         }
     }
-    let made = if found {
-        client_link(&fd, dest)
-    } else {
-        Err(NoLink::Nobody)
-    };
+    let made = if found { client_link(&fd, dest) } else { Err(NoLink::Nobody) };
     match made {
         Ok((seg, trusted, pid)) => {
             let control = private::adopt(fd).map_err(NoLink::Resources)?;
@@ -167,10 +153,7 @@ pub fn connect_link(dest: SocketAddr) -> core::result::Result<&'static Link, NoL
     }
 }
 
-fn client_link(
-    fd: &OwnedFd,
-    dest: SocketAddr,
-) -> core::result::Result<(Segment, bool, u32), NoLink> {
+fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment, bool, u32), NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let cred = socket_peercred(fd).map_err(res)?;
     let uid = cred.uid.as_raw();
@@ -181,10 +164,7 @@ fn client_link(
     }
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let seg = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
-    let hello = Message::Hello {
-        pid: netacc_sys::raw::getpid(),
-        segment: SEGMENT as u64,
-    };
+    let hello = Message::Hello { pid: netacc_sys::raw::getpid(), segment: SEGMENT as u64 };
     let sent = seg.and_then(|s| {
         send_message(fd.as_fd(), hello, Some(memfd.as_fd())).map_err(NoLink::Resources)?;
         Ok(s)
@@ -196,11 +176,7 @@ fn client_link(
 /// The address that a connection to `dest` would come from, if `dest` is an address of this host;
 /// `None` if it is not. Asks the kernel's routing by connecting a datagram socket, which sends nothing.
 pub fn local_source(dest: IpAddr) -> Option<IpAddr> {
-    let family = if dest.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::DGRAM, FLAGS, None).ok()?;
     let source = connect(&fd, &SocketAddr::new(dest, 9))
         .ok()
@@ -220,11 +196,7 @@ pub fn is_local(ip: IpAddr) -> bool {
 
 /// A socket that keeps a local port for `ip` reserved, and the port.
 pub fn reserve_port(ip: IpAddr) -> Result<(OwnedFd, u16)> {
-    let family = if ip.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if ip.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fd = socket_with(family, SocketType::STREAM, FLAGS, None)?;
     let bound = bind(&fd, &SocketAddr::new(ip, 0))
         .and_then(|()| getsockname(&fd))

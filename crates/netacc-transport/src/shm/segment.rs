@@ -13,9 +13,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, Channel, ConsumerLine, LARGE, ProducerLine, SLOTS, SMALL, SideLine};
 use netacc_sys::errno::{Errno, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
-};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Ready-set channels per side; number 0 means "none".
@@ -168,10 +166,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// A fresh memfd of the right size, sealed against any change of it.
     pub fn create() -> Result<OwnedFd> {
-        let fd = memfd_create(
-            c"netacc-link",
-            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
-        )?;
+        let fd = memfd_create(c"netacc-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, SEGMENT as u64)?;
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(fd)
@@ -180,9 +175,7 @@ impl Segment {
     /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Segment> {
         let seals = fcntl_get_seals(fd)?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW)
-            || fstat(fd)?.st_size != SEGMENT as i64
-        {
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || fstat(fd)?.st_size != SEGMENT as i64 {
             return Err(Errno::PROTO);
         }
         // SAFETY: a fresh mapping overlaps nothing.
@@ -196,9 +189,7 @@ impl Segment {
                 0,
             )?
         };
-        Ok(Segment {
-            base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)?,
-        })
+        Ok(Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? })
     }
 
     /// # Safety
@@ -298,10 +289,7 @@ impl Segment {
     /// Connects queued and not yet taken. A lying client can claim at most a full queue.
     pub fn queued(&self) -> u64 {
         let h = self.header();
-        h.pushed
-            .load(Ordering::SeqCst)
-            .wrapping_sub(h.popped.load(Ordering::SeqCst))
-            .min(SLOTS as u64)
+        h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst)).min(SLOTS as u64)
     }
 
     /// When the next connect was queued, by the client's word.

@@ -80,10 +80,7 @@ impl Slots {
             let open = &seg.slot(slot)?.open;
             // Acquire: the server's last accesses to the slot come before its mark.
             if open.server_done.load(Ordering::Acquire) == open.epoch.load(Ordering::Relaxed) {
-                let oldest = self
-                    .closing
-                    .get(from as usize % SLOTS)?
-                    .load(Ordering::Relaxed);
+                let oldest = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
                 cell.store(oldest, Ordering::Relaxed);
                 self.closing_from.store(from + 1, Ordering::Relaxed);
                 return Some(slot);
@@ -145,9 +142,6 @@ impl Slots {
 
     /// How many ports are reserved by sockets of our own.
     pub fn ports_kept(&self) -> usize {
-        self.port_fd
-            .iter()
-            .filter(|f| f.load(Ordering::Relaxed) != 0)
-            .count()
+        self.port_fd.iter().filter(|f| f.load(Ordering::Relaxed) != 0).count()
     }
 }

@@ -84,8 +84,7 @@ impl ShmEndpoint {
 
     /// Whether the peer's end of stream has come.
     pub fn peer_ended(&self) -> bool {
-        self.view()
-            .is_none_or(|v| self.observe(&v) & PEER_FIN != 0)
+        self.view().is_none_or(|v| self.observe(&v) & PEER_FIN != 0)
     }
 
     /// SO_RCVLOWAT.
@@ -110,9 +109,7 @@ impl ShmEndpoint {
     pub fn put_back(&self, e: Errno) {
         // EPIPE also stands for "our own end"; that one needs no keeping.
         if e == Errno::CONNRESET {
-            let _ =
-                self.error
-                    .compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }

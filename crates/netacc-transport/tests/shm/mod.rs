@@ -70,31 +70,17 @@ impl Links {
             let seg = Segment::map(memfd.as_fd()).unwrap();
             Link::new(side, seg, private::adopt(socket).unwrap(), trusted, 0).unwrap()
         };
-        Links {
-            client: link(Side::Client, c),
-            server: link(Side::Server, s),
-        }
+        Links { client: link(Side::Client, c), server: link(Side::Server, s) }
     }
 
     /// A connection, as connect(2) and accept(2) make it.
     fn connect(&self) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
         let seg = self.client.segment().unwrap();
         let claimed = self.client.slots.claim(seg)?;
-        let (c, s) = (
-            self.client.endpoint(claimed.slot).unwrap(),
-            self.server.endpoint(claimed.slot).unwrap(),
-        );
+        let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
         assert!(c.begin(claimed.epoch));
         assert!(s.take(), "the connect was withdrawn");
-        assert!(
-            s.begin(
-                seg.slot(claimed.slot)
-                    .unwrap()
-                    .open
-                    .epoch
-                    .load(Ordering::Relaxed)
-            )
-        );
+        assert!(s.begin(seg.slot(claimed.slot).unwrap().open.epoch.load(Ordering::Relaxed)));
         Some((c, s))
     }
 
@@ -114,10 +100,7 @@ impl Drop for Links {
 
 /// A pipe whose writing end is given away: true once nobody has it any more.
 fn pipe() -> (OwnedFd, impl FnOnce() -> bool) {
-    let (r, w) = rustix::pipe::pipe_with(
-        rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK,
-    )
-    .unwrap();
+    let (r, w) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     (w, move || rustix::io::read(&r, &mut [0u8; 1]) == Ok(0))
 }
 
@@ -128,11 +111,7 @@ fn ten_thousand_connections_one_after_the_other() {
     for i in 0..10_000usize {
         let (c, s) = l.connect().unwrap();
         slots.insert(c.slot_index());
-        assert_eq!(
-            (ready(c), ready(s)),
-            (crate::OUT, crate::OUT),
-            "connection {i} remembers its predecessor"
-        );
+        assert_eq!((ready(c), ready(s)), (crate::OUT, crate::OUT), "connection {i} remembers its predecessor");
         let n = if i % 500 == 0 { 100_000 } else { 1 + i % 3000 };
         assert_eq!(write(c, &pattern(i, n)), Ok(n));
         assert!(get(s, 200_000, false).unwrap() == pattern(i, n));
@@ -149,11 +128,7 @@ fn ten_thousand_connections_one_after_the_other() {
         };
         assert_eq!(l.client.slots.open(), 0);
     }
-    assert!(
-        slots.len() <= 8,
-        "{} slots for one connection at a time",
-        slots.len()
-    );
+    assert!(slots.len() <= 8, "{} slots for one connection at a time", slots.len());
     assert!(!slots.contains(&0), "slot 0 is the queue's");
 }
 
@@ -169,10 +144,7 @@ fn a_link_full_of_connections() {
             assert_eq!(write(*s, &[round, i as u8]), Ok(2));
         }
         for (i, (c, s)) in all.iter().enumerate() {
-            assert!(
-                get(*s, 999, false).unwrap() == pattern(i, 300),
-                "connection {i} got another one's bytes"
-            );
+            assert!(get(*s, 999, false).unwrap() == pattern(i, 300), "connection {i} got another one's bytes");
             assert_eq!(get(*c, 999, false).unwrap(), [round, i as u8]);
         }
         // A slot is free only when both sides have closed it.
@@ -214,28 +186,15 @@ fn a_slot_in_use_is_not_begun_again() {
 
 #[test]
 fn garbage_on_the_control_socket_loses_the_link() {
-    let messages: [&[u8]; 6] = [
-        b"x",
-        &[0; 32],
-        &[0xff; 32],
-        &[0; 33],
-        &[0xff; 4096],
-        &Message::Wake { id: 1 }.encode()[..31],
-    ];
+    let messages: [&[u8]; 6] =
+        [b"x", &[0; 32], &[0xff; 32], &[0; 33], &[0xff; 4096], &Message::Wake { id: 1 }.encode()[..31]];
     for m in messages {
         let l = Links::new(true);
         let (c, s) = l.connect().unwrap();
         assert_eq!(write(c, b"abc"), Ok(3));
-        assert_eq!(
-            send(Links::control(l.client), m, SendFlags::empty()),
-            Ok(m.len())
-        );
+        assert_eq!(send(Links::control(l.client), m, SendFlags::empty()), Ok(m.len()));
         l.server.service();
-        assert!(
-            l.server.is_lost(),
-            "{} bytes of garbage went through",
-            m.len()
-        );
+        assert!(l.server.is_lost(), "{} bytes of garbage went through", m.len());
         assert!(!l.server.accepting());
         assert!(!l.client.is_lost());
         // What had come is delivered.
@@ -265,16 +224,9 @@ fn losing_a_link_ends_all_its_connections() {
     all[5].0.watch(n);
     woken(all[3].0, &[READ], || l.client.lose(Counter::LinksLost));
     let marked: Vec<_> = l.client.my_channel(n).unwrap().take().collect();
-    assert_eq!(
-        marked,
-        [all[5].0.slot_index()],
-        "an event loop does not hear of it"
-    );
+    assert_eq!(marked, [all[5].0.slot_index()], "an event loop does not hear of it");
     for (c, s) in &all {
-        assert_eq!(
-            (ready(*c), read(*c, 1)),
-            (crate::IN | crate::OUT | crate::RDHUP, Ok(0))
-        );
+        assert_eq!((ready(*c), read(*c, 1)), (crate::IN | crate::OUT | crate::RDHUP, Ok(0)));
         c.close(false);
         s.close(false);
     }
@@ -286,56 +238,25 @@ fn forged_numbers_reach_nothing() {
     let (c, s) = l.connect().unwrap();
     let seg = l.server.segment().unwrap();
     let slot = seg.slot(c.slot_index()).unwrap();
-    for forged in [
-        1,
-        5,
-        63,
-        64,
-        511,
-        1023,
-        1024,
-        100_000,
-        u32::MAX - 1,
-        u32::MAX,
-    ] {
+    for forged in [1, 5, 63, 64, 511, 1023, 1024, 100_000, u32::MAX - 1, u32::MAX] {
         // Both sides' words: a peer can write all of them.
         for side in &slot.side {
-            for w in [
-                &side.watch,
-                &side.rx_waiter,
-                &side.tx_waiter,
-                &side.want_room,
-                &side.cpu,
-            ] {
+            for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room, &side.cpu] {
                 w.store(forged, Ordering::SeqCst);
             }
         }
         assert_eq!((write(c, b"abc"), write(s, b"abc")), (Ok(3), Ok(3)));
         assert_eq!((read(c, 9), read(s, 9)), (Ok(3), Ok(3)));
-        for m in [
-            Message::Wake { id: forged },
-            Message::Base {
-                slot: forged,
-                epoch: 0,
-            },
-        ] {
+        for m in [Message::Wake { id: forged }, Message::Base { slot: forged, epoch: 0 }] {
             send_message(Links::control(l.client), m, None).unwrap();
         }
         // Descriptors beside messages that make no sense are closed again.
         let strangers = [
             Message::Wake { id: forged },
-            Message::Base {
-                slot: forged.max(SLOTS as u32 - 1),
-                epoch: 0,
-            },
-            Message::Base {
-                slot: c.slot_index() as u32,
-                epoch: forged.wrapping_add(77),
-            },
+            Message::Base { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
+            Message::Base { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
             Message::Hello { pid: 1, segment: 1 },
-            Message::Doorbell {
-                id: forged.max(1024),
-            },
+            Message::Doorbell { id: forged.max(1024) },
         ];
         for m in strangers {
             let (w, is_closed) = pipe();
@@ -349,12 +270,7 @@ fn forged_numbers_reach_nothing() {
     }
     // And the connection still wakes whom it should.
     for side in &slot.side {
-        for w in [
-            &side.watch,
-            &side.rx_waiter,
-            &side.tx_waiter,
-            &side.want_room,
-        ] {
+        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::SeqCst);
         }
     }
@@ -399,10 +315,7 @@ fn a_watched_connection_marks_its_channel() {
     let fd = unsafe { BorrowedFd::borrow_raw(l.server.bell_fd(n)) };
     let rung = || {
         let mut p = [rustix::event::PollFd::from_borrowed_fd(fd, bell)];
-        let now = rustix::time::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let n = rustix::event::poll(&mut p, Some(&now)).unwrap() == 1;
         netacc_transport::bells::silence(l.server.bell_fd(1));
         n
@@ -451,14 +364,7 @@ fn every_doorbell_in_use() {
         l.server.return_bell(b);
     }
     woken(s, &[READ], || assert_eq!(write(c, b"x"), Ok(1)));
-    wait(
-        s,
-        Interest {
-            read: true,
-            write: true,
-        },
-        || panic!("ready"),
-    );
+    wait(s, Interest { read: true, write: true }, || panic!("ready"));
     c.close(false);
     s.close(false);
 }

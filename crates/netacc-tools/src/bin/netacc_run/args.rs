@@ -65,61 +65,23 @@ pub fn parse() -> Args {
 
 /// The help text, in the layout of the manual; the defaults come from the table of keys.
 fn help() -> String {
-    let default = |key: &str| {
-        netacc_conf::key(key)
-            .map(netacc_conf::Key::default_text)
-            .unwrap_or_default()
-    };
+    let default = |key: &str| netacc_conf::key(key).map(netacc_conf::Key::default_text).unwrap_or_default();
     let options = [
-        (
-            "-f <path>",
-            format!("set config file, default {}", netacc_conf::DEFAULT_PATH),
-        ),
-        (
-            "-p <num>",
-            format!(
-                "set max connections per QP, default {}",
-                default("NACC_SOR_CONN_PER_QP")
-            ),
-        ),
-        (
-            "-t <num>",
-            format!(
-                "set netacc io threads, default {}",
-                default("NACC_SOR_IO_THREADS")
-            ),
-        ),
-        (
-            "-s <num>",
-            format!(
-                "set netacc message size, default {}",
-                default("NACC_SOR_MSG_SIZE")
-            ),
-        ),
-        (
-            "-F <num>",
-            format!(
-                "fast connect mode, default {}",
-                default("NACC_FAST_CONNECT")
-            ),
-        ),
+        ("-f <path>", format!("set config file, default {}", netacc_conf::DEFAULT_PATH)),
+        ("-p <num>", format!("set max connections per QP, default {}", default("NACC_SOR_CONN_PER_QP"))),
+        ("-t <num>", format!("set netacc io threads, default {}", default("NACC_SOR_IO_THREADS"))),
+        ("-s <num>", format!("set netacc message size, default {}", default("NACC_SOR_MSG_SIZE"))),
+        ("-F <num>", format!("fast connect mode, default {}", default("NACC_FAST_CONNECT"))),
         ("-d", "enable debug mode".into()),
         ("-T", "use TCP first in connect".into()),
         ("-P <num>", "polling cq time ms".into()),
         ("-A <str>", "affinity CPU list, 0 | 1-3 | 1,3,4".into()),
-        (
-            "-i <num>",
-            format!(
-                "set cq comp_vector, default {}",
-                default("NACC_COMP_VECTOR")
-            ),
-        ),
+        ("-i <num>", format!("set cq comp_vector, default {}", default("NACC_COMP_VECTOR"))),
         ("-h", "display this message".into()),
         ("-v", "display version info".into()),
     ];
-    let mut text = String::from(
-        "Usage: netacc_run [ OPTIONS ] COMMAND\n\nRun COMMAND using NetACC for TCP sockets\n\nOPTIONS:\n",
-    );
+    let mut text =
+        String::from("Usage: netacc_run [ OPTIONS ] COMMAND\n\nRun COMMAND using NetACC for TCP sockets\n\nOPTIONS:\n");
     for (option, meaning) in options {
         text.push_str(&format!("   {option:<11} {meaning}\n"));
     }

@@ -23,10 +23,7 @@ pub struct Failure {
 /// Executes the command in this process. It only comes back if that fails.
 pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
     let Some((name, arguments)) = words.split_first() else {
-        return Failure {
-            message: "no command".into(),
-            status: crate::USAGE,
-        };
+        return Failure { message: "no command".into(), status: crate::USAGE };
     };
     let shown = name.to_string_lossy().escape_debug().to_string();
     let file = match program::find(name) {
@@ -36,10 +33,7 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
                 NotRunnable::NotFound => NOT_FOUND,
                 NotRunnable::NotExecutable => NOT_EXECUTABLE,
             };
-            return Failure {
-                message: format!("{shown}: {problem}"),
-                status,
-            };
+            return Failure { message: format!("{shown}: {problem}"), status };
         }
     };
 
@@ -51,10 +45,7 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
     if let Some(obstacle) = verdict.obstacle {
         let script = match verdict.program == file {
             true => String::new(),
-            false => format!(
-                " (a script for {})",
-                verdict.program.display().to_string().escape_debug()
-            ),
+            false => format!(" (a script for {})", verdict.program.display().to_string().escape_debug()),
         };
         crate::say(&format!("{shown}{script} runs without NetACC: {obstacle}"));
         if obstacle.forbids_preload() {
@@ -73,11 +64,7 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
     }
 
     let error = command.exec();
-    let status = if error.kind() == ErrorKind::NotFound {
-        NOT_FOUND
-    } else {
-        NOT_EXECUTABLE
-    };
+    let status = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     // The file itself was there just now, so what is missing is what it needs to run.
     let message = match error.kind() {
         ErrorKind::NotFound if file.exists() => {

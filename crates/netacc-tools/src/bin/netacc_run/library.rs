@@ -14,10 +14,7 @@ const BUILD_NAME: &str = "libnetacc_preload.so";
 /// name, which the dynamic loader looks up.
 pub fn find() -> OsString {
     let executable = env::current_exe().ok();
-    let found = executable
-        .as_deref()
-        .and_then(Path::parent)
-        .and_then(find_near);
+    let found = executable.as_deref().and_then(Path::parent).and_then(find_near);
     found.map_or_else(|| NAME.into(), PathBuf::into_os_string)
 }
 
@@ -30,9 +27,7 @@ fn find_near(directory: &Path) -> Option<PathBuf> {
         .chain(below_lib)
         .filter_map(|path| path.canonicalize().ok())
         // The loader splits LD_PRELOAD at spaces and colons and knows no quoting.
-        .find(|path| {
-            path.is_file() && !path.as_os_str().as_bytes().iter().any(|b| is_separator(*b))
-        })
+        .find(|path| path.is_file() && !path.as_os_str().as_bytes().iter().any(|b| is_separator(*b)))
 }
 
 /// `LD_PRELOAD` with `library` in front and what was there before behind it.
@@ -40,11 +35,7 @@ fn find_near(directory: &Path) -> Option<PathBuf> {
 /// The library is not named twice, under whatever path: two copies would each intercept the other's calls.
 pub fn preload(library: &OsStr, existing: &OsStr) -> OsString {
     let mut list = library.as_bytes().to_vec();
-    for entry in existing
-        .as_bytes()
-        .split(|b| is_separator(*b))
-        .filter(|entry| !entry.is_empty())
-    {
+    for entry in existing.as_bytes().split(|b| is_separator(*b)).filter(|entry| !entry.is_empty()) {
         if !is_ours(entry) {
             list.push(b':');
             list.extend_from_slice(entry);
@@ -56,9 +47,7 @@ pub fn preload(library: &OsStr, existing: &OsStr) -> OsString {
 /// `LD_PRELOAD` without the library; `None` if nothing is left.
 pub fn without(existing: &OsStr) -> Option<OsString> {
     let others = existing.as_bytes().split(|b| is_separator(*b));
-    let others: Vec<&[u8]> = others
-        .filter(|entry| !entry.is_empty() && !is_ours(entry))
-        .collect();
+    let others: Vec<&[u8]> = others.filter(|entry| !entry.is_empty() && !is_ours(entry)).collect();
     (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
 }
 
@@ -76,38 +65,23 @@ mod tests {
     use super::*;
 
     fn list(existing: &str) -> String {
-        preload(OsStr::new("/l/libnetacc-preload.so"), OsStr::new(existing))
-            .into_string()
-            .unwrap()
+        preload(OsStr::new("/l/libnetacc-preload.so"), OsStr::new(existing)).into_string().unwrap()
     }
 
     #[test]
     fn library_comes_first_and_once() {
         assert_eq!(list(""), "/l/libnetacc-preload.so");
-        assert_eq!(
-            list("a.so b.so:c.so"),
-            "/l/libnetacc-preload.so:a.so:b.so:c.so"
-        );
+        assert_eq!(list("a.so b.so:c.so"), "/l/libnetacc-preload.so:a.so:b.so:c.so");
         assert_eq!(list(" ::a.so "), "/l/libnetacc-preload.so:a.so");
-        for other in [
-            "libnetacc-preload.so",
-            "/l/libnetacc-preload.so",
-            "/x/libnetacc_preload.so",
-        ] {
-            assert_eq!(
-                list(&format!("a.so:{other} b.so")),
-                "/l/libnetacc-preload.so:a.so:b.so"
-            );
+        for other in ["libnetacc-preload.so", "/l/libnetacc-preload.so", "/x/libnetacc_preload.so"] {
+            assert_eq!(list(&format!("a.so:{other} b.so")), "/l/libnetacc-preload.so:a.so:b.so");
         }
     }
 
     #[test]
     fn taken_out_again() {
         assert_eq!(without(OsStr::new("/l/libnetacc-preload.so")), None);
-        assert_eq!(
-            without(OsStr::new("a /l/libnetacc-preload.so:b")),
-            Some("a:b".into())
-        );
+        assert_eq!(without(OsStr::new("a /l/libnetacc-preload.so:b")), Some("a:b".into()));
     }
 
     #[test]
@@ -128,11 +102,7 @@ mod tests {
         }
         let spaced = root.join("a b/bin");
         put(spaced.join(NAME));
-        assert_eq!(
-            find_near(&spaced),
-            None,
-            "the loader could not read that path"
-        );
+        assert_eq!(find_near(&spaced), None, "the loader could not read that path");
         std::fs::remove_dir_all(root).unwrap();
     }
 }

@@ -65,11 +65,7 @@ pub fn check(args: &Args) -> Result<Settings, String> {
     config.apply_cmdline(cmdline.as_bytes(), &mut diags);
     config.finish(&mut diags);
     warnings.extend(diags.iter().map(ToString::to_string));
-    Ok(Settings {
-        file,
-        cmdline,
-        warnings,
-    })
+    Ok(Settings { file, cmdline, warnings })
 }
 
 /// The options that are keys of the configuration, with their values in canonical form.
@@ -90,8 +86,8 @@ fn options(args: &Args) -> Result<Vec<(&'static str, String)>, String> {
     let mut checked = Vec::new();
     for (option, key, value) in given {
         if let Some(value) = value {
-            let value = netacc_conf::check_value(key, value.as_bytes())
-                .map_err(|problem| format!("{option}: {problem}"))?;
+            let value =
+                netacc_conf::check_value(key, value.as_bytes()).map_err(|problem| format!("{option}: {problem}"))?;
             checked.push((key, value));
         }
     }
@@ -123,23 +119,13 @@ fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
     let file = File::open(path).map_err(Unreadable::Os)?;
     let mut text = Vec::new();
     // One byte more than allowed tells a longer file from one that just fits.
-    file.take(MAX_FILE_BYTES as u64 + 1)
-        .read_to_end(&mut text)
-        .map_err(Unreadable::Os)?;
-    if text.len() > MAX_FILE_BYTES {
-        Err(Unreadable::TooLong)
-    } else {
-        Ok(text)
-    }
+    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut text).map_err(Unreadable::Os)?;
+    if text.len() > MAX_FILE_BYTES { Err(Unreadable::TooLong) } else { Ok(text) }
 }
 
 /// A file name in a message: quoted only where it would be unclear.
 fn quoted(name: &OsStr) -> String {
     let text = name.to_string_lossy();
     let plain = !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace());
-    if plain {
-        text.into_owned()
-    } else {
-        format!("{text:?}")
-    }
+    if plain { text.into_owned() } else { format!("{text:?}") }
 }

@@ -77,12 +77,7 @@ impl Args {
     pub(crate) fn read() -> Self {
         let args = Self::parse();
         if !args.show.is_empty() && args.pid().is_none() && !args.clear {
-            Self::command()
-                .error(
-                    ErrorKind::MissingRequiredArgument,
-                    "-s needs the PID of a process",
-                )
-                .exit();
+            Self::command().error(ErrorKind::MissingRequiredArgument, "-s needs the PID of a process").exit();
         }
         args
     }
@@ -120,10 +115,7 @@ mod tests {
     #[test]
     fn groups_come_once_and_in_order() {
         assert_eq!(groups(&["netacc_ss", "1"]), [Group::Cnt]);
-        assert_eq!(
-            groups(&["netacc_ss", "-p", "1", "-s", "mem,cnt,mem"]),
-            [Group::Cnt, Group::Mem]
-        );
+        assert_eq!(groups(&["netacc_ss", "-p", "1", "-s", "mem,cnt,mem"]), [Group::Cnt, Group::Mem]);
         assert_eq!(groups(&["netacc_ss", "-s", "all", "-p", "1"]).len(), 5);
     }
 

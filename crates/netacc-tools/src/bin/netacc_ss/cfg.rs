@@ -7,17 +7,9 @@ use crate::table::{Align, Table};
 
 /// Appends the configuration as a table.
 pub(crate) fn text(page: &Snapshot, out: &mut String) {
-    let mut table = Table::new([
-        ("Key", Align::Left),
-        ("Value", Align::Left),
-        ("Source", Align::Left),
-    ]);
+    let mut table = Table::new([("Key", Align::Left), ("Value", Align::Left), ("Source", Align::Left)]);
     for line in &page.cfg {
-        let value = if line.value.is_empty() {
-            "\"\""
-        } else {
-            &line.value
-        };
+        let value = if line.value.is_empty() { "\"\"" } else { &line.value };
         table.row([line.key.clone(), value.to_owned(), line.source.clone()]);
     }
     table.write(out);
@@ -26,7 +18,5 @@ pub(crate) fn text(page: &Snapshot, out: &mut String) {
 /// The configuration as a list.
 pub(crate) fn json(page: &Snapshot) -> Value {
     let lines = page.cfg.iter();
-    lines
-        .map(|line| json!({ "key": line.key, "value": line.value, "source": line.source }))
-        .collect()
+    lines.map(|line| json!({ "key": line.key, "value": line.value, "source": line.source })).collect()
 }

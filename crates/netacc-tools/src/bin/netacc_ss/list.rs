@@ -21,17 +21,8 @@ struct Summary {
 
 impl Summary {
     fn of(page: &Snapshot) -> Self {
-        let on = |transport| {
-            page.socks
-                .iter()
-                .filter(|sock| sock.transport.get() == Some(transport))
-                .count()
-        };
-        let sum = |bytes: fn(&Sock) -> u64| {
-            page.socks
-                .iter()
-                .fold(0u64, |sum, sock| sum.wrapping_add(bytes(sock)))
-        };
+        let on = |transport| page.socks.iter().filter(|sock| sock.transport.get() == Some(transport)).count();
+        let sum = |bytes: fn(&Sock) -> u64| page.socks.iter().fold(0u64, |sum, sock| sum.wrapping_add(bytes(sock)));
         Self {
             tcp: on(Transport::Tcp),
             shm: on(Transport::Shm),
@@ -50,9 +41,7 @@ pub(crate) fn all(json: bool) -> io::Result<String> {
     }
     if listing.hidden > 0 {
         let many = listing.hidden;
-        note(format_args!(
-            "{many} processes of other users are not shown; root sees all"
-        ));
+        note(format_args!("{many} processes of other users are not shown; root sees all"));
     }
     if json {
         let each: Value = listing.processes.iter().map(one).collect();

@@ -44,12 +44,11 @@ pub(crate) struct Memory(BTreeMap<String, Use>);
 /// Reads `/proc/PID/smaps`.
 pub(crate) fn read(pid: u32) -> Result<Memory, Error> {
     let file = std::fs::File::open(format!("/proc/{pid}/smaps"));
-    file.and_then(|file| parse(BufReader::new(file)))
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::NoProcess,
-            io::ErrorKind::PermissionDenied => Error::Denied,
-            _ => Error::Io(error),
-        })
+    file.and_then(|file| parse(BufReader::new(file))).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::NoProcess,
+        io::ErrorKind::PermissionDenied => Error::Denied,
+        _ => Error::Io(error),
+    })
 }
 
 fn parse(smaps: impl BufRead) -> io::Result<Memory> {
@@ -72,8 +71,7 @@ fn parse(smaps: impl BufRead) -> io::Result<Memory> {
             continue;
         };
         let used = current.as_ref().and_then(|name| found.get_mut(name));
-        let (Some(used), Some(kib)) = (used, words.next().and_then(|kib| kib.parse::<u64>().ok()))
-        else {
+        let (Some(used), Some(kib)) = (used, words.next().and_then(|kib| kib.parse::<u64>().ok())) else {
             continue;
         };
         let sum = match key {
@@ -89,9 +87,7 @@ fn parse(smaps: impl BufRead) -> io::Result<Memory> {
 
 impl Memory {
     fn total(&self) -> Use {
-        self.0
-            .values()
-            .fold(Use::default(), |sum, used| sum.plus(*used))
+        self.0.values().fold(Use::default(), |sum, used| sum.plus(*used))
     }
 
     /// Appends the memory as a table.
@@ -115,11 +111,8 @@ impl Memory {
 
     /// The same as an object.
     pub(crate) fn json(&self) -> Value {
-        let each: serde_json::Map<String, Value> = self
-            .0
-            .iter()
-            .map(|(name, used)| (name.clone(), used.json()))
-            .collect();
+        let each: serde_json::Map<String, Value> =
+            self.0.iter().map(|(name, used)| (name.clone(), used.json())).collect();
         json!({ "total": self.total().json(), "areas": each })
     }
 }
@@ -152,22 +145,9 @@ Pss:                  16 kB
     #[test]
     fn only_our_mappings_are_summed() {
         let memory = parse(SMAPS.as_bytes()).unwrap();
-        let link = Use {
-            maps: 2,
-            size: 104,
-            rss: 44,
-            pss: 22,
-        };
+        let link = Use { maps: 2, size: 104, rss: 44, pss: 22 };
         assert_eq!(memory.0.get("netacc-link"), Some(&link));
         assert_eq!(memory.0.len(), 2);
-        assert_eq!(
-            memory.total(),
-            Use {
-                maps: 3,
-                size: 8308,
-                rss: 60,
-                pss: 38
-            }
-        );
+        assert_eq!(memory.total(), Use { maps: 3, size: 8308, rss: 60, pss: 38 });
     }
 }

@@ -36,19 +36,11 @@ fn links(page: &Snapshot) -> BTreeMap<u64, Link> {
 /// Names and values of the counters about links.
 fn counts(page: &Snapshot) -> [(&'static str, i64); 5] {
     let value = |counter| page.counter(counter).cast_signed();
-    let [opened, closed, lost, slots] = [
-        Counter::LinksOpened,
-        Counter::LinksClosed,
-        Counter::LinksLost,
-        Counter::SlotsInUse,
-    ]
-    .map(value);
+    let [opened, closed, lost, slots] =
+        [Counter::LinksOpened, Counter::LinksClosed, Counter::LinksLost, Counter::SlotsInUse].map(value);
     [
         // The three are read one after the other, so the difference may be off for a moment.
-        (
-            "links_open",
-            opened.wrapping_sub(closed).wrapping_sub(lost).max(0),
-        ),
+        ("links_open", opened.wrapping_sub(closed).wrapping_sub(lost).max(0)),
         (Counter::LinksOpened.name(), opened),
         (Counter::LinksClosed.name(), closed),
         (Counter::LinksLost.name(), lost),
@@ -104,10 +96,8 @@ pub(crate) fn json(page: &Snapshot) -> Value {
             })
         })
         .collect();
-    let mut value: serde_json::Map<String, Value> = counts(page)
-        .into_iter()
-        .map(|(name, count)| (name.to_owned(), json!(count)))
-        .collect();
+    let mut value: serde_json::Map<String, Value> =
+        counts(page).into_iter().map(|(name, count)| (name.to_owned(), json!(count))).collect();
     value.insert("links".into(), links.into());
     value.into()
 }

@@ -9,11 +9,7 @@ use crate::{cfg, cnt, mem, qp, sock, time};
 /// The groups asked for, as text or JSON.
 pub(crate) fn process(pid: u32, groups: &[Group], json: bool) -> Result<String, Error> {
     let page = reader::open(pid)?;
-    let memory = if groups.contains(&Group::Mem) {
-        Some(mem::read(pid)?)
-    } else {
-        None
-    };
+    let memory = if groups.contains(&Group::Mem) { Some(mem::read(pid)?) } else { None };
     if json {
         let mut map = Map::new();
         map.insert("pid".into(), json!(pid));

@@ -9,11 +9,7 @@ use crate::{reasons, time};
 
 /// A process number, `-` for not known.
 pub(crate) fn pid(pid: u32) -> String {
-    if pid == 0 {
-        "-".into()
-    } else {
-        pid.to_string()
-    }
+    if pid == 0 { "-".into() } else { pid.to_string() }
 }
 
 /// Appends the sockets as a table, and what the reasons in it mean.

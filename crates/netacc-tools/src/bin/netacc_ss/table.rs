@@ -19,10 +19,7 @@ pub(crate) struct Table<const N: usize> {
 impl<const N: usize> Table<N> {
     /// A table with titles only.
     pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
-        Self {
-            align: columns.map(|(_, align)| align),
-            rows: vec![columns.map(|(title, _)| title.to_owned())],
-        }
+        Self { align: columns.map(|(_, align)| align), rows: vec![columns.map(|(title, _)| title.to_owned())] }
     }
 
     /// Adds a line.
@@ -61,18 +58,11 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new([
-            ("Name", Align::Left),
-            ("Value", Align::Right),
-            ("", Align::Left),
-        ]);
+        let mut table = Table::new([("Name", Align::Left), ("Value", Align::Right), ("", Align::Left)]);
         table.row(["a".into(), "10".into(), String::new()]);
         table.row(["längere".into(), "1000000".into(), "x".into()]);
         let mut out = String::new();
         table.write(&mut out);
-        assert_eq!(
-            out,
-            "Name       Value\na             10\nlängere  1000000  x\n"
-        );
+        assert_eq!(out, "Name       Value\na             10\nlängere  1000000  x\n");
     }
 }
