@@ -167,7 +167,7 @@ static const struct { int level, opt, lo, hi; const char *name; } OPT[] = {
 	{ IPPROTO_TCP, TCP_SYNCNT, 0, 8, "TCP_SYNCNT" },
 	{ IPPROTO_TCP, TCP_USER_TIMEOUT, 20000, 90000, "TCP_USER_TIMEOUT" },
 	{ IPPROTO_TCP, TCP_LINGER2, 1, 50, "TCP_LINGER2" },
-	{ IPPROTO_TCP, TCP_QUICKACK, 1, 1, "TCP_QUICKACK" },
+	// Not TCP_QUICKACK: the kernel switches it on and off by itself, by the traffic it has seen.
 	{ IPPROTO_IP, IP_TOS, 0, 0, "IP_TOS" },
 	{ IPPROTO_IP, IP_TTL, 10, 60, "IP_TTL" },
 	{ IPPROTO_IPV6, IPV6_V6ONLY, -1, 0, "IPV6_V6ONLY" },

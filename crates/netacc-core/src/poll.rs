@@ -28,13 +28,17 @@ enum Ours {
 
 fn ours(fd: i32) -> Option<Ours> {
     match fdtable::get(fd)? {
-        Entry::Socket(r) => match r.obj.path() {
-            Path::Tcp if r.obj.has(CANDIDATE) && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
-            Path::Shm => Some(Ours::Connection(r.obj)),
-            Path::Listener => Some(Ours::Listener(r.obj)),
-            Path::New | Path::Tcp => None,
-        },
+        Entry::Socket(r) => of(fd, r),
         Entry::Epoll(r) => (!r.obj.is_plain()).then_some(Ours::Epoll),
+    }
+}
+
+fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
+    match r.obj.path() {
+        Path::Tcp if r.obj.has(CANDIDATE) && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
+        Path::Shm => Some(Ours::Connection(r.obj)),
+        Path::Listener => Some(Ours::Listener(r.obj)),
+        Path::New | Path::Tcp => None,
     }
 }
 
@@ -70,6 +74,8 @@ fn interest(events: i16) -> Interest {
 struct Fds {
     p: *mut pollfd,
     n: usize,
+    /// What each entry referred to when the call began to wait.
+    held: Vec<Option<Pin>>,
 }
 
 impl Fds {
@@ -83,8 +89,8 @@ impl Fds {
     /// Looks at all of ours; returns how many have something.
     fn look(&self) -> usize {
         let mut n = 0;
-        self.each(|_, p| {
-            if let Some(o) = ours(p.fd) {
+        self.each(|i, p| {
+            if let Some(o) = self.ours(i, p.fd) {
                 p.revents = look(o, p.fd, p.events);
                 n += usize::from(p.revents != 0);
             }
@@ -95,8 +101,8 @@ impl Fds {
     /// Foreign entries in order, with -1 in place of ours, so that indices agree.
     fn foreign(&self, set: &mut WaitSet) -> bool {
         let mut any = false;
-        self.each(|_, p| {
-            let f = if ours(p.fd).is_some() { -1 } else { p.fd };
+        self.each(|i, p| {
+            let f = if self.ours(i, p.fd).is_some() { -1 } else { p.fd };
             any |= f >= 0;
             set.add(f, p.events);
         });
@@ -106,7 +112,7 @@ impl Fds {
     fn take_foreign(&self, set: &WaitSet) -> usize {
         let mut n = 0;
         self.each(|i, p| {
-            if ours(p.fd).is_none() {
+            if self.ours(i, p.fd).is_none() {
                 p.revents = set.revents(i);
                 n += usize::from(p.revents != 0);
             }
@@ -117,7 +123,7 @@ impl Fds {
     /// Registers for everything of ours; true when something is ready already.
     fn arm(&self, set: &mut WaitSet) -> bool {
         let mut ready = false;
-        self.each(|_, p| match ours(p.fd) {
+        self.each(|i, p| match self.ours(i, p.fd) {
             Some(Ours::Connection(s)) => {
                 if let Some(ep) = s.endpoint() {
                     let want = interest(p.events);
@@ -138,15 +144,19 @@ impl Fds {
         ready
     }
 
-    /// Keeps what is ours from ending under the sleeper.
-    fn pin(&self, pins: &mut Vec<Pin>) {
-        self.each(|_, p| {
-            if ours(p.fd).is_some()
-                && let Some(pin) = fdtable::socket(p.fd).and_then(Ref::pin)
-            {
-                pins.push(pin);
-            }
-        });
+    /// Keeps what is ours from ending under the sleeper: as in the kernel, a poll that has begun goes on with
+    /// what its numbers referred to, and a close in another thread takes effect when it returns.
+    fn hold(&mut self) {
+        let mut held = Vec::with_capacity(self.n);
+        self.each(|_, p| held.push(ours(p.fd).and_then(|_| fdtable::socket(p.fd)).and_then(Ref::pin)));
+        self.held = held;
+    }
+
+    fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
+        match self.held.get(i) {
+            Some(Some(pin)) => of(fd, pin.sock()),
+            _ => ours(fd),
+        }
     }
 
     /// Connections whose server died before it took them go elsewhere.
@@ -161,7 +171,7 @@ impl Fds {
     }
 
     fn disarm(&self, set: &WaitSet) {
-        self.each(|_, p| match ours(p.fd) {
+        self.each(|i, p| match self.ours(i, p.fd) {
             Some(Ours::Connection(s)) => {
                 if let Some(ep) = s.endpoint() {
                     ep.disarm(interest(p.events), set);
@@ -185,7 +195,7 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
     if p.is_null() || n == 0 {
         return Outcome::Pass;
     }
-    let fds = Fds { p, n };
+    let mut fds = Fds { p, n, held: Vec::new() };
     let mut any = None;
     fds.each(|_, p| {
         if any.is_none() {
@@ -195,14 +205,11 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
     let Some(first) = any else {
         return Outcome::Pass;
     };
-    run(&fds, first, deadline, sigmask).into()
+    run(&mut fds, first, deadline, sigmask).into()
 }
 
-fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
+fn run(fds: &mut Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
-    // A sleeping poll holds what it waits for, as the kernel's does: a close in another thread takes effect
-    // when it returns.
-    let mut pins: Vec<Pin> = Vec::new();
     loop {
         let n = fds.look();
         let mut set = WaitSet::new();
@@ -213,6 +220,9 @@ fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Re
             }
             return Ok(n + fds.take_foreign(&set));
         }
+        if fds.held.is_empty() {
+            fds.hold();
+        }
         if !spun && let Ours::Connection(s) = first {
             spun = true;
             let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
@@ -220,9 +230,6 @@ fn run(fds: &Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Re
             if s.spin.run(peer, deadline, looked) {
                 continue;
             }
-        }
-        if pins.is_empty() {
-            fds.pin(&mut pins);
         }
         let slept = if fds.arm(&mut set) {
             set.sleep(Deadline::Now, sigmask)

@@ -176,6 +176,12 @@ impl Producer {
         Ok(self.pos.load(Ordering::Relaxed).wrapping_sub(tail))
     }
 
+    /// Whether the large window is in use.
+    #[inline]
+    pub fn is_large(&self) -> bool {
+        self.layout().large
+    }
+
     /// Whether the large window is out of use, so that its pages may be given back: the connection
     /// went small and the consumer has seen it.
     pub fn large_idle(&self, peer: &ConsumerLine) -> bool {

@@ -38,6 +38,10 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             }
             done.into()
         }
+        // A promotion under way is settled first, one way or the other.
+        Path::Tcp if s.has(CANDIDATE) && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
+            again(s, p, len).into()
+        }
         Path::Tcp | Path::Listener => Outcome::Pass,
         Path::New => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),

@@ -313,6 +313,13 @@ pub struct Pin {
     sock: Ref<Socket>,
 }
 
+impl Pin {
+    /// The socket it holds.
+    pub fn sock(&self) -> Ref<Socket> {
+        self.sock
+    }
+}
+
 impl Drop for Pin {
     fn drop(&mut self) {
         put(self.sock.obj);

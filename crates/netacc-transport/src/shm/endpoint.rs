@@ -26,6 +26,8 @@ pub(super) const LIVE: u32 = 16;
 pub(super) const WITNESS_GONE: u32 = 32;
 /// Our process forked while the connection was open: others of our family may use it.
 pub(super) const SHARED: u32 = 64;
+/// Our large window holds pages.
+const LARGE_USED: u32 = 1 << 16;
 
 /// Threads that wait for the same direction as another one that is registered already.
 const EXTRA: usize = 4;
@@ -433,6 +435,16 @@ impl ShmEndpoint {
             src.copy_to(ptr.as_ptr(), len);
             self.tx.advance(len);
             n += len;
+        }
+        let flags = self.flags.load(Ordering::Relaxed);
+        if self.tx.is_large() {
+            if flags & LARGE_USED == 0 {
+                self.flags.fetch_or(LARGE_USED, Ordering::Relaxed);
+            }
+        } else if flags & LARGE_USED != 0 && self.tx.large_idle(peer) {
+            // The connection has gone small again: the pages of the large window go back to the system.
+            self.flags.fetch_and(!LARGE_USED, Ordering::Relaxed);
+            v.seg.drop_large(v.index, v.me);
         }
         if n > 0 {
             self.tx.publish(own);
