@@ -149,3 +149,14 @@ pub fn each(first: usize, last: usize, mut f: impl FnMut(i32, Entry)) {
         }
     }
 }
+
+/// A number that refers to socket `r`, other than `not`.
+pub fn number_of(r: Ref<Socket>, not: i32) -> Option<i32> {
+    let mut found = None;
+    each(0, MAX_FDS, |fd, e| {
+        if fd != not && matches!(e, Entry::Socket(x) if x == r) {
+            found = Some(fd);
+        }
+    });
+    found
+}

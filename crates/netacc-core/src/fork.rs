@@ -106,20 +106,21 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
     result
 }
 
-/// The application closes `fd`: if that number was the base of a connection that other numbers refer to as
-/// well, one of them is from now on.
+/// The application closes `fd`: if that number was the base or the tail of a connection that other numbers
+/// refer to as well, one of them is from now on.
 pub fn number_closed(fd: i32, r: Ref<Socket>) {
-    let Some(ep) = r.obj.endpoint().filter(|_| r.obj.has(SHARED)) else {
-        return;
-    };
-    if ep.base_fd() != fd {
-        return;
-    }
-    fdtable::each(0, usize::MAX, |other, e| {
-        if other != fd && matches!(e, Entry::Socket(x) if x == r) {
+    let Some(ep) = r.obj.endpoint() else { return };
+    let (base, tail) = (ep.base_fd() == fd, ep.tail_fd() == fd);
+    if (base || tail)
+        && let Some(other) = fdtable::number_of(r, fd)
+    {
+        if base {
             ep.set_base(other);
         }
-    });
+        if tail {
+            ep.set_tail(other);
+        }
+    }
 }
 
 /// After the fork, in the parent (also when it failed).

@@ -56,7 +56,7 @@ impl Reason {
             Self::None => "Nothing keeps this connection from the transport it uses.",
             Self::Disabled => {
                 "Acceleration is off for this process (NACC_ENABLE_RDMA_DEFAULT=0); \
-                 set it to 1 in netacc.conf, or start the program with netacc_run -f 1."
+                 set it to 1 in netacc.conf, or start the program with NACC_ENABLE_RDMA_DEFAULT=1."
             }
             Self::PercentDraw => {
                 "NACC_CONNECT_RDMA_PERCENT leaves a share of the connections on TCP; \

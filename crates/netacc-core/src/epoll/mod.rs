@@ -105,7 +105,7 @@ pub(crate) const WITNESSED: u32 = 64;
 /// The connection's base is in the kernel's set: hints come by it.
 pub(crate) const BASED: u32 = 128;
 /// The kernel socket with a promoted connection's first bytes is in the kernel's set.
-pub(crate) const TAILED: u32 = 256;
+pub(crate) const TAILED: u32 = 1 << 16;
 /// Removed while queued: released when it comes out of the queue.
 pub(crate) const GONE: u32 = 32;
 /// To be reported at the next look whatever the marks say: it was just added or changed.
@@ -165,6 +165,8 @@ pub struct Epoll {
     /// Doorbell for changes by other threads (descriptor + 1).
     kick: AtomicI32,
     pub(crate) last_kernel: AtomicU64,
+    /// Accelerated connections filled the application's array while the kernel's set was due to be looked at.
+    pub(crate) kernel_first: AtomicU32,
     pub(crate) peer_cpu: AtomicU32,
     pub(crate) spin: crate::wait::Spin,
     /// Foreign events taken from the kernel while only looking whether there are any.

@@ -85,14 +85,22 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
 
 fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     let max = call.max as usize;
-    let stashed = unstash(e, call);
+    let mut stashed = unstash(e, call);
+    if e.kernel_first.load(Ordering::Relaxed) != 0 && stashed < max {
+        e.kernel_first.store(0, Ordering::Relaxed);
+        stashed += kernel(e, call, stashed, 0, false)?.foreign;
+    }
     loop {
         let n = stashed + round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
-            if n < max && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
+            if now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
-                return Ok(n + kernel(e, call, n, 0, false)?.foreign);
+                if n < max {
+                    return Ok(n + kernel(e, call, n, 0, false)?.foreign);
+                }
+                // The array is full: the next call begins with what the kernel has.
+                e.kernel_first.store(1, Ordering::Relaxed);
             }
             return Ok(n);
         }

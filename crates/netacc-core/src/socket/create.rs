@@ -94,20 +94,8 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     }
     let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
     let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    let real = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
-        // TCP needs no further descriptor here, so neither may we: the placeholder's makes room.
-        Err(Errno::MFILE) => {
-            raw::close(fd)?;
-            raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0)?
-        }
-        r => r?,
-    };
+    let real = raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0)?;
     s.opts.apply(s, real);
-    if real == fd {
-        let _ = raw::fcntl(fd, libc::F_SETFD, if cloexec { libc::FD_CLOEXEC as usize } else { 0 });
-        s.set(PLACEHOLDER, false);
-        return Ok(());
-    }
     let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
     let _ = raw::close(real);
     moved?;

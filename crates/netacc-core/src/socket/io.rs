@@ -232,11 +232,23 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     receive(r, ep, &mut Iov::one(&one(buf, len)), 0).into()
 }
 
+/// With MSG_FASTOPEN a send connects, and that is the kernel's business: on a socket of its own, not on the
+/// template that a placeholder shares with all others.
+#[cold]
+pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
+    if r.obj.path() == Path::New { crate::socket::create::to_kernel(fd, r.obj) } else { Ok(()) }
+}
+
 /// send(2).
 #[inline]
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
     let Some(ep) = channel_of(fd, r) else {
+        if flags & libc::MSG_FASTOPEN != 0
+            && let Err(e) = fast_open(fd, r)
+        {
+            return Outcome::Failed(e);
+        }
         return promote::transmit(fd, r, &mut Iov::one(&one(buf, len)), flags);
     };
     transmit(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
@@ -251,7 +263,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     const IOV_MAX: i32 = 1024;
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
     let Some(ep) = channel_of(fd, r) else {
-        if !r.obj.has(CANDIDATE) {
+        if !r.obj.has(CANDIDATE) && r.obj.path() != Path::Shm {
             return Outcome::Pass;
         }
         // SAFETY: the caller's promise; an impossible count is the kernel's to judge.

@@ -32,7 +32,7 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
-    let r = crate::fdtable::socket(fd).filter(|r| r.obj.has(super::CANDIDATE))?;
+    let r = crate::fdtable::socket(fd).filter(|r| r.obj.has(super::CANDIDATE) || r.obj.path() == super::Path::Shm)?;
     // SAFETY: the caller's promise.
     if unsafe { (*m).msg_controllen } != 0 {
         promote::cancel(fd, r);
@@ -48,6 +48,12 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
 /// # Safety
 /// `m` is valid.
 pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
+    if flags & libc::MSG_FASTOPEN != 0
+        && let Some(r) = crate::fdtable::socket(fd)
+        && let Err(e) = crate::socket::io::fast_open(fd, r)
+    {
+        return Outcome::Failed(e);
+    }
     let Some((r, ep)) = channel(fd) else {
         // SAFETY: the caller's promise.
         return match unsafe { candidate(fd, m) } {

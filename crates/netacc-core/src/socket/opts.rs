@@ -146,6 +146,10 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         // A real socket gets the value as well, a placeholder when it becomes one.
         return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }
+    if (level, name) == (SOL_SOCKET, libc::SO_ZEROCOPY) && path != Path::Listener {
+        // Where the connection may be accelerated nobody would announce completions.
+        return Outcome::Failed(Errno::OPNOTSUPP);
+    }
     if path != Path::Shm {
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
         if done.is_ok() {

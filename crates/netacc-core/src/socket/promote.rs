@@ -228,7 +228,8 @@ fn wait_kernel(fd: i32, events: i16, until: Deadline) -> Result<()> {
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
-        return Outcome::Pass;
+        // Another thread may have promoted it since the caller looked.
+        return if s.path() == Path::Shm { again_read(fd, dst, flags) } else { Outcome::Pass };
     }
     // Calls with a meaning of their own are the kernel's; so is this connection then, for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
@@ -287,7 +288,7 @@ fn again_read(fd: i32, dst: &mut Iov<'_>, flags: i32) -> Outcome {
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
-        return Outcome::Pass;
+        return if s.path() == Path::Shm { again_write(fd, src, flags, 0) } else { Outcome::Pass };
     }
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
         return if cancel(fd, r) { again_write(fd, src, flags, 0) } else { Outcome::Pass };

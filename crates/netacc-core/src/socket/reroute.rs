@@ -5,7 +5,7 @@
 //! byte it has written so far.
 
 use crate::epoll;
-use crate::fdtable::Ref;
+use crate::fdtable::{self, Ref};
 use crate::socket::create::materialize;
 use crate::socket::{Path, Socket, addr_of, pool};
 use alloc::vec::Vec;
@@ -51,7 +51,7 @@ pub fn reroute(r: Ref<Socket>) {
             old.close(false);
         }
         Err(_) => {
-            if by_tcp(s, old, &bytes, ended).is_err() {
+            if by_tcp(r, old, &bytes, ended).is_err() {
                 old.fail(Errno::CONNRESET);
             }
         }
@@ -76,9 +76,14 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 }
 
 /// The same connect by the kernel, and the bytes after it.
-fn by_tcp(s: &'static Socket, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
+fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
+    let s = r.obj;
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
-    let fd = s.first_fd();
+    let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+    if fdtable::number_of(r, fd).is_some() {
+        // Further numbers stand for the same socket: all of them cannot be made one kernel socket at once.
+        return Err(Errno::CONNRESET);
+    }
     materialize(fd, s)?;
     let (mut buf, mut len) = ([0u64; 4], 32u32);
     addr_of(target, s.domain(), &mut buf, &mut len);

@@ -140,7 +140,7 @@ impl ShmEndpoint {
                 c.closed.store(0, Ordering::Relaxed);
             }
             for l in &s.side {
-                for w in [&l.watch, &l.rx_waiter, &l.tx_waiter, &l.want_room] {
+                for w in [&l.watch, &l.rx_waiter, &l.tx_waiter, &l.want_room].into_iter().chain(&l.owner) {
                     w.store(0, Ordering::Relaxed);
                 }
                 l.cpu.store(cpu::NO_CPU, Ordering::Relaxed);

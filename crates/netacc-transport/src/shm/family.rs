@@ -24,6 +24,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 /// The doorbell number of a process without a link of its own: a byte on the connection's witness.
 pub const BASE_BELL: u32 = u32::MAX;
 
+/// The byte that wakes: no text begins with it.
+const WAKE: u8 = 0x01;
+
 /// How often a process that waits for another one's operation looks before it gives the peer up: the
 /// other one holds the word for a copy of at most a window.
 const PATIENCE: u32 = 20_000;
@@ -242,15 +245,22 @@ impl ShmEndpoint {
         }
     }
 
-    /// Takes in what the kernel sockets have to say: wake-up bytes and the end.
+    /// Takes in what the kernel sockets have to say: wake-up bytes and the end. Other bytes come from a
+    /// program without this library that inherited the base; they are not part of the ring's stream and
+    /// cannot be put into it, so the connection is reset rather than a byte lost in silence.
     pub(super) fn hear_kernel_ends(&self, v: &View) {
-        let w = self.witness_fd();
-        if w >= 0 && drain(w) {
-            self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
-        }
-        let b = self.base_fd();
-        if v.link.is_inherited() && b >= 0 && drain(b) {
-            self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+        let base = if v.link.is_inherited() { self.base_fd() } else { -1 };
+        for fd in [self.witness_fd(), base] {
+            match if fd >= 0 { drain(fd) } else { Heard::Nothing } {
+                Heard::Nothing => {}
+                Heard::End => {
+                    self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+                }
+                Heard::Strange => {
+                    let _ = self.violated(v);
+                    self.fail(Errno::CONNRESET);
+                }
+            }
         }
     }
 
@@ -306,21 +316,29 @@ impl ShmEndpoint {
 /// A byte that wakes whoever polls the other end; a full socket is readable there already.
 fn poke(fd: i32) {
     if fd >= 0 {
-        let byte = [1u8];
+        let byte = [WAKE];
         let _ = raw::send(fd, byte.as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     }
 }
 
-/// Takes wake-up bytes; true at the end of the stream.
-fn drain(fd: i32) -> bool {
+/// What came over a base or witness.
+enum Heard {
+    Nothing,
+    End,
+    Strange,
+}
+
+/// Takes wake-up bytes.
+fn drain(fd: i32) -> Heard {
     let mut buf = [0u8; 64];
     for _ in 0..64 {
         match raw::recv(fd, buf.as_mut_ptr(), buf.len(), libc::MSG_DONTWAIT) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(Errno::AGAIN | Errno::INTR) => return false,
-            Err(_) => return true,
+            Ok(0) => return Heard::End,
+            Ok(n) if buf.iter().take(n).all(|b| *b == WAKE) => {}
+            Ok(_) => return Heard::Strange,
+            Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
+            Err(_) => return Heard::End,
         }
     }
-    false
+    Heard::Nothing
 }
