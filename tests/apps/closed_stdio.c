@@ -15,7 +15,7 @@ int main(void)
 	int c = socket(AF_INET, SOCK_STREAM, 0);
 	EQ(c, 1);
 	EQ(connect(1, (struct sockaddr *)&a, sizeof a), 0);
-	expect_shm(1);
+
 	int s = accept(0, NULL, NULL);
 	CHECK(s > 2);
 	char b[16];

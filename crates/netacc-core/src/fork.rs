@@ -92,14 +92,7 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
     if r.obj.has(socket::NONBLOCK) {
         raw::fcntl(base.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
-    let mut result = Ok(());
-    fdtable::each(0, usize::MAX, |fd, e| {
-        if matches!(e, Entry::Socket(x) if x == r) {
-            let cloexec = raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
-            let done = raw::dup3(base.as_raw_fd(), fd, if cloexec { libc::O_CLOEXEC } else { 0 });
-            result = result.and(done.map(drop));
-        }
-    });
+    let result = socket::create::replace_everywhere(r.obj, base.as_raw_fd());
     if let (Ok(()), Some(ep)) = (result, r.obj.endpoint()) {
         ep.set_base(first);
     }

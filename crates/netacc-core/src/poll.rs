@@ -159,13 +159,13 @@ impl Fds {
         }
     }
 
-    /// Connections whose server died before it took them go elsewhere.
+    /// Connections that cannot stay go elsewhere.
     fn heal(&self) {
         self.each(|_, p| {
             if let Some(r) = fdtable::socket(p.fd)
-                && r.obj.endpoint().is_some_and(|e| e.orphaned())
+                && r.obj.endpoint().is_some_and(|e| e.displaced())
             {
-                crate::socket::reroute::reroute(r);
+                crate::socket::reroute::settle(r);
             }
         });
     }

@@ -2,6 +2,7 @@
 //! kernel.
 
 use crate::fdtable::Ref;
+use crate::socket::Path;
 use crate::socket::Socket;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, page};
@@ -112,9 +113,10 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
                 page().count(Counter::Wakeups);
                 return Ok(());
             }
-            Ok(_) if ep.orphaned() => {
-                // The caller looks the connection up again and finds it elsewhere.
-                crate::socket::reroute::reroute(sock);
+            // The caller looks the connection up again and finds it elsewhere.
+            Ok(_) if s.path() != Path::Shm || !s.endpoint().is_some_and(|e| core::ptr::eq(e, ep)) => return Ok(()),
+            Ok(_) if ep.displaced() => {
+                crate::socket::reroute::settle(sock);
                 return Ok(());
             }
             Ok(_) => {}

@@ -13,6 +13,7 @@
 #[macro_use]
 mod next;
 mod aliases;
+mod exec;
 mod hooks;
 mod process;
 mod time;

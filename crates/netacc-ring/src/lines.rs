@@ -8,6 +8,9 @@ pub const OPEN: u32 = 0;
 pub const FIN: u32 = 1;
 /// [`ProducerLine::fin`]: the connection was aborted (a TCP reset).
 pub const RESET: u32 = 2;
+/// [`ProducerLine::fin`]: the side has left both rings; after `head` its stream goes on over a kernel socket, and what it
+/// had not read of the other ring is there too.
+pub const MOVED: u32 = 4;
 /// [`ConsumerLine::closed`]: nobody will read any more.
 pub const CLOSED: u32 = 1;
 
@@ -19,7 +22,7 @@ pub struct ProducerLine {
     pub head: AtomicU64,
     /// [`crate::Layout`] of the bytes from its origin on; stored before the `head` that covers them.
     pub layout: AtomicU64,
-    /// [`OPEN`], [`FIN`] or [`RESET`]; stored after the final `head`.
+    /// [`OPEN`], or [`FIN`], [`RESET`] and [`MOVED`] together; stored after the final `head`.
     pub fin: AtomicU32,
 }
 

@@ -45,6 +45,12 @@ numbered! {
         LinkLost = 18, "link-lost";
         /// The peer broke the protocol.
         ProtocolError = 19, "protocol-error";
+        /// The connection or listener was passed to another process.
+        Passed = 20, "passed";
+        /// The descriptor is used by stdio.
+        Stdio = 21, "stdio";
+        /// The peer went over to a kernel socket.
+        PeerMoved = 22, "peer-moved";
     }
 }
 
@@ -119,6 +125,18 @@ impl Reason {
             Self::LinkLost => {
                 "The link to the peer process was lost and the connection went on over TCP; \
                  new connections are accelerated once the peer is back."
+            }
+            Self::Passed => {
+                "The descriptor was passed to another process (SCM_RIGHTS), which needs a kernel socket; \
+                 new connections are accelerated."
+            }
+            Self::Stdio => {
+                "The descriptor is read or written by stdio (fdopen, or it is 0, 1 or 2), inside libc; \
+                 use another number and recv and send to stay on the fast path."
+            }
+            Self::PeerMoved => {
+                "The program at the other end needed a kernel socket (exec, a passed descriptor, stdio, \
+                 or a call that the fast path does not carry); netacc_ss says there which."
             }
             Self::ProtocolError => {
                 "The peer sent something invalid over the fast path, so it was given up; \

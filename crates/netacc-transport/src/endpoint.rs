@@ -79,7 +79,7 @@ pub trait Endpoint: Sync {
 
     /// Ends the connection: unread input or `abort` resets it, else the peer reads the rest and then
     /// the end. The endpoint must not be used afterwards.
-    fn close(&self, abort: bool);
+    fn close(&'static self, abort: bool);
 
     /// Bytes that can be read (FIONREAD).
     fn unread(&self) -> usize;

@@ -11,7 +11,7 @@ pub use name::{Name, Scope};
 
 /// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
 /// the rendezvous name, so processes of different versions do not meet and stay on TCP.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Bytes of every message.
 pub const LEN: usize = 32;
@@ -45,6 +45,14 @@ pub enum Message {
         /// The connection's incarnation in that slot, so that a late message hits no successor.
         epoch: u32,
     },
+    /// The sender has left the connection's rings; the receiver's end of the socket pair on which it goes on lies
+    /// beside the message.
+    Moved {
+        /// The slot.
+        slot: u32,
+        /// Its incarnation.
+        epoch: u32,
+    },
     /// The TCP connection whose addresses the slot says is to go on in that slot.
     Promote {
         /// The slot.
@@ -63,6 +71,7 @@ impl Message {
             Message::Wake { id } => (3, id, 0),
             Message::Base { slot, epoch } => (4, slot, epoch.into()),
             Message::Promote { slot, epoch } => (5, slot, epoch.into()),
+            Message::Moved { slot, epoch } => (6, slot, epoch.into()),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -92,6 +101,7 @@ impl Message {
             3 => Message::Wake { id: a },
             4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()? },
             5 => Message::Promote { slot: a, epoch: u32::try_from(b).ok()? },
+            6 => Message::Moved { slot: a, epoch: u32::try_from(b).ok()? },
             _ => return None,
         };
         // Bytes that no field owns must be zero: a later version may give them a meaning.
@@ -117,6 +127,7 @@ mod tests {
                 Message::Wake { id: a },
                 Message::Base { slot: a, epoch: e },
                 Message::Promote { slot: a, epoch: e },
+                Message::Moved { slot: a, epoch: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));
             }

@@ -3,7 +3,7 @@
 use crate::epoll::ready::refresh;
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
+    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
     looks_like_cookie, new_reg, release_reg,
 };
 use crate::fdtable::{self, Entry, Ref};
@@ -186,7 +186,7 @@ pub fn candidate(s: &'static Socket) {
 }
 
 /// A registration changes its kind: what it was counted as before is taken back.
-fn uncount(e: &Epoll, reg: &Reg) {
+fn uncount(e: &Epoll, reg: &Reg) -> u32 {
     let old = reg.flags.fetch_and(!(WATCHED | POLLED), Ordering::Relaxed);
     if old & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
@@ -194,6 +194,7 @@ fn uncount(e: &Epoll, reg: &Reg) {
     if old & (WATCHED | POLLED) != 0 {
         e.ours.fetch_sub(1, Ordering::Release);
     }
+    old
 }
 
 /// From now on the registration of an accelerated connection is ours.
@@ -305,10 +306,15 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
         reg.data.store(data, Ordering::Relaxed);
         reg.flags.fetch_and(!DISABLED, Ordering::Relaxed);
     }
-    if !matches!(path, Some(Path::New | Path::Tcp)) {
-        touch(e, reg);
+    match path {
+        // It was disabled when its connection became the kernel's.
+        Some(Path::Tcp) if reg.flags.load(Ordering::Relaxed) & KERNEL == 0 => show_to_kernel(e, reg, EPOLL_CTL_ADD),
+        Some(Path::New | Path::Tcp) => Ok(()),
+        _ => {
+            touch(e, reg);
+            Ok(())
+        }
     }
-    Ok(())
 }
 
 /// Removes a registration everywhere. Under `STRUCTURE`.
@@ -366,6 +372,11 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
     }
     if flags & TAILED != 0 {
         del(fd);
+    }
+    if flags & ON_KERNEL != 0
+        && let Some(k) = s.and_then(|s| s.endpoint()).map(|ep| ep.kernel_fd()).filter(|k| *k >= 0)
+    {
+        del(k);
     }
     if flags & WITNESSED != 0
         && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.witness_fd()).filter(|w| *w >= 0)
@@ -445,16 +456,54 @@ pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEnd
     });
 }
 
+/// Enters a registration into the kernel's set, with the application's value unless that looks like one of ours.
+fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> Result<()> {
+    let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
+    let mut shown = data;
+    if looks_like_cookie(data) {
+        shown = cookie(Kind::Foreign, reg);
+        if reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0 {
+            e.ours.fetch_add(1, Ordering::Release);
+        }
+    }
+    note_edges(e, events);
+    raw::epoll_ctl(e.fd(), op, reg.fd.load(Ordering::Relaxed), events, shown)?;
+    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Before the kernel sockets of an accelerated connection make place for another one: they leave the kernel's sets,
+/// where a file stays as long as anybody has it open. Their marks stay until [`to_kernel`], so that none comes back.
+pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        let flags = reg.flags.fetch_or(WITNESSED | ON_KERNEL | TAILED, Ordering::Relaxed);
+        for (bit, fd) in [
+            (WITNESSED, ep.witness_fd()),
+            (ON_KERNEL, ep.kernel_fd()),
+            (BASED, ep.base_fd()),
+            (TAILED, ep.tail_fd()),
+        ] {
+            if flags & bit != 0 && fd >= 0 {
+                let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+            }
+        }
+    });
+}
+
 /// An accelerated connection becomes the kernel's: so do its registrations.
 pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
         watch::detach(e, old, core::ptr::from_ref(reg) as usize);
-        let data = reg.data.load(Ordering::Relaxed);
-        let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
-        let events = reg.events.load(Ordering::Relaxed);
-        if raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, reg.fd.load(Ordering::Relaxed), events, shown).is_ok() {
-            reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+        let flags = uncount(e, reg);
+        if flags & BASED != 0 {
+            e.based.fetch_sub(1, Ordering::Relaxed);
+        }
+        reg.flags.fetch_and(!(WITNESSED | ON_KERNEL | BASED | TAILED), Ordering::Relaxed);
+        // One that EPOLLONESHOT disabled is added when the application enables it again.
+        if flags & DISABLED == 0 {
+            let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
         }
     });
 }

@@ -15,7 +15,7 @@ pub(crate) mod ready;
 mod wait;
 pub(crate) mod watch;
 
-pub use ctl::{accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel};
+pub use ctl::{accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel, withdraw};
 pub use wait::{Call, arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
@@ -106,6 +106,8 @@ pub(crate) const WITNESSED: u32 = 64;
 pub(crate) const BASED: u32 = 128;
 /// The kernel socket with a promoted connection's first bytes is in the kernel's set.
 pub(crate) const TAILED: u32 = 1 << 16;
+/// The kernel socket that a connection moves to is in the kernel's set.
+pub(crate) const ON_KERNEL: u32 = 1 << 17;
 /// Removed while queued: released when it comes out of the queue.
 pub(crate) const GONE: u32 = 32;
 /// To be reported at the next look whatever the marks say: it was just added or changed.
@@ -177,6 +179,8 @@ pub struct Epoll {
     /// A foreign descriptor is registered by edges or one-shot: what is taken from the kernel while only
     /// looking must be kept, the kernel will not say it again.
     pub(crate) edges: AtomicU32,
+    /// A look found connections that must go elsewhere.
+    pub(crate) displaced: AtomicU32,
     /// Counts what came into the ready queue anew: an edge for an instance around this one.
     pub(crate) news: AtomicU32,
 }
@@ -235,6 +239,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.ready_len,
             &e.foreign,
             &e.edges,
+            &e.displaced,
             &e.news,
         ] {
             n.store(0, Ordering::Relaxed);

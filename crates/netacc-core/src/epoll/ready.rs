@@ -2,7 +2,7 @@
 
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, FRESH, GONE, Kind, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie, release_reg,
+    BASED, DISABLED, Epoll, FRESH, GONE, Kind, POLLED, QUEUED, Reg, ON_KERNEL, TAILED, WITNESSED, at, cookie, release_reg,
 };
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
@@ -112,8 +112,15 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
             if ep.tail_fd() >= 0 {
                 hear_too(e, reg, ep.tail_fd(), TAILED);
             }
+            if ep.kernel_fd() >= 0 {
+                hear_too(e, reg, ep.kernel_fd(), ON_KERNEL);
+            }
             e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
             let r = ep.readiness().0;
+            if ep.displaced() {
+                // Not under this lock: whoever looked settles it afterwards.
+                e.displaced.store(1, Ordering::Relaxed);
+            }
             let out = EPOLLOUT as u32;
             if events & out != 0 && r & out == 0 && ep.want_room() {
                 return ep.readiness().0 & mask;
@@ -175,7 +182,7 @@ fn news(reg: &'static Reg, take: bool) -> bool {
 #[cold]
 fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
     if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
-        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
+        let events = (libc::EPOLLIN | EPOLLOUT | libc::EPOLLRDHUP | EPOLLET) as u32;
         let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
     }
 }

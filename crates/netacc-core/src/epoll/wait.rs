@@ -74,13 +74,43 @@ pub fn wait(fd: i32, call: Call) -> Outcome {
 /// One round in user space.
 fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
     absorb_children(e);
-    let _g = e.lock.lock();
-    collect(e);
-    let mut at = from;
-    harvest(e, call.max as usize - from, |events, data| {
-        call.put(at, events, data);
-        at += 1;
-    })
+    let n = {
+        let _g = e.lock.lock();
+        collect(e);
+        let mut at = from;
+        harvest(e, call.max as usize - from, |events, data| {
+            call.put(at, events, data);
+            at += 1;
+        })
+    };
+    if e.displaced.load(Ordering::Relaxed) != 0 {
+        settle(e);
+    }
+    n
+}
+
+/// Connections that cannot stay where they are go elsewhere; what they have to say then comes from there.
+#[cold]
+fn settle(e: &'static Epoll) {
+    e.displaced.store(0, Ordering::Relaxed);
+    let mut found = alloc::vec::Vec::new();
+    {
+        let _s = STRUCTURE.lock();
+        let mut p = e.regs.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            if let Some(s) = at(reg.sock.load(Ordering::Relaxed))
+                && s.path() == Path::Shm
+                && s.endpoint().is_some_and(|ep| ep.displaced())
+            {
+                found.push(Ref { obj: s, generation: s.generation() });
+            }
+        }
+    }
+    // Without any lock of ours: going elsewhere begins with the direction locks.
+    for r in found {
+        crate::socket::reroute::settle(r);
+    }
 }
 
 fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
@@ -253,6 +283,11 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             let reg = at(addr as *mut Reg)?;
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
                 l.take_links();
+                if l.is_shut()
+                    && let Some(s) = sock(reg)
+                {
+                    crate::socket::listen::abandon(reg.fd.load(Ordering::Relaxed), s);
+                }
             }
             queue(reg);
         }
@@ -300,9 +335,9 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
         crate::socket::promote::settle();
     }
     if link.is_lost() {
-        for ep in link.endpoints().iter().filter(|ep| ep.orphaned()) {
+        for ep in link.endpoints().iter().filter(|ep| ep.displaced()) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
-                crate::socket::reroute::reroute(Ref { obj: s, generation: s.generation() });
+                crate::socket::reroute::settle(Ref { obj: s, generation: s.generation() });
             }
         }
         {

@@ -3,9 +3,9 @@
 use crate::addr;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::create::{enter, placeholder};
-use crate::socket::listen::{Listener, tcp_ready};
-use crate::socket::{CANDIDATE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, ports};
+use crate::socket::create::{self, enter, placeholder};
+use crate::socket::listen::{self, Listener, tcp_ready};
+use crate::socket::{CANDIDATE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, demote, ports};
 use crate::wait;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -37,10 +37,14 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     {
         return Outcome::Failed(e);
     }
+    if l.served.load(Ordering::Relaxed) == 0 {
+        l.served.store(1, Ordering::Relaxed);
+    }
     let mut pin = None;
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
+            Err(Errno::MOVED) => return Outcome::Pass,
             done => return done.into(),
         }
         // Kept to the end of the call: see `io::sleep`.
@@ -56,7 +60,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     }
 }
 
-fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+fn try_accept(fd: i32, s: &'static Socket, l: &'static Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
     loop {
         if l.queued() {
             if l.more_announced() {
@@ -82,6 +86,10 @@ fn try_accept(fd: i32, s: &Socket, l: &'static Listener, p: *mut c_void, len: *m
         }
         if l.take_links() && l.queued() {
             continue;
+        }
+        if l.is_shut() {
+            listen::abandon(fd, s);
+            return Err(Errno::MOVED);
         }
         match raw::accept4(fd, p, len, flags) {
             Ok(new) => {
@@ -160,6 +168,9 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     })?;
     page().count(Counter::AcceptsShm);
     crate::log!(Debug, "fd {new}: accepted {peer} over shared memory");
+    if create::is_stdio(new) {
+        demote::by_number(new, Reason::Stdio);
+    }
     Ok(Some((new, peer)))
 }
 

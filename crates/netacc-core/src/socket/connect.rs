@@ -136,6 +136,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
 fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Result<(), Reason> {
     let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
+    if super::create::is_stdio(fd) {
+        return Err(Reason::Stdio);
+    }
     if rt.conf.conn_tcp_first {
         return Err(Reason::TcpFirst);
     }

@@ -6,8 +6,9 @@ use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::{dup_with, materialize, status_flags};
 use crate::socket::io::channel;
-use crate::socket::{CONNECTING, NONBLOCK, Path, listen};
+use crate::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket, demote, listen};
 use core::ffi::c_void;
+use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -15,13 +16,23 @@ use netacc_transport::{Endpoint, Shut};
 
 /// Not in the libc crate for every target; fcntl(2).
 const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+
+/// ioctl(2) requests that ask for signals (asm/sockios.h, asm/ioctls.h).
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+const FIOASYNC: u64 = 0x5452;
+/// Takes FD_CLOEXEC off (ioctl_tty(2)).
+const FIONCLEX: u64 = 0x5450;
 
 /// fcntl(2).
 pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     match cmd {
         F_DUPFD | F_DUPFD_CLOEXEC => return dup_with(fd, || raw::fcntl(fd, cmd, arg)),
         F_GETFL | F_SETFL => {}
-        libc::F_SETOWN | F_SETSIG => {
+        // Signals are the kernel's to send.
+        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
+            demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
             // Kept by the kernel's socket, not by the template's.
             if let Some(r) = fdtable::socket(fd)
                 && r.obj.path() == Path::New
@@ -29,6 +40,10 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             {
                 return Outcome::Failed(e);
             }
+            return Outcome::Pass;
+        }
+        libc::F_SETFD if arg as i32 & libc::FD_CLOEXEC == 0 => {
+            demote::inheritable(fd);
             return Outcome::Pass;
         }
         _ => return Outcome::Pass,
@@ -49,6 +64,9 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         };
     }
     s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
+    if arg as i32 & libc::O_ASYNC != 0 {
+        demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
+    }
     match s.path() {
         Path::Shm => {
             // A base is the kernel's socket of this connection: it keeps the flags for whoever inherits it.
@@ -89,6 +107,12 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
             Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
             _ => Outcome::Pass,
         };
+    }
+    if request == FIONCLEX {
+        demote::inheritable(fd);
+    }
+    if matches!(request, SIOCSPGRP | FIOSETOWN | FIOASYNC) {
+        demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
     }
     let Some((_, ep)) = channel(fd) else {
         if s.path() == Path::New
@@ -165,10 +189,30 @@ fn shutdown_other(fd: i32, how: i32) -> Outcome {
     }
 }
 
+/// A connection that left shared memory keeps its addresses; whether it still has any the kernel knows.
+fn demoted(
+    fd: i32,
+    p: *mut c_void,
+    len: *mut u32,
+    ask: fn(i32, *mut c_void, *mut u32) -> netacc_sys::errno::Result<()>,
+    kept: fn(&Socket) -> Option<SocketAddr>,
+) -> Outcome {
+    let Some(r) = fdtable::socket(fd).filter(|r| r.obj.has(DEMOTED)) else { return Outcome::Pass };
+    let (mut buf, mut n) = ([0u64; 16], 128);
+    let Some(a) = kept(r.obj).filter(|_| ask(fd, buf.as_mut_ptr().cast(), &raw mut n).is_ok()) else {
+        return Outcome::Pass;
+    };
+    if let Err(e) = addr::check(p, len) {
+        return Outcome::Failed(e);
+    }
+    addr::write(a, r.obj.domain(), p, len);
+    Outcome::Done(0)
+}
+
 /// getsockname(2).
 pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     let Some((r, _)) = channel(fd) else {
-        return Outcome::Pass;
+        return demoted(fd, p, len, raw::getsockname, |s| s.local.get());
     };
     let Some(a) = r.obj.local.get() else {
         return Outcome::Pass;
@@ -183,7 +227,7 @@ pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
 /// getpeername(2).
 pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     let Some((r, ep)) = channel(fd) else {
-        return Outcome::Pass;
+        return demoted(fd, p, len, raw::getpeername, |s| s.peer.get());
     };
     let Some(a) = r.obj.peer.get() else {
         return Outcome::Pass;

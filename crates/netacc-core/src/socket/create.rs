@@ -4,9 +4,10 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::runtime;
-use crate::socket::{self, NONBLOCK, PLACEHOLDER, Path, Socket};
+use crate::socket::{self, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
 use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use rustix::fd::FromRawFd;
@@ -103,6 +104,19 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     Ok(())
 }
 
+/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC.
+pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
+    let mut result = Ok(());
+    fdtable::each(0, usize::MAX, |fd, entry| {
+        if matches!(entry, Entry::Socket(r) if core::ptr::eq(r.obj, s)) {
+            let cloexec = raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
+            let done = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
+            result = result.and(done.map(drop));
+        }
+    });
+    result
+}
+
 /// From now on the kernel does it.
 pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     materialize(fd, s)?;
@@ -184,7 +198,13 @@ pub fn close_from(first: i32) -> Outcome {
 /// A duplicate of `old` appeared at `new`.
 fn entered_dup(new: i32, e: Entry) -> Result<()> {
     match e {
-        Entry::Socket(r) => r.obj.add_ref(),
+        Entry::Socket(r) => {
+            r.obj.add_ref();
+            if r.obj.endpoint().is_some_and(|ep| ep.link().is_inherited()) {
+                // In the child of a fork numbers are made for the program that follows.
+                r.obj.set(HANDED, true);
+            }
+        }
         Entry::Epoll(r) => r.obj.add_ref(),
     }
     match fdtable::put(new, e) {
@@ -220,7 +240,12 @@ pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
         Ok(None) => Outcome::Pass,
         Ok(Some(e)) => match make() {
             Ok(new) => match entered_dup(new, e) {
-                Ok(()) => Outcome::Done(new as isize),
+                Ok(()) => {
+                    if is_stdio(new) {
+                        socket::demote::by_number_if_connected(new, Reason::Stdio);
+                    }
+                    Outcome::Done(new as isize)
+                }
                 Err(err) => {
                     let _ = raw::close(new);
                     Outcome::Failed(err)
@@ -237,6 +262,11 @@ pub fn dup(old: i32) -> Outcome {
     dup_with(old, || raw::dup(old))
 }
 
+/// Numbers that stdio reads and writes inside libc: a connection there is the kernel's.
+pub fn is_stdio(fd: i32) -> bool {
+    (0..=2).contains(&fd)
+}
+
 /// dup2(2) and dup3(2); `dup3` refuses equal numbers, dup2 returns them.
 pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     if old == new || private::is(new) || private::is(old) {
@@ -248,6 +278,9 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
                 Err(e) => Outcome::Failed(e),
             },
         };
+    }
+    if is_stdio(new) {
+        socket::demote::by_number_if_connected(old, Reason::Stdio);
     }
     let source = match before_dup(old) {
         Ok(e) => e,

@@ -6,7 +6,7 @@
 
 use crate::addr;
 use crate::epoll;
-use crate::fdtable::{self, Entry};
+use crate::socket::create::replace_everywhere;
 use crate::socket::{CONNECTING, DISSOLVED, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
@@ -32,7 +32,7 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
         drop(guards);
         return raw::close(real);
     }
-    replace_everywhere(s, real);
+    let _ = replace_everywhere(s, real);
     s.leave_endpoint();
     s.set_path(Path::New);
     s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
@@ -45,18 +45,7 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     raw::close(real)
 }
 
-/// Every number that the application has for this socket means the kernel's socket from now on.
-fn replace_everywhere(s: &'static Socket, real: i32) {
-    fdtable::each(0, usize::MAX, |fd, entry| {
-        if !matches!(entry, Entry::Socket(r) if core::ptr::eq(r.obj, s)) {
-            return;
-        }
-        let cloexec = raw::fcntl(fd, libc::F_GETFD, 0).unwrap_or(0) & libc::FD_CLOEXEC != 0;
-        let _ = raw::dup3(real, fd, if cloexec { libc::O_CLOEXEC } else { 0 });
-    });
-}
-
-fn with_address<T>(s: &Socket, a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
+pub(super) fn with_address<T>(s: &Socket, a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
     let mut buf = [0u64; 4];
     let mut len = size_of_val(&buf) as u32;
     addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);

@@ -3,7 +3,7 @@
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, pipe_signal};
-use crate::socket::{NONBLOCK, Socket};
+use crate::socket::{NONBLOCK, Path, Socket, reroute};
 use crate::wait;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -36,6 +36,9 @@ fn pump(
             if !r.valid() {
                 return Err(Errno::BADF);
             }
+            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+                return if done > 0 { Ok(done) } else { Err(Errno::MOVED) };
+            };
             let mut fill = |p: *mut u8, n: usize| {
                 let got = source(p, n)?;
                 ended |= got < n;
@@ -46,6 +49,9 @@ fn pump(
         };
         match res {
             Ok(n) => {
+                if ep.is_moving() {
+                    reroute::settle(r);
+                }
                 done += n;
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
@@ -60,6 +66,7 @@ fn pump(
                     break;
                 }
             }
+            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
             Err(Errno::AGAIN) if !nonblock && !ended => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
@@ -166,6 +173,7 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
             if !r.valid() {
                 return Err(Errno::BADF);
             }
+            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::MOVED) };
             ep.read_with(len, |p, n| {
                 // A page at most, and only when the pipe has room for a page: the write cannot block.
                 if !pollable(pipe, libc::POLLOUT) {
@@ -175,6 +183,7 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
             })
         };
         match res {
+            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
             Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);

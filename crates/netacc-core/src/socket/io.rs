@@ -3,7 +3,7 @@
 use crate::addr;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, promote};
+use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, promote, reroute};
 use crate::wait;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -62,7 +62,9 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             }
             // While nobody held the lock the connection may have gone elsewhere.
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
-                return if got > 0 { Ok(got) } else { Err(Errno::MOVED) };
+                drop(_g);
+                let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
+                return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
             };
             if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
@@ -87,7 +89,7 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
                     return Ok(got);
                 }
             }
-            Err(Errno::AGAIN) if ep.orphaned() => crate::socket::reroute::reroute(r),
+            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
             Err(Errno::AGAIN) if nonblock => {
                 return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
             }
@@ -106,6 +108,31 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             Err(e) => return Err(e),
         }
     }
+}
+
+/// The connection became a kernel socket in the middle of a call that is not done: the rest goes there, with the
+/// same meaning. A call that has done nothing yet is the kernel's from its beginning.
+#[cold]
+fn kernel_rest(
+    r: Ref<Socket>,
+    iov: &mut Iov<'_>,
+    mut done: usize,
+    call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
+) -> Result<usize> {
+    if done == 0 {
+        return Err(Errno::MOVED);
+    }
+    let Some(fd) = fdtable::number_of(r, -1) else { return Ok(done) };
+    while let Some((p, n)) = iov.first() {
+        match call(fd, p, n) {
+            Ok(0) | Err(_) => break,
+            Ok(k) => {
+                iov.skip(k);
+                done += k;
+            }
+        }
+    }
+    Ok(done)
 }
 
 /// Sleeps for a call, which keeps the socket from then to its end: a close in another thread takes effect
@@ -142,7 +169,8 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
             }
             // While nobody held the lock the connection may have gone elsewhere.
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
-                return if sent > 0 { Ok(sent) } else { Err(Errno::MOVED) };
+                drop(_g);
+                return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
             };
             let res = ep.try_write(src);
             // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
@@ -151,6 +179,10 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
         };
         match res {
             Ok(n) => {
+                if ep.is_moving() {
+                    // The reader has left: these bytes go after it now, not at our next call.
+                    reroute::settle(r);
+                }
                 sent += n;
                 if n > 0
                     && let Some(e) = s.stats()
@@ -168,6 +200,7 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
                     return Ok(sent);
                 }
             }
+            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
             Err(Errno::AGAIN) if nonblock => {
                 return if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) };
             }

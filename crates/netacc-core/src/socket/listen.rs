@@ -15,7 +15,7 @@ use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private, raw, time};
 use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous::{self, Taken};
-use netacc_transport::shm::segment::SERVER_CLOSED;
+use netacc_transport::shm::segment::{SERVER_CLOSED, SERVER_LEFT, Segment};
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_wire::{Name, Scope};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -39,6 +39,10 @@ pub struct Listener {
     starved: AtomicU32,
     /// Threads that sleep on the listener outside of epoll.
     waiters: AtomicU32,
+    /// The program has called accept(2) here, or had before the fork.
+    pub served: AtomicU32,
+    /// Another process of the family left the listener to the kernel.
+    shut: AtomicU32,
     /// More than one process serves this listener.
     pub many: AtomicU32,
     /// The kernel said (or may have) that a TCP connection waits.
@@ -171,7 +175,9 @@ impl Listener {
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.backlog.store(backlog.max(1) as u32, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-        self.many.store(0, Ordering::Relaxed);
+        for n in [&self.many, &self.served, &self.shut] {
+            n.store(0, Ordering::Relaxed);
+        }
         self.starved.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
@@ -188,6 +194,11 @@ impl Listener {
     /// listener stays readable, as the kernel's does.
     pub fn starves(&self) -> bool {
         self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.greeting().any(readable))
+    }
+
+    /// Whether another process of the family has left the listener to the kernel; then so should we.
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) != 0
     }
 
     /// Sockets of clients that have not said hello yet.
@@ -257,6 +268,10 @@ impl Listener {
                         self.starved.store(0, Ordering::Relaxed);
                         return false;
                     }
+                    Taken::Shut => {
+                        self.shut.store(1, Ordering::Relaxed);
+                        return false;
+                    }
                     Taken::Starved => {
                         self.starved.store(1, Ordering::Relaxed);
                         return false;
@@ -294,7 +309,7 @@ impl Listener {
                 }
                 None
             }
-            Taken::Refused | Taken::Nobody | Taken::Starved => None,
+            Taken::Refused | Taken::Nobody | Taken::Starved | Taken::Shut => None,
         }
     }
 
@@ -321,6 +336,38 @@ impl Listener {
 
     /// The last descriptor of the listener is closed: connects that wait are reset, connections go on.
     pub fn close(&'static self) {
+        self.end(|link, seg| {
+            // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+            seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
+            while let Some(slot) = seg.pop() {
+                if let Some(ep) = super::accept::take_slot(link, slot) {
+                    netacc_transport::Endpoint::close(ep, true);
+                }
+            }
+        });
+    }
+
+    /// Another process serves the listener and knows nothing of us: connects that wait go there by TCP.
+    fn leave(&'static self) {
+        let sock = self.rendezvous_fd();
+        if sock >= 0 {
+            // For all processes that have it. Clients that connected to it and were not taken up see an end.
+            let _ = raw::shutdown(sock, libc::SHUT_RDWR);
+            while let Ok(fd) = raw::accept4(sock, core::ptr::null_mut(), core::ptr::null_mut(), libc::SOCK_NONBLOCK) {
+                let _ = raw::close(fd);
+            }
+        }
+        self.end(|link, seg| {
+            seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
+            while let Some(slot) = seg.pop() {
+                if let Some(ep) = link.endpoint(slot as usize) {
+                    ep.stir_peer();
+                }
+            }
+        });
+    }
+
+    fn end(&'static self, last: impl Fn(&'static Link, Segment)) {
         let mut next = {
             let _g = self.lock.lock();
             let sock = self.rendezvous.swap(0, Ordering::Relaxed);
@@ -335,13 +382,7 @@ impl Listener {
         while let Some(link) = next {
             next = follow(&link.next);
             if let Some(seg) = link.segment() {
-                // SeqCst: a client pushes and then looks at this word; we mark and then drain.
-                seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
-                while let Some(slot) = seg.pop() {
-                    if let Some(ep) = super::accept::take_slot(link, slot) {
-                        netacc_transport::Endpoint::close(ep, true);
-                    }
-                }
+                last(link, seg);
             }
             epoll::link_gone(link);
             link.put();
@@ -496,12 +537,26 @@ pub fn take_all() {
 /// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
 pub fn dissolve(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
+    kernel_only(fd, s);
+    l.close();
+}
+
+fn kernel_only(fd: i32, s: &'static Socket) {
     epoll::no_listener(s);
     s.forget_listener();
     // The kernel's flag was ours; from now on it is the application's again.
     let flags = super::create::status_flags(s) as usize;
     let _ = raw::fcntl(fd, libc::F_SETFL, flags);
-    l.close();
+}
+
+/// Another process will serve the listener without us knowing: it is the kernel's alone from here on, and clients
+/// that wait in our queues go there.
+#[cold]
+pub fn abandon(fd: i32, s: &'static Socket) {
+    let Some(l) = s.listener() else { return };
+    crate::log!(Info, "fd {fd}: the listener is left to the kernel");
+    kernel_only(fd, s);
+    l.leave();
 }
 
 /// The listener that took up a server-side link.

@@ -4,12 +4,14 @@ pub mod accept;
 pub mod connect;
 pub mod control;
 pub mod create;
+pub mod demote;
 pub mod dissolve;
 pub mod file;
 pub mod io;
 pub mod listen;
 pub mod msg;
 pub mod opts;
+pub mod pair;
 pub mod pool;
 pub mod ports;
 pub mod promote;
@@ -58,6 +60,10 @@ pub const OFFERS: u32 = 64;
 pub const SHARED: u32 = 16;
 /// A connection was dissolved: the kernel's socket shows a port that it does not hold.
 pub const DISSOLVED: u32 = 1 << 8;
+/// Left shared memory for a kernel socket, whose addresses are not those of the connection.
+pub const DEMOTED: u32 = 1 << 10;
+/// A program that is started is meant to have a number of this socket.
+pub const HANDED: u32 = 1 << 11;
 /// bind(2) was called on a dead connection.
 pub const REBOUND: u32 = 1 << 9;
 

@@ -4,10 +4,12 @@
 //! The application's `msghdr` structures are read and written as the kernel would.
 #![allow(unsafe_code)]
 
+use crate::addr;
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, receive, transmit};
-use crate::socket::{Socket, promote};
+use crate::socket::{Socket, demote, promote};
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_transport::Iov;
@@ -42,6 +44,33 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
+/// Descriptors that go to another process (unix(7), SCM_RIGHTS) must be the kernel's.
+///
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn passing(m: *const libc::msghdr) {
+    if addr::nowhere(m.cast()) {
+        return;
+    }
+    // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
+    unsafe {
+        if (*m).msg_controllen == 0 || addr::nowhere((*m).msg_control) {
+            return;
+        }
+        let mut h = libc::CMSG_FIRSTHDR(m);
+        while !h.is_null() {
+            if (*h).cmsg_level == libc::SOL_SOCKET && (*h).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = ((*h).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let fds = libc::CMSG_DATA(h).cast::<i32>();
+                for i in 0..bytes / size_of::<i32>() {
+                    demote::by_number(fds.add(i).read_unaligned(), Reason::Passed);
+                }
+            }
+            h = libc::CMSG_NXTHDR(m, h);
+        }
+    }
+}
+
 /// sendmsg(2). A destination address is ignored, as by a connected TCP socket; control messages have no
 /// effect on this path.
 ///
@@ -55,6 +84,10 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
         return Outcome::Failed(e);
     }
     let Some((r, ep)) = channel(fd) else {
+        if crate::fdtable::socket(fd).is_none() {
+            // SAFETY: the caller's promise.
+            unsafe { passing(m) };
+        }
         // SAFETY: the caller's promise.
         return match unsafe { candidate(fd, m) } {
             Some((r, mut v)) => promote::transmit(fd, r, &mut v, flags),
@@ -105,6 +138,12 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
 /// `v` points to `n` valid message headers.
 pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
     if channel(fd).is_none() && !promote::given_up(fd) {
+        if crate::fdtable::socket(fd).is_none() {
+            for i in 0..n.min(IOV_MAX as u32) as usize {
+                // SAFETY: i < n.
+                unsafe { passing(&raw const (*v.add(i)).msg_hdr) };
+            }
+        }
         return Outcome::Pass;
     }
     let mut done = 0;

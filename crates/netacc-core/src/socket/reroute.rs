@@ -15,6 +15,16 @@ use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
 
+/// A connection is [displaced](ShmEndpoint::displaced): it goes on elsewhere. Takes both direction locks.
+#[cold]
+pub fn settle(r: Ref<Socket>) {
+    match r.obj.endpoint() {
+        Some(ep) if ep.orphaned() => reroute(r),
+        Some(_) => super::demote::follow(r),
+        None => {}
+    }
+}
+
 /// Gives an orphaned connection another server. Takes both direction locks.
 #[cold]
 pub fn reroute(r: Ref<Socket>) {
@@ -24,16 +34,7 @@ pub fn reroute(r: Ref<Socket>) {
     if !old.withdraw() {
         return;
     }
-    let mut bytes = Vec::new();
-    old.replay(|p, n| {
-        let at = bytes.len();
-        bytes.resize(at + n, 0);
-        #[allow(unsafe_code)]
-        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
-        unsafe {
-            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
-        }
-    });
+    let mut bytes = written(old);
     let ended = old.ended();
     match again(s) {
         Ok(new) => {
@@ -51,12 +52,36 @@ pub fn reroute(r: Ref<Socket>) {
             old.close(false);
         }
         Err(_) => {
-            if by_tcp(r, old, &bytes, ended).is_err() {
+            if by_tcp(r, old, &bytes, ended, Reason::LinkLost).is_err() {
                 old.fail(Errno::CONNRESET);
             }
         }
     }
     drop((rx, tx));
+}
+
+/// Everything that was written to a connection whose server has not taken it.
+fn written(old: &'static ShmEndpoint) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    old.replay(|p, n| {
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        #[allow(unsafe_code)]
+        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
+        unsafe {
+            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
+        }
+    });
+    bytes
+}
+
+/// A connect that was withdrawn before the server took it becomes one by TCP. The caller holds both direction locks.
+pub fn to_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) -> Result<()> {
+    let done = by_tcp(r, old, &written(old), old.ended(), why);
+    if done.is_err() {
+        old.fail(Errno::CONNRESET);
+    }
+    done
 }
 
 /// The same connect once more, over another link.
@@ -76,7 +101,7 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 }
 
 /// The same connect by the kernel, and the bytes after it.
-fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
+fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
     let s = r.obj;
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
@@ -107,10 +132,10 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) 
         raw::shutdown(fd, libc::SHUT_WR)?;
     }
     page().count(Counter::Demotions);
-    page().fallback(Reason::LinkLost);
+    page().fallback(why);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);
-        e.set_reason(Reason::LinkLost);
+        e.set_reason(why);
     }
     epoll::to_kernel(s, old);
     s.set_path(Path::Tcp);

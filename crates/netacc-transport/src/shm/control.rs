@@ -87,6 +87,61 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
 }
 
+/// The byte beside which descriptors lie on a base or witness.
+pub(super) const PASSES: u8 = 0x02;
+
+/// Passes descriptors over a base or witness, never waiting.
+pub(super) fn pass_descriptors(fd: i32, pass: &[i32]) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut anc = SendAncillaryBuffer::new(&mut space);
+    // SAFETY: the caller's open descriptors.
+    let borrow = |fd: &i32| unsafe { BorrowedFd::borrow_raw(*fd) };
+    let [first, second] = match pass {
+        [a, b] => [borrow(a), borrow(b)],
+        [a] => [borrow(a), borrow(a)],
+        _ => return Err(Errno::INVAL),
+    };
+    let both = [first, second];
+    anc.push(SendAncillaryMessage::ScmRights(both.get(..pass.len()).unwrap_or(&both)));
+    sendmsg(borrow(&fd), &[IoSlice::new(&[PASSES])], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives bytes of a base or witness, and up to two descriptors, never waiting.
+pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8]) -> (Result<usize>, [Option<OwnedFd>; 2]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut anc = RecvAncillaryBuffer::new(&mut space);
+    // SAFETY: the caller's open descriptor.
+    let from = unsafe { BorrowedFd::borrow_raw(fd) };
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags);
+    let mut fds = [None, None];
+    for m in anc.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = m {
+            for fd in received {
+                match fds.iter_mut().find(|f| f.is_none()) {
+                    Some(cell) => *cell = Some(fd),
+                    None => private::drop_raw(fd),
+                }
+            }
+        }
+    }
+    (got.map(|r| r.bytes).map_err(Errno::from), fds)
+}
+
+/// Repeats what answers `EAGAIN` for a fifth of a second.
+pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
+    for _ in 0..20 {
+        match what() {
+            Err(Errno::AGAIN) => {}
+            r => return r,
+        }
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ = netacc_sys::raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+    }
+    Err(Errno::AGAIN)
+}
+
 impl Link {
     fn control_borrowed(&self) -> Option<BorrowedFd<'_>> {
         let fd = self.control_fd();
@@ -189,6 +244,10 @@ impl Link {
                     private::drop_raw(fd);
                 }
             }
+            (Message::Moved { slot, epoch }, Some(fd)) => match self.endpoint(slot as usize) {
+                Some(ep) => ep.learn_moved(epoch, fd),
+                None => private::drop_raw(fd),
+            },
             (_, Some(fd)) => private::drop_raw(fd),
             // A doorbell whose descriptor was lost: the peer will be woken by messages.
             (_, None) => {}

@@ -7,7 +7,7 @@ use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use netacc_ring::{Area, CLOSED, Consumer, FIN, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room};
+use netacc_ring::{Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room};
 use netacc_stats::{Counter, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
@@ -26,6 +26,12 @@ pub(super) const LIVE: u32 = 16;
 pub(super) const WITNESS_GONE: u32 = 32;
 /// Our process forked while the connection was open: others of our family may use it.
 pub(super) const SHARED: u32 = 64;
+/// The peer, or another process of our family, has left the rings; see [`super::depart`].
+pub(super) const MOVING: u32 = 128;
+/// We have followed: what we write goes to the kernel socket.
+pub(super) const ON_KERNEL: u32 = 256;
+/// It was our family that left.
+pub(super) const FAMILY_MOVED: u32 = 512;
 /// Our large window holds pages.
 const LARGE_USED: u32 = 1 << 16;
 
@@ -64,6 +70,12 @@ pub struct ShmEndpoint {
     pub(super) base: AtomicI32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
     pub(super) tail: AtomicI32,
+    /// The kernel socket on which a connection that left the rings goes on (private descriptor + 1).
+    pub(super) kernel: AtomicI32,
+    /// Which connection `kernel` was passed for.
+    pub(super) kernel_epoch: AtomicU32,
+    /// The peer's end of that pair, for the rest of its family (private descriptor + 1).
+    pub(super) spare: AtomicI32,
 }
 
 /// Everything an operation needs, looked up once.
@@ -76,11 +88,11 @@ pub(super) struct View {
 }
 
 impl View {
-    fn tx_area(&self) -> Option<Area> {
+    pub(super) fn tx_area(&self) -> Option<Area> {
         self.seg.area(self.index, self.me)
     }
 
-    fn rx_area(&self) -> Option<Area> {
+    pub(super) fn rx_area(&self) -> Option<Area> {
         self.seg.area(self.index, self.me.other())
     }
 }
@@ -154,6 +166,9 @@ impl ShmEndpoint {
         self.epoch.store(epoch, Ordering::Relaxed);
         self.base.store(0, Ordering::Relaxed);
         self.tail.store(0, Ordering::Relaxed);
+        if self.kernel_epoch.load(Ordering::Relaxed) != epoch {
+            self.drop_kernel();
+        }
         self.registration.store(0, Ordering::Relaxed);
         self.channel.store(0, Ordering::Relaxed);
         self.lowat.store(1, Ordering::Relaxed);
@@ -194,13 +209,24 @@ impl ShmEndpoint {
         if fin & FIN != 0 && flags & PEER_FIN == 0 {
             self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
         }
+        if flags & MOVING == 0 {
+            if fin & MOVED != 0 {
+                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            } else if flags & SHARED != 0 && line!(v, producer, v.me).fin.load(Ordering::Acquire) & MOVED != 0 {
+                self.flags.fetch_or(MOVING | FAMILY_MOVED, Ordering::AcqRel);
+            }
+        }
         let over = TX_SHUT | PEER_FIN;
         if fin & RESET != 0 && self.flags.load(Ordering::Acquire) & over == over {
             // Both ends were sent before: nothing is left that a reset could reach.
         } else if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
-        } else if fin == OPEN && self.peer_died(v) {
+        } else if fin == OPEN
+            && self.peer_died(v)
+            // Whoever ended or moved the stream said so before it went: look again, now that it is gone.
+            && line!(v, producer, peer).fin.load(Ordering::Acquire) == OPEN
+        {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it
             // left unread data behind, else an end of stream.
             match self.peer_left_unread(v) {
@@ -223,7 +249,7 @@ impl ShmEndpoint {
     }
 
     #[inline]
-    fn tell_room(&self, v: &View, always: bool) {
+    pub(super) fn tell_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
         let enough = || always || self.rx.room_to_tell(line!(v, producer, peer));
         let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n), enough);
@@ -384,7 +410,7 @@ impl ShmEndpoint {
     }
 
     pub(super) fn is_orphan(&self, v: &View) -> bool {
-        v.me == Side::Client && v.link.is_lost() && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
+        v.me == Side::Client && (v.link.is_lost() || v.link.is_left()) && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
     }
 
     /// Everything written so far, piece by piece, of a connection whose peer has read nothing.
@@ -420,6 +446,14 @@ impl ShmEndpoint {
         }
     }
 
+    /// Makes the peer look at this connection again.
+    pub fn stir_peer(&self) {
+        if let Some(v) = self.view() {
+            self.tell_data(&v);
+            self.tell_room(&v, true);
+        }
+    }
+
     fn write(&self, v: &View, src: &mut Iov<'_>) -> core::result::Result<usize, Violation> {
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
         let Some(area) = v.tx_area() else {
@@ -449,6 +483,10 @@ impl ShmEndpoint {
         if n > 0 {
             self.tx.publish(own);
             self.tell_data(v);
+            // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
+            if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            }
         }
         Ok(n)
     }
@@ -509,6 +547,9 @@ impl ShmEndpoint {
             return Err(Errno::PIPE);
         };
         self.check_writable(&v)?;
+        if self.flags.load(Ordering::Acquire) & MOVING != 0 {
+            return self.fill_kernel(want, fill);
+        }
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
         let Some(area) = v.tx_area() else {
             return Err(Errno::PIPE);
@@ -544,7 +585,10 @@ impl ShmEndpoint {
         if n > 0 {
             self.tx.publish(own);
             self.tell_data(&v);
-            if self.peer_closed(&v) {
+            // As in `write`.
+            if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            } else if self.peer_closed(&v) {
                 self.answered_by_reset(&v);
             }
             return Ok(n);
@@ -647,6 +691,9 @@ impl Endpoint for ShmEndpoint {
         };
         self.note_cpu(&v);
         self.check_writable(&v)?;
+        if self.flags.load(Ordering::Relaxed) & MOVING != 0 {
+            return self.write_kernel(src);
+        }
         if self.peer_closed(&v) {
             let n = src.left();
             if n > 0 {
@@ -708,7 +755,11 @@ impl Endpoint for ShmEndpoint {
         if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in(&v) >= self.lowat() as u64) {
             r |= Readiness::IN;
         }
-        if no_tx || self.peer_closed(&v) || self.has_room(&v) {
+        let room = match flags & (MOVING | ON_KERNEL) {
+            0 => self.peer_closed(&v) || self.has_room(&v),
+            f => f & ON_KERNEL != 0 && self.kernel_room(),
+        };
+        if no_tx || room {
             r |= Readiness::OUT;
         }
         Readiness(r)
@@ -727,11 +778,15 @@ impl Endpoint for ShmEndpoint {
             }
         }
         self.add_kernel_ends(&v, set);
+        if interest.write && self.kernel_fd() >= 0 {
+            set.add(self.kernel_fd(), libc::POLLOUT);
+        }
         // The registration is a SeqCst exchange; the peer publishes, then looks at it. Our look comes
         // after, so one of us sees the other.
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = self.readiness();
-        (interest.read && r.readable()) || (interest.write && r.writable())
+        // Somebody may have left the rings, or this endpoint, before we registered.
+        (interest.read && r.readable()) || (interest.write && r.writable()) || self.displaced() || !self.is_live()
     }
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
@@ -766,15 +821,26 @@ impl Endpoint for ShmEndpoint {
         if bits & !old & TX_SHUT != 0 {
             line!(v, producer, v.me).fin.fetch_or(FIN, Ordering::SeqCst);
             self.tell_data(&v);
+            if old & ON_KERNEL != 0 {
+                let _ = netacc_sys::raw::shutdown(self.kernel_fd(), libc::SHUT_WR);
+            }
         }
         self.stir();
     }
 
-    fn close(&self, abort: bool) {
+    fn close(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
+        if self.observe(&v) & (MOVING | DEAD) == MOVING {
+            return self.close_moved(abort);
+        }
         let unread = self.has_data(&v);
         let own = line!(v, producer, v.me);
         own.fin.fetch_or(if unread || abort { RESET } else { FIN }, Ordering::SeqCst);
+        // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
+        if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+            self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            return self.close_moved(unread || abort);
+        }
         line!(v, consumer, v.me).closed.store(CLOSED, Ordering::SeqCst);
         // Nobody of ours is to be told anything any more.
         let side = line!(v, side, v.me);
@@ -784,6 +850,7 @@ impl Endpoint for ShmEndpoint {
         self.tell_data(&v);
         self.tell_room(&v, true);
         self.close_witness();
+        self.drop_kernel();
         let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
         let epoch = self.epoch.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;

@@ -10,6 +10,7 @@
 //! woken by a byte on its base.
 
 use crate::shm::ShmEndpoint;
+use crate::shm::control::{PASSES, receive_descriptors};
 use crate::shm::endpoint::{LIVE, SHARED, View, WITNESS_GONE};
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
@@ -249,9 +250,12 @@ impl ShmEndpoint {
     /// program without this library that inherited the base; they are not part of the ring's stream and
     /// cannot be put into it, so the connection is reset rather than a byte lost in silence.
     pub(super) fn hear_kernel_ends(&self, v: &View) {
-        let base = if v.link.is_inherited() { self.base_fd() } else { -1 };
+        self.hear_ends(v, if v.link.is_inherited() { self.base_fd() } else { -1 });
+    }
+
+    pub(super) fn hear_ends(&self, v: &View, base: i32) {
         for fd in [self.witness_fd(), base] {
-            match if fd >= 0 { drain(fd) } else { Heard::Nothing } {
+            match if fd >= 0 { self.drain(fd) } else { Heard::Nothing } {
                 Heard::Nothing => {}
                 Heard::End => {
                     self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
@@ -328,17 +332,27 @@ enum Heard {
     Strange,
 }
 
-/// Takes wake-up bytes.
-fn drain(fd: i32) -> Heard {
-    let mut buf = [0u8; 64];
-    for _ in 0..64 {
-        match raw::recv(fd, buf.as_mut_ptr(), buf.len(), libc::MSG_DONTWAIT) {
-            Ok(0) => return Heard::End,
-            Ok(n) if buf.iter().take(n).all(|b| *b == WAKE) => {}
-            Ok(_) => return Heard::Strange,
-            Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
-            Err(_) => return Heard::End,
+impl ShmEndpoint {
+    /// Takes wake-up bytes, and the socket on which the connection goes on.
+    fn drain(&self, fd: i32) -> Heard {
+        let mut buf = [0u8; 64];
+        for _ in 0..64 {
+            let (got, fds) = receive_descriptors(fd, &mut buf);
+            let [kernel, spare] = fds;
+            if let Some(k) = kernel {
+                self.learn_kernel(k);
+            }
+            if let Some(s) = spare {
+                self.learn_spare(s);
+            }
+            match got {
+                Ok(0) => return Heard::End,
+                Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES)) => {}
+                Ok(_) => return Heard::Strange,
+                Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
+                Err(_) => return Heard::End,
+            }
         }
+        Heard::Nothing
     }
-    Heard::Nothing
 }

@@ -2,7 +2,7 @@
 
 use crate::bells;
 use crate::shm::ShmEndpoint;
-use crate::shm::segment::{CHANNELS, SERVER_OPEN, SERVER_PENDING, Segment};
+use crate::shm::segment::{CHANNELS, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{Channel, Ring, SLOTS};
 use netacc_stats::{Counter, page};
@@ -217,6 +217,11 @@ impl Link {
     pub fn accepting(&self) -> bool {
         let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
+    }
+
+    /// The listener went to another process without this library.
+    pub fn is_left(&self) -> bool {
+        self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_LEFT)
     }
 
     /// The server has not taken the link up yet, and is our own process.

@@ -20,6 +20,7 @@ macro_rules! line {
 }
 
 pub mod control;
+mod depart;
 pub mod endpoint;
 pub mod family;
 pub mod link;

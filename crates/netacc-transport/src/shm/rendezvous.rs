@@ -41,6 +41,8 @@ pub enum Taken {
     Refused,
     /// Nobody waits.
     Nobody,
+    /// Another process of the family shut the rendezvous down for all.
+    Shut,
 }
 
 /// Accepts the next client of a rendezvous socket.
@@ -50,6 +52,8 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
             Ok(fd) => return greet(fd, backlog),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
+            // It was shut down (listen(2) no longer).
+            Err(rustix::io::Errno::INVAL) => return Taken::Shut,
             // EMFILE and the like leave the client in the queue; it is looked at again later.
             Err(_) => return Taken::Starved,
         }

@@ -49,6 +49,8 @@ pub const SERVER_PENDING: u32 = 0;
 pub const SERVER_OPEN: u32 = 1;
 /// [`Header::server`]: no new connections; those there are go on.
 pub const SERVER_CLOSED: u32 = 2;
+/// [`Header::server`]: the listener lives on without us; connects that were not taken go to TCP.
+pub const SERVER_LEFT: u32 = 3;
 
 /// [`Open::fate`]: waits in the queue.
 pub const FATE_QUEUED: u32 = 0;

@@ -1,0 +1,167 @@
+//! From shared memory to a kernel socket, while the connection lives.
+//!
+//! What a ring cannot do (exec by a program that inherits the connection, passing it to another process, stdio,
+//! urgent data, signal-driven I/O) a kernel socket can: so the connection gets one, under the same number, and
+//! the byte stream goes on there. See [`netacc_transport::shm`]'s `depart` for how no byte is lost on the way.
+
+use crate::epoll;
+use crate::fdtable::{self, Entry, Ref};
+use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
+use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, SHARED, Socket, pair, promote, reroute};
+use libc::FD_CLOEXEC;
+use netacc_stats::{Counter, Reason, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+use core::sync::atomic::Ordering;
+use netacc_transport::Endpoint;
+use netacc_transport::shm::{ShmEndpoint, Side};
+use rustix::fd::AsRawFd;
+
+/// Tries to get ahead of the peer, or of another process of our family, that moves the connection too.
+const TRIES: usize = 8;
+
+/// The number is to be a kernel socket like any other, with everything that comes over the connection.
+/// Costs one look-up where it is that already.
+pub fn by_number(fd: i32, why: Reason) {
+    if let Some(r) = fdtable::socket(fd)
+        && let Err(e) = demote(fd, r, why)
+    {
+        crate::log!(Warn, "fd {fd}: cannot become a kernel socket ({}): {e}", why.name());
+    }
+}
+
+/// For calls that only a kernel socket carries: as [`by_number`], but only for a connection. What is not connected yet
+/// is told the same by what is remembered of it.
+pub fn by_number_if_connected(fd: i32, why: Reason) {
+    if let Some(r) = fdtable::socket(fd).filter(|r| matches!(r.obj.path(), Path::Shm | Path::Tcp)) {
+        let _ = demote(fd, r, why);
+    }
+}
+
+/// FD_CLOEXEC was taken from the number: a program that is started is meant to have it.
+pub fn inheritable(fd: i32) {
+    if let Some(r) = fdtable::socket(fd) {
+        r.obj.set(HANDED, true);
+    }
+}
+
+/// See [`by_number`].
+#[cold]
+pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
+    let s = r.obj;
+    match s.path() {
+        Path::New => to_kernel(fd, s),
+        Path::Listener => {
+            super::listen::abandon(fd, s);
+            Ok(())
+        }
+        Path::Tcp if !s.has(super::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
+        Path::Tcp | Path::Shm => {
+            for _ in 0..TRIES {
+                match leave(r, why) {
+                    Err(Errno::AGAIN) => reroute::settle(r),
+                    done => return done,
+                }
+            }
+            Err(Errno::AGAIN)
+        }
+    }
+}
+
+/// `EAGAIN` when the connection is on its way elsewhere already.
+fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
+    let s = r.obj;
+    let _locks = (s.rx.lock(), s.tx.lock());
+    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
+    ep.readiness();
+    if ep.displaced() {
+        return Err(Errno::AGAIN);
+    }
+    // Nobody has taken the connect yet: then it is a TCP connect, as if we had never been there.
+    if ep.link().side() == Side::Client && !s.has(SHARED) && ep.withdraw() {
+        return reroute::to_tcp(r, ep, why);
+    }
+    let (near, far) = pair::connected(s)?;
+    if let Err(e) = ep.depart(&near, far) {
+        pair::discard(near);
+        return Err(e);
+    }
+    arrive(s, ep, near.as_raw_fd(), why);
+    pair::discard(near);
+    Ok(())
+}
+
+/// Goes after a peer, or a process of our family, that has left the rings.
+#[cold]
+pub fn follow(r: Ref<Socket>) {
+    let s = r.obj;
+    let locks = (s.rx.lock(), s.tx.lock());
+    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.displaced()) else { return };
+    match ep.follow() {
+        Ok(Some(kernel)) => arrive(s, ep, kernel, Reason::PeerMoved),
+        Ok(None) => {
+            drop(locks);
+            epoll::stirred(s);
+        }
+        Err(e) => {
+            crate::log!(Warn, "fd {}: the peer left shared memory and passed no socket: {e}", s.first_fd());
+            ep.fail(Errno::CONNRESET);
+        }
+    }
+}
+
+/// The connection is `kernel`'s from here on. The caller holds both direction locks.
+fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
+    epoll::withdraw(s, ep);
+    s.opts.apply(s, kernel);
+    let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+    let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
+    if let Err(e) = replace_everywhere(s, kernel) {
+        crate::log!(Error, "fd {}: no kernel socket for the connection: {e}", s.first_fd());
+    }
+    s.set(PLACEHOLDER | CONNECTING, false);
+    s.set(DEMOTED, true);
+    s.set_path(Path::Tcp);
+    epoll::to_kernel(s, ep);
+    page().count(Counter::Demotions);
+    if let Some(e) = s.stats() {
+        e.set_transport(Transport::Tcp);
+        e.set_reason(why);
+    }
+    crate::log!(Info, "fd {}: on a kernel socket from here ({})", s.first_fd(), why.name());
+    // Threads that wait for it look again, and find the kernel's socket.
+    ep.poke_self();
+    s.leave_endpoint();
+    ep.leave();
+}
+
+/// Another program is about to run in this process, or in a child that libc makes (`spawns`): what it is meant to
+/// have must be the kernel's. `named` tells whether its arguments or environment mention a number.
+///
+/// Many servers leak their connections to every program they start. A leaked one that goes on here stays as it is;
+/// it is handed over if something says so: a standard stream, a number that is named or was made or lost its
+/// FD_CLOEXEC for the purpose, or that the process that had it is the one that is replaced.
+pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
+    fdtable::each(0, usize::MAX, |fd, e| {
+        let Entry::Socket(r) = e else { return };
+        if raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0)
+            && (handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
+            && let Err(e) = demote(fd, r, Reason::Exec)
+        {
+            crate::log!(Warn, "fd {fd}: the next program gets no working socket: {e}");
+        }
+    });
+}
+
+fn handed_over(s: &Socket, spawns: bool) -> bool {
+    let elsewhere = spawns
+        || match s.path() {
+            Path::New => false,
+            // One that nobody accepted on here is served by the program that is started.
+            Path::Listener => s.listener().is_some_and(|l| {
+                l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0
+            }),
+            Path::Tcp | Path::Shm => s.endpoint().is_some_and(|ep| ep.link().is_inherited()),
+        };
+    s.has(HANDED) || !elsewhere
+}

@@ -1,0 +1,84 @@
+//! A connected pair of kernel sockets, for a connection that leaves shared memory.
+
+use crate::addr;
+use crate::socket::dissolve::with_address;
+use crate::socket::Socket;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw};
+use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Loopback answers at once; a packet filter that drops is not waited for longer than this (ns).
+const PATIENCE: i64 = 200_000_000;
+
+/// Our end and the peer's. Two TCP sockets with the connection's addresses of host, so that a program without this
+/// library finds in its descriptor what it expects; the ports are others, since those of the connection are taken.
+/// Where TCP cannot be had it is a pair of UNIX sockets, which carry the bytes as well.
+pub fn connected(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
+    tcp(s).or_else(|_| {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        Ok(pair)
+    })
+}
+
+/// A descriptor of our own that closes by itself, without libc.
+struct Fd(i32);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _ = raw::close(self.0);
+    }
+}
+
+impl Fd {
+    fn into_owned(self) -> OwnedFd {
+        let n = self.0;
+        core::mem::forget(self);
+        #[allow(unsafe_code)]
+        // SAFETY: open, and owned by `self` until now.
+        unsafe {
+            OwnedFd::from_raw_fd(n)
+        }
+    }
+}
+
+fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
+    let ip = |a: Option<SocketAddr>| a.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip());
+    let (local, peer) = (ip(s.local.get()), ip(s.peer.get()));
+    let open = |flags: i32| raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | flags, 0).map(Fd);
+    let bind = |fd: &Fd, ip: IpAddr| with_address(s, SocketAddr::new(ip, 0), |p, n| raw::bind(fd.0, p, n));
+    let (listener, near) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
+    bind(&listener, peer)?;
+    raw::listen(listener.0, 8)?;
+    bind(&near, local)?;
+    let at = addr::local_of(listener.0).ok_or(Errno::NOTCONN)?;
+    match with_address(s, at, |p, n| raw::connect(near.0, p, n)) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(e) => return Err(e),
+    }
+    let mine = addr::local_of(near.0);
+    loop {
+        let mut p = libc::pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: PATIENCE };
+        if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())? == 0 {
+            return Err(Errno::AGAIN);
+        }
+        let far = match raw::accept4(listener.0, core::ptr::null_mut(), core::ptr::null_mut(), SOCK_CLOEXEC) {
+            Ok(fd) => Fd(fd),
+            Err(Errno::AGAIN | Errno::INTR) => continue,
+            Err(e) => return Err(e),
+        };
+        // Anybody may connect to a listener that is open for a moment: only our own socket counts.
+        if mine.is_some() && addr::peer_of(far.0) == mine {
+            raw::fcntl(near.0, libc::F_SETFL, libc::O_RDWR as usize)?;
+            return Ok((near.into_owned(), far.into_owned()));
+        }
+    }
+}
+
+/// Closes one end without libc.
+pub fn discard(fd: OwnedFd) {
+    private::drop_raw(fd);
+}

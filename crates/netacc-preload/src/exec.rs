@@ -1,0 +1,367 @@
+//! Calls after which another program has our descriptors, and calls that read or write them inside libc: what they
+//! get must be the kernel's.
+
+use core::arch::naked_asm;
+use core::ffi::{c_char, c_int, c_long, c_void};
+use netacc_core::socket::demote;
+use netacc_core::runtime;
+use netacc_stats::Reason;
+
+type Args = *const *const c_char;
+
+/// Numbers that the arguments and the environment of a program mention.
+struct Named {
+    numbers: [c_int; 64],
+    len: usize,
+}
+
+impl Named {
+    const fn new() -> Named {
+        Named { numbers: [0; 64], len: 0 }
+    }
+
+    fn has(&self, fd: c_int) -> bool {
+        self.numbers.iter().take(self.len).any(|n| *n == fd)
+    }
+
+    /// Every run of digits in `text`.
+    fn scan(&mut self, text: &[u8]) {
+        for run in text.split(|b| !b.is_ascii_digit()).filter(|r| !r.is_empty() && r.len() < 8) {
+            let n = run.iter().fold(0, |n, d| n * 10 + c_int::from(d - b'0'));
+            if let Some(cell) = self.numbers.get_mut(self.len).filter(|_| n > 2) {
+                *cell = n;
+                self.len += 1;
+            }
+        }
+    }
+
+    /// # Safety
+    /// Null or a NUL-terminated string.
+    unsafe fn string(&mut self, p: *const c_char) {
+        if !p.is_null() {
+            // SAFETY: the caller's promise.
+            self.scan(unsafe { core::ffi::CStr::from_ptr(p) }.to_bytes());
+        }
+    }
+
+    /// # Safety
+    /// Null or a NULL-terminated array of strings.
+    unsafe fn arguments(&mut self, v: Args) {
+        // SAFETY: the caller's promise.
+        unsafe { each(v, |p| self.string(p)) }
+    }
+
+    /// Variables whose value is nothing but numbers.
+    ///
+    /// # Safety
+    /// As `arguments`.
+    unsafe fn environment(&mut self, v: Args) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            each(v, |p| {
+                let text = core::ffi::CStr::from_ptr(p).to_bytes();
+                let value = text.splitn(2, |b| *b == b'=').nth(1).unwrap_or(&[]);
+                if value.iter().all(|b| b.is_ascii_digit() || b",;: ".contains(b)) {
+                    self.scan(value);
+                }
+            });
+        }
+    }
+}
+
+/// # Safety
+/// `v` is null or a NULL-terminated array.
+unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
+    if v.is_null() {
+        return;
+    }
+    for i in 0.. {
+        // SAFETY: up to the NULL at its end.
+        let p = unsafe { v.add(i).read() };
+        if p.is_null() {
+            return;
+        }
+        f(p);
+    }
+}
+
+/// # Safety
+/// `argv` and `envp` as for execve(2).
+unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
+    let mut named = Named::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        named.arguments(argv);
+        named.environment(envp);
+    }
+    demote::before_exec(spawns, |fd| named.has(fd));
+}
+
+/// # Safety
+/// A command for the shell.
+unsafe fn hand_to_shell(command: *const c_char) {
+    let mut named = Named::new();
+    // SAFETY: the caller's promise.
+    unsafe { named.string(command) };
+    demote::before_exec(true, |fd| named.has(fd));
+}
+
+unsafe extern "C" {
+    static environ: Args;
+}
+
+/// The call is libc's; before it the connections that the other program is meant to have leave shared memory.
+macro_rules! before_exec {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            // SAFETY: the application's arguments and environment.
+            unsafe { $before };
+            call_next!($name($($arg => $ty),*) -> c_int)
+        }
+    )*};
+}
+
+before_exec! {
+    fn execve(path: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
+    fn execv(path: *const c_char, argv: Args) => hand_over(false, argv, environ);
+    fn execvp(file: *const c_char, argv: Args) => hand_over(false, argv, environ);
+    fn execvpe(file: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
+    fn fexecve(fd: c_int, argv: Args, envp: Args) => hand_over(false, argv, envp);
+    fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_over(false, argv, envp);
+    // These fork inside libc.
+    fn system(command: *const c_char) => hand_to_shell(command);
+    fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attr: *const c_void, argv: Args, envp: Args)
+        => hand_over(true, argv, envp);
+    fn posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attr: *const c_void, argv: Args, envp: Args)
+        => hand_over(true, argv, envp);
+}
+
+/// popen(3) forks inside libc.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    // SAFETY: the application's command.
+    unsafe { hand_to_shell(command) };
+    call_next!(popen(command => *const c_char, mode => *const c_char) -> isize) as *mut libc::FILE
+}
+
+/// posix_spawn_file_actions_adddup2(3): the child gets this descriptor whatever its FD_CLOEXEC says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    demote::by_number(fd, Reason::Exec);
+    call_next!(posix_spawn_file_actions_adddup2(actions => *mut c_void, fd => c_int, new => c_int) -> c_int)
+}
+
+/// fdopen(3): from here on libc reads and writes by itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    demote::by_number(fd, Reason::Stdio);
+    call_next!(fdopen(fd => c_int, mode => *const c_char) -> isize) as *mut libc::FILE
+}
+
+/// `vdprintf(3)` writes inside libc; the list of arguments is passed on as it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+    demote::by_number(fd, Reason::Stdio);
+    call_next!(vdprintf(fd => c_int, format => *const c_char, list => *mut c_void) -> c_int)
+}
+
+/// What libc calls inside for `vdprintf` with `_FORTIFY_SOURCE`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+    demote::by_number(fd, Reason::Stdio);
+    call_next!(__vdprintf_chk(fd => c_int, flag => c_int, format => *const c_char, list => *mut c_void) -> c_int)
+}
+
+/// The address of the next definition.
+macro_rules! next {
+    ($name:ident) => {{
+        static NEXT: crate::next::Next = crate::next::Next::new(
+            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(s) => s,
+                Err(_) => c"",
+            },
+        );
+        NEXT.get()
+    }};
+}
+
+/// Further arguments of a call with a variable number of them: those in registers, then those on the stack.
+///
+/// # Safety
+/// What the trampoline below hands on: its saved registers and the caller's stack; the list ends with NULL.
+unsafe fn hand_list(registers: *const *const c_char, count: usize, stack: Args) {
+    let mut named = Named::new();
+    // SAFETY: the caller's promise.
+    unsafe {
+        for i in 0..count {
+            let p = registers.add(i).read();
+            if p.is_null() {
+                return demote::before_exec(false, |fd| named.has(fd));
+            }
+            named.string(p);
+        }
+        named.arguments(stack);
+    }
+    demote::before_exec(false, |fd| named.has(fd));
+}
+
+/// Argument registers after the first.
+const REGISTERS: usize = if cfg!(target_arch = "x86_64") { 5 } else { 7 };
+
+/// A function with a variable number of arguments: `before` looks at them and gives the address of the next
+/// definition, which then finds all of them where the caller put them.
+macro_rules! variadic {
+    ($( fn $name:ident => $before:ident($first:ident, $registers:ident, $stack:ident) $body:expr; )*) => {$(
+        unsafe extern "C" fn $before($first: usize, $registers: Args, $stack: Args) -> *mut c_void {
+            #[allow(unused_unsafe)]
+            // SAFETY: the application's arguments.
+            unsafe { $body };
+            next!($name)
+        }
+
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            // Everything in which arguments may lie is kept over the call: the integer registers, the vector
+            // registers and, on x86-64, how many of those are in use (al). Then a jump, as if we had not been there.
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!(
+                "push rbp",
+                "mov rbp, rsp",
+                "sub rsp, 192",
+                "mov [rsp], rdi",
+                "mov [rsp+8], rsi",
+                "mov [rsp+16], rdx",
+                "mov [rsp+24], rcx",
+                "mov [rsp+32], r8",
+                "mov [rsp+40], r9",
+                "mov [rsp+48], rax",
+                "movups [rsp+64], xmm0",
+                "movups [rsp+80], xmm1",
+                "movups [rsp+96], xmm2",
+                "movups [rsp+112], xmm3",
+                "movups [rsp+128], xmm4",
+                "movups [rsp+144], xmm5",
+                "movups [rsp+160], xmm6",
+                "movups [rsp+176], xmm7",
+                "lea rsi, [rsp+8]",
+                "lea rdx, [rbp+16]",
+                "call {before}",
+                "mov r11, rax",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp+8]",
+                "mov rdx, [rsp+16]",
+                "mov rcx, [rsp+24]",
+                "mov r8, [rsp+32]",
+                "mov r9, [rsp+40]",
+                "mov rax, [rsp+48]",
+                "movups xmm0, [rsp+64]",
+                "movups xmm1, [rsp+80]",
+                "movups xmm2, [rsp+96]",
+                "movups xmm3, [rsp+112]",
+                "movups xmm4, [rsp+128]",
+                "movups xmm5, [rsp+144]",
+                "movups xmm6, [rsp+160]",
+                "movups xmm7, [rsp+176]",
+                "leave",
+                "jmp r11",
+                before = sym $before,
+            );
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!(
+                "stp x29, x30, [sp, #-208]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x3, [sp, #32]",
+                "stp x4, x5, [sp, #48]",
+                "stp x6, x7, [sp, #64]",
+                "stp q0, q1, [sp, #80]",
+                "stp q2, q3, [sp, #112]",
+                "stp q4, q5, [sp, #144]",
+                "stp q6, q7, [sp, #176]",
+                "add x1, sp, #24",
+                "add x2, sp, #208",
+                "bl {before}",
+                "mov x16, x0",
+                "ldp q0, q1, [sp, #80]",
+                "ldp q2, q3, [sp, #112]",
+                "ldp q4, q5, [sp, #144]",
+                "ldp q6, q7, [sp, #176]",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x3, [sp, #32]",
+                "ldp x4, x5, [sp, #48]",
+                "ldp x6, x7, [sp, #64]",
+                "ldp x29, x30, [sp], #208",
+                "br x16",
+                before = sym $before,
+            );
+        }
+    )*};
+}
+
+variadic! {
+    fn execl => before_execl(_path, registers, stack) hand_list(registers, REGISTERS, stack);
+    fn execlp => before_execlp(_file, registers, stack) hand_list(registers, REGISTERS, stack);
+    fn execle => before_execle(_path, registers, stack) hand_list(registers, REGISTERS, stack);
+    fn dprintf => before_dprintf(fd, _registers, _stack) demote::by_number(fd as c_int, Reason::Stdio);
+    fn __dprintf_chk => before_dprintf_chk(fd, _registers, _stack) demote::by_number(fd as c_int, Reason::Stdio);
+}
+
+/// syscall(2): calls that concern us take the way of their libc functions. io_uring works on descriptors behind our
+/// back, so a program under the library is told that the kernel has none (as many containers tell it).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    use crate::hooks as h;
+    // SAFETY: the application's arguments, under the contract of the call it names.
+    unsafe {
+        match number {
+            libc::SYS_read => h::read(a as c_int, b as *mut c_void, c) as c_long,
+            libc::SYS_write => h::write(a as c_int, b as *const c_void, c) as c_long,
+            libc::SYS_readv => h::readv(a as c_int, b as *const libc::iovec, c as c_int) as c_long,
+            libc::SYS_writev => h::writev(a as c_int, b as *const libc::iovec, c as c_int) as c_long,
+            libc::SYS_close => c_long::from(h::close(a as c_int)),
+            libc::SYS_dup => c_long::from(h::dup(a as c_int)),
+            libc::SYS_dup3 => c_long::from(h::dup3(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_socket => c_long::from(h::socket(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_connect => c_long::from(h::connect(a as c_int, b as *const libc::sockaddr, c as u32)),
+            libc::SYS_accept4 => {
+                c_long::from(h::accept4(a as c_int, b as *mut libc::sockaddr, c as *mut u32, d as c_int))
+            }
+            libc::SYS_sendto => {
+                h::sendto(a as c_int, b as *const c_void, c, d as c_int, e as *const libc::sockaddr, f as u32) as c_long
+            }
+            libc::SYS_recvfrom => {
+                h::recvfrom(a as c_int, b as *mut c_void, c, d as c_int, e as *mut libc::sockaddr, f as *mut u32)
+                    as c_long
+            }
+            libc::SYS_sendmsg => h::sendmsg(a as c_int, b as *const libc::msghdr, c as c_int) as c_long,
+            libc::SYS_recvmsg => h::recvmsg(a as c_int, b as *mut libc::msghdr, c as c_int) as c_long,
+            libc::SYS_shutdown => c_long::from(h::shutdown(a as c_int, b as c_int)),
+            libc::SYS_execve => {
+                hand_over(false, b as Args, c as Args);
+                passed(number, a, b, c, d, e, f)
+            }
+            libc::SYS_execveat => {
+                hand_over(false, c as Args, d as Args);
+                passed(number, a, b, c, d, e, f)
+            }
+            libc::SYS_io_uring_setup if runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) => {
+                crate::next::fail(netacc_sys::Errno::NOSYS) as c_long
+            }
+            _ => passed(number, a, b, c, d, e, f),
+        }
+    }
+}
+
+unsafe fn passed(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    call_next!(syscall(number => c_long, a => usize, b => usize, c => usize, d => usize, e => usize, f => usize) -> c_long)
+}
