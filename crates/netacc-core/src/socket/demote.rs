@@ -7,14 +7,14 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
-use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, SHARED, Socket, pair, promote, reroute};
+use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, reroute};
 use libc::FD_CLOEXEC;
 use netacc_stats::{Counter, Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use core::sync::atomic::Ordering;
 use netacc_transport::Endpoint;
-use netacc_transport::shm::{ShmEndpoint, Side};
+use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::AsRawFd;
 
 /// Tries to get ahead of the peer, or of another process of our family, that moves the connection too.
@@ -76,10 +76,6 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     ep.readiness();
     if ep.displaced() {
         return Err(Errno::AGAIN);
-    }
-    // Nobody has taken the connect yet: then it is a TCP connect, as if we had never been there.
-    if ep.link().side() == Side::Client && !s.has(SHARED) && ep.withdraw() {
-        return reroute::to_tcp(r, ep, why);
     }
     let (near, far) = pair::connected(s)?;
     if let Err(e) = ep.depart(&near, far) {

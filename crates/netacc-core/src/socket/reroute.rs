@@ -34,7 +34,16 @@ pub fn reroute(r: Ref<Socket>) {
     if !old.withdraw() {
         return;
     }
-    let mut bytes = written(old);
+    let mut bytes = Vec::new();
+    old.replay(|p, n| {
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        #[allow(unsafe_code)]
+        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
+        unsafe {
+            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
+        }
+    });
     let ended = old.ended();
     match again(s) {
         Ok(new) => {
@@ -52,36 +61,12 @@ pub fn reroute(r: Ref<Socket>) {
             old.close(false);
         }
         Err(_) => {
-            if by_tcp(r, old, &bytes, ended, Reason::LinkLost).is_err() {
+            if by_tcp(r, old, &bytes, ended).is_err() {
                 old.fail(Errno::CONNRESET);
             }
         }
     }
     drop((rx, tx));
-}
-
-/// Everything that was written to a connection whose server has not taken it.
-fn written(old: &'static ShmEndpoint) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    old.replay(|p, n| {
-        let at = bytes.len();
-        bytes.resize(at + n, 0);
-        #[allow(unsafe_code)]
-        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
-        unsafe {
-            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
-        }
-    });
-    bytes
-}
-
-/// A connect that was withdrawn before the server took it becomes one by TCP. The caller holds both direction locks.
-pub fn to_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) -> Result<()> {
-    let done = by_tcp(r, old, &written(old), old.ended(), why);
-    if done.is_err() {
-        old.fail(Errno::CONNRESET);
-    }
-    done
 }
 
 /// The same connect once more, over another link.
@@ -101,7 +86,7 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 }
 
 /// The same connect by the kernel, and the bytes after it.
-fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
+fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
     let s = r.obj;
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
@@ -132,10 +117,10 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, 
         raw::shutdown(fd, libc::SHUT_WR)?;
     }
     page().count(Counter::Demotions);
-    page().fallback(why);
+    page().fallback(Reason::LinkLost);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);
-        e.set_reason(why);
+        e.set_reason(Reason::LinkLost);
     }
     epoll::to_kernel(s, old);
     s.set_path(Path::Tcp);
