@@ -15,7 +15,7 @@ int slot_of(struct end *e)
 int k_ready(int s, short ev)
 {
 	struct pollfd p = { S[s].fd[K], ev, 0 };
-	syscall(SYS_poll, &p, 1, 0);
+	direct(SYS_poll, &p, 1, 0);
 	return p.revents & (ev | POLLERR | POLLHUP | POLLNVAL);
 }
 

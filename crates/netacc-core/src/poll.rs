@@ -125,11 +125,12 @@ impl Fds {
         let mut ready = false;
         self.each(|i, p| match self.ours(i, p.fd) {
             Some(Ours::Connection(s)) => {
-                if let Some(ep) = s.endpoint() {
-                    let want = interest(p.events);
-                    ep.arm(want, set);
-                    ready |= look(Ours::Connection(s), p.fd, p.events) != 0;
-                }
+                // Without an endpoint, or where its own look says so, the connection is about to go elsewhere.
+                let moves = s.endpoint().is_none_or(|ep| {
+                    ep.arm(interest(p.events), set);
+                    ep.displaced() || !ep.is_live()
+                });
+                ready |= moves || look(Ours::Connection(s), p.fd, p.events) != 0;
             }
             Some(Ours::Listener(s)) => {
                 set.add(p.fd, POLLIN);
@@ -139,7 +140,8 @@ impl Fds {
                 set.add(p.fd, POLLIN);
                 ready |= !epoll::arm(p.fd);
             }
-            None => {}
+            // It was ours when the set was made, and nobody would wake us for it now.
+            None => ready |= p.fd >= 0 && set.fd(i) < 0,
         });
         ready
     }

@@ -100,7 +100,9 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
     }
     loop {
         let mut set = WaitSet::new();
-        let slept = if ep.arm(interest, &mut set) {
+        let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        // After the registration: whoever moves the connection changes the path and then wakes who is registered.
+        let slept = if ep.arm(interest, &mut set) || !here() {
             Ok(1)
         } else {
             page().count(Counter::Sleeps);
@@ -114,7 +116,7 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
                 return Ok(());
             }
             // The caller looks the connection up again and finds it elsewhere.
-            Ok(_) if s.path() != Path::Shm || !s.endpoint().is_some_and(|e| core::ptr::eq(e, ep)) => return Ok(()),
+            Ok(_) if !here() => return Ok(()),
             Ok(_) if ep.displaced() => {
                 crate::socket::reroute::settle(sock);
                 return Ok(());

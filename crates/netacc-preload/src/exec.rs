@@ -2,9 +2,8 @@
 //! get must be the kernel's.
 
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use netacc_core::socket::demote;
-use netacc_core::runtime;
 use netacc_stats::Reason;
 
 type Args = *const *const c_char;
@@ -87,7 +86,7 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
 
 /// # Safety
 /// `argv` and `envp` as for execve(2).
-unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
+pub unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
     let mut named = Named::new();
     // SAFETY: the caller's promise.
     unsafe {
@@ -306,62 +305,4 @@ variadic! {
     fn execle => before_execle(_path, registers, stack) hand_list(registers, REGISTERS, stack);
     fn dprintf => before_dprintf(fd, _registers, _stack) demote::by_number(fd as c_int, Reason::Stdio);
     fn __dprintf_chk => before_dprintf_chk(fd, _registers, _stack) demote::by_number(fd as c_int, Reason::Stdio);
-}
-
-/// syscall(2): calls that concern us take the way of their libc functions. io_uring works on descriptors behind our
-/// back, so a program under the library is told that the kernel has none (as many containers tell it).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    use crate::hooks as h;
-    // SAFETY: the application's arguments, under the contract of the call it names.
-    unsafe {
-        match number {
-            libc::SYS_read => h::read(a as c_int, b as *mut c_void, c) as c_long,
-            libc::SYS_write => h::write(a as c_int, b as *const c_void, c) as c_long,
-            libc::SYS_readv => h::readv(a as c_int, b as *const libc::iovec, c as c_int) as c_long,
-            libc::SYS_writev => h::writev(a as c_int, b as *const libc::iovec, c as c_int) as c_long,
-            libc::SYS_close => c_long::from(h::close(a as c_int)),
-            libc::SYS_dup => c_long::from(h::dup(a as c_int)),
-            libc::SYS_dup3 => c_long::from(h::dup3(a as c_int, b as c_int, c as c_int)),
-            libc::SYS_socket => c_long::from(h::socket(a as c_int, b as c_int, c as c_int)),
-            libc::SYS_connect => c_long::from(h::connect(a as c_int, b as *const libc::sockaddr, c as u32)),
-            libc::SYS_accept4 => {
-                c_long::from(h::accept4(a as c_int, b as *mut libc::sockaddr, c as *mut u32, d as c_int))
-            }
-            libc::SYS_sendto => {
-                h::sendto(a as c_int, b as *const c_void, c, d as c_int, e as *const libc::sockaddr, f as u32) as c_long
-            }
-            libc::SYS_recvfrom => {
-                h::recvfrom(a as c_int, b as *mut c_void, c, d as c_int, e as *mut libc::sockaddr, f as *mut u32)
-                    as c_long
-            }
-            libc::SYS_sendmsg => h::sendmsg(a as c_int, b as *const libc::msghdr, c as c_int) as c_long,
-            libc::SYS_recvmsg => h::recvmsg(a as c_int, b as *mut libc::msghdr, c as c_int) as c_long,
-            libc::SYS_shutdown => c_long::from(h::shutdown(a as c_int, b as c_int)),
-            libc::SYS_execve => {
-                hand_over(false, b as Args, c as Args);
-                passed(number, a, b, c, d, e, f)
-            }
-            libc::SYS_execveat => {
-                hand_over(false, c as Args, d as Args);
-                passed(number, a, b, c, d, e, f)
-            }
-            libc::SYS_io_uring_setup if runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) => {
-                crate::next::fail(netacc_sys::Errno::NOSYS) as c_long
-            }
-            _ => passed(number, a, b, c, d, e, f),
-        }
-    }
-}
-
-unsafe fn passed(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    call_next!(syscall(number => c_long, a => usize, b => usize, c => usize, d => usize, e => usize, f => usize) -> c_long)
 }

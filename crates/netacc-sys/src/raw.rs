@@ -275,3 +275,34 @@ pub fn position(n: i32) -> Result<usize> {
 pub fn gettid() -> u32 {
     call(libc::SYS_gettid, [0; 6]).unwrap_or(0) as u32
 }
+
+/// Calls `run` in a process of its own that is nobody's child and sends no signal when it ends. `run` must use nothing
+/// but system calls and its own stack: other threads' locks are in any state there. All signals are blocked in it.
+pub fn detached(run: impl FnOnce()) -> Result<()> {
+    const WALL: usize = 0x4000_0000;
+    let all = [!0u8; 8];
+    let mut old = [0u8; 8];
+    let mask = |how: i32, set: *const u8, was: *mut u8| {
+        call(libc::SYS_rt_sigprocmask, [how as usize, set as usize, was as usize, 8, 0, 0])
+    };
+    mask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr())?;
+    // No flags and no exit signal: a copy of the process whose end nobody is told of (clone(2)).
+    let child = call(libc::SYS_clone, [0; 6]);
+    if child == Ok(0) {
+        // The second process loses its parent at once, so that nobody has to wait for it.
+        if call(libc::SYS_clone, [0; 6]) == Ok(0) {
+            run();
+        }
+        let _ = call(libc::SYS_exit_group, [0; 6]);
+    }
+    if let Ok(pid) = child {
+        while call(libc::SYS_wait4, [pid, 0, WALL, 0, 0, 0]) == Err(Errno::INTR) {}
+    }
+    mask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut())?;
+    child.map(drop)
+}
+
+/// The name that ps(1) shows for the calling thread; NUL-terminated, at most 16 bytes (prctl(2)).
+pub fn set_name(name: &[u8; 16]) {
+    let _ = call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);
+}

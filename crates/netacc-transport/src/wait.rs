@@ -71,6 +71,15 @@ impl WaitSet {
         self.spill.len() - 1
     }
 
+    /// The descriptor at index `i`.
+    pub fn fd(&self, i: usize) -> i32 {
+        if self.spill.is_empty() {
+            self.inline.get(i).copied().flatten().map_or(-1, |p| p.fd)
+        } else {
+            self.spill.get(i).map_or(-1, |p| p.fd)
+        }
+    }
+
     /// What the kernel reported for index `i`.
     pub fn revents(&self, i: usize) -> i16 {
         if self.spill.is_empty() {

@@ -3,8 +3,8 @@
 use crate::epoll::ready::refresh;
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
-    looks_like_cookie, new_reg, release_reg,
+    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
+    at, cookie, looks_like_cookie, new_reg, release_reg,
 };
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -478,12 +478,9 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
         let flags = reg.flags.fetch_or(WITNESSED | ON_KERNEL | TAILED, Ordering::Relaxed);
-        for (bit, fd) in [
-            (WITNESSED, ep.witness_fd()),
-            (ON_KERNEL, ep.kernel_fd()),
-            (BASED, ep.base_fd()),
-            (TAILED, ep.tail_fd()),
-        ] {
+        for (bit, fd) in
+            [(WITNESSED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (BASED, ep.base_fd()), (TAILED, ep.tail_fd())]
+        {
             if flags & bit != 0 && fd >= 0 {
                 let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
             }

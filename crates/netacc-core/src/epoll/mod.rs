@@ -15,7 +15,9 @@ pub(crate) mod ready;
 mod wait;
 pub(crate) mod watch;
 
-pub use ctl::{accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel, withdraw};
+pub use ctl::{
+    accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel, withdraw,
+};
 pub use wait::{Call, arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 

@@ -2,7 +2,8 @@
 
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, FRESH, GONE, Kind, POLLED, QUEUED, Reg, ON_KERNEL, TAILED, WITNESSED, at, cookie, release_reg,
+    BASED, DISABLED, Epoll, FRESH, GONE, Kind, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie,
+    release_reg,
 };
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
@@ -93,6 +94,14 @@ pub(crate) fn collect(e: &Epoll) {
     }
 }
 
+/// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so whoever looked does it
+/// afterwards.
+fn note_displaced(e: &Epoll, reg: &Reg) {
+    if at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()).is_some_and(|ep| ep.displaced()) {
+        e.displaced.store(1, Ordering::Relaxed);
+    }
+}
+
 /// What a registration has to report now, of what it asked for.
 fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
@@ -117,10 +126,7 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
             }
             e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
             let r = ep.readiness().0;
-            if ep.displaced() {
-                // Not under this lock: whoever looked settles it afterwards.
-                e.displaced.store(1, Ordering::Relaxed);
-            }
+            note_displaced(e, reg);
             let out = EPOLLOUT as u32;
             if events & out != 0 && r & out == 0 && ep.want_room() {
                 return ep.readiness().0 & mask;
@@ -227,6 +233,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         let nested = !reg.child.load(Ordering::Relaxed).is_null();
         let edge = events & EPOLLET as u32 != 0;
         if edge && !nested && !news(reg, true) {
+            note_displaced(e, reg);
             continue;
         }
         let found = look(e, reg);
@@ -300,7 +307,7 @@ pub(crate) fn arm(e: &'static Epoll) -> bool {
         }
         arm_children(e);
     }
-    !is_ready(e)
+    !is_ready(e) && e.displaced.load(Ordering::Relaxed) == 0
 }
 
 /// Arms the nested instances. Under the parent's lock.

@@ -363,6 +363,9 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
 /// somebody who only asks whether the instance is readable. Nested instances first: their descriptors are
 /// part of what ours says.
 pub(crate) fn absorb(e: &'static Epoll) {
+    if e.displaced.load(Ordering::Relaxed) != 0 {
+        settle(e);
+    }
     absorb_children(e);
     if e.is_plain() {
         let there = crate::socket::listen::tcp_ready(e.fd());

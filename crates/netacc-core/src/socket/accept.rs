@@ -60,7 +60,14 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     }
 }
 
-fn try_accept(fd: i32, s: &'static Socket, l: &'static Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+fn try_accept(
+    fd: i32,
+    s: &'static Socket,
+    l: &'static Listener,
+    p: *mut c_void,
+    len: *mut u32,
+    flags: i32,
+) -> Result<i32> {
     loop {
         if l.queued() {
             if l.more_announced() {

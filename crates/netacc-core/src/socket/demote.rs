@@ -7,18 +7,18 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
-use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, reroute};
+use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, relay, reroute};
+use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
 use netacc_stats::{Counter, Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
-use core::sync::atomic::Ordering;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::AsRawFd;
 
-/// Tries to get ahead of the peer, or of another process of our family, that moves the connection too.
-const TRIES: usize = 8;
+/// Looks, a millisecond apart, at a connection that the peer or another process of our family moves already.
+const TRIES: usize = 2_000;
 
 /// The number is to be a kernel socket like any other, with everything that comes over the connection.
 /// Costs one look-up where it is that already.
@@ -57,9 +57,17 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
         }
         Path::Tcp if !s.has(super::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
+            if s.endpoint().is_some_and(|ep| ep.tail_fd() >= 0) {
+                // The other end may be ours too, and not have come over yet: nobody else would do it.
+                promote::advance_all();
+            }
             for _ in 0..TRIES {
                 match leave(r, why) {
-                    Err(Errno::AGAIN) => reroute::settle(r),
+                    Err(Errno::AGAIN) => {
+                        reroute::settle(r);
+                        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+                    }
                     done => return done,
                 }
             }
@@ -77,6 +85,9 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     if ep.displaced() {
         return Err(Errno::AGAIN);
     }
+    if ep.has_followed() {
+        return bypass(s, ep, why);
+    }
     let (near, far) = pair::connected(s)?;
     if let Err(e) = ep.depart(&near, far) {
         pair::discard(near);
@@ -85,6 +96,18 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     arrive(s, ep, near.as_raw_fd(), why);
     pair::discard(near);
     Ok(())
+}
+
+/// The peer left, and our ring is not read to its end: what is left goes before what comes over its socket.
+fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
+    let (near, far) = pair::connected(s)?;
+    let done = ep.pour_rest(&far).and_then(|()| relay::start(far.as_raw_fd(), ep.kernel_fd()));
+    pair::discard(far);
+    if done.is_ok() {
+        arrive(s, ep, near.as_raw_fd(), why);
+    }
+    pair::discard(near);
+    done
 }
 
 /// Goes after a peer, or a process of our family, that has left the rings.
@@ -154,9 +177,9 @@ fn handed_over(s: &Socket, spawns: bool) -> bool {
         || match s.path() {
             Path::New => false,
             // One that nobody accepted on here is served by the program that is started.
-            Path::Listener => s.listener().is_some_and(|l| {
-                l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0
-            }),
+            Path::Listener => s
+                .listener()
+                .is_some_and(|l| l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0),
             Path::Tcp | Path::Shm => s.endpoint().is_some_and(|ep| ep.link().is_inherited()),
         };
     s.has(HANDED) || !elsewhere

@@ -15,6 +15,7 @@ pub mod pair;
 pub mod pool;
 pub mod ports;
 pub mod promote;
+pub mod relay;
 pub mod reroute;
 
 use crate::epoll::Reg;

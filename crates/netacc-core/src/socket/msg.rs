@@ -61,9 +61,15 @@ unsafe fn passing(m: *const libc::msghdr) {
         while !h.is_null() {
             if (*h).cmsg_level == libc::SOL_SOCKET && (*h).cmsg_type == libc::SCM_RIGHTS {
                 let bytes = ((*h).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
-                let fds = libc::CMSG_DATA(h).cast::<i32>();
+                let data = libc::CMSG_DATA(h);
                 for i in 0..bytes / size_of::<i32>() {
-                    demote::by_number(fds.add(i).read_unaligned(), Reason::Passed);
+                    let mut fd = -1i32;
+                    core::ptr::copy_nonoverlapping(
+                        data.add(i * size_of::<i32>()),
+                        (&raw mut fd).cast(),
+                        size_of::<i32>(),
+                    );
+                    demote::by_number(fd, Reason::Passed);
                 }
             }
             h = libc::CMSG_NXTHDR(m, h);

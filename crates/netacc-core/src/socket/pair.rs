@@ -1,8 +1,8 @@
 //! A connected pair of kernel sockets, for a connection that leaves shared memory.
 
 use crate::addr;
-use crate::socket::dissolve::with_address;
 use crate::socket::Socket;
+use crate::socket::dissolve::with_address;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};

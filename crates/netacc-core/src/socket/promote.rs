@@ -64,6 +64,19 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
+/// Lets every connection whose offer was taken go over.
+#[cold]
+pub fn advance_all() {
+    fdtable::each(0, usize::MAX, |fd, e| {
+        if let Entry::Socket(r) = e
+            && r.obj.path() == Path::Tcp
+            && r.obj.has(CANDIDATE)
+        {
+            advance(fd, r);
+        }
+    });
+}
+
 /// Server: takes up links and offers that wait, on behalf of all listeners.
 fn listen_for_offers() {
     fdtable::each(0, usize::MAX, |_, e| {

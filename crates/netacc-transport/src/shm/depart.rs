@@ -15,9 +15,7 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{pass_descriptors, patiently};
-use crate::shm::endpoint::{
-    DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View,
-};
+use crate::shm::endpoint::{DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View};
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
@@ -51,6 +49,18 @@ impl ShmEndpoint {
         })
     }
 
+    /// Whether we followed, and the ring has to be read to its end before the socket.
+    pub fn has_followed(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & ON_KERNEL != 0
+    }
+
+    /// Puts what is left to read into `far`. The caller holds both direction locks.
+    pub fn pour_rest(&self, far: &OwnedFd) -> Result<()> {
+        let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
+        let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
+        self.pour(&v, far)
+    }
+
     fn drained(&self, v: &View) -> bool {
         self.flags.load(Ordering::Relaxed) & FAMILY_MOVED != 0 || !(self.has_data(v) || self.tail_fd() >= 0)
     }
@@ -77,9 +87,10 @@ impl ShmEndpoint {
         };
         let own = line!(v, producer, v.me);
         let flags = self.observe(v);
-        if flags & MOVING != 0 || own.fin.fetch_or(MOVED, Ordering::SeqCst) & MOVED != 0 {
+        if flags & MOVING != 0 || v.slot.open.leaving.swap(1, Ordering::AcqRel) != 0 {
             return Ok(false);
         }
+        own.fin.fetch_or(MOVED, Ordering::SeqCst);
         // Before the last look: an end that is marked now comes after bytes that are visible now.
         let ended = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & FIN != 0;
         self.pour(v, far)?;

@@ -7,7 +7,9 @@ use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use netacc_ring::{Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room};
+use netacc_ring::{
+    Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
+};
 use netacc_stats::{Counter, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
@@ -159,6 +161,7 @@ impl ShmEndpoint {
             }
             s.open.epoch.store(epoch, Ordering::Relaxed);
             s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
+            s.open.leaving.store(0, Ordering::Relaxed);
         }
         self.tx.reset();
         self.rx.reset();
@@ -410,7 +413,9 @@ impl ShmEndpoint {
     }
 
     pub(super) fn is_orphan(&self, v: &View) -> bool {
-        v.me == Side::Client && (v.link.is_lost() || v.link.is_left()) && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
+        v.me == Side::Client
+            && (v.link.is_lost() || v.link.is_left())
+            && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
     }
 
     /// Everything written so far, piece by piece, of a connection whose peer has read nothing.

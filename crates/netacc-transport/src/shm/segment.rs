@@ -79,6 +79,8 @@ pub struct Open {
     pub when: AtomicU64,
     /// Written by the server: it is done with this epoch of the slot.
     pub server_done: AtomicU32,
+    /// 1 once somebody of either side has decided to leave the rings; who is first does it.
+    pub leaving: AtomicU32,
 }
 
 impl Open {
