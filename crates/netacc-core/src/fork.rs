@@ -165,7 +165,7 @@ pub fn unshare_if_alone(s: &Socket) {
         && let Some(ep) = s.endpoint().filter(|e| !e.link().is_inherited())
     {
         ep.unshare();
-        s.set(SHARED, false);
+        s.set(SHARED, ep.is_shared());
     }
 }
 

@@ -107,13 +107,15 @@ pub(super) fn pass_descriptors(fd: i32, pass: &[i32]) -> Result<()> {
     Ok(())
 }
 
-/// Receives bytes of a base or witness, and up to two descriptors, never waiting.
-pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8]) -> (Result<usize>, [Option<OwnedFd>; 2]) {
+/// Receives bytes of a base or witness, and up to two descriptors, never waiting. With `peek` all of it stays there (and
+/// the descriptors are duplicates, unix(7)).
+pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, [Option<OwnedFd>; 2]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     // SAFETY: the caller's open descriptor.
     let from = unsafe { BorrowedFd::borrow_raw(fd) };
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    flags.set(RecvFlags::PEEK, peek);
     let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags);
     let mut fds = [None, None];
     for m in anc.drain() {

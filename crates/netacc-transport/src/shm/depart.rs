@@ -9,8 +9,9 @@
 //! [`MOVED`] is one word for both directions: the side stores it (SeqCst) and then looks at the other ring for
 //! the last time; the peer publishes (SeqCst) and then looks at the word. One of them sees the other.
 //!
-//! In a family (see [`super::family`]) any process may depart. The socket goes to the peer over the base, with
-//! a copy of the near one, which the peer sends back over its witness for the others of the family.
+//! In a family (see [`super::family`]) any process may depart. The socket goes to the peer over the base, with a copy of
+//! the near one, which the peer sends back over its witness for the others of the family. A family takes what comes over
+//! its base by looking, and leaves it there for the others (unix(7): a look at a message duplicates its descriptors).
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -139,9 +140,13 @@ impl ShmEndpoint {
     }
 
     fn deliver(&'static self, v: &View, near: i32, far: i32) -> Result<()> {
-        let base = self.base_fd();
-        if base >= 0 {
-            return patiently(|| pass_descriptors(base, &[far, near]));
+        let (base, witness) = (self.base_fd(), self.witness_fd());
+        // Where the peer is a family itself, to all of it.
+        let over = if witness >= 0 { witness } else { base };
+        if over >= 0 {
+            let all = [far, near];
+            let pass = if base >= 0 { &all[..] } else { &all[..1] };
+            return patiently(|| pass_descriptors(over, pass));
         }
         let m = Message::Moved { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed) };
         v.link.send_patiently(m, far)
@@ -255,6 +260,8 @@ impl ShmEndpoint {
             send_all(fd, p.as_ptr(), n)?;
             rest.advance(n);
         }
+        // The peer is gone from there: its word now says how far our family has come with this.
+        rest.publish(theirs);
         Ok(())
     }
 
@@ -339,7 +346,11 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn close_moved(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
-        let unread = self.has_data(&v) && self.flags.load(Ordering::Relaxed) & FAMILY_MOVED == 0;
+        if self.flags.load(Ordering::Relaxed) & FAMILY_MOVED != 0 {
+            // The other process of our family has the connection.
+            return self.leave();
+        }
+        let unread = self.has_data(&v);
         let _ = self.follow();
         let fd = self.kernel_fd();
         if fd >= 0 && (unread || abort) {

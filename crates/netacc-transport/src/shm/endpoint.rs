@@ -465,6 +465,9 @@ impl ShmEndpoint {
             return Err(Violation);
         };
         let _family = self.enter(v, Direction::Write)?;
+        if self.family_left(v) {
+            return Ok(0);
+        }
         self.tx.prepare(own, peer, src.left())?;
         let mut n = 0;
         while src.left() > 0 {
@@ -502,6 +505,9 @@ impl ShmEndpoint {
             return Err(Violation);
         };
         let _family = self.enter(v, Direction::Read)?;
+        if self.family_left(v) {
+            return Ok(0);
+        }
         let mut n = 0;
         while dst.left() > 0 {
             let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else {
@@ -529,6 +535,9 @@ impl ShmEndpoint {
         let Ok(_family) = self.enter(&v, Direction::Read) else {
             return 0;
         };
+        if self.family_left(&v) {
+            return 0;
+        }
         let mut done = 0;
         while done < n {
             let Ok(Some((_, len))) = self.rx.chunk(&area, own, peer, 0) else {
@@ -562,6 +571,9 @@ impl ShmEndpoint {
         let Ok(_family) = self.enter(&v, Direction::Write) else {
             return Err(self.violated(&v));
         };
+        if self.family_left(&v) {
+            return Err(Errno::AGAIN);
+        }
         if self.tx.prepare(own, peer, want).is_err() {
             return Err(self.violated(&v));
         }
@@ -611,6 +623,9 @@ impl ShmEndpoint {
         let Ok(_family) = self.enter(&v, Direction::Read) else {
             return Err(self.violated(&v));
         };
+        if self.family_left(&v) {
+            return Err(Errno::AGAIN);
+        }
         let mut n = 0;
         let mut failed = None;
         while n < want {

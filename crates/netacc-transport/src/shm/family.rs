@@ -11,11 +11,11 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, receive_descriptors};
-use crate::shm::endpoint::{LIVE, SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
-use netacc_ring::{Consumer, Producer, Ring, Violation};
+use netacc_ring::{Consumer, MOVED, Producer, Ring, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use netacc_wire::Message;
@@ -52,7 +52,8 @@ impl Drop for Entered<'_> {
 }
 
 impl ShmEndpoint {
-    fn is_shared(&self) -> bool {
+    /// Whether other processes of our family may use the connection.
+    pub fn is_shared(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & SHARED != 0
     }
 
@@ -84,6 +85,16 @@ impl ShmEndpoint {
             }
         }
         Err(Violation)
+    }
+
+    /// After [`ShmEndpoint::enter`]: whether another process of the family has left the rings meanwhile.
+    pub(super) fn family_left(&self, v: &View) -> bool {
+        // Relaxed: whoever left held both words of [`ShmEndpoint::enter`], one of which we hold now.
+        let left = self.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & MOVED != 0;
+        if left {
+            self.flags.fetch_or(MOVING | FAMILY_MOVED, Ordering::AcqRel);
+        }
+        left
     }
 
     fn resync(&self, v: &View, dir: Direction) -> core::result::Result<(), Violation> {
@@ -175,7 +186,12 @@ impl ShmEndpoint {
     /// both direction locks.
     pub fn unshare(&self) {
         let Some(v) = self.view() else { return };
-        if self.is_shared() && self.resync(&v, Direction::Read).is_ok() && self.resync(&v, Direction::Write).is_ok() {
+        // Where one of them left the rings, we are still to follow.
+        if self.is_shared()
+            && !self.family_left(&v)
+            && self.resync(&v, Direction::Read).is_ok()
+            && self.resync(&v, Direction::Write).is_ok()
+        {
             self.flags.fetch_and(!SHARED, Ordering::AcqRel);
         }
     }
@@ -185,6 +201,7 @@ impl ShmEndpoint {
     pub fn leave_shared(&self) {
         let Some(v) = self.view() else { return };
         self.close_witness();
+        self.drop_kernel();
         self.base.store(0, Ordering::Relaxed);
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Client && !v.link.is_inherited() {
@@ -234,6 +251,9 @@ impl ShmEndpoint {
         if tail >= 0 {
             set.add(tail, libc::POLLIN);
         }
+        if self.kernel_fd() >= 0 {
+            return;
+        }
         let w = self.witness_fd();
         if w >= 0 && self.flags.load(Ordering::Relaxed) & WITNESS_GONE == 0 {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
@@ -254,8 +274,15 @@ impl ShmEndpoint {
     }
 
     pub(super) fn hear_ends(&self, v: &View, base: i32) {
+        if self.kernel_fd() >= 0 {
+            // Nothing more is said there.
+            return;
+        }
         for fd in [self.witness_fd(), base] {
-            match if fd >= 0 { self.drain(fd) } else { Heard::Nothing } {
+            // A family reads one socket: one process at a time, and what all of them need stays in it.
+            let shared = fd == base || self.is_shared();
+            let Ok(_family) = self.enter(v, Direction::Read) else { return };
+            match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
                 Heard::End => {
                     self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
@@ -333,11 +360,20 @@ enum Heard {
 }
 
 impl ShmEndpoint {
-    /// Takes wake-up bytes, and the socket on which the connection goes on.
-    fn drain(&self, fd: i32) -> Heard {
+    /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` that is left for the others of
+    /// the family.
+    fn drain(&self, fd: i32, stays: bool) -> Heard {
         let mut buf = [0u8; 64];
         for _ in 0..64 {
-            let (got, fds) = receive_descriptors(fd, &mut buf);
+            let (got, fds) = receive_descriptors(fd, &mut buf, stays);
+            let found = fds.iter().any(Option::is_some);
+            if stays
+                && !found
+                && let Ok(n) = got
+                && n > 0
+            {
+                let _ = raw::recv(fd, buf.as_mut_ptr(), n, libc::MSG_DONTWAIT);
+            }
             let [kernel, spare] = fds;
             if let Some(k) = kernel {
                 self.learn_kernel(k);
@@ -347,6 +383,7 @@ impl ShmEndpoint {
             }
             match got {
                 Ok(0) => return Heard::End,
+                Ok(_) if found => return Heard::Nothing,
                 Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES)) => {}
                 Ok(_) => return Heard::Strange,
                 Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
