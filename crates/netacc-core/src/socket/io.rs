@@ -3,10 +3,11 @@
 use crate::addr;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, promote, reroute};
+use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, reroute};
 use crate::wait;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
@@ -151,7 +152,10 @@ fn sleep(r: Ref<Socket>, interest: Interest, until: Deadline, pin: &mut Option<P
 /// send(2) and its kin on an accelerated connection.
 pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
-        return Err(Errno::OPNOTSUPP);
+        // Urgent data is the kernel's, and so is the connection from here on.
+        let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+        demote::demote(fd, r, Reason::Unsupported)?;
+        return Err(Errno::MOVED);
     }
     let s = r.obj;
     if src.bad() {

@@ -3,10 +3,11 @@
 use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::{materialize, template};
-use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket};
+use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket, demote};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::Endpoint;
@@ -147,8 +148,11 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }
     if (level, name) == (SOL_SOCKET, libc::SO_ZEROCOPY) && path != Path::Listener {
-        // Where the connection may be accelerated nobody would announce completions.
-        return Outcome::Failed(Errno::OPNOTSUPP);
+        // Only the kernel announces completions.
+        return match demote::demote(fd, r, Reason::Unsupported) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        };
     }
     if path != Path::Shm {
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
@@ -274,7 +278,6 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
 unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
     match (level, name) {
         // Honest refusals: the caller then does without.
-        (SOL_SOCKET, libc::SO_ZEROCOPY) => Err(Errno::OPNOTSUPP),
         (IPPROTO_TCP, libc::TCP_ULP) => Err(Errno::NOENT),
         _ => {
             let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
