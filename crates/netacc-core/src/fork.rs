@@ -2,10 +2,10 @@
 
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::{self, Path, SHARED, Socket};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{Lock, private, raw};
+use netacc_sys::{Lock, private, raw, time};
 use netacc_transport::shm::Link;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -21,6 +21,10 @@ static DESCENDANTS: [AtomicI32; FORKS] = [const { AtomicI32::new(0) }; FORKS];
 static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Guards both.
 static LOCK: Lock = Lock::new();
+/// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
+/// between work and sleep must not pay for it each time.
+const LOOK_EVERY: u64 = 1_000_000;
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 
 /// What [`prepare`] hands to [`parent`] and [`child`].
 #[derive(Debug, Default)]
@@ -58,7 +62,6 @@ pub fn prepare() -> Forking {
     });
     let mut forking = Forking::default();
     if shared {
-        page().count(Counter::Forks);
         forking.pipe = pipe_with(PipeFlags::CLOEXEC).ok().and_then(|(r, w)| {
             let r = private::adopt(r).ok()?;
             Some((r, private::adopt(w).ok()?))
@@ -116,13 +119,18 @@ pub fn number_closed(fd: i32, r: Ref<Socket>) {
     }
 }
 
-/// After the fork, in the parent (also when it failed).
-pub fn parent(f: Forking) {
+/// After the fork, in the parent (also when it failed: then there is no child).
+pub fn parent(f: Forking, forked: bool) {
+    if forked {
+        page().count(Counter::Forks);
+    }
     let Some((reading, writing)) = f.pipe else {
         return;
     };
     private::close(writing);
+    // A process that forks for each request must not run out of places because it never sleeps in between.
     let _g = LOCK.lock();
+    forget_ended();
     match DESCENDANTS.iter().find(|d| d.load(Ordering::Relaxed) == 0) {
         Some(d) => {
             d.store(reading + 1, Ordering::Relaxed);
@@ -135,27 +143,33 @@ pub fn parent(f: Forking) {
     }
 }
 
-/// Whether no descendant can hold a connection of ours any more. Asks the kernel about each.
+/// Whether no descendant can hold a connection of ours any more. Asks the kernel.
 fn alone() -> bool {
     if LIVE.load(Ordering::Relaxed) == 0 {
         return true;
     }
     let _g = LOCK.lock();
-    for d in &DESCENDANTS {
-        let fd = d.load(Ordering::Relaxed) - 1;
-        if fd >= 0 && ended(fd) {
-            private::close(fd);
+    forget_ended();
+    LIVE.load(Ordering::Relaxed) == 0
+}
+
+/// Forgets the forks of which nobody is left. Under `LOCK`.
+fn forget_ended() {
+    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; FORKS];
+    for (p, d) in polled.iter_mut().zip(&DESCENDANTS) {
+        p.fd = d.load(Ordering::Relaxed) - 1;
+    }
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    if !raw::ppoll(polled.as_mut_ptr(), FORKS, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0) {
+        return;
+    }
+    for (p, d) in polled.iter().zip(&DESCENDANTS) {
+        if p.fd >= 0 && p.revents != 0 {
+            private::close(p.fd);
             d.store(0, Ordering::Relaxed);
             LIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }
-    LIVE.load(Ordering::Relaxed) == 0
-}
-
-fn ended(fd: i32) -> bool {
-    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
 }
 
 /// Whether a connection is ours alone again. The caller holds both direction locks of `s`.
@@ -169,9 +183,24 @@ pub fn unshare_if_alone(s: &Socket) {
     }
 }
 
-/// Called now and then when a thread goes to sleep: connections that children shared come back.
+/// Called when a thread goes to sleep, whatever for: connections that children shared come back. Without it
+/// they would stay shared as long as the connection lives, which is correct and a little slower; so it need not
+/// happen while a thread sleeps, since it uses nothing then.
+#[inline]
 pub fn idle_check() {
-    if LIVE.load(Ordering::Relaxed) == 0 || !alone() {
+    if LIVE.load(Ordering::Relaxed) != 0 {
+        look_for_ended();
+    }
+}
+
+#[cold]
+fn look_for_ended() {
+    let now = time::now();
+    let due = NEXT_LOOK.load(Ordering::Relaxed);
+    if now < due || NEXT_LOOK.compare_exchange(due, now + LOOK_EVERY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return;
+    }
+    if !alone() {
         return;
     }
     fdtable::each(0, usize::MAX, |_, e| {

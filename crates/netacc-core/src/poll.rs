@@ -237,6 +237,7 @@ fn run(fds: &mut Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -
             set.sleep(Deadline::Now, sigmask)
         } else {
             page().count(Counter::Sleeps);
+            crate::fork::idle_check();
             set.sleep(deadline, sigmask)
         };
         fds.disarm(&set);

@@ -106,6 +106,7 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
             Ok(1)
         } else {
             page().count(Counter::Sleeps);
+            crate::fork::idle_check();
             set.sleep(deadline, core::ptr::null())
         };
         ep.disarm(interest, &set);

@@ -16,7 +16,7 @@ pub unsafe extern "C" fn fork() -> libc::pid_t {
     if pid == 0 {
         fork::child(forking);
     } else {
-        fork::parent(forking);
+        fork::parent(forking, pid > 0);
     }
     pid
 }
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn _Fork() -> libc::pid_t {
     if pid == 0 {
         fork::child(forking);
     } else {
-        fork::parent(forking);
+        fork::parent(forking, pid > 0);
     }
     pid
 }

@@ -6,6 +6,7 @@ use crate::epoll::{Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_coo
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{Path, Socket};
+use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -407,15 +408,37 @@ fn stash(e: &Epoll, events: u32, data: u64) {
     }
 }
 
+/// Instances directly inside of one that are found without allocating.
+const FEW: usize = 8;
+
 fn absorb_children(e: &'static Epoll) {
     if e.nested.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let mut p = e.regs.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
-        if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-            absorb(child);
+    // The list may only be followed under the lock: a registration that is removed meanwhile serves another
+    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to those
+    // that were there.
+    let mut few = [None; FEW];
+    let mut more = Vec::new();
+    {
+        let _g = e.lock.lock();
+        let mut room = few.iter_mut();
+        let mut p = e.regs.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+                let child = Ref { obj: child, generation: child.generation() };
+                match room.next() {
+                    Some(cell) => *cell = Some(child),
+                    None => more.push(child),
+                }
+            }
+        }
+    }
+    for child in few.into_iter().flatten().chain(more) {
+        // Closed meanwhile: its number may be another instance's, whose events are not ours to take.
+        if child.valid() {
+            absorb(child.obj);
         }
     }
 }

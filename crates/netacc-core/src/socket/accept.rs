@@ -258,7 +258,12 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN);
         let ready = l.arm(&mut set);
-        let slept = if ready { Ok(1) } else { set.sleep(deadline, core::ptr::null()) };
+        let slept = if ready {
+            Ok(1)
+        } else {
+            crate::fork::idle_check();
+            set.sleep(deadline, core::ptr::null())
+        };
         l.disarm(&set);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
