@@ -79,10 +79,16 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
         let _g = e.lock.lock();
         collect(e);
         let mut at = from;
-        harvest(e, call.max as usize - from, |events, data| {
+        let room = call.max as usize - from;
+        let n = harvest(e, room, |events, data| {
             call.put(at, events, data);
             at += 1;
-        })
+        });
+        if n == room && e.ready_len.load(Ordering::Relaxed) > 0 {
+            // What did not fit is for another thread that waits here, as in the kernel.
+            e.kick();
+        }
+        n
     };
     if e.displaced.load(Ordering::Relaxed) != 0 {
         settle(e);
@@ -94,7 +100,7 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
 #[cold]
 fn settle(e: &'static Epoll) {
     e.displaced.store(0, Ordering::Relaxed);
-    let mut found = alloc::vec::Vec::new();
+    let mut found = Vec::new();
     {
         let _s = STRUCTURE.lock();
         let mut p = e.regs.load(Ordering::Relaxed);
@@ -376,11 +382,12 @@ pub(crate) fn absorb(e: &'static Epoll) {
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
     let have = e.stash_len.load(Ordering::Relaxed) as usize;
     let room = STASH.saturating_sub(have);
-    if room == 0 {
+    // A thread that sleeps in it hears for itself: what we took from the kernel's set would not wake it.
+    if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
         return;
     }
     let n = raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
-    let mut foreign = false;
+    let (mut foreign, mut own) = (false, false);
     for ev in buf.iter().take(n) {
         if let Some((events, data)) = handle(e, ev.events, ev.u64) {
             foreign = true;
@@ -388,9 +395,15 @@ pub(crate) fn absorb(e: &'static Epoll) {
             if e.edges.load(Ordering::Relaxed) != 0 {
                 stash(e, events, data);
             }
+        } else {
+            own = true;
         }
     }
     e.foreign.store(foreign.into(), Ordering::Relaxed);
+    if own {
+        // Somebody may have gone to sleep there in the meantime.
+        e.kick();
+    }
 }
 
 fn stash(e: &Epoll, events: u32, data: u64) {
