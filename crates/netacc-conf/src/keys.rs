@@ -168,7 +168,7 @@ and save memory; with 1 every connection has a QP of its own.";
 
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Rule::None, Some('d'),
-    "Debug mode: NetACC checks its own invariants as it runs. It costs speed.";
+    "Debug mode: NetACC logs from level DEBUG on. A source of higher priority can still set another level.";
 
     poll_cq_ms: u32 = 0,
     "NACC_POLL_CQ_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Rule::None, Some('P'),

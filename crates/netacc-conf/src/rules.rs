@@ -5,7 +5,7 @@ use alloc::{format, vec::Vec};
 
 use crate::diagnostic::{Diagnostic, Source};
 use crate::keys::{Config, KEYS, Key, Rule};
-use crate::value::{Kind, Value};
+use crate::value::{Kind, LogLevel, Value};
 
 impl Config {
     /// Checks the rules between keys; to be called after all sources have been applied.
@@ -14,6 +14,7 @@ impl Config {
     /// follows without a word: a default, or a line that repeats the default while a source of higher priority
     /// (such as `netacc_run -s`) changed the key it depends on.
     pub fn finish(&mut self, diags: &mut Vec<Diagnostic>) {
+        self.debug_talks();
         for (at, key) in KEYS.iter().enumerate() {
             let Rule::PowerOfTwoTimes(base_name) = key.rule else {
                 continue;
@@ -47,6 +48,21 @@ impl Config {
                 listed(multiples(key, base)),
             );
             self.report(source, key.name, message, diags);
+        }
+    }
+
+    /// Debug mode logs from DEBUG on, unless a source of higher priority asked for something else.
+    fn debug_talks(&mut self) {
+        const LEVEL: &str = "NACC_LOG_LEVEL";
+        let source = |name| self.source(name).unwrap_or(Source::Default);
+        let (debug, level) = (source("NACC_DEBUG"), source(LEVEL));
+        if self.debug
+            && self.log_level > LogLevel::Debug
+            && debug.rank() >= level.rank()
+            && let Some(at) = self.position(LEVEL)
+        {
+            self.log_level = LogLevel::Debug;
+            self.set_source(at, debug);
         }
     }
 

@@ -105,7 +105,8 @@ fn later_sources_win_in_any_order() {
     config.apply_cmdline(b"NACC_SOR_IO_THREADS=4;;NACC_DEBUG=1", &mut diags);
     config.apply_env("NACC_SOR_IO_THREADS", b"3", &mut diags);
     config.apply_env("NACC_SOR_CONN_PER_QP", b"8", &mut diags);
-    let file = b"[netacc]\nNACC_SOR_IO_THREADS=2\nNACC_SOR_CONN_PER_QP=2\nNACC_LOG_LEVEL=warn\n";
+    let file =
+        b"[netacc]\nNACC_SOR_IO_THREADS=2\nNACC_SOR_CONN_PER_QP=2\nNACC_LOG_LEVEL=warn\nNACC_EMPTY_QP_MAX_PER=7\n";
     config.apply_file("f", file, &mut diags);
     config.finish(&mut diags);
     assert_eq!(diags, []);
@@ -115,7 +116,9 @@ fn later_sources_win_in_any_order() {
     for (name, value, source) in [
         ("NACC_SOR_IO_THREADS", "4", "command line"),
         ("NACC_SOR_CONN_PER_QP", "8", "environment"),
-        ("NACC_LOG_LEVEL", "3", "f:4"),
+        // Debug mode was asked for with more weight than the level.
+        ("NACC_LOG_LEVEL", "1", "command line"),
+        ("NACC_EMPTY_QP_MAX_PER", "7", "f:5"),
         ("NACC_SOR_MSG_SIZE", "16384", "default"),
     ] {
         assert!(shown.contains(&(name, value.into(), source.into())), "{name}");
@@ -173,6 +176,25 @@ fn duplicate_key() {
     let (config, diags) = read("[netacc]\r\nNACC_DEBUG=0\r\nNACC_DEBUG=1\r\n");
     assert!(config.debug);
     assert_eq!(only(&diags), "f:3: NACC_DEBUG: already set in line 2; this line replaces it");
+}
+
+#[test]
+fn debug_mode_logs_from_debug_on() {
+    let level = |file: &str, env: Option<&[u8]>| {
+        let (mut config, mut diags) = (Config::default(), Vec::new());
+        config.apply_file("f", file.as_bytes(), &mut diags);
+        if let Some(value) = env {
+            config.apply_env("NACC_LOG_LEVEL", value, &mut diags);
+        }
+        config.finish(&mut diags);
+        assert_eq!(diags, []);
+        config.log_level
+    };
+    assert_eq!(level("[netacc]\nNACC_DEBUG=1\n", None), LogLevel::Debug);
+    assert_eq!(level("[netacc]\nNACC_LOG_LEVEL=3\nNACC_DEBUG=1\n", None), LogLevel::Debug);
+    assert_eq!(level("[netacc]\nNACC_LOG_LEVEL=0\nNACC_DEBUG=1\n", None), LogLevel::Trace);
+    assert_eq!(level("[netacc]\nNACC_DEBUG=1\n", Some(b"4")), LogLevel::Error);
+    assert_eq!(level("[netacc]\nNACC_DEBUG=0\n", None), LogLevel::Warn);
 }
 
 #[test]

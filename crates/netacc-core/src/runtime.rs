@@ -1,4 +1,4 @@
-//! What a process has once it opens its first TCP socket: configuration, stats page, sleep policy.
+//! What a process has once it opens its first TCP socket: configuration and stats page.
 
 use alloc::boxed::Box;
 use alloc::string::ToString;

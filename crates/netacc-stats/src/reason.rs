@@ -27,7 +27,7 @@ numbered! {
         NoMemory = 9, "no-memory";
         /// Another socket holds the rendezvous name of this port.
         NameTaken = 10, "name-taken";
-        /// Several sockets listen on the port with `SO_REUSEPORT`.
+        /// The listener has `SO_REUSEPORT`.
         ReusePort = 11, "reuse-port";
         /// The connection begins on TCP by configuration.
         TcpFirst = 12, "tcp-first";
@@ -39,7 +39,7 @@ numbered! {
         Exec = 15, "exec";
         /// The connection is shared with a forked child.
         Fork = 16, "fork";
-        /// A call or option was used that the fast path does not carry.
+        /// The fast path cannot carry it.
         Unsupported = 17, "unsupported";
         /// The link to the peer process was lost.
         LinkLost = 18, "link-lost";
@@ -51,6 +51,10 @@ numbered! {
         Stdio = 21, "stdio";
         /// The peer went over to a kernel socket.
         PeerMoved = 22, "peer-moved";
+        /// No local port could be had.
+        NoPort = 23, "no-port";
+        /// The destination is a link-local address.
+        LinkLocal = 24, "link-local";
     }
 }
 
@@ -90,22 +94,25 @@ impl Reason {
                  raise RLIMIT_NOFILE (ulimit -n)."
             }
             Self::NoMemory => {
-                "Shared memory for the connection could not be allocated; \
-                 raise the memory limit, or lower NACC_RDMA_MR_MAX_INC_SIZE."
+                "Shared memory for the connection could not be had; raise the limit of memory or \
+                 address space (ulimit -v, the cgroup), a link to another process maps 258 MiB."
             }
             Self::NameTaken => {
                 "The rendezvous of this address and port is held by another socket; \
                  find the other process that listens on the port, and stop one of the two."
             }
             Self::ReusePort => {
-                "Several sockets share the port by SO_REUSEPORT and this one does not hold \
-                 the rendezvous; the kernel shares out TCP connections among all of them."
+                "The listener has SO_REUSEPORT, with which the kernel shares out TCP connections among \
+                 several listeners; without that option it is accelerated."
             }
             Self::TcpFirst => {
                 "Connections begin on TCP (NACC_CONN_TCP_FIRST=1) and this one has not been \
                  promoted; set it to 0 to begin on the fast path."
             }
-            Self::Refused => "The peer refused the link; its log and its netacc_ss counters say why.",
+            Self::Refused => {
+                "The listener closed or its process ended while the connection was being made; \
+                 the next one finds what is there now."
+            }
             Self::PeerUid => {
                 "The peer runs as another user and the link was not allowed; \
                  run both programs as one user."
@@ -119,8 +126,8 @@ impl Reason {
                  which only the kernel socket can carry; new connections are accelerated."
             }
             Self::Unsupported => {
-                "The program used a call or socket option that the fast path does not carry; \
-                 the log names it."
+                "The program did something, or the system refused something, without which the fast path \
+                 cannot go on; the connection works as TCP."
             }
             Self::LinkLost => {
                 "The link to the peer process was lost and the connection went on over TCP; \
@@ -141,6 +148,14 @@ impl Reason {
             Self::ProtocolError => {
                 "The peer sent something invalid over the fast path, so it was given up; \
                  check that both ends run an intact installation of one version."
+            }
+            Self::NoPort => {
+                "No local port was free for the connection; \
+                 widen net.ipv4.ip_local_port_range, or close connections."
+            }
+            Self::LinkLocal => {
+                "The destination is a link-local address, which has a meaning on one interface only and \
+                 is left to TCP; use another address of the host."
             }
         }
     }

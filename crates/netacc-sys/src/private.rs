@@ -86,20 +86,6 @@ pub fn close(fd: i32) {
     let _ = raw::close(fd);
 }
 
-/// The application wants `fd`'s number (dup2 onto it): our descriptor moves elsewhere. Returns the new
-/// number; whoever keeps the old one must be told.
-pub fn moved(fd: i32) -> Result<i32> {
-    let n = raw::dup_above(fd, floor())?;
-    let bits = bits_or_map()?;
-    if let Some(w) = bits.get(n as usize / 64) {
-        w.fetch_or(1 << (n % 64), Ordering::Relaxed);
-    }
-    if let Some(w) = bits.get(fd as usize / 64) {
-        w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
-    }
-    Ok(n)
-}
-
 /// Calls `f` for every descriptor of ours, in rising order.
 pub fn each(mut f: impl FnMut(i32)) {
     for (i, w) in bits().unwrap_or(&[]).iter().enumerate().take(WORDS) {

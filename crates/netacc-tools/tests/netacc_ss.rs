@@ -30,7 +30,7 @@ static PAGE: LazyLock<rustix::fd::OwnedFd> = LazyLock::new(|| {
         entry
     };
     let none = SockAddr::default();
-    sock(6, State::Listening, Transport::None, Reason::None, none);
+    sock(6, State::Listening, Transport::Shm, Reason::None, none);
     let peer = SockAddr::v4([127, 0, 0, 1], 40000);
     let fast = sock(7, State::Established, Transport::Shm, Reason::None, peer);
     fast.set_peer_pid(4242);
@@ -96,7 +96,7 @@ fn sockets_are_columns_with_the_volumes_rightmost() {
     let text = good(&["-p", &own(), "-s", "sock"]);
     let lines = words(&text);
     assert!(lines[0].ends_with(&["Msgs-In", "Bytes-In", "Msgs-Out", "Bytes-Out"]));
-    assert_eq!(lines[1], ["6", "-", "LISTEN", "127.0.0.1:6379", "-", "-", "-", "0", "0", "0", "0"]);
+    assert_eq!(lines[1], ["6", "SHM", "LISTEN", "127.0.0.1:6379", "-", "-", "-", "0", "0", "0", "0"]);
     let shm = "7 SHM ESTAB 127.0.0.1:6379 127.0.0.1:40000 4242 - 1 512 1 1024";
     assert_eq!(lines[2].join(" "), shm);
     let peer = "[2020:2020:2020:2020:2020:2020:2020:2020]:40001";
@@ -150,11 +150,12 @@ fn without_a_pid_processes_are_listed() {
     let own = own();
     let lines = words(&text);
     let line = lines.iter().find(|line| line[0] == own).expect("this process");
-    assert_eq!(line[1..7], ["redis-server", "1", "1", "0", "512", "1033"]);
+    assert_eq!(line[1..8], ["redis-server", "1", "1", "1", "0", "512", "1033"]);
     let list = json(&["--json"]);
     let mut processes = list.as_array().expect("a list").iter();
     let found = processes.find(|process| process["pid"] == std::process::id()).expect("this process");
-    assert_eq!(found["sockets"]["shm"], 1);
+    assert_eq!(found["sockets"]["shm"], 1, "a listener is no connection");
+    assert_eq!(found["sockets"]["listen"], 1);
 }
 
 #[test]

@@ -109,6 +109,11 @@ impl Message {
     }
 }
 
+/// Whether `bytes` come from a NetACC of another version: nothing but its mark can be understood.
+pub fn is_other_version(bytes: &[u8]) -> bool {
+    bytes.get(0..4) == Some(&MAGIC[..]) && u16(bytes, 4).is_some_and(|v| v != VERSION)
+}
+
 fn u16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
@@ -138,6 +143,13 @@ mod tests {
             if let Some(m) = Message::decode(&bytes) {
                 prop_assert_eq!(&m.encode()[..], &bytes[..]);
             }
+        }
+
+        #[test]
+        fn other_versions_are_told_from_strangers(version: u16, rest in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let text = [&MAGIC[..], &version.to_le_bytes(), &rest].concat();
+            prop_assert_eq!(is_other_version(&text), version != VERSION);
+            prop_assert!(!is_other_version(&rest) || rest.starts_with(&MAGIC));
         }
 
         #[test]

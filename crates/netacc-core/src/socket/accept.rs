@@ -222,7 +222,7 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
             ep.begin(epoch).then_some(ep)
         }
         _ => {
-            link.lose(Counter::ProtocolErrors);
+            link.expel();
             None
         }
     }

@@ -19,8 +19,8 @@ use netacc_sys::{private, raw, time};
 use netacc_transport::Endpoint;
 use netacc_transport::shm::rendezvous;
 
-/// So many reserved ports are kept by sockets of our own per process, as far as descriptors allow; further
-/// connections hold their port by their own descriptor.
+/// So many reserved ports are kept by sockets of our own per link, as far as descriptors allow; further
+/// connections on it hold their port by their own descriptor.
 const PORTS_KEPT: usize = 100;
 
 /// connect(2).
@@ -142,8 +142,11 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     if rt.conf.conn_tcp_first {
         return Err(Reason::TcpFirst);
     }
-    if dest.port() == 0 || scoped(dest) {
-        return Err(Reason::OtherHost);
+    if scoped(dest) {
+        return Err(Reason::LinkLocal);
+    }
+    if dest.port() == 0 {
+        return Err(Reason::PeerPlain);
     }
     if !rt.draw() {
         return Err(Reason::PercentDraw);
@@ -179,17 +182,18 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
         None if claim.claimed.port != 0 && bound.is_none() => claim.claimed.port,
         None => match reserve(fd, s, link, slot, ip) {
             Ok(p) => p,
-            Err(_) => {
+            Err(e) => {
                 link.slots.closed(slot);
-                return Err(Reason::NoDescriptors);
+                return Err(no_port(e));
             }
         },
     };
     let local = SocketAddr::new(ip, port);
-    let ep = link.endpoint(slot).ok_or(Reason::NoMemory)?;
-    if !ep.begin(epoch) {
+    let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(epoch)) else {
+        // In use, against all bookkeeping: whoever has it closes it, we never take it again.
+        link.slots.burned();
         return Err(Reason::NoMemory);
-    }
+    };
     if let Some(seg) = link.segment()
         && let Some(sl) = seg.slot(slot)
     {
@@ -200,7 +204,11 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     s.set_endpoint(ep);
     let pushed = pool::push(claim);
     if !pushed || (!link.accepting() && ep.withdraw()) {
-        // The listener went away in between and had not taken us: TCP will find out what is there now.
+        // The listener went away in between and had not taken us: TCP will find out what is there now. Of a slot
+        // that was never queued the server cannot say that it is done.
+        if !pushed {
+            ep.never_mind(epoch);
+        }
         s.detach();
         return Err(Reason::Refused);
     }
@@ -243,6 +251,16 @@ fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize,
     addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
     raw::bind(fd, buf.as_ptr().cast(), len)?;
     addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
+}
+
+/// Why there is no port.
+fn no_port(e: Errno) -> Reason {
+    match e {
+        Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
+        Errno::NOMEM | Errno(libc::ENOBUFS) => Reason::NoMemory,
+        Errno::ADDRINUSE | Errno::ADDRNOTAVAIL => Reason::NoPort,
+        _ => Reason::Unsupported,
+    }
 }
 
 /// bind(2) makes a socket real.

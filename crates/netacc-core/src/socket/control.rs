@@ -157,7 +157,8 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         ep.stir();
         return Outcome::Failed(Errno::NOTCONN);
     }
-    // Not under the direction locks: a writer that is in the middle of a call finishes it.
+    // A write that is in the middle of its copy finishes it, so that the end comes after its bytes; one that waits
+    // for room holds no lock and is told by the end.
     let _tx = (how != Shut::Read).then(|| r.obj.tx.lock());
     if !r.valid() {
         return Outcome::Failed(Errno::BADF);

@@ -166,6 +166,7 @@ fn rendezvous_for(fd: i32, local: SocketAddr, backlog: i32) -> core::result::Res
         Ok(sock) => private::adopt(sock).map_err(|_| Reason::NoDescriptors),
         Err(Errno::ADDRINUSE) => Err(Reason::NameTaken),
         Err(Errno::MFILE | Errno::NFILE) => Err(Reason::NoDescriptors),
+        Err(Errno::NOMEM | Errno(libc::ENOBUFS)) => Err(Reason::NoMemory),
         Err(_) => Err(Reason::Unsupported),
     }
 }

@@ -74,11 +74,19 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
     let claim = pool::claim(target)?;
     let (link, slot) = (claim.link, claim.claimed.slot);
-    let ep = link.endpoint(slot).filter(|e| e.begin(claim.claimed.epoch)).ok_or(Reason::NoMemory)?;
+    let epoch = claim.claimed.epoch;
+    let Some(ep) = link.endpoint(slot).filter(|e| e.begin(epoch)) else {
+        link.slots.burned();
+        return Err(Reason::NoMemory);
+    };
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(slot)) {
         sl.open.tell(local, target);
     }
-    if !pool::push(claim) || (!link.accepting() && ep.withdraw()) {
+    let pushed = pool::push(claim);
+    if !pushed || (!link.accepting() && ep.withdraw()) {
+        if !pushed {
+            ep.never_mind(epoch);
+        }
         ep.close(true);
         return Err(Reason::Refused);
     }

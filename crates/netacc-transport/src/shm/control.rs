@@ -5,9 +5,10 @@
 #![allow(unsafe_code)]
 
 use crate::shm::Link;
+use crate::shm::link::{ENDED, LOST};
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
-use netacc_stats::Counter;
+use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::private;
 use netacc_wire::{LEN, Message};
@@ -28,6 +29,8 @@ pub enum Received {
     End,
     /// Something no peer of ours says.
     Garbage,
+    /// A message of another version of ours.
+    Version,
 }
 
 /// Sends one message, never waiting. `EAGAIN` when the socket is full.
@@ -82,7 +85,11 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
             if let Some(fd) = first {
                 private::drop_raw(fd);
             }
-            Received::Garbage
+            if whole && bytes.get(..got.bytes).is_some_and(netacc_wire::is_other_version) {
+                Received::Version
+            } else {
+                Received::Garbage
+            }
         }
     }
 }
@@ -202,11 +209,11 @@ impl Link {
                 Received::Message(m, fd) => self.handle(m, fd),
                 Received::End => {
                     drop(guard);
-                    return self.lose(Counter::LinksLost);
+                    return self.lose();
                 }
-                Received::Garbage => {
+                Received::Garbage | Received::Version => {
                     drop(guard);
-                    return self.lose(Counter::ProtocolErrors);
+                    return self.expel();
                 }
             }
         }
@@ -219,6 +226,43 @@ impl Link {
         if netacc_sys::raw::recv(self.control_fd(), &raw mut byte, 1, flags) != Err(Errno::AGAIN) {
             self.service();
         }
+    }
+
+    /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look.
+    pub fn lose(&'static self) {
+        let lost = self.left_open();
+        self.end(if lost { LOST } else { ENDED });
+    }
+
+    /// The peer broke the protocol: it is treated as if it had died.
+    pub fn expel(&'static self) {
+        page().count(Counter::ProtocolErrors);
+        page().fallback(Reason::ProtocolError);
+        self.end(LOST);
+    }
+
+    fn end(&'static self, how: u32) {
+        if self.lost.compare_exchange(0, how, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        if how == LOST {
+            page().count(Counter::LinksLost);
+        }
+        for ep in self.endpoints() {
+            ep.poke_self();
+        }
+        self.ring_all_own();
+    }
+
+    /// Whether the peer holds a connection whose stream it has not ended. One that exits in good order has none.
+    fn left_open(&'static self) -> bool {
+        let other = self.side().other().index();
+        self.segment().is_some_and(|seg| {
+            self.endpoints().iter().enumerate().filter(|(_, ep)| ep.is_live()).any(|(i, _)| {
+                let fin = seg.slot(i).and_then(|s| s.producer.get(other)).map(|p| p.fin.load(Ordering::Acquire));
+                fin == Some(netacc_ring::OPEN)
+            })
+        })
     }
 
     fn answer_kick(&self) {

@@ -293,6 +293,7 @@ impl ShmEndpoint {
                 v.link.slots.closed(v.index);
             }
         }
+        v.link.slot_left();
         v.link.put();
     }
 

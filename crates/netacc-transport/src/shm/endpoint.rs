@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 use netacc_ring::{
     Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
 };
-use netacc_stats::{Counter, page};
+use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
 
@@ -177,11 +177,13 @@ impl ShmEndpoint {
         self.lowat.store(1, Ordering::Relaxed);
         self.room_asked.store(0, Ordering::Relaxed);
         self.flags.store(LIVE, Ordering::Release);
+        page().count(Counter::SlotsInUse);
         true
     }
 
     pub(super) fn violated(&self, v: &View) -> Errno {
         page().count(Counter::ProtocolErrors);
+        page().fallback(Reason::ProtocolError);
         // The peer broke the rules of this connection only: reset it on both sides.
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
         self.die(Errno::CONNRESET);
@@ -882,6 +884,7 @@ impl Endpoint for ShmEndpoint {
         if v.me == Side::Client {
             v.link.slots.closed(v.index);
         }
+        v.link.slot_left();
         v.link.put();
     }
 

@@ -207,6 +207,7 @@ impl ShmEndpoint {
         if v.me == Side::Client && !v.link.is_inherited() {
             v.link.slots.burned();
         }
+        v.link.slot_left();
         v.link.put();
     }
 

@@ -41,6 +41,11 @@ impl Side {
 /// Doorbell numbers per side: those below [`CHANNELS`] belong to channels, the rest to sleeping threads.
 pub const BELLS: usize = 1024;
 
+/// [`Link::lost`]: the peer went away and left nothing open.
+pub(crate) const ENDED: u32 = 1;
+/// [`Link::lost`]: the peer died with connections open, or broke the protocol; counted as lost.
+pub(crate) const LOST: u32 = 2;
+
 /// One side of a link. Objects are recycled, never freed; `refs` counts who may still look at the segment:
 /// the owner (pool or listener), each open endpoint, each epoll that watches it.
 #[derive(Debug)]
@@ -54,7 +59,8 @@ pub struct Link {
     /// Control socket + 1; 0: closed.
     control: AtomicI32,
     server: AtomicU32,
-    lost: AtomicU32,
+    /// The peer is gone: [`ENDED`] or [`LOST`].
+    pub(crate) lost: AtomicU32,
     /// The peer may be given our time: it runs as the same user or as root. Otherwise its descriptors
     /// are not written to (it could make us block there); it is woken by messages instead.
     trusted: AtomicU32,
@@ -235,6 +241,13 @@ impl Link {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A connection of ours left its slot. Those that a fork gave us are counted where they were opened.
+    pub(crate) fn slot_left(&self) {
+        if !self.is_inherited() {
+            page().sub(Counter::SlotsInUse, 1);
+        }
+    }
+
     /// One user less; the last one unmaps and recycles.
     pub fn put(&'static self) {
         // AcqRel: everything other users did with the segment comes before the unmapping.
@@ -252,7 +265,10 @@ impl Link {
                 seg.unmap();
             }
         }
-        page().count(Counter::LinksClosed);
+        // A child of a fork has not opened it.
+        if self.lost.load(Ordering::Relaxed) != LOST && !self.is_inherited() {
+            page().count(Counter::LinksClosed);
+        }
         LINKS.release(self);
     }
 
@@ -469,18 +485,6 @@ impl Link {
         for id in 0..BELLS as u32 {
             self.ring_own(id);
         }
-    }
-
-    /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look.
-    pub fn lose(&'static self, counter: Counter) {
-        if self.lost.swap(1, Ordering::SeqCst) != 0 {
-            return;
-        }
-        page().count(counter);
-        for ep in self.endpoints() {
-            ep.poke_self();
-        }
-        self.ring_all_own();
     }
 }
 

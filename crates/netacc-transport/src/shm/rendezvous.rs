@@ -7,6 +7,7 @@ use crate::shm::link::{Link, Side};
 use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
+use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::private;
 use netacc_wire::{Message, Name, Scope};
@@ -70,7 +71,16 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
     let (pid, memfd) = match receive_message(fd.as_fd()) {
         Received::Nothing => return Taken::Later(fd),
         Received::Message(Message::Hello { pid, segment }, Some(memfd)) if segment == SEGMENT as u64 => (pid, memfd),
-        _ => {
+        got => {
+            // The client goes to TCP, and only we know why.
+            match got {
+                Received::Version => page().fallback(Reason::PeerVersion),
+                Received::Message(..) | Received::Garbage => {
+                    page().count(Counter::ProtocolErrors);
+                    page().fallback(Reason::ProtocolError);
+                }
+                Received::Nothing | Received::End => {}
+            }
             private::drop_raw(fd);
             return Taken::Refused;
         }

@@ -3,7 +3,6 @@
 
 use crate::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
 use netacc_ring::SLOTS;
-use netacc_stats::Counter;
 use netacc_sys::private;
 use netacc_transport::shm::control::send_message;
 use netacc_transport::shm::segment::Segment;
@@ -222,7 +221,7 @@ fn losing_a_link_ends_all_its_connections() {
     let all: Vec<_> = (0..40).map(|_| l.connect().unwrap()).collect();
     let n = l.client.open_channel().unwrap();
     all[5].0.watch(n);
-    woken(all[3].0, &[READ], || l.client.lose(Counter::LinksLost));
+    woken(all[3].0, &[READ], || l.client.lose());
     let marked: Vec<_> = l.client.my_channel(n).unwrap().take().collect();
     assert_eq!(marked, [all[5].0.slot_index()], "an event loop does not hear of it");
     for (c, s) in &all {

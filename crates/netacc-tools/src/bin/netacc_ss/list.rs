@@ -2,16 +2,18 @@
 
 use std::io;
 
-use netacc_stats::Transport;
 use netacc_stats::reader::{self, Snapshot, Sock};
+use netacc_stats::{State, Transport};
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::{note, time};
 
-/// What the open sockets of a process add up to.
+/// What the open sockets of a process add up to. A listener takes connections of every kind, so it is counted
+/// as what it is.
 struct Summary {
+    listeners: usize,
     tcp: usize,
     shm: usize,
     rdma: usize,
@@ -21,9 +23,12 @@ struct Summary {
 
 impl Summary {
     fn of(page: &Snapshot) -> Self {
-        let on = |transport| page.socks.iter().filter(|sock| sock.transport.get() == Some(transport)).count();
+        let listens = |sock: &&Sock| sock.state.get() == Some(State::Listening);
+        let connections = || page.socks.iter().filter(|sock| !listens(sock));
+        let on = |transport| connections().filter(|sock| sock.transport.get() == Some(transport)).count();
         let sum = |bytes: fn(&Sock) -> u64| page.socks.iter().fold(0u64, |sum, sock| sum.wrapping_add(bytes(sock)));
         Self {
+            listeners: page.socks.iter().filter(listens).count(),
             tcp: on(Transport::Tcp),
             shm: on(Transport::Shm),
             rdma: on(Transport::Rdma),
@@ -58,6 +63,7 @@ fn table(pages: &[Snapshot]) -> String {
     let mut table = Table::new([
         ("Pid", Right),
         ("Program", Left),
+        ("Listen", Right),
         ("Tcp", Right),
         ("Shm", Right),
         ("Rdma", Right),
@@ -70,6 +76,7 @@ fn table(pages: &[Snapshot]) -> String {
         table.row([
             page.pid.to_string(),
             page.program.clone(),
+            sum.listeners.to_string(),
             sum.tcp.to_string(),
             sum.shm.to_string(),
             sum.rdma.to_string(),
@@ -90,7 +97,7 @@ fn one(page: &Snapshot) -> Value {
         "program": page.program,
         "version": page.library_version,
         "since": time::utc(page.start_ns),
-        "sockets": { "tcp": sum.tcp, "shm": sum.shm, "rdma": sum.rdma },
+        "sockets": { "listen": sum.listeners, "tcp": sum.tcp, "shm": sum.shm, "rdma": sum.rdma },
         "bytes_in": sum.bytes_in,
         "bytes_out": sum.bytes_out,
     })
