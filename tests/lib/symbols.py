@@ -28,13 +28,13 @@ def listed():
 
 
 def table():
-    """The names the library's source gives to the linker: the entries of `hooks!` and the functions written out."""
+    """The names the library's source gives to the linker: the entries of its macros and the functions written out."""
     found = set()
     for path in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//.*", "", path.read_text())
         found |= set(re.findall(r"no_mangle\)\]\s+pub\s+(?:unsafe\s+)?extern\s+\"C\"\s+fn\s+(\w+)", text))
-        for block in re.findall(r"^hooks! \{$(.*?)^\}$", text, re.M | re.S):
-            found |= set(re.findall(r"^    fn (\w+)\(", block, re.M))
+        for block in re.findall(r"^(?:hooks|before_exec|variadic)! \{$(.*?)^\}$", text, re.M | re.S):
+            found |= set(re.findall(r"^    fn (\w+)(?:\(| =>)", block, re.M))
     return found
 
 

@@ -1,10 +1,13 @@
 //! Other names of the same calls: what `_FORTIFY_SOURCE` makes of them, and glibc's internal aliases. The
 //! length of the destination is checked as glibc does, by ending the program.
+//!
+//! Names that glibc exports to its own libraries alone (version GLIBC_PRIVATE) are here where such a library uses
+//! them on a program's descriptors; `__libc_fork` is not, since the fork of older ones calls it from within ours.
 
 use core::ffi::{c_int, c_uint, c_void};
-use libc::{nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{mmsghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
 use netacc_core::poll::poll as core_poll;
-use netacc_core::socket::{create, io};
+use netacc_core::socket::{connect, control, create, io, msg};
 
 fn check(len: size_t, room: size_t) {
     if len > room {
@@ -41,9 +44,18 @@ hooks! {
             None => netacc_core::Outcome::Pass,
         }
     };
+    fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect::connect(fd, addr.cast(), len);
+    fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int => control::fcntl(fd, cmd, arg);
+    fn __dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
+    fn __poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
+        => core_poll(fds, n as usize, crate::time::ms(t), core::ptr::null());
+    fn __select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
+        => crate::hooks::any_select(n, [r, w, x], t);
     fn __close(fd: c_int) -> c_int => create::close(fd);
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t => io::read(fd, buf.cast(), n);
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t => io::send(fd, buf.cast(), n, 0);
+    fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t => io::recv(fd, buf.cast(), n, flags);
+    fn __sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => msg::sendmmsg(fd, v, n, flags);
     fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t => io::send(fd, buf.cast(), n, flags);
 }
 

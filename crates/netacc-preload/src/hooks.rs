@@ -84,10 +84,7 @@ hooks! {
             None => Outcome::Pass,
         };
     fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        => match time::timeval(t) {
-            Some(d) => select_left(core_select(n, [r, w, x], d, core::ptr::null()), d, t),
-            None => Outcome::Pass,
-        };
+        => any_select(n, [r, w, x], t);
     fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
         => match time::timespec(t) {
             Some(d) => core_select(n, [r, w, x], d, mask.cast()),
@@ -115,6 +112,17 @@ unsafe fn recvfrom_done(done: Outcome, addr: SockMut, len: Len) -> Outcome {
         unsafe { len.write_unaligned(0) };
     }
     done
+}
+
+/// select(2).
+pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeval) -> Outcome {
+    // SAFETY: the application's sets and time-out.
+    unsafe {
+        match time::timeval(t) {
+            Some(d) => select_left(core_select(n, sets, d, core::ptr::null()), d, t),
+            None => Outcome::Pass,
+        }
+    }
 }
 
 /// select(2) on Linux leaves the time not slept in its argument.

@@ -1,50 +1,138 @@
 //! Calls that make processes, and stdio's way to close a descriptor.
 
-use core::ffi::c_int;
+use crate::next::Next;
+use core::ffi::{c_char, c_int, c_void};
+use libc::{pid_t, termios, winsize};
 use netacc_core::fork;
 use netacc_core::socket::create;
+use netacc_sys::raw;
 
 unsafe extern "C" {
     fn fileno(f: *mut libc::FILE) -> c_int;
+    fn fflush(f: *mut libc::FILE) -> c_int;
+}
+
+/// A fork by the call `next`, which returns as fork(2) does.
+fn forked(next: impl FnOnce() -> pid_t) -> pid_t {
+    let forking = fork::prepare();
+    let pid = next();
+    if pid == 0 {
+        fork::child(forking);
+    } else {
+        fork::parent(forking, pid > 0);
+    }
+    pid
+}
+
+/// libc has put something else under the standard descriptors, past us.
+fn standard_replaced() {
+    (0..3).for_each(create::forget);
 }
 
 /// fork(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fork() -> libc::pid_t {
-    let forking = fork::prepare();
-    let pid = call_next!(fork() -> libc::pid_t);
-    if pid == 0 {
-        fork::child(forking);
-    } else {
-        fork::parent(forking, pid > 0);
-    }
-    pid
+pub unsafe extern "C" fn fork() -> pid_t {
+    forked(|| call_next!(fork() -> pid_t))
+}
+
+/// Another name of fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __fork() -> pid_t {
+    forked(|| call_next!(__fork() -> pid_t))
 }
 
 /// _Fork(3): fork without the handlers of pthread_atfork.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn _Fork() -> libc::pid_t {
-    let forking = fork::prepare();
-    let pid = call_next!(_Fork() -> libc::pid_t);
-    if pid == 0 {
-        fork::child(forking);
-    } else {
-        fork::parent(forking, pid > 0);
-    }
-    pid
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    forked(|| call_next!(_Fork() -> pid_t))
 }
 
 /// vfork(2) may be a fork (POSIX): a child that shares our memory would change the parent's tables.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> libc::pid_t {
+pub unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no contract beyond fork's.
     unsafe { fork() }
 }
 
-/// fclose(3) closes by an internal call: our side is dropped first.
+/// Another name of vfork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    // SAFETY: as above.
+    unsafe { fork() }
+}
+
+/// daemon(3) forks by an internal call, and its parent ends in there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+    let parent = raw::getpid();
+    let forking = fork::prepare();
+    let done = call_next!(daemon(nochdir => c_int, noclose => c_int) -> c_int);
+    if raw::getpid() == parent {
+        fork::parent(forking, false);
+    } else {
+        fork::child(forking);
+        if done == 0 && noclose == 0 {
+            standard_replaced();
+        }
+    }
+    done
+}
+
+/// The start of the library that a libc function lives in.
+fn library_of(name: &Next) -> *mut c_void {
+    // SAFETY: all zero is a valid Dl_info; dladdr(3) only looks the address up.
+    unsafe {
+        let mut info: libc::Dl_info = core::mem::zeroed();
+        if libc::dladdr(name.get(), &raw mut info) == 0 { core::ptr::null_mut() } else { info.dli_fbase }
+    }
+}
+
+/// forkpty(3) forks by an internal call where it is part of libc (glibc 2.34); before that it lives in a library of
+/// its own, which calls our fork.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn forkpty(
+    master: *mut c_int,
+    name: *mut c_char,
+    mode: *const termios,
+    size: *const winsize,
+) -> pid_t {
+    static FORK: Next = Next::new(c"fork");
+    static FORKPTY: Next = Next::new(c"forkpty");
+    let next = || {
+        call_next!(forkpty(
+            master => *mut c_int, name => *mut c_char, mode => *const termios, size => *const winsize
+        ) -> pid_t)
+    };
+    let pid = if library_of(&FORK) == library_of(&FORKPTY) { forked(next) } else { next() };
+    if pid == 0 {
+        standard_replaced();
+    }
+    pid
+}
+
+/// login_tty(3) puts the terminal under the standard descriptors and closes `fd`, by internal calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
+    let done = call_next!(login_tty(fd => c_int) -> c_int);
+    if done == 0 {
+        standard_replaced();
+        create::forget(fd);
+    }
+    done
+}
+
+/// fclose(3) closes by an internal call. What is still in the stream's buffer goes out while the descriptor is
+/// known to us; then our side is dropped, since afterwards the number may be another thread's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
     // SAFETY: the application's open stream.
-    create::forget(unsafe { fileno(f) });
+    unsafe {
+        let fd = fileno(f);
+        if create::known(fd) {
+            // What fails here fails in fclose again, which reports it.
+            fflush(f);
+            create::forget(fd);
+        }
+    }
     call_next!(fclose(f => *mut libc::FILE) -> c_int)
 }

@@ -18,9 +18,21 @@ struct KernelSigaction {
 /// Signals 32 and 33 belong to the threads library.
 const LIBC_SIGNALS: core::ops::RangeInclusive<usize> = 32..=33;
 
-/// Whether all installed handlers have SA_RESTART.
+/// Signals of a fault of the thread itself, which a thread that sleeps does not commit.
+const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
+
+/// Whether all handlers that can have run in this thread while it slept have SA_RESTART: those of signals it does
+/// not block.
 pub fn all_restart() -> bool {
-    (1..=64usize).filter(|s| !LIBC_SIGNALS.contains(s)).all(|sig| {
+    let mut blocked = 0u64;
+    // SAFETY: a null new mask; `blocked` has the size that is said.
+    let r = unsafe { raw::syscall6(libc::SYS_rt_sigprocmask, [0, 0, (&raw mut blocked) as usize, 8, 0, 0]) };
+    if r != 0 {
+        blocked = 0;
+    }
+    let possible =
+        |s: &usize| !LIBC_SIGNALS.contains(s) && !FAULTS.contains(&(*s as i32)) && blocked & 1 << (s - 1) == 0;
+    (1..=64usize).filter(possible).all(|sig| {
         let mut old = KernelSigaction { handler: 0, flags: 0, restorer: 0, mask: 0 };
         // SAFETY: a null new action; `old` is a valid structure for the result; 8 is the mask's size.
         let r = unsafe { raw::syscall6(libc::SYS_rt_sigaction, [sig, 0, (&raw mut old) as usize, 8, 0, 0]) };

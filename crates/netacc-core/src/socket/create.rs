@@ -147,7 +147,12 @@ pub fn close(fd: i32) -> Outcome {
     }
 }
 
-/// fclose(3) closes by itself: only our side of the descriptor is dropped.
+/// Whether `fd` stands for something of ours.
+pub fn known(fd: i32) -> bool {
+    fdtable::get(fd).is_some()
+}
+
+/// libc closes by itself: only our side of the descriptor is dropped.
 pub fn forget(fd: i32) {
     if let Some(e) = fdtable::take(fd) {
         before_close(fd, e);
