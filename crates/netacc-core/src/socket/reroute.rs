@@ -6,12 +6,14 @@
 
 use crate::epoll;
 use crate::fdtable::{self, Ref};
-use crate::socket::create::materialize;
-use crate::socket::{Path, Socket, addr_of, pool};
+use crate::socket::create::{replace_everywhere, status_flags};
+use crate::socket::{PLACEHOLDER, Path, Socket, addr_of, pool};
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 use netacc_stats::{Counter, Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
+use netacc_sys::time::Deadline;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
 
@@ -93,36 +95,28 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
     Ok(ep)
 }
 
+/// How long (ns) the kernel may take for the connect and the bytes: loopback answers at once, whoever is slower
+/// than that is no listener of this host.
+const PATIENCE: i64 = 1_000_000_000;
+
 /// The same connect by the kernel, and the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
     let s = r.obj;
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
-    let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
-    if fdtable::number_of(r, fd).is_some() {
-        // Further numbers stand for the same socket: all of them cannot be made one kernel socket at once.
-        return Err(Errno::CONNRESET);
-    }
-    materialize(fd, s)?;
-    let (mut buf, mut len) = ([0u64; 4], 32u32);
-    addr_of(target, s.domain(), &mut buf, &mut len);
-    match raw::connect(fd, buf.as_ptr().cast(), len) {
-        // Loopback answers at once; whoever is slower than that is no listener of this host.
-        Ok(()) | Err(Errno::INPROGRESS) => {}
-        Err(e) => return Err(e),
-    }
-    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: 1, tv_nsec: 0 };
-    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())?;
-    let sent = if bytes.is_empty() {
-        0
+    let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+    // Where the numbers stand for no TCP socket of the kernel's a fresh one takes the place of all of them, once it
+    // is connected. Otherwise they are one socket, which holds the port that the application bound.
+    if s.has(PLACEHOLDER) || old.base_fd() >= 0 {
+        let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+        s.opts.apply(s, real);
+        let done = carry(s, real, target, bytes, ended).and_then(|()| replace_everywhere(s, real));
+        if done.is_ok() {
+            s.set(PLACEHOLDER, false);
+        }
+        let _ = raw::close(real);
+        done?;
     } else {
-        raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?
-    };
-    if sent != bytes.len() || raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? != 0 {
-        return Err(Errno::CONNRESET);
-    }
-    if ended {
-        raw::shutdown(fd, libc::SHUT_WR)?;
+        carry(s, number, target, bytes, ended)?;
     }
     page().count(Counter::Demotions);
     page().fallback(Reason::LinkLost);
@@ -134,4 +128,66 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) 
     s.set_path(Path::Tcp);
     s.detach();
     Ok(())
+}
+
+/// Connects the kernel's socket `fd` and gives it what was written so far. It never waits longer than
+/// [`PATIENCE`]: the caller may be an epoll_wait.
+fn carry(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool) -> Result<()> {
+    let until = Deadline::after(PATIENCE);
+    raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
+    let (mut buf, mut len) = ([0u64; 4], 32u32);
+    addr_of(target, s.domain(), &mut buf, &mut len);
+    match raw::connect(fd, buf.as_ptr().cast(), len) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => writable(fd, until)?,
+        Err(e) => return Err(e),
+    }
+    match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
+        0 => {}
+        e => return Err(Errno(e)),
+    }
+    send_all(s, fd, bytes, until)?;
+    if ended {
+        raw::shutdown(fd, libc::SHUT_WR)?;
+    }
+    raw::fcntl(fd, libc::F_SETFL, status_flags(s) as usize).map(drop)
+}
+
+fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()> {
+    let buffer = |size: i32| raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size);
+    let mut widened = false;
+    while !bytes.is_empty() {
+        match raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+            Err(Errno::INTR) => {}
+            // Nobody may have accepted yet, so nobody reads: the kernel's buffer must take it all. It grants twice
+            // what is asked for, which covers its own bookkeeping.
+            Err(Errno::AGAIN) if !widened => {
+                widened = true;
+                buffer(bytes.len().min(1 << 20) as i32 * 2)?;
+            }
+            Err(Errno::AGAIN) => writable(fd, until)?,
+            Err(e) => return Err(e),
+        }
+    }
+    // What the application asked for counts again for what comes next; the kernel doubles it (socket(7)).
+    match s.opts.get(libc::SOL_SOCKET, libc::SO_SNDBUF) {
+        Some(n) if widened => buffer(n / 2),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the kernel's socket takes something, or answers.
+fn writable(fd: i32, until: Deadline) -> Result<()> {
+    loop {
+        let left = until.left();
+        let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+        match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
