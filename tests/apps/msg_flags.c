@@ -1,11 +1,19 @@
 // MSG_PEEK, MSG_WAITALL, MSG_TRUNC, MSG_DONTWAIT, SO_RCVTIMEO, SO_RCVLOWAT, FIONREAD, SO_SNDTIMEO.
 #include "t.h"
 static int p[2];
+static const char b_zero[1111];
 static void *later(void *x)
 {
 	(void)x;
 	let_it_block(getpid(), getpid());
 	send_all(p[0], "defgh", 5);
+	return NULL;
+}
+static void *much(void *x) // in pieces, so that it begins in what is small
+{
+	(void)x;
+	for (int i = 2; i < 30000; i += 1111)
+		send_all(p[0], b_zero, i + 1111 > 30000 ? 30000 - i : 1111);
 	return NULL;
 }
 int main(void)
@@ -26,6 +34,21 @@ int main(void)
 	EQ(recv(p[1], b, 8, MSG_WAITALL), 8);
 	CHECK(!memcmp(b, "abcdefgh", 8));
 	pthread_join(t, NULL);
+	send_all(p[0], "abc", 3);
+	pthread_create(&t, NULL, later, NULL);
+	EQ(recv(p[1], b, 8, MSG_PEEK | MSG_WAITALL), 8); // waits for all, and takes nothing
+	CHECK(!memcmp(b, "abcdefgh", 8));
+	pthread_join(t, NULL);
+	EQ(recv(p[1], b, 100, MSG_DONTWAIT), 8);
+	static char wide[30000];
+	send_all(p[0], "ab", 2);
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv), 0);
+	EQ(recv(p[1], b, 8, MSG_PEEK | MSG_WAITALL), 2); // the time is up
+	EQ(setsockopt(p[1], SOL_SOCKET, SO_RCVTIMEO, &zero, sizeof zero), 0);
+	pthread_create(&t, NULL, much, wide);
+	EQ(recv(p[1], wide, sizeof wide, MSG_PEEK | MSG_WAITALL), sizeof wide);
+	pthread_join(t, NULL);
+	EQ(recv(p[1], wide, sizeof wide, MSG_WAITALL), sizeof wide);
 	send_all(p[0], "0123456789", 10);
 	CHECK(ready(p[1], POLLIN, 1000));
 	memset(b, 'x', 10);

@@ -70,6 +70,9 @@ int main(void)
 	signal(SIGPIPE, SIG_IGN);
 	o = 0;
 	FAILS(sendfile(p[0], f, &o, 10), EPIPE);
+	o = lseek(f, 0, SEEK_END);
+	EQ(sendfile(p[0], f, &o, 10), 0); // nothing to send, nothing to fail
+	EQ(sendfile(p[0], f, NULL, 10), 0);
 	// splice
 	int pi[2];
 	EQ(pipe(pi), 0);

@@ -70,9 +70,6 @@ static int op_recv(void)
 	int eof = (e->peer->closed || e->peer->shut_wr || e->hup || e->shut_rd);
 	if (!nb && !e->rcvto) { // must not block for ever: the kernel world tells
 		int blocks = !ready || ((flags & MSG_WAITALL) && pending(e, K) < len && !eof) || (e->lowat && !eof && pending(e, K) < 40000);
-		// a peek that waits for all never ends at EOF on some kernels
-		if ((flags & MSG_WAITALL) && (flags & MSG_PEEK) && pending(e, K) < len)
-			blocks = 1;
 		if (blocks && (variant == 1 || variant == 2))
 			return 0;
 		if (blocks)

@@ -9,7 +9,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
-use netacc_transport::{Endpoint, Interest, WaitSet};
+use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
 const PAUSES: u32 = 60;
@@ -87,13 +87,20 @@ impl Spin {
 /// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
 /// would. The caller holds a pin and no lock.
 pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
+    until(sock, interest, 0, deadline)
+}
+
+/// The same; a reader is ready only with `enough` bytes, or when no more can come.
+pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
+    const OVER: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
     let s = sock.obj;
     let Some(ep) = s.endpoint() else {
         return Ok(());
     };
     let is_ready = || {
         let r = ep.readiness();
-        (interest.read && r.readable()) || (interest.write && r.writable())
+        (interest.read && r.readable() && (enough <= 1 || r.0 & OVER != 0 || ep.unread() >= enough))
+            || (interest.write && r.writable())
     };
     if s.spin.run(ep.peer_cpu(), deadline, is_ready) {
         return Ok(());
@@ -101,8 +108,9 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
     loop {
         let mut set = WaitSet::new();
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        let enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
         // After the registration: whoever moves the connection changes the path and then wakes who is registered.
-        let slept = if ep.arm(interest, &mut set) || !here() {
+        let slept = if (ep.arm(interest, &mut set) && enough_now()) || !here() {
             Ok(1)
         } else {
             page().count(Counter::Sleeps);

@@ -105,8 +105,8 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         Err(e) => return Outcome::Failed(e),
         Ok(_) => {}
     }
-    // At the end of the file there is nothing to send, and so no error of the connection.
-    if ep.is_over() && at_end(input, at) {
+    // At the end of the file there is nothing to send, and so no error of the connection and no wait for room.
+    if ep.refuses() && at_end(input, at) {
         return Outcome::Done(0);
     }
     let nonblock = r.obj.has(NONBLOCK);

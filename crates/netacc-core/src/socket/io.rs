@@ -12,7 +12,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::{Endpoint, Interest, Iov};
+use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 
 /// An accelerated connection of this descriptor, with its endpoint.
 #[inline]
@@ -54,6 +54,15 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
     let mut got = 0;
     let mut until = None;
     let mut pin = None;
+    if peek && flags & MSG_WAITALL != 0 && !nonblock {
+        let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
+        match wait_for_all(r, dst.left(), until, &mut pin) {
+            // What is there is shown, whatever ended the wait.
+            Err(_) if ep.unread() > 0 => {}
+            Err(e) => return Err(e),
+            Ok(()) => {}
+        }
+    }
     loop {
         let wanted = dst.left();
         let res = {
@@ -134,6 +143,39 @@ fn kernel_rest(
         }
     }
     Ok(done)
+}
+
+/// A peek that waits for all of it looks once, when `wanted` bytes are there, no more can come, or there are as many as
+/// any window holds.
+#[cold]
+fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline, pin: &mut Option<Pin>) -> Result<()> {
+    const HELD: usize = 64 * 1024;
+    let enough = wanted.min(HELD);
+    let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
+    loop {
+        let Some(ep) = r.obj.endpoint().filter(|_| r.obj.path() == Path::Shm) else { return Ok(()) };
+        // Where bytes come from a kernel socket, before the ring's or after them, their number is not known here.
+        if ep.tail_fd() >= 0 || ep.is_moving() || ep.has_followed() || ep.unread() >= enough || over(ep) {
+            return Ok(());
+        }
+        if ep.unread() > 0 {
+            let _g = r.obj.rx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            // The look itself lets a writer that found no room in a small window open the large one.
+            let mut byte = 0u8;
+            let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
+            ep.peeked();
+        }
+        if pin.is_none() {
+            *pin = r.pin();
+        }
+        if pin.is_none() {
+            return Err(Errno::BADF);
+        }
+        wait::until(r, Interest { read: true, write: false }, enough, until)?;
+    }
 }
 
 /// Sleeps for a call, which keeps the socket from then to its end: a close in another thread takes effect

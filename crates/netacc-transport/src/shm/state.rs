@@ -58,6 +58,20 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
+    /// The reader has looked at bytes without taking them, and goes to sleep until there are more: a writer that
+    /// waits looks for room again.
+    #[cold]
+    pub fn peeked(&self) {
+        if let Some(v) = self.view() {
+            self.tell_room(&v, true);
+        }
+    }
+
+    /// Whether a write would find an end or an error, or no room.
+    pub fn refuses(&self) -> bool {
+        self.view().is_none_or(|v| self.observe(&v) & (TX_SHUT | DEAD) != 0 || !self.has_room(&v))
+    }
+
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).
     pub fn tcp_state(&self) -> u8 {
         const ESTABLISHED: u8 = 1;
