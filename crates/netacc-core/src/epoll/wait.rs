@@ -1,7 +1,7 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
-use crate::epoll::watch::{Watch, activate, any_bits, arm_all, drop_if_useless};
+use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
 use crate::epoll::{Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
@@ -268,11 +268,7 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
     match kind {
         Kind::Kick => {}
         Kind::Bell => {
-            let w = at(addr as *mut Watch)?;
-            let _g = e.lock.lock();
-            if core::ptr::eq(w.epoll.load(Ordering::Relaxed), e) {
-                activate(e, w);
-            }
+            activate_own(e, at(addr as *mut Watch)?);
         }
         Kind::Control => serve(e, at(addr as *mut Watch)?),
         Kind::Foreign => {
@@ -327,17 +323,19 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
 
 /// A link's control socket has something: messages, or the end.
 fn serve(e: &'static Epoll, w: &'static Watch) {
-    let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
-        return;
-    };
-    link.hold();
-    link.service();
-    {
-        // A forked child of the peer that took our `armed` mark may have had no doorbell of ours to ring and
-        // have knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
+    let link = {
+        // Under the lock the watch cannot let its link go before we hold it too.
         let _g = e.lock.lock();
-        activate(e, w);
-    }
+        let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
+            return;
+        };
+        link.hold();
+        link
+    };
+    link.service();
+    // A forked child of the peer that took our `armed` mark may have had no doorbell of ours to ring and have
+    // knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
+    activate_own(e, w);
     if netacc_transport::shm::promote::waiting() {
         crate::socket::promote::settle();
     }
@@ -347,10 +345,10 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
                 crate::socket::reroute::settle(Ref { obj: s, generation: s.generation() });
             }
         }
+        activate_own(e, w);
         {
             // The peer will ring no more: everything on this link has its last say.
             let _g = e.lock.lock();
-            activate(e, w);
             for ep in link.endpoints() {
                 hinted(e, ep);
             }

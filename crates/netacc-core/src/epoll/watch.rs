@@ -64,6 +64,8 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
         return Err(err);
     }
     link.hold();
+    // Under the lock: a late event for an earlier life of the object sees it as nobody's, or complete.
+    let _g = e.lock.lock();
     w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
     w.channel.store(ch, Ordering::Relaxed);
     w.users.store(0, Ordering::Relaxed);
@@ -71,7 +73,6 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
     w.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     w.next.store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
     e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
-    let _g = e.lock.lock();
     activate(e, w);
     Ok(w)
 }
@@ -92,6 +93,14 @@ pub(crate) fn activate(e: &Epoll, w: &'static Watch) {
     if w.active.swap(1, Ordering::Relaxed) == 0 {
         w.next_active.store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
         e.active.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    }
+}
+
+/// As [`activate`], unless the watch was dropped meanwhile and is another instance's or nobody's.
+pub(crate) fn activate_own(e: &Epoll, w: &'static Watch) {
+    let _g = e.lock.lock();
+    if core::ptr::eq(w.epoll.load(Ordering::Relaxed), e) {
+        activate(e, w);
     }
 }
 
@@ -227,9 +236,10 @@ fn drop_watch(e: &'static Epoll, w: &'static Watch) {
             cell = &x.next_active;
         }
         w.active.store(0, Ordering::Relaxed);
+        // Still under the lock: whoever comes with an event for it finds that it is nobody's.
+        w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
         at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
     };
-    w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
     if let Some(link) = link {
         let ch = w.channel.load(Ordering::Relaxed);
         let bell = link.bell_fd(ch);
