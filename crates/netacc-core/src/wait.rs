@@ -99,7 +99,9 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     };
     let is_ready = || {
         let r = ep.readiness();
-        (interest.read && r.readable() && (enough <= 1 || r.0 & OVER != 0 || ep.unread() >= enough))
+        (interest.read
+            && r.readable()
+            && (enough <= 1 || r.0 & OVER != 0 || ep.unread() >= enough || ep.has_followed()))
             || (interest.write && r.writable())
     };
     if s.spin.run(ep.peer_cpu(), deadline, is_ready) {
