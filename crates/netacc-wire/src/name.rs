@@ -78,10 +78,13 @@ mod tests {
 
     #[test]
     fn names() {
-        let n = |s, p| String::from_utf8(Name::new(s, p).as_bytes().to_vec()).unwrap();
-        assert_eq!(n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379), "netacc/1/7f000001/6379");
-        assert_eq!(n(Scope::Any4, 80), "netacc/1/any4/80");
-        assert_eq!(n(Scope::Dual, 65535), "netacc/1/any/65535");
-        assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "netacc/1/00000000000000000000000000000001/1");
+        let n = |s, p| {
+            let name = String::from_utf8(Name::new(s, p).as_bytes().to_vec()).unwrap();
+            name.strip_prefix(&format!("netacc/{}/", crate::VERSION)).unwrap().to_owned()
+        };
+        assert_eq!(n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379), "7f000001/6379");
+        assert_eq!(n(Scope::Any4, 80), "any4/80");
+        assert_eq!(n(Scope::Dual, 65535), "any/65535");
+        assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "00000000000000000000000000000001/1");
     }
 }
