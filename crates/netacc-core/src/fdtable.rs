@@ -54,6 +54,13 @@ pub enum Entry {
     Epoll(Ref<Epoll>),
 }
 
+impl Entry {
+    /// Whether it stands for this socket.
+    pub fn is(self, r: Ref<Socket>) -> bool {
+        matches!(self, Entry::Socket(x) if x == r)
+    }
+}
+
 #[inline]
 fn cell(fd: i32) -> Option<&'static AtomicU64> {
     // Acquire pairs with the publication in `ensure`. Null until the first TCP socket or epoll.

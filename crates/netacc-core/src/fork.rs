@@ -80,6 +80,8 @@ fn share(fd: i32, r: Ref<Socket>) {
     }
     match ep.share() {
         Ok(Some(base)) => {
+            // What is left in the kernel of a promoted connection is still to be read.
+            ep.keep_tail();
             if let Err(e) = put_under(fd, r, &base) {
                 crate::log!(Warn, "fd {fd}: no base for the child: {e}");
             }
@@ -103,19 +105,24 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
 }
 
 /// The application closes `fd`: if that number was the base or the tail of a connection that other numbers
-/// refer to as well, one of them is from now on.
+/// refer to as well, one of them is from now on. A call that sleeps on the connection needs the tail, too.
 pub fn number_closed(fd: i32, r: Ref<Socket>) {
     let Some(ep) = r.obj.endpoint() else { return };
     let (base, tail) = (ep.base_fd() == fd, ep.tail_fd() == fd);
-    if (base || tail)
-        && let Some(other) = fdtable::number_of(r, fd)
-    {
-        if base {
-            ep.set_base(other);
+    if !base && !tail {
+        return;
+    }
+    match fdtable::number_of(r, fd) {
+        Some(other) => {
+            if base {
+                ep.set_base(other);
+            }
+            if tail {
+                ep.set_tail(other);
+            }
         }
-        if tail {
-            ep.set_tail(other);
-        }
+        None if tail && r.obj.is_pinned() => ep.keep_tail(),
+        None => {}
     }
 }
 

@@ -42,6 +42,12 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     }
 }
 
+/// A connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's going
+/// over, so it is looked at again before it is told.
+fn is_candidate(fd: i32) -> bool {
+    fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
+}
+
 /// What `o` reports now, of `events`.
 fn look(o: Ours, fd: i32, events: i16) -> i16 {
     let mask = (events | POLLERR | POLLHUP) as u16 as u32;
@@ -150,7 +156,10 @@ impl Fds {
     /// what its numbers referred to, and a close in another thread takes effect when it returns.
     fn hold(&mut self) {
         let mut held = Vec::with_capacity(self.n);
-        self.each(|_, p| held.push(ours(p.fd).and_then(|_| fdtable::socket(p.fd)).and_then(Ref::pin)));
+        self.each(|_, p| {
+            let concerned = ours(p.fd).is_some() || is_candidate(p.fd);
+            held.push(fdtable::socket(p.fd).filter(|_| concerned).and_then(Ref::pin));
+        });
         self.held = held;
     }
 
@@ -198,19 +207,20 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
         return Outcome::Pass;
     }
     let mut fds = Fds { p, n, held: Vec::new() };
-    let mut any = None;
+    let (mut first, mut any) = (None, false);
     fds.each(|_, p| {
-        if any.is_none() {
-            any = ours(p.fd);
+        if first.is_none() {
+            first = ours(p.fd);
+            any |= first.is_some() || is_candidate(p.fd);
         }
     });
-    let Some(first) = any else {
+    if !any {
         return Outcome::Pass;
-    };
+    }
     run(&mut fds, first, deadline, sigmask).into()
 }
 
-fn run(fds: &mut Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
+fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
     loop {
         let n = fds.look();
@@ -225,7 +235,7 @@ fn run(fds: &mut Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -
         if fds.held.is_empty() {
             fds.hold();
         }
-        if !spun && let Ours::Connection(s) = first {
+        if !spun && let Some(Ours::Connection(s)) = first {
             spun = true;
             let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
             let looked = || fds.look() > 0;
@@ -256,5 +266,5 @@ fn run(fds: &mut Fds, first: Ours, deadline: Deadline, sigmask: *const c_void) -
 
 /// Whether any of `n` descriptors concerns us.
 pub fn concerns(mut fds: impl Iterator<Item = i32>) -> bool {
-    fds.any(|fd| ours(fd).is_some())
+    fds.any(|fd| ours(fd).is_some() || is_candidate(fd))
 }

@@ -291,6 +291,13 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
         return Err(Errno::INVAL);
     }
     let path = at(reg.sock.load(Ordering::Relaxed)).map(|s| s.path());
+    // Before the kernel is told: what it reports from then on is one-shot anew.
+    {
+        let _g = e.lock.lock();
+        reg.events.store(events, Ordering::Relaxed);
+        reg.data.store(data, Ordering::Relaxed);
+        reg.flags.fetch_and(!DISABLED, Ordering::Relaxed);
+    }
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
         let (ev, shown) = match path {
             Some(Path::Listener) => (listener_events(events), cookie(Kind::TcpListener, reg)),
@@ -299,12 +306,6 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
         };
         note_edges(e, ev);
         raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, ev, shown)?;
-    }
-    {
-        let _g = e.lock.lock();
-        reg.events.store(events, Ordering::Relaxed);
-        reg.data.store(data, Ordering::Relaxed);
-        reg.flags.fetch_and(!DISABLED, Ordering::Relaxed);
     }
     match path {
         // It was disabled when its connection became the kernel's.
@@ -423,24 +424,25 @@ fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, in_
 }
 
 /// A socket that was registered before it connected is accelerated now.
-pub fn accelerated(fd: i32, s: &'static Socket) {
+pub fn accelerated(_fd: i32, s: &'static Socket) {
     if s.regs.load(Ordering::Acquire).is_null() {
         return;
     }
+    accelerate(s, || {});
+}
+
+/// `change` puts a socket on shared memory. Under one lock with its registrations, so that nobody adds or
+/// changes one as the kernel's that is not the kernel's any more.
+pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
-    let mut p = s.regs.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_sock.load(Ordering::Relaxed);
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
-            continue;
-        };
+    change();
+    each_reg(s, |e, reg| {
         if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
             let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
         }
         let _ = e.ensure_kick();
         listen_in(e, reg, s);
-    }
-    let _ = fd;
+    });
 }
 
 /// An accelerated connection goes on over another endpoint.

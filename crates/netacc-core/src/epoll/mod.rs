@@ -16,7 +16,8 @@ mod wait;
 pub(crate) mod watch;
 
 pub use ctl::{
-    accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel, withdraw,
+    accelerate, accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel,
+    withdraw,
 };
 pub use wait::{Call, arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};

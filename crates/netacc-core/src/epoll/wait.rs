@@ -2,7 +2,7 @@
 
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
 use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
-use crate::epoll::{Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
+use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{Path, Socket};
@@ -298,8 +298,16 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             let reg = at(addr as *mut Reg)?;
             let s = sock(reg)?;
             let r = Ref { obj: s, generation: s.generation() };
-            if s.path() != Path::Shm && !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
-                return Some((events, reg.data.load(Ordering::Relaxed)));
+            if !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
+                // Its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
+                // from there. Whoever puts it there takes the lock after the path is changed.
+                let _g = e.lock.lock();
+                if s.path() != Path::Shm {
+                    if reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
+                        reg.flags.fetch_or(DISABLED, Ordering::Relaxed);
+                    }
+                    return Some((events, reg.data.load(Ordering::Relaxed)));
+                }
             }
             queue(reg);
         }
@@ -307,6 +315,10 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
             let reg = at(addr as *mut Reg)?;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
                 ep.hear();
+                if ep.tail_fd() >= 0 {
+                    // The marks know of the ring alone: this edge is the kernel's.
+                    reg.flags.fetch_or(FRESH, Ordering::Relaxed);
+                }
                 let _s = STRUCTURE.lock();
                 super::watch::reactivate(e, ep.link());
             }

@@ -129,6 +129,7 @@ fn plain(s: &Socket, new: i32, flags: i32) {
         // A client on this host may offer to go over to shared memory later.
         r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
         r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
+        inherit(r.obj, s);
         r.obj.set(CANDIDATE, true);
     }
     r.obj.set_path(Path::Tcp);

@@ -164,6 +164,10 @@ pub fn shutdown(fd: i32, how: i32) -> Outcome {
         return Outcome::Failed(Errno::BADF);
     }
     ep.shutdown(how);
+    if how != Shut::Write && ep.tail_fd() >= 0 {
+        // A call may sleep in the kernel since before the promotion.
+        let _ = raw::shutdown(ep.tail_fd(), libc::SHUT_RD);
+    }
     Outcome::Done(0)
 }
 

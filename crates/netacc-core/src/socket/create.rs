@@ -136,9 +136,9 @@ pub fn drop_entry(e: Entry) {
 
 /// close(2).
 pub fn close(fd: i32) -> Outcome {
+    before_close(fd);
     match fdtable::take(fd) {
         Some(e) => {
-            before_close(fd, e);
             drop_entry(e);
             raw::close(fd).into()
         }
@@ -154,14 +154,18 @@ pub fn known(fd: i32) -> bool {
 
 /// libc closes by itself: only our side of the descriptor is dropped.
 pub fn forget(fd: i32) {
+    before_close(fd);
     if let Some(e) = fdtable::take(fd) {
-        before_close(fd, e);
         drop_entry(e);
     }
 }
 
-fn before_close(fd: i32, e: Entry) {
-    if let Entry::Socket(r) = e {
+/// Before a number leaves the table, and before the kernel gives it to another file.
+fn before_close(fd: i32) {
+    if let Some(r) = fdtable::socket(fd) {
+        if r.obj.has(socket::CANDIDATE) {
+            socket::promote::cancel(fd, r);
+        }
         crate::fork::number_closed(fd, r);
     }
 }
@@ -173,8 +177,8 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
         return Outcome::Pass;
     }
     fdtable::each(first as usize, last as usize, |fd, _| {
+        before_close(fd);
         if let Some(e) = fdtable::take(fd) {
-            before_close(fd, e);
             drop_entry(e);
         }
     });
@@ -294,11 +298,11 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     if source.is_none() && fdtable::get(new).is_none() {
         return Outcome::Pass;
     }
+    before_close(new);
     if let Err(e) = raw::dup3(old, new, flags) {
         return Outcome::Failed(e);
     }
     if let Some(stale) = fdtable::take(new) {
-        before_close(new, stale);
         drop_entry(stale);
     }
     match source.map(|e| entered_dup(new, e)) {

@@ -57,6 +57,8 @@ pub const LINGER_RESET: u32 = 8;
 pub const CANDIDATE: u32 = 32;
 /// Of a candidate: we connected, so we make the offer.
 pub const OFFERS: u32 = 64;
+/// Of a candidate that makes the offer: a thread has begun to.
+pub const LINKING: u32 = 1 << 12;
 /// The process forked while this connection was open.
 pub const SHARED: u32 = 16;
 /// A connection was dissolved: the kernel's socket shows a port that it does not hold.
@@ -203,10 +205,11 @@ impl Socket {
         self.path.store(p as u32, Ordering::Release);
     }
 
-    /// Whether a flag is set.
+    /// Whether a flag is set. Acquire, with the release in `set`: who sees `CANDIDATE` gone sees the path that was
+    /// stored before.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
-        self.flags.load(Ordering::Relaxed) & flag != 0
+        self.flags.load(Ordering::Acquire) & flag != 0
     }
 
     /// Sets or clears a flag and returns what it was.
@@ -279,6 +282,11 @@ impl Socket {
     /// Its current generation.
     pub fn generation(&self) -> u16 {
         self.generation.load(Ordering::Relaxed) as u16
+    }
+
+    /// Whether anything but a single descriptor refers to it.
+    pub fn is_pinned(&self) -> bool {
+        self.refs.load(Ordering::Acquire) > 1
     }
 
     /// One more descriptor refers to it.

@@ -13,6 +13,7 @@ use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_transport::Iov;
+use netacc_transport::shm::ShmEndpoint;
 
 const IOV_MAX: usize = 1024;
 
@@ -28,19 +29,24 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
     unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
 }
 
-/// The buffers of a call on a connection that may be promoted. One with control messages is the kernel's,
-/// and so is the connection from then on.
+/// The channel of the call's connection. A call with control messages is the kernel's, and so is a connection
+/// that may be promoted from then on, unless it is too late for that.
+///
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn channel_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
+    // SAFETY: the caller's promise.
+    channel(fd)
+        .or_else(|| if unsafe { (*m).msg_controllen } != 0 && promote::given_up(fd) { channel(fd) } else { None })
+}
+
+/// The buffers of a call on a connection that may be promoted.
 ///
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
     let r = crate::fdtable::socket(fd).filter(|r| r.obj.has(super::CANDIDATE) || r.obj.path() == super::Path::Shm)?;
     // SAFETY: the caller's promise.
-    if unsafe { (*m).msg_controllen } != 0 {
-        promote::cancel(fd, r);
-        return None;
-    }
-    // SAFETY: as above.
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
@@ -89,12 +95,13 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     {
         return Outcome::Failed(e);
     }
-    let Some((r, ep)) = channel(fd) else {
+    // SAFETY: the caller's promise.
+    let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
         if crate::fdtable::socket(fd).is_none() {
-            // SAFETY: the caller's promise.
+            // SAFETY: as above.
             unsafe { passing(m) };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: as above.
         return match unsafe { candidate(fd, m) } {
             Some((r, mut v)) => promote::transmit(fd, r, &mut v, flags),
             None => Outcome::Pass,
@@ -112,8 +119,9 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
 /// # Safety
 /// `m` is valid.
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else {
-        // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise.
+    let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
+        // SAFETY: as above.
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
         let done = promote::receive(fd, r, &mut v, flags);
         if let Outcome::Done(_) = done {

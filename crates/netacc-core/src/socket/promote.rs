@@ -6,17 +6,28 @@
 //! taken and does the same. What is still in the kernel each side reads first; the end of the kernel's stream
 //! marks the byte where the ring goes on ([`ShmEndpoint::set_tail`]).
 //!
-//! As long as a connection may be promoted (a *candidate*), its bytes pass through our hands, one call at a
-//! time under the direction locks, so that nobody sits in the kernel when the path changes.
+//! As long as a connection may be promoted (a *candidate*), its bytes pass through our hands.
+//!
+//! Threads meet here: several may use one connection, and client and server may be threads of one process.
+//! What keeps them from seeing the middle of a promotion:
+//!
+//! - *Every decision is made with both direction locks held, and is whole when they are free again.* The server
+//!   marks the offer as taken under them, before anything can be seen of it, and the path is changed under the
+//!   same hold; so is the client's. Whoever finds an end of stream on the kernel's socket, or is told of one by
+//!   poll or epoll, asks again behind the lock ([`advance`]): if the end was the peer's going over, the path says so.
+//! - *A socket is a candidate until its path says what it became.* `CANDIDATE` is cleared last, so a call that
+//!   does not see it finds the path decided, and one that does takes the locks. Nobody passes on to the kernel
+//!   in between.
+//! - A call that has to wait does so inside the kernel, which keeps the file whatever becomes of the number. The
+//!   peer's half close wakes it, or our own; then it looks at the path.
 
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, NONBLOCK, OFFERS, Path, Socket, pool};
+use crate::socket::{CANDIDATE, LINKING, NONBLOCK, OFFERS, Path, Socket, pool};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, Transport, page};
-use netacc_sys::errno::{Errno, Result};
-use netacc_sys::time::Deadline;
+use netacc_sys::errno::Errno;
 use netacc_sys::{raw, time};
 use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
 use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
@@ -32,35 +43,32 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     if promote::waiting() {
         settle();
     }
-    if s.path() == Path::Shm {
-        return true;
-    }
+    // In this order: who does not see the flag sees the path that was decided on.
     if !s.has(CANDIDATE) {
-        return false;
+        return s.path() == Path::Shm;
     }
     if !s.has(OFFERS) {
         // A server that blocks in this connection alone hears of offers only here.
         if s.calls.load(Ordering::Relaxed) % 16 == 1 {
             listen_for_offers();
         }
+        // Another thread may be about to take the offer.
+        drop(s.rx.lock());
         return s.path() == Path::Shm;
     }
     match s.endpoint() {
         None => {
-            // Connected yet? Until then there is nothing to offer.
-            if crate::addr::peer_of(fd).is_some() && offer(fd, s).is_err() {
-                s.set(CANDIDATE, false);
+            // Connected yet? Until then there is nothing to offer. One thread makes the offer.
+            if crate::addr::peer_of(fd).is_some() && !s.set(LINKING, true) && offer(fd, r).is_err() {
+                decide(fd, r, true);
             }
+            s.path() == Path::Shm
+        }
+        Some(ep) if ep.fate() == FATE_QUEUED && !ep.link().is_lost() && ep.age() < PATIENCE => {
+            ep.link().service_if_readable();
             false
         }
-        Some(ep) => match ep.fate() {
-            FATE_TAKEN => enter(fd, r, ep),
-            FATE_QUEUED if !ep.link().is_lost() && ep.age() < PATIENCE => {
-                ep.link().service_if_readable();
-                false
-            }
-            _ => cancel(fd, r),
-        },
+        Some(ep) => decide(fd, r, ep.fate() != FATE_TAKEN),
     }
 }
 
@@ -93,7 +101,8 @@ fn listen_for_offers() {
 }
 
 /// Client: offers the connection to the server.
-fn offer(fd: i32, s: &'static Socket) -> core::result::Result<(), Reason> {
+fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
+    let s = r.obj;
     let local = crate::addr::local_of(fd).ok_or(Reason::Refused)?;
     let target = crate::addr::peer_of(fd).ok_or(Reason::Refused)?;
     let ip = netacc_transport::shm::rendezvous::destination;
@@ -107,53 +116,83 @@ fn offer(fd: i32, s: &'static Socket) -> core::result::Result<(), Reason> {
         sl.open.tell(local, target);
     }
     drop(claim);
-    s.local.set(local);
-    s.peer.set(target);
-    if link.offer(claimed.slot as u32, claimed.epoch).is_err() {
-        ep.withdraw();
-        ep.close(true);
-        return Err(Reason::Refused);
+    // The endpoint is there before the offer goes out: the server may take it at once, and whoever then looks
+    // must find what to go over to.
+    let _g = (s.rx.lock(), s.tx.lock());
+    let wanted = r.valid() && s.has(CANDIDATE);
+    if wanted {
+        s.local.set(local);
+        s.peer.set(target);
+        s.set_endpoint(ep);
+        if link.offer(claimed.slot as u32, claimed.epoch).is_ok() {
+            return Ok(());
+        }
+        s.leave_endpoint();
     }
-    s.set_endpoint(ep);
-    Ok(())
+    ep.withdraw();
+    ep.close(true);
+    Err(Reason::Refused)
 }
 
 /// Gives a promotion up. True if it was too late for that, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
-    let s = r.obj;
-    if s.path() == Path::Shm {
-        return true;
-    }
-    if let Some(ep) = s.endpoint()
-        && s.has(OFFERS)
-        && !ep.withdraw()
-        && ep.fate() == FATE_TAKEN
-    {
-        return enter(fd, r, ep);
-    }
-    let _g = (s.rx.lock(), s.tx.lock());
-    if s.path() == Path::Shm {
-        return true;
-    }
-    if s.set(CANDIDATE, false) {
-        s.detach();
-    }
-    false
+    decide(fd, r, true)
 }
 
-/// Goes over to the ring: our half of the TCP stream ends here.
-fn enter(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
+/// Client, and whoever gives up: goes over if the offer was taken; else, with `give_up`, the connection is the
+/// kernel's for good. True: it is on shared memory now.
+fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     let s = r.obj;
-    {
+    let ep = {
         let _g = (s.rx.lock(), s.tx.lock());
-        if !r.valid() || s.path() != Path::Tcp || !s.set(CANDIDATE, false) {
+        if !r.valid() {
+            return false;
+        }
+        if !s.has(CANDIDATE) {
             return s.path() == Path::Shm;
         }
-        let _ = raw::shutdown(fd, libc::SHUT_WR);
-        ep.set_tail(fd);
+        let offered = s.endpoint().filter(|_| s.has(OFFERS));
+        match offered {
+            Some(ep) if ep.fate() == FATE_TAKEN || (give_up && !ep.withdraw() && ep.fate() == FATE_TAKEN) => {
+                if !go_over(fd, r, ep) {
+                    return false;
+                }
+                ep
+            }
+            _ => {
+                if give_up {
+                    s.set(CANDIDATE, false);
+                    s.detach();
+                }
+                return false;
+            }
+        }
+    };
+    promoted(fd, s, ep);
+    true
+}
+
+/// Goes over to the ring: our half of the TCP stream ends here. Under both direction locks, and for the server
+/// under the same hold as `take`.
+fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
+    let s = r.obj;
+    // A number that was closed may be another file's by now. Whoever closes one ends the candidacy before he does
+    // (`create::before_close`), so the number is good as long as it is in the table and we hold the locks.
+    let Some(fd) = Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
+    else {
+        return false;
+    };
+    let _ = raw::shutdown(fd, libc::SHUT_WR);
+    ep.set_tail(fd);
+    epoll::accelerate(s, || {
         s.set_endpoint(ep);
         s.set_path(Path::Shm);
-    }
+        s.set(CANDIDATE, false);
+    });
+    true
+}
+
+fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
     page().count(Counter::Promotions);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Shm);
@@ -162,8 +201,6 @@ fn enter(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
         e.set_link(ep.link().id().into());
     }
     crate::log!(Info, "fd {fd}: promoted to shared memory");
-    epoll::accelerated(fd, s);
-    true
 }
 
 /// Server: looks for the connections that clients offered to promote.
@@ -180,11 +217,7 @@ pub fn settle() {
         let age = time::now().saturating_sub(open.when.load(Ordering::Relaxed));
         match found {
             Some((fd, r)) if may_claim(link, client, server) => {
-                if !ep.take() {
-                    ep.never_mind(epoch);
-                } else if ep.begin(epoch) && !enter(fd, r, ep) {
-                    ep.close(true);
-                }
+                accept_offer(fd, r, ep, epoch);
                 true
             }
             None if age < PATIENCE && !link.is_lost() => false,
@@ -194,6 +227,25 @@ pub fn settle() {
             }
         }
     });
+}
+
+/// Server: takes an offer and goes over, as one step for every other thread.
+fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, epoch: u32) {
+    let s = r.obj;
+    {
+        let _g = (s.rx.lock(), s.tx.lock());
+        let there = r.valid() && s.has(CANDIDATE) && fdtable::get(fd).is_some_and(|e| e.is(r));
+        if !there {
+            return ep.refuse(epoch);
+        }
+        if !ep.take() {
+            return ep.never_mind(epoch);
+        }
+        if !ep.begin(epoch) || !go_over(fd, r, ep) {
+            return;
+        }
+    }
+    promoted(fd, s, ep);
 }
 
 fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
@@ -217,68 +269,49 @@ fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::Sock
     link.trusts_peer() || owner::connection_uid(client, server) == Some(link.peer_uid())
 }
 
-fn kernel_deadline(ns: u64) -> Deadline {
-    if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
-}
-
-/// Waits for the kernel's half of a candidate; the caller looks at the path again afterwards.
-fn wait_kernel(fd: i32, events: i16, until: Deadline) -> Result<()> {
-    let mut p = libc::pollfd { fd, events, revents: 0 };
-    loop {
-        let left = until.left();
-        let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
-        let ts = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
-        match raw::ppoll(&raw mut p, 1, ts, core::ptr::null()) {
-            Ok(0) => return Err(Errno::AGAIN),
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) if crate::wait::restarts(until) => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 /// A read-like call on a socket without a channel: a candidate's bytes, or nothing of ours.
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
         // Another thread may have promoted it since the caller looked.
-        return if s.path() == Path::Shm { again_read(fd, dst, flags) } else { Outcome::Pass };
+        return if s.path() == Path::Shm { again_read(r, dst, flags) } else { Outcome::Pass };
     }
     // Calls with a meaning of their own are the kernel's; so is this connection then, for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
-        return if cancel(fd, r) { again_read(fd, dst, flags) } else { Outcome::Pass };
+        return if cancel(fd, r) { again_read(r, dst, flags) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    let mut until = None;
-    loop {
-        let res = {
-            let _g = s.rx.lock();
-            if s.path() != Path::Tcp {
-                drop(_g);
-                return again_read(fd, dst, flags);
-            }
-            let Some((p, n)) = dst.first() else { return Outcome::Pass };
-            raw::recv(fd, p, n, flags | libc::MSG_DONTWAIT)
-        };
-        match res {
-            // The peer may have gone over between our look and this read: then it is no end.
-            Ok(0) if advance(fd, r) => return again_read(fd, dst, flags),
-            Ok(n) => {
-                if let Some(e) = s.stats().filter(|_| flags & libc::MSG_PEEK == 0) {
-                    e.received(n as u64);
-                }
-                return Outcome::Done(n as isize);
-            }
-            Err(Errno::AGAIN) if !nonblock => {
-                let until = *until.get_or_insert_with(|| kernel_deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-                let Some(_pin) = r.pin() else { return Outcome::Failed(Errno::BADF) };
-                if let Err(e) = wait_kernel(fd, libc::POLLIN, until) {
-                    return Outcome::Failed(e);
-                }
-                advance(fd, r);
-            }
-            Err(e) => return Outcome::Failed(e),
+    let Some((p, n)) = dst.first() else { return Outcome::Pass };
+    let mut res = {
+        let _g = s.rx.lock();
+        if !r.valid() {
+            return Outcome::Failed(Errno::BADF);
         }
+        if s.path() != Path::Tcp {
+            drop(_g);
+            return again_read(r, dst, flags);
+        }
+        raw::recv(fd, p, n, flags | libc::MSG_DONTWAIT)
+    };
+    let mut _pin = None;
+    if res == Err(Errno::AGAIN) && !nonblock {
+        _pin = r.pin();
+        if _pin.is_none() {
+            return Outcome::Failed(Errno::BADF);
+        }
+        // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
+        res = raw::recv(fd, p, n, flags);
+    }
+    match res {
+        // The peer may have gone over: then it is no end.
+        Ok(0) if advance(fd, r) => again_read(r, dst, flags),
+        Ok(n) => {
+            if let Some(e) = s.stats().filter(|_| flags & libc::MSG_PEEK == 0) {
+                e.received(n as u64);
+            }
+            Outcome::Done(n as isize)
+        }
+        Err(e) => Outcome::Failed(e),
     }
 }
 
@@ -290,9 +323,10 @@ fn expired(fd: i32, r: Ref<Socket>) -> bool {
     n > CALLS && !r.obj.has(OFFERS) && !cancel(fd, r)
 }
 
-fn again_read(fd: i32, dst: &mut Iov<'_>, flags: i32) -> Outcome {
-    match super::io::channel(fd) {
-        Some((r, ep)) => super::io::receive(r, ep, dst, flags).into(),
+/// The call goes on over shared memory; by the object, since the number may be closed.
+fn again_read(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+    match r.obj.endpoint() {
+        Some(ep) => super::io::receive(r, ep, dst, flags).into(),
         None => Outcome::Failed(Errno::BADF),
     }
 }
@@ -301,24 +335,41 @@ fn again_read(fd: i32, dst: &mut Iov<'_>, flags: i32) -> Outcome {
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
-        return if s.path() == Path::Shm { again_write(fd, src, flags, 0) } else { Outcome::Pass };
+        return if s.path() == Path::Shm { again_write(r, src, flags, 0) } else { Outcome::Pass };
     }
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
-        return if cancel(fd, r) { again_write(fd, src, flags, 0) } else { Outcome::Pass };
+        return if cancel(fd, r) { again_write(r, src, flags, 0) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    let (mut sent, mut until) = (0usize, None);
-    let partial = |sent: usize, e: Errno| if sent > 0 { Outcome::Done(sent as isize) } else { Outcome::Failed(e) };
-    loop {
-        let res = {
+    // Whether EPIPE is one the application may see is not for the kernel to say.
+    let flags_there = flags | libc::MSG_NOSIGNAL;
+    let (mut sent, mut pin) = (0usize, None);
+    while let Some((p, n)) = src.first() {
+        let mut res = {
             let _g = s.tx.lock();
+            if !r.valid() {
+                return Outcome::Failed(Errno::BADF);
+            }
             if s.path() != Path::Tcp {
                 drop(_g);
-                return again_write(fd, src, flags, sent);
+                return again_write(r, src, flags, sent);
             }
-            let Some((p, n)) = src.first() else { return Outcome::Done(sent as isize) };
-            raw::send(fd, p, n, flags | libc::MSG_DONTWAIT)
+            raw::send(fd, p, n, flags_there | libc::MSG_DONTWAIT)
         };
+        if res == Err(Errno::AGAIN) && !nonblock {
+            if pin.is_none() {
+                pin = r.pin();
+            }
+            if pin.is_none() {
+                return Outcome::Failed(Errno::BADF);
+            }
+            // Without the lock: what the kernel takes comes before the end that it is told of when we go over,
+            // and from then on it takes nothing.
+            res = raw::send(fd, p, n, flags_there);
+            if res == Err(Errno::PIPE) && advance(fd, r) {
+                return again_write(r, src, flags, sent);
+            }
+        }
         match res {
             Ok(n) => {
                 src.skip(n);
@@ -326,25 +377,16 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }
-                if src.left() == 0 {
-                    return Outcome::Done(sent as isize);
-                }
             }
-            Err(Errno::AGAIN) if !nonblock => {
-                let until = *until.get_or_insert_with(|| kernel_deadline(s.sndtimeo.load(Ordering::Relaxed)));
-                let Some(_pin) = r.pin() else { return Outcome::Failed(Errno::BADF) };
-                if let Err(e) = wait_kernel(fd, libc::POLLOUT, until) {
-                    return partial(sent, e);
-                }
-                advance(fd, r);
-            }
-            Err(e) => return partial(sent, e),
+            Err(_) if sent > 0 => break,
+            Err(e) => return Outcome::Failed(super::io::pipe_signal(e, flags)),
         }
     }
+    Outcome::Done(sent as isize)
 }
 
-fn again_write(fd: i32, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcome {
-    match super::io::channel(fd).map(|(r, ep)| super::io::transmit(r, ep, src, flags)) {
+fn again_write(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcome {
+    match r.obj.endpoint().map(|ep| super::io::transmit(r, ep, src, flags)) {
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => Outcome::Failed(e),
@@ -354,5 +396,5 @@ fn again_write(fd: i32, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcome {
 
 /// Calls that we do not follow on TCP end a candidacy; true if the connection is on shared memory already.
 pub fn given_up(fd: i32) -> bool {
-    fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE) && cancel(fd, r))
+    fdtable::socket(fd).is_some_and(|r| if r.obj.has(CANDIDATE) { cancel(fd, r) } else { r.obj.path() == Path::Shm })
 }

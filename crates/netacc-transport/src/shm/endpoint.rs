@@ -873,6 +873,7 @@ impl Endpoint for ShmEndpoint {
         self.tell_room(&v, true);
         self.close_witness();
         self.drop_kernel();
+        self.end_tail(self.tail_fd());
         let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
         let epoch = self.epoch.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;

@@ -202,6 +202,7 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return };
         self.close_witness();
         self.drop_kernel();
+        self.end_tail(self.tail_fd());
         self.base.store(0, Ordering::Relaxed);
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Client && !v.link.is_inherited() {

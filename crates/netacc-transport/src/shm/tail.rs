@@ -7,7 +7,8 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
+use netacc_sys::{private, raw};
+use rustix::fd::{FromRawFd, OwnedFd};
 
 impl ShmEndpoint {
     /// The bytes of kernel socket `fd` come before the ring's.
@@ -18,6 +19,30 @@ impl ShmEndpoint {
     /// The kernel socket that is to be read first, or -1.
     pub fn tail_fd(&self) -> i32 {
         self.tail.load(Ordering::Acquire) - 1
+    }
+
+    /// The number that the tail is read by will refer to something else: it is read by one of ours from now on.
+    pub fn keep_tail(&self) {
+        let fd = self.tail_fd();
+        if fd < 0 || private::is(fd) {
+            return;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: just made, owned by nobody else.
+        let ours = raw::dup_above(fd, 0).and_then(|n| private::adopt(unsafe { OwnedFd::from_raw_fd(n) }));
+        if let Ok(ours) = ours
+            && self.tail.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            private::close(ours);
+        }
+    }
+
+    /// The kernel's rest is read, or nobody will read it. Of several threads that notice one closes what is ours.
+    pub(super) fn end_tail(&self, fd: i32) {
+        // AcqRel: whoever finds no tail reads the ring, after everything that was read here.
+        if self.tail.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && private::is(fd) {
+            private::close(fd);
+        }
     }
 
     /// Reads from the kernel's rest; `None` when there is none any more.
@@ -37,7 +62,7 @@ impl ShmEndpoint {
         loop {
             return match raw::recv(fd, p, len, flags) {
                 Ok(0) => {
-                    self.tail.store(0, Ordering::Release);
+                    self.end_tail(fd);
                     None
                 }
                 Ok(_) if !skip => Some(Ok(0)),
@@ -48,7 +73,7 @@ impl ShmEndpoint {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Some(Err(Errno::AGAIN)),
                 Err(e) => {
-                    self.tail.store(0, Ordering::Release);
+                    self.end_tail(fd);
                     Some(Err(e))
                 }
             };
