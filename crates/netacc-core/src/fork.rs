@@ -105,8 +105,15 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
 }
 
 /// The application closes `fd`: if that number was the base or the tail of a connection that other numbers
-/// refer to as well, one of them is from now on. A call that sleeps on the connection needs the tail, too.
+/// refer to as well, one of them is from now on. A call that sleeps needs the kernel's socket, too: of
+/// a connection the tail, of a listener all of it.
 pub fn number_closed(fd: i32, r: Ref<Socket>) {
+    if let Some(l) = r.obj.listener()
+        && r.obj.is_pinned()
+        && fdtable::number_of(r, fd).is_none()
+    {
+        return l.keep(fd);
+    }
     let Some(ep) = r.obj.endpoint() else { return };
     let (base, tail) = (ep.base_fd() == fd, ep.tail_fd() == fd);
     if !base && !tail {

@@ -56,7 +56,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
                 l.take_links();
-                if l.queued() || tcp_ready(fd) || l.starves() { Readiness::IN } else { 0 }
+                if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
             }
             None => POLLNVAL as u32,
         },
@@ -139,8 +139,10 @@ impl Fds {
                 ready |= moves || look(Ours::Connection(s), p.fd, p.events) != 0;
             }
             Some(Ours::Listener(s)) => {
-                set.add(p.fd, POLLIN);
-                ready |= s.listener().is_some_and(|l| l.arm(set));
+                if let Some(l) = s.listener() {
+                    set.add(l.kernel_fd(p.fd), POLLIN);
+                    ready |= l.arm(set);
+                }
             }
             Some(Ours::Epoll) => {
                 set.add(p.fd, POLLIN);

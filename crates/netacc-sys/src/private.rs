@@ -66,6 +66,16 @@ pub fn adopt(fd: OwnedFd) -> Result<i32> {
     Ok(n)
 }
 
+/// A duplicate of a descriptor of the application's that is ours.
+pub fn copy(fd: i32) -> Result<i32> {
+    let bits = bits_or_map()?;
+    let n = raw::dup_above(fd, floor()).or_else(|_| raw::dup_above(fd, 0))?;
+    if let Some(w) = bits.get(n as usize / 64) {
+        w.fetch_or(1 << (n % 64), Ordering::Relaxed);
+    }
+    Ok(n)
+}
+
 /// Closes without going through libc's `close`, which is our own hook.
 pub fn drop_raw(fd: OwnedFd) {
     let _ = raw::close(fd.into_raw_fd());

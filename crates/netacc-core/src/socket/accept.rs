@@ -98,7 +98,8 @@ fn try_accept(
             listen::abandon(fd, s);
             return Err(Errno::MOVED);
         }
-        match raw::accept4(fd, p, len, flags) {
+        let kernel = l.kernel_fd(fd);
+        match raw::accept4(kernel, p, len, flags) {
             Ok(new) => {
                 plain(s, new, flags);
                 return Ok(new);
@@ -108,6 +109,8 @@ fn try_accept(
                 l.tcp_asked.store(now | 1, Ordering::Relaxed);
                 return Err(Errno::AGAIN);
             }
+            // Closed by another thread just now: this call has begun, so it goes on.
+            Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}
             Err(e) => return Err(e),
         }
     }
@@ -257,7 +260,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
     };
     loop {
         let mut set = WaitSet::new();
-        set.add(fd, libc::POLLIN);
+        set.add(l.kernel_fd(fd), libc::POLLIN);
         let ready = l.arm(&mut set);
         let slept = if ready {
             Ok(1)
@@ -271,7 +274,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
             Ok(0) => {}
             Ok(_) => {
                 l.sweep();
-                if l.queued() || l.take_links() || tcp_ready(fd) {
+                if l.queued() || l.take_links() || tcp_ready(l.kernel_fd(fd)) {
                     return Ok(());
                 }
             }

@@ -37,6 +37,9 @@ pub struct Listener {
     next_greeting: AtomicU32,
     /// The process had no descriptor left when it last looked for clients.
     starved: AtomicU32,
+    /// Our own number (+ 1) for the kernel's listener: the application closed its last one while a call sleeps
+    /// on it, which goes on as in the kernel.
+    kept: AtomicI32,
     /// Threads that sleep on the listener outside of epoll.
     waiters: AtomicU32,
     /// The program has called accept(2) here, or had before the fork.
@@ -189,6 +192,24 @@ impl Listener {
     /// The rendezvous socket, or -1.
     pub fn rendezvous_fd(&self) -> i32 {
         self.rendezvous.load(Ordering::Relaxed) - 1
+    }
+
+    /// The application closes `fd`, its last number for this listener, in whose calls threads sleep.
+    pub fn keep(&self, fd: i32) {
+        if let Ok(ours) = private::copy(fd) {
+            let old = self.kept.swap(ours + 1, Ordering::AcqRel);
+            if old != 0 {
+                private::close(old - 1);
+            }
+        }
+    }
+
+    /// The number by which the kernel's listener can be reached, for a call that was made with `fd`.
+    pub fn kernel_fd(&self, fd: i32) -> i32 {
+        match self.kept.load(Ordering::Acquire) {
+            0 => fd,
+            kept => kept - 1,
+        }
     }
 
     /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) says so, and the
@@ -374,6 +395,10 @@ impl Listener {
             let sock = self.rendezvous.swap(0, Ordering::Relaxed);
             if sock != 0 {
                 private::close(sock - 1);
+            }
+            let kept = self.kept.swap(0, Ordering::AcqRel);
+            if kept != 0 {
+                private::close(kept - 1);
             }
             self.close_greeting();
             let first = follow(&self.links);

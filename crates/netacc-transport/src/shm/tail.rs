@@ -8,7 +8,6 @@ use crate::shm::ShmEndpoint;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
-use rustix::fd::{FromRawFd, OwnedFd};
 
 impl ShmEndpoint {
     /// The bytes of kernel socket `fd` come before the ring's.
@@ -27,10 +26,7 @@ impl ShmEndpoint {
         if fd < 0 || private::is(fd) {
             return;
         }
-        #[allow(unsafe_code)]
-        // SAFETY: just made, owned by nobody else.
-        let ours = raw::dup_above(fd, 0).and_then(|n| private::adopt(unsafe { OwnedFd::from_raw_fd(n) }));
-        if let Ok(ours) = ours
+        if let Ok(ours) = private::copy(fd)
             && self.tail.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
         {
             private::close(ours);
