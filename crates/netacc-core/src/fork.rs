@@ -125,7 +125,7 @@ pub fn number_closed(fd: i32, r: Ref<Socket>) {
                 ep.set_base(other);
             }
             if tail {
-                ep.set_tail(other);
+                ep.move_tail(fd, other);
             }
         }
         None if tail && r.obj.is_pinned() => ep.keep_tail(),

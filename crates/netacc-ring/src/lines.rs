@@ -55,4 +55,7 @@ pub struct SideLine {
     /// Per direction (0: reading, 1: writing) the process id of whoever of this side's family is in the
     /// middle of an operation, when several processes share the side after a fork; 0: nobody.
     pub owner: [AtomicU32; 2],
+    /// Of a connection that began on TCP: 0 until this side has gone over to the ring, then 1 + the bytes it has
+    /// read of what the peer sent before. Once both have gone over the kernel does not tell any more.
+    pub before: AtomicU64,
 }

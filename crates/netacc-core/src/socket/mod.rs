@@ -144,6 +144,10 @@ pub struct Socket {
     pub sndtimeo: AtomicU64,
     /// Calls made while it was a candidate for promotion.
     pub(crate) calls: AtomicU32,
+    /// Bytes sent by the kernel while it was one.
+    pub(crate) kernel_sent: AtomicU64,
+    /// And received.
+    pub(crate) kernel_read: AtomicU64,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// How spinning for this socket pays; see [`crate::wait`].
@@ -177,7 +181,7 @@ impl Socket {
         s.flags.store(flags, Ordering::Relaxed);
         s.fd.store(fd, Ordering::Relaxed);
         s.domain.store(domain as u32, Ordering::Relaxed);
-        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger] {
+        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.kernel_sent, &s.kernel_read] {
             w.store(0, Ordering::Relaxed);
         }
         s.calls.store(0, Ordering::Relaxed);

@@ -183,7 +183,7 @@ fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
         return false;
     };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
-    ep.set_tail(fd);
+    ep.set_tail(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
     epoll::accelerate(s, || {
         s.set_endpoint(ep);
         s.set_path(Path::Shm);
@@ -306,8 +306,15 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         // The peer may have gone over: then it is no end.
         Ok(0) if advance(fd, r) => again_read(r, dst, flags),
         Ok(n) => {
-            if let Some(e) = s.stats().filter(|_| flags & libc::MSG_PEEK == 0) {
-                e.received(n as u64);
+            if flags & libc::MSG_PEEK == 0 {
+                let _g = s.rx.lock();
+                match s.endpoint().filter(|_| s.path() == Path::Shm) {
+                    Some(ep) => ep.count_read(n),
+                    None => drop(s.kernel_read.fetch_add(n as u64, Ordering::Relaxed)),
+                }
+                if let Some(e) = s.stats() {
+                    e.received(n as u64);
+                }
             }
             Outcome::Done(n as isize)
         }
@@ -374,6 +381,11 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             Ok(n) => {
                 src.skip(n);
                 sent += n;
+                let _g = s.tx.lock();
+                match s.endpoint().filter(|_| s.path() == Path::Shm) {
+                    Some(ep) => ep.count_sent(n),
+                    None => drop(s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed)),
+                }
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }

@@ -6,7 +6,7 @@ use crate::shm::family::Direction;
 use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
 use crate::wait::WaitSet;
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{
     Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
 };
@@ -78,6 +78,8 @@ pub struct ShmEndpoint {
     pub(super) kernel_epoch: AtomicU32,
     /// The peer's end of that pair, for the rest of its family (private descriptor + 1).
     pub(super) spare: AtomicI32,
+    /// Bytes that we sent by the kernel, of a connection that began there.
+    pub(super) sent_before: AtomicU64,
 }
 
 /// Everything an operation needs, looked up once.
@@ -158,6 +160,7 @@ impl ShmEndpoint {
                     w.store(0, Ordering::Relaxed);
                 }
                 l.cpu.store(cpu::NO_CPU, Ordering::Relaxed);
+                l.before.store(0, Ordering::Relaxed);
             }
             s.open.epoch.store(epoch, Ordering::Relaxed);
             s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
@@ -192,10 +195,14 @@ impl ShmEndpoint {
     }
 
     /// The connection was reset. The first to notice leaves the error for whoever asks next.
-    fn die(&self, e: Errno) {
+    pub(super) fn die(&self, e: Errno) {
         if self.flags.fetch_or(DEAD, Ordering::AcqRel) & DEAD == 0 {
             self.error.store(e.0, Ordering::Release);
         }
+    }
+
+    fn is_dead(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & DEAD != 0
     }
 
     /// What the peer's words and the link's state say about the stream's end.
@@ -233,8 +240,12 @@ impl ShmEndpoint {
             && line!(v, producer, peer).fin.load(Ordering::Acquire) == OPEN
         {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it
-            // left unread data behind, else an end of stream.
-            match self.peer_left_unread(v) {
+            // left unread data behind, else an end of stream. As long as the kernel's socket of a promoted
+            // connection has not ended, it has to tell that, and has bytes that come first.
+            if self.tail.load(Ordering::Relaxed) != 0 && (self.tail_ready().is_some() || self.is_dead()) {
+                return self.flags.load(Ordering::Acquire);
+            }
+            match self.peer_left_unread(v).map(|n| n.saturating_add(self.left_before(v))) {
                 Some(0) => {
                     self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
                 }

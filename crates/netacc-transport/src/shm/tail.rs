@@ -1,23 +1,58 @@
 //! A connection that began on kernel TCP and goes on here: what still is in the kernel comes first.
 //!
 //! Each side ends its half of the kernel's stream when it goes over to the ring, so the end of the kernel's
-//! stream marks the byte from which on the ring is read. No bytes are counted.
+//! stream marks the byte from which on the ring is read.
+//!
+//! How a peer that died ended is the kernel's to say as long as its half is open: an end of stream, or a reset
+//! where it had not read everything. Once both halves are ended the kernel says nothing more, so each side tells
+//! how much it has read of that stream ([`netacc_ring::SideLine::before`]); nothing else rests on these counts.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::View;
+use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 
 impl ShmEndpoint {
-    /// The bytes of kernel socket `fd` come before the ring's.
-    pub fn set_tail(&self, fd: i32) {
+    /// The bytes of kernel socket `fd` come before the ring's; so many were sent and read there so far.
+    pub fn set_tail(&self, fd: i32, sent: u64, read: u64) {
+        self.sent_before.store(sent, Ordering::Relaxed);
         self.tail.store(fd + 1, Ordering::Release);
+        if let Some(v) = self.view() {
+            line!(v, side, v.me).before.store(read + 1, Ordering::Release);
+        }
+    }
+
+    /// A call that had begun in the kernel before sent so much there.
+    pub fn count_sent(&self, n: usize) {
+        self.sent_before.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// So much of the kernel's stream was read.
+    pub fn count_read(&self, n: usize) {
+        if let Some(v) = self.view() {
+            line!(v, side, v.me).before.fetch_add(n as u64, Ordering::Release);
+        }
+    }
+
+    /// What the peer, which has died, left unread of the kernel's stream; 0 where the kernel itself tells.
+    pub(super) fn left_before(&self, v: &View) -> u64 {
+        match line!(v, side, v.me.other()).before.load(Ordering::Acquire) {
+            0 => 0,
+            read => self.sent_before.load(Ordering::Relaxed).saturating_sub(read - 1),
+        }
     }
 
     /// The kernel socket that is to be read first, or -1.
     pub fn tail_fd(&self) -> i32 {
         self.tail.load(Ordering::Acquire) - 1
+    }
+
+    /// The tail goes on under another number.
+    pub fn move_tail(&self, from: i32, to: i32) {
+        let _ = self.tail.compare_exchange(from + 1, to + 1, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// The number that the tail is read by will refer to something else: it is read by one of ours from now on.
@@ -64,13 +99,25 @@ impl ShmEndpoint {
                 Ok(_) if !skip => Some(Ok(0)),
                 Ok(n) => {
                     dst.skip(n);
+                    if !peek {
+                        self.count_read(n);
+                    }
                     Some(Ok(n))
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Some(Err(Errno::AGAIN)),
                 Err(e) => {
+                    // The kernel's verdict is the connection's.
                     self.end_tail(fd);
-                    Some(Err(e))
+                    self.die(e);
+                    match self.error.swap(0, Ordering::AcqRel) {
+                        0 => None,
+                        e if peek || !skip => {
+                            self.error.store(e, Ordering::Release);
+                            None
+                        }
+                        e => Some(Err(Errno(e))),
+                    }
                 }
             };
         }
