@@ -1,7 +1,7 @@
 //! Our own descriptors: kept at high numbers, out of the application's way, and known as ours, so that
 //! a program that closes "everything" does not close them.
 
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::{mem, raw};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
@@ -64,6 +64,16 @@ pub fn adopt(fd: OwnedFd) -> Result<i32> {
         w.fetch_or(1 << (n % 64), Ordering::Relaxed);
     }
     Ok(n)
+}
+
+/// As [`adopt`], but never at a number that the application could have: closed if there is none up there.
+pub fn park(fd: OwnedFd) -> Result<i32> {
+    let parked = raw::dup_above(fd.as_raw_fd(), floor()).and_then(|n| {
+        bits_or_map()?.get(n as usize / 64).ok_or(Errno::MFILE)?.fetch_or(1 << (n % 64), Ordering::Relaxed);
+        Ok(n)
+    });
+    drop_raw(fd);
+    parked
 }
 
 /// A duplicate of a descriptor of the application's that is ours.

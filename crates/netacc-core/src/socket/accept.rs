@@ -107,7 +107,7 @@ fn try_accept(
             Err(Errno::AGAIN) => {
                 l.tcp_waits.store(0, Ordering::Relaxed);
                 l.tcp_asked.store(now | 1, Ordering::Relaxed);
-                return Err(Errno::AGAIN);
+                return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });
             }
             // Closed by another thread just now: this call has begun, so it goes on.
             Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}

@@ -240,9 +240,15 @@ fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
 /// connections, or, beyond a number, by the connection's own descriptor.
 fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
     if s.has(PLACEHOLDER) && link.slots.ports_kept() < PORTS_KEPT {
-        let (holder, port) = rendezvous::reserve_port(ip)?;
-        link.slots.keep_port(slot, private::adopt(holder)?, port);
-        return Ok(port);
+        match rendezvous::reserve_port(ip) {
+            Ok((holder, port)) => {
+                link.slots.keep_port(slot, private::adopt(holder)?, port);
+                return Ok(port);
+            }
+            // The connection's own descriptor is there in any case.
+            Err(Errno::MFILE | Errno::NFILE) => {}
+            Err(e) => return Err(e),
+        }
     }
     materialize(fd, s)?;
     let a = SocketAddr::new(ip, 0);

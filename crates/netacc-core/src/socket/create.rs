@@ -37,6 +37,55 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
     }
 }
 
+/// A real TCP socket (descriptor + 1) per family, held ready: a placeholder becomes real without a further
+/// descriptor, so that connect(2) works where RLIMIT_NOFILE leaves none, as on a socket the kernel always had.
+static SPARES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
+
+fn spare_of(domain: i32) -> &'static AtomicI32 {
+    let [s4, s6] = &SPARES;
+    if domain == AF_INET { s4 } else { s6 }
+}
+
+/// Holds a spare socket ready, if there is a number for it where the application has none.
+#[cold]
+fn keep_spare(domain: i32) {
+    let Ok(fd) = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0) else { return };
+    #[allow(unsafe_code)]
+    // SAFETY: just made, owned by nobody else.
+    let parked = private::park(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) });
+    if let Ok(fd) = parked
+        && spare_of(domain).compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire).is_err()
+    {
+        private::close(fd);
+    }
+}
+
+/// A kernel socket for `s`: a new one, else the spare. A descriptor of ours.
+fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
+    let no_number = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
+        Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
+        made => return made,
+    };
+    let spare = spare_of(s.domain()).swap(0, Ordering::AcqRel) - 1;
+    if spare < 0 {
+        return Err(no_number);
+    }
+    if s.has(NONBLOCK) {
+        let _ = raw::fcntl(spare, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
+    }
+    Ok(spare)
+}
+
+/// For the child of a fork: the spares are the parent's, who may connect them.
+pub fn after_fork() {
+    for cell in &SPARES {
+        let fd = cell.swap(0, Ordering::Relaxed) - 1;
+        if fd >= 0 {
+            private::close(fd);
+        }
+    }
+}
+
 /// A descriptor that stands for a TCP socket without one behind it.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
     let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
@@ -76,6 +125,9 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
         (raw::socket(domain, ty, proto), 0)
     };
     let Ok(fd) = made else { return Outcome::Pass };
+    if mark != 0 && spare_of(domain).load(Ordering::Relaxed) == 0 {
+        keep_spare(domain);
+    }
     let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let entered = Socket::alloc(fd, domain, flags).and_then(|r| enter(fd, r));
     match entered {
@@ -95,10 +147,10 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     }
     let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
     let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
-    let real = raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0)?;
+    let real = real_socket(s, flags)?;
     s.opts.apply(s, real);
     let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
-    let _ = raw::close(real);
+    private::close(real);
     moved?;
     s.set(PLACEHOLDER, false);
     Ok(())

@@ -9,7 +9,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::private;
+use netacc_sys::{private, raw};
 use netacc_wire::{Message, Name, Scope};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -48,6 +48,21 @@ pub enum Taken {
 
 /// Accepts the next client of a rendezvous socket.
 pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
+    let mut p = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) != Ok(1) {
+        return Taken::Nobody;
+    }
+    // The client's socket, what it brings, and one that the application's accept(2) is about to need: a client
+    // that was accepted without room for the rest would only hold the last number.
+    let spare = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
+    match (spare(), spare(), spare()) {
+        (Ok(a), Ok(b), Ok(c)) => [a, b, c].map(private::drop_raw),
+        (a, b, c) => {
+            [a, b, c].into_iter().flatten().for_each(private::drop_raw);
+            return Taken::Starved;
+        }
+    };
     loop {
         match accept_with(listener, FLAGS) {
             Ok(fd) => return greet(fd, backlog),
