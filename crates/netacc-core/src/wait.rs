@@ -132,6 +132,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
                 crate::socket::reroute::settle(sock);
                 return Ok(());
             }
+            Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(_) => {}
             Err(Errno::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),

@@ -95,6 +95,12 @@ impl<'a> Iov<'a> {
         self.space()
     }
 
+    /// The buffers as the kernel takes them, as long as none is used in part.
+    pub fn whole(&mut self) -> Option<(*const libc::iovec, usize)> {
+        self.space()?;
+        (self.done == 0).then_some((self.vec, self.count))
+    }
+
     /// Bytes left to use.
     pub fn left(&self) -> usize {
         self.left

@@ -3,7 +3,7 @@
 use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::{materialize, template};
-use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket, demote};
+use crate::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket, demote, promote};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
@@ -137,9 +137,15 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return Outcome::Pass;
     };
     let s = r.obj;
+    // What changes the kernel's stream or its errors is not followed to the ring.
+    if matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (SOL_SOCKET, libc::SO_ZEROCOPY)) {
+        promote::given_up(fd);
+    }
+    // Before the path: it may be promoted just now.
+    let candidate = s.has(CANDIDATE);
     let path = s.path();
     let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
-    if !(ours || path == Path::New || path == Path::Listener) {
+    if !(ours || candidate || path == Path::New || path == Path::Listener) {
         return Outcome::Pass;
     }
     // SAFETY: the caller's promise.

@@ -24,10 +24,10 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, LINKING, NONBLOCK, OFFERS, Path, Socket, pool};
+use crate::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, Socket, pool};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, Transport, page};
-use netacc_sys::errno::Errno;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, time};
 use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
 use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
@@ -269,6 +269,20 @@ fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::Sock
     link.trusts_peer() || owner::connection_uid(client, server) == Some(link.peer_uid())
 }
 
+/// The kernel's call on all buffers at once: with one call for each, a reset could come in between.
+#[allow(unsafe_code)]
+fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize> {
+    let Some((vec, count)) = v.whole() else {
+        // The rest of a buffer that was taken in part.
+        return v.first().map_or(Ok(0), |(p, n)| raw::send(fd, p, n, flags));
+    };
+    // SAFETY: a message header of zeroes is one without anything.
+    let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+    m.msg_iov = vec.cast_mut();
+    m.msg_iovlen = count as _;
+    if write { raw::sendmsg(fd, &raw const m, flags) } else { raw::recvmsg(fd, &raw mut m, flags) }
+}
+
 /// A read-like call on a socket without a channel: a candidate's bytes, or nothing of ours.
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
@@ -281,7 +295,6 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         return if cancel(fd, r) { again_read(r, dst, flags) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    let Some((p, n)) = dst.first() else { return Outcome::Pass };
     let mut res = {
         let _g = s.rx.lock();
         if !r.valid() {
@@ -291,7 +304,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             drop(_g);
             return again_read(r, dst, flags);
         }
-        raw::recv(fd, p, n, flags | libc::MSG_DONTWAIT)
+        by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false)
     };
     let mut _pin = None;
     if res == Err(Errno::AGAIN) && !nonblock {
@@ -300,11 +313,13 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             return Outcome::Failed(Errno::BADF);
         }
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
-        res = raw::recv(fd, p, n, flags);
+        res = by_kernel(fd, dst, flags, false);
     }
     match res {
         // The peer may have gone over: then it is no end.
         Ok(0) if advance(fd, r) => again_read(r, dst, flags),
+        // And come back already, to another kernel socket.
+        Ok(0) if s.has(DEMOTED) => Outcome::Pass,
         Ok(n) => {
             if flags & libc::MSG_PEEK == 0 {
                 let _g = s.rx.lock();
@@ -351,7 +366,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     // Whether EPIPE is one the application may see is not for the kernel to say.
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let (mut sent, mut pin) = (0usize, None);
-    while let Some((p, n)) = src.first() {
+    while src.left() > 0 {
         let mut res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -361,7 +376,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 drop(_g);
                 return again_write(r, src, flags, sent);
             }
-            raw::send(fd, p, n, flags_there | libc::MSG_DONTWAIT)
+            by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true)
         };
         if res == Err(Errno::AGAIN) && !nonblock {
             if pin.is_none() {
@@ -372,9 +387,12 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             // Without the lock: what the kernel takes comes before the end that it is told of when we go over,
             // and from then on it takes nothing.
-            res = raw::send(fd, p, n, flags_there);
+            res = by_kernel(fd, src, flags_there, true);
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return again_write(r, src, flags, sent);
+            }
+            if res == Err(Errno::PIPE) && s.has(DEMOTED) {
+                return if sent > 0 { Outcome::Done(sent as isize) } else { Outcome::Pass };
             }
         }
         match res {
@@ -401,7 +419,7 @@ fn again_write(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Ou
     match r.obj.endpoint().map(|ep| super::io::transmit(r, ep, src, flags)) {
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
-        Some(Err(e)) => Outcome::Failed(e),
+        Some(Err(e)) => Result::<usize>::Err(e).into(),
         None => Outcome::Failed(Errno::BADF),
     }
 }

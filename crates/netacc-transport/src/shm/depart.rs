@@ -280,7 +280,7 @@ impl ShmEndpoint {
         self.close_witness();
         self.drop_kernel();
         self.base.store(0, Ordering::Relaxed);
-        self.tail.store(0, Ordering::Relaxed);
+        self.end_tail(self.tail_fd());
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Server && !burned {
             // Release: after this the client may use the slot again, once it has left it too.

@@ -543,12 +543,25 @@ impl ShmEndpoint {
     /// Discards up to `n` readable bytes without copying (MSG_TRUNC on a stream, tcp(7)).
     pub fn discard(&self, n: usize) -> usize {
         let Some(v) = self.view() else { return 0 };
+        if self.tail.load(Ordering::Relaxed) != 0 {
+            let before = self.discard_before(n);
+            if before > 0 {
+                return before + if before < n { self.discard_ring(&v, n - before) } else { 0 };
+            }
+        }
+        self.discard_ring(&v, n)
+    }
+
+    fn discard_ring(&self, v: &View, n: usize) -> usize {
+        if self.tail.load(Ordering::Relaxed) != 0 && self.tail_ready().is_some() {
+            return 0;
+        }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return 0 };
-        let Ok(_family) = self.enter(&v, Direction::Read) else {
+        let Ok(_family) = self.enter(v, Direction::Read) else {
             return 0;
         };
-        if self.family_left(&v) {
+        if self.family_left(v) {
             return 0;
         }
         let mut done = 0;
@@ -562,7 +575,7 @@ impl ShmEndpoint {
         }
         if done > 0 {
             self.rx.publish(own);
-            self.tell_room(&v, false);
+            self.tell_room(v, false);
         }
         done
     }
@@ -748,10 +761,13 @@ impl Endpoint for ShmEndpoint {
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
         self.note_cpu(&v);
-        if self.tail.load(Ordering::Relaxed) != 0
-            && let Some(r) = self.read_tail(dst, peek)
-        {
-            return r;
+        if self.tail.load(Ordering::Relaxed) != 0 {
+            match self.read_before(dst, peek) {
+                Err(done) => return done,
+                Ok(0) => {}
+                // What the ring has to say beside bytes the next call hears.
+                Ok(n) => return Ok(n + self.read(&v, dst, peek).unwrap_or(0)),
+            }
         }
         loop {
             if dst.left() == 0 && self.has_data(&v) {
@@ -785,7 +801,7 @@ impl Endpoint for ShmEndpoint {
         if no_rx {
             r |= Readiness::IN | Readiness::RDHUP;
         }
-        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in(&v) >= self.lowat() as u64) {
+        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.lowat() as u64) {
             r |= Readiness::IN;
         }
         let room = match flags & (MOVING | ON_KERNEL) {
@@ -810,7 +826,7 @@ impl Endpoint for ShmEndpoint {
                 self.register(&own.tx_waiter, bell, set);
             }
         }
-        self.add_kernel_ends(&v, set);
+        self.add_kernel_ends(&v, interest.read, set);
         if interest.write && self.kernel_fd() >= 0 {
             set.add(self.kernel_fd(), libc::POLLOUT);
         }
@@ -902,7 +918,7 @@ impl Endpoint for ShmEndpoint {
 
     fn unread(&self) -> usize {
         let Some(v) = self.view() else { return 0 };
-        self.waiting_in(&v) as usize
+        self.waiting_in_all(&v) as usize
     }
 
     fn unsent(&self) -> usize {

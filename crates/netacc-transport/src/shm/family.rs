@@ -248,10 +248,16 @@ impl ShmEndpoint {
     }
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.
-    pub(super) fn add_kernel_ends(&self, v: &View, set: &mut WaitSet) {
+    pub(super) fn add_kernel_ends(&self, v: &View, read: bool, set: &mut WaitSet) {
         let tail = self.tail_fd();
-        if tail >= 0 {
-            set.add(tail, libc::POLLIN);
+        if tail >= 0 && read {
+            match self.tail_ready() {
+                Some(false) => drop(set.add(tail, libc::POLLIN)),
+                // There is something, and it is not what the sleeper waits for: the kernel would wake it at once,
+                // for ever. Only SO_RCVLOWAT makes more of it interesting.
+                Some(true) => set.bounded |= self.lowat() > 1,
+                None => {}
+            }
         }
         if self.kernel_fd() >= 0 {
             return;

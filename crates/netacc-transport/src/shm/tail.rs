@@ -123,6 +123,69 @@ impl ShmEndpoint {
         }
     }
 
+    /// Bytes in the kernel's rest, and whether these are all.
+    fn tail_left(&self) -> (usize, bool) {
+        let fd = self.tail_fd();
+        let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // In this order: what the end stands behind is counted.
+        let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
+        let mut n = 0i32;
+        let asked = raw::ioctl(fd, libc::FIONREAD as usize, &raw mut n as usize);
+        (if asked.is_ok() { n.max(0) as usize } else { 0 }, ended)
+    }
+
+    /// Bytes to read, those of the kernel's rest first.
+    pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
+        if self.tail.load(Ordering::Relaxed) == 0 {
+            return self.waiting_in(v);
+        }
+        let (n, ended) = self.tail_left();
+        n as u64 + if ended { self.waiting_in(v) } else { 0 }
+    }
+
+    /// Reads what the kernel's rest has, so that one call gets that and the ring's bytes behind it, as from one
+    /// stream. `Err`: this is the call's result. `Ok`: so much was read, and the ring is next.
+    #[cold]
+    pub(super) fn read_before(&self, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Result<usize>> {
+        let mut got = 0;
+        while self.tail.load(Ordering::Relaxed) != 0 {
+            match self.read_tail(dst, peek) {
+                None => break,
+                Some(Ok(n)) => {
+                    got += n;
+                    if n == 0 || dst.left() == 0 {
+                        return Err(Ok(got));
+                    }
+                    if peek {
+                        return if self.tail_left() == (n, true) { Ok(n) } else { Err(Ok(n)) };
+                    }
+                }
+                Some(Err(e)) => {
+                    if got > 0 && e != Errno::AGAIN {
+                        self.error.store(e.0, Ordering::Release);
+                    }
+                    return Err(if got > 0 { Ok(got) } else { Err(e) });
+                }
+            }
+        }
+        Ok(got)
+    }
+
+    /// Discards up to `n` bytes of the kernel's rest.
+    #[cold]
+    pub(super) fn discard_before(&self, n: usize) -> usize {
+        // tcp(7): with MSG_TRUNC the kernel discards without a buffer.
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        match raw::recv(self.tail_fd(), core::ptr::null_mut(), n, flags) {
+            Ok(k) if k > 0 => {
+                self.count_read(k);
+                k
+            }
+            _ => 0,
+        }
+    }
+
     /// Whether the kernel's rest has something; `None` when there is none any more.
     #[cold]
     pub(super) fn tail_ready(&self) -> Option<bool> {
