@@ -349,6 +349,8 @@ fn expired(fd: i32, r: Ref<Socket>) -> bool {
 fn again_read(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     match r.obj.endpoint() {
         Some(ep) => super::io::receive(r, ep, dst, flags).into(),
+        // It has left shared memory again meanwhile, or was closed.
+        None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),
     }
 }
@@ -420,6 +422,8 @@ fn again_write(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Ou
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => Result::<usize>::Err(e).into(),
+        // It has left shared memory again meanwhile, or was closed.
+        None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),
     }
 }
