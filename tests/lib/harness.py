@@ -5,6 +5,7 @@ A test is a function taking a `Ctx`. The mode says which roles run under the lau
 
 import os
 import pathlib
+import pwd
 import random
 import shutil
 import signal
@@ -50,7 +51,7 @@ def launcher():
 
 def need(program):
     """The path of a program that the test cannot do without; a missing one is a failure, never a skip."""
-    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
+    path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin:/usr/local/go/bin")
     check(path, f"{program} is not installed")
     return path
 
@@ -71,7 +72,7 @@ def evidence(directory):
 class Proc:
     """A process of the test. Its output goes to files, so that no pipe can fill up and block it."""
 
-    def __init__(self, ctx, argv, role, env, stdin, cwd):
+    def __init__(self, ctx, argv, role, env, stdin, cwd, user=None):
         number = len(ctx.procs)
         self.argv = [str(a) for a in argv]
         self.role = role
@@ -79,11 +80,13 @@ class Proc:
         self.out = ctx.dir / f"{self.name}.out"
         self.err = ctx.dir / f"{self.name}.err"
         self.accelerated = role in MODES[ctx.mode]
-        full = ([launcher()] if self.accelerated else []) + self.argv
+        command = launcher() if user is None else ctx.open_launcher()
+        full = ([command] if self.accelerated else []) + self.argv
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.popen = subprocess.Popen(
                 full, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err,
-                cwd=cwd or ctx.dir, env=env, start_new_session=True)
+                cwd=cwd or ctx.dir, env=env, start_new_session=True,
+                **({} if user is None else {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}))
         self.pid = self.popen.pid
 
     def text(self):
@@ -152,10 +155,30 @@ class Ctx:
         env.update({k: str(v) for k, v in (extra or {}).items()})
         return env
 
-    def spawn(self, argv, role=None, env=None, stdin=None, cwd=None):
+    def stranger(self):
+        """(user, directory) for a program that refuses root: None if we are not root ourselves."""
+        home = self.dir / "home"
+        home.mkdir(exist_ok=True)
+        if os.getuid() != 0:
+            return None, home
+        user = pwd.getpwnam("nobody")
+        os.chown(home, user.pw_uid, user.pw_gid)
+        return user, home
+
+    def open_launcher(self):
+        """Launcher and library where every user can read them: the project may lie in a private place."""
+        place = self.dir / "netacc"
+        if not place.exists():
+            place.mkdir()
+            build = pathlib.Path(launcher()).resolve().parent
+            for name in ("netacc_run", "libnetacc-preload.so"):
+                shutil.copy(build / name, place / name)
+        return str(place / "netacc_run")
+
+    def spawn(self, argv, role=None, env=None, stdin=None, cwd=None, user=None):
         if role in MODES[self.mode]:
             check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there")
-        proc = Proc(self, argv, role, self.environment(env), stdin, cwd)
+        proc = Proc(self, argv, role, self.environment(env), stdin, cwd, user)
         self.procs.append(proc)
         return proc
 

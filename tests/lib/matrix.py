@@ -38,6 +38,16 @@ def case(modes=ALL, limit=90):
     return register
 
 
+def not_yet():
+    """Tests of what is known and written down as not working: {name of the test: why}."""
+    found = {}
+    for line in (harness.ROOT / "tests" / "servers" / "not-yet").read_text().splitlines():
+        name, separator, why = line.partition(": ")
+        if separator and not line.startswith("#"):
+            found[name] = why
+    return found
+
+
 def load(names):
     for name in names:
         importlib.import_module(name)
@@ -158,12 +168,17 @@ def main(argv, names):
     host.exit_on_signals()
     own_network = host.enter_own_network()
     print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
-    passed = failed = 0
+    passed = failed = expected = 0
+    known = not_yet()
     for entry, mode, name in entries:
         started = time.monotonic()
         answer = run_one(entry, mode, own_network, options.seed)
         seconds = time.monotonic() - started
-        if answer["problem"] is None:
+        if name in known and not options.pattern:
+            # Neither passed nor failed, but not unnoticed either: a line that is out of date is seen.
+            expected += 1
+            print(f"not yet {name}: {known[name]}" + ("" if answer["problem"] else " (passed this time)"), flush=True)
+        elif answer["problem"] is None:
             passed += 1
             print(f"ok {name} ({seconds:.1f} s)", flush=True)
         else:
@@ -175,5 +190,7 @@ def main(argv, names):
     if not entries:
         print("no test fits", file=sys.stderr)
         failed = 1
+    if expected:
+        print(f"{expected} not yet supported, listed in tests/servers/not-yet")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
