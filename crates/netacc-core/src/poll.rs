@@ -172,13 +172,16 @@ impl Fds {
         }
     }
 
-    /// Connections that cannot stay go elsewhere.
+    /// Connections that cannot stay go elsewhere. A listener lets go of the links of dead clients, whose
+    /// control sockets would end every further sleep.
     fn heal(&self) {
         self.each(|_, p| {
-            if let Some(r) = fdtable::socket(p.fd)
-                && r.obj.endpoint().is_some_and(|e| e.displaced())
-            {
+            let Some(r) = fdtable::socket(p.fd) else { return };
+            if r.obj.endpoint().is_some_and(|e| e.displaced()) {
                 crate::socket::reroute::settle(r);
+            }
+            if let Some(l) = r.obj.listener() {
+                l.sweep();
             }
         });
     }
