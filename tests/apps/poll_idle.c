@@ -23,8 +23,8 @@ int main(void)
 			if (n == 0)
 				expect_shm(fd);
 			send_all(fd, "x", 1);
-			reap(kid);
 			close(fd);
+			reap(kid);
 		}
 		double before = cpu();
 		if (way == 0) {
