@@ -34,6 +34,8 @@ pub(super) const MOVING: u32 = 128;
 pub(super) const ON_KERNEL: u32 = 256;
 /// It was our family that left.
 pub(super) const FAMILY_MOVED: u32 = 512;
+/// Nobody holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
+pub(super) const BASE_GONE: u32 = 1024;
 /// Our large window holds pages.
 const LARGE_USED: u32 = 1 << 16;
 

@@ -11,7 +11,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, receive_descriptors};
-use crate::shm::endpoint::{FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -159,6 +159,8 @@ impl ShmEndpoint {
         if self.base.load(Ordering::Relaxed) != 0 {
             return Ok(None);
         }
+        // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
+        v.link.service();
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let m = Message::Base { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed) };
         let sent = v.link.send_patiently(m, theirs.as_raw_fd());
@@ -268,15 +270,22 @@ impl ShmEndpoint {
         }
         if v.link.is_inherited() {
             match self.base_fd() {
+                // One that has ended would end every sleep.
+                _ if self.flags.load(Ordering::Relaxed) & BASE_GONE != 0 => {}
                 fd if fd >= 0 => drop(set.add(fd, libc::POLLIN | libc::POLLRDHUP)),
                 _ => set.bounded = true,
             }
         }
     }
 
-    /// Takes in what the kernel sockets have to say: wake-up bytes and the end. Other bytes come from a
-    /// program without this library that inherited the base; they are not part of the ring's stream and
-    /// cannot be put into it, so the connection is reset rather than a byte lost in silence.
+    /// Takes in what the kernel sockets have to say: wake-up bytes and the end.
+    ///
+    /// The witness tells the peer's end if there is one: then the peer is a family too, and the other end of
+    /// our base went to the process that had the link. That one may have given the connection up to its child,
+    /// which is the peer from then on. Without a witness the base tells it.
+    ///
+    /// Other bytes come from a program without this library that inherited the base; they are not part of the
+    /// ring's stream and cannot be put into it, so the connection is reset rather than a byte lost in silence.
     pub(super) fn hear_kernel_ends(&self, v: &View) {
         self.hear_ends(v, if v.link.is_inherited() { self.base_fd() } else { -1 });
     }
@@ -286,14 +295,16 @@ impl ShmEndpoint {
             // Nothing more is said there.
             return;
         }
-        for fd in [self.witness_fd(), base] {
+        let witness = self.witness_fd();
+        let base = if self.flags.load(Ordering::Relaxed) & BASE_GONE == 0 { base } else { -1 };
+        for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
             // A family reads one socket: one process at a time, and what all of them need stays in it.
             let shared = fd == base || self.is_shared();
             let Ok(_family) = self.enter(v, Direction::Read) else { return };
             match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
                 Heard::End => {
-                    self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+                    self.flags.fetch_or(gone, Ordering::AcqRel);
                 }
                 Heard::Strange => {
                     let _ = self.violated(v);
@@ -334,15 +345,19 @@ impl ShmEndpoint {
             }
             if id == BASE_BELL {
                 // The witness was sent before the sleeper was forked: it is in the control socket, or in the
-                // hands of another thread that reads it.
+                // hands of another thread that reads it. To a process without the link it does not come; the
+                // sleeper has our base's other end for a witness then.
                 for _ in 0..PATIENCE {
-                    if self.witness.load(Ordering::Acquire) != 0 {
+                    if self.witness.load(Ordering::Acquire) != 0 || v.link.is_inherited() {
                         break;
                     }
                     v.link.service();
                     raw::sched_yield();
                 }
-                poke(self.witness_fd());
+                match self.witness_fd() {
+                    -1 => poke(self.base_fd()),
+                    fd => poke(fd),
+                }
             } else if !v.link.is_inherited() {
                 v.link.ring_peer(id);
             } else if !v.link.ring_known(id) {
