@@ -1,0 +1,38 @@
+"""Java: blocking sockets (with their own way to wake a reader on close), NIO selectors, HttpServer and HttpClient."""
+
+import compiled
+from harness import check, need
+from matrix import case
+
+# A short run: no time for compilers and collectors that pay off later.
+OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
+
+
+def java(*args):
+    classes = compiled.make("JavaEcho.java", "JavaEcho.class",
+                            lambda source, place: [need("javac"), "-nowarn", "-d", place, source])
+    return [need("java"), *OPTIONS, "-cp", classes.parent, "JavaEcho", *args]
+
+
+def run(ctx, kind, clients, count, accepts):
+    server = ctx.serve(lambda port: java("server", port, kind))
+    ctx.mark()
+    for client in clients:
+        text = ctx.run(java("client", server.port, client, count, ctx.random.randrange(1 << 30)))
+        check("fine" in text, f"the client says {text[-300:]}")
+    ctx.prove(server, accepts=accepts, payload=count * 90000 * 2 * len(clients))
+
+
+@case()
+def blocking(ctx):
+    run(ctx, "blocking", ("blocking", "nio"), 60, 120)
+
+
+@case()
+def nio(ctx):
+    run(ctx, "nio", ("nio", "blocking"), 60, 120)
+
+
+@case()
+def http(ctx):
+    run(ctx, "http", ("http",), 80, 1)
