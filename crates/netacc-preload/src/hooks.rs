@@ -95,12 +95,20 @@ hooks! {
     fn epoll_create1(flags: c_int) -> c_int => epoll::create(|| raw::epoll_create1(flags));
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(ev));
     fn epoll_wait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int) -> c_int
-        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: core::ptr::null() });
+        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: core::ptr::null() }, || {
+            call_next!(epoll_wait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int) -> c_int)
+        });
     fn epoll_pwait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int, mask: *const sigset_t) -> c_int
-        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: mask.cast() });
+        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: mask.cast() }, || {
+            call_next!(epoll_pwait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int,
+                mask => *const sigset_t) -> c_int)
+        });
     fn epoll_pwait2(ep: c_int, ev: *mut epoll_event, max: c_int, t: *const timespec, mask: *const sigset_t) -> c_int
         => match time::timespec(t) {
-            Some(d) => epoll::wait(ep, Call { events: ev, max, deadline: d, sigmask: mask.cast() }),
+            Some(d) => epoll::wait(ep, Call { events: ev, max, deadline: d, sigmask: mask.cast() }, || {
+                call_next!(epoll_pwait2(ep => c_int, ev => *mut epoll_event, max => c_int, t => *const timespec,
+                    mask => *const sigset_t) -> c_int)
+            }),
             None => Outcome::Pass,
         };
 }

@@ -56,19 +56,48 @@ struct Looked {
     own: usize,
 }
 
-/// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2).
-pub fn wait(fd: i32, call: Call) -> Outcome {
+/// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2). `pass` is libc's call, -1 with errno set when it fails.
+pub fn wait(fd: i32, call: Call, pass: impl FnOnce() -> i32) -> Outcome {
     let Some(r) = fdtable::epoll(fd) else {
         return Outcome::Pass;
     };
     let e = r.obj;
-    if e.is_plain() || call.max <= 0 || call.events.is_null() {
+    if call.max <= 0 || call.events.is_null() {
         return Outcome::Pass;
+    }
+    if e.is_plain() {
+        if call.deadline == Deadline::Now {
+            return Outcome::Pass;
+        }
+        if let Some(done) = plain(r, &call, pass) {
+            return done;
+        }
     }
     page().count(Counter::EpollWaits);
     match run(e, &call) {
         Ok(n) => Outcome::Done(n as isize),
         Err(err) => Outcome::Failed(err),
+    }
+}
+
+/// Sleeps in an instance without anything of ours, in libc, which is a cancellation point. Another thread may
+/// add the first of ours meanwhile: `None` is then for [`run`] to go on.
+fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
+    let e = r.obj;
+    // SeqCst, and announced before the look: who adds the first either is seen by us or kicks us. A cancelled
+    // thread leaves its mark behind, which costs a needless kick.
+    e.sleepers.fetch_add(1, Ordering::SeqCst);
+    let slept = e.is_plain().then(pass);
+    if r.valid() {
+        e.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+    let n = slept?;
+    if n <= 0 || !r.valid() || e.is_plain() {
+        return Some(Outcome::Done(n as isize));
+    }
+    match sift(e, call, call.events, n, 0) {
+        Looked { foreign: 0, .. } => None,
+        seen => Some(Outcome::Done(seen.foreign as isize)),
     }
 }
 
@@ -236,8 +265,14 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         Err(_) if from > 0 => return Ok(Looked::default()),
         Err(err) => return Err(err),
     };
+    Ok(sift(e, call, array, n as i32, from))
+}
+
+/// Handles ours of the `n` events that the kernel wrote to `array`; the others go into the application's array
+/// from index `from` on.
+fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Looked {
     let mut seen = Looked::default();
-    for i in 0..n {
+    for i in 0..n as usize {
         #[allow(unsafe_code)]
         // SAFETY: the kernel has just written n events. They are packed.
         let ev = unsafe { array.add(i).read_unaligned() };
@@ -249,7 +284,7 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
             None => seen.own += 1,
         }
     }
-    Ok(seen)
+    seen
 }
 
 /// Handles one event of the kernel's set. Returns what the application gets to see, if anything.
