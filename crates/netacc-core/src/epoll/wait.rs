@@ -74,9 +74,28 @@ pub fn wait(fd: i32, call: Call, pass: impl FnOnce() -> i32) -> Outcome {
         }
     }
     page().count(Counter::EpollWaits);
-    match run(e, &call) {
+    let done = run(e, &call);
+    hand_over(e);
+    match done {
         Ok(n) => Outcome::Done(n as isize),
         Err(err) => Outcome::Failed(err),
+    }
+}
+
+/// Before a thread leaves the instance: what it leaves to others that sleep there. Watches that it made active
+/// would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as
+/// in the kernel.
+fn hand_over(e: &'static Epoll) {
+    // SeqCst: a thread that announces itself after this look arms everything itself.
+    if e.sleepers.load(Ordering::SeqCst) == 0 {
+        return;
+    }
+    let quiet = {
+        let _g = e.lock.lock();
+        arm_all(e) && e.ready_len.load(Ordering::Relaxed) == 0
+    };
+    if !quiet {
+        e.kick();
     }
 }
 
