@@ -1,0 +1,99 @@
+"""Small servers and clients in Perl, Ruby and Go; Python's aiohttp and gunicorn."""
+
+import os
+import subprocess
+
+import compiled
+import host
+import monitor
+from harness import PROGRAMS, START_LIMIT, check, equal, need
+from host import wait_until
+from matrix import case
+
+# The packages of aiohttp and gunicorn belong to Debian's interpreter, whichever one runs us.
+PYTHON = "/usr/bin/python3"
+
+
+def echo(ctx, command, count):
+    """The program's own server and client, and each against Python's."""
+    server = ctx.serve(lambda port: [*command, "server", port])
+    python = ctx.serve(lambda port: ctx.script("echo_server.py", port, "epoll"))
+    ctx.mark()
+    ctx.run([*command, "client", server.port, count])
+    ctx.run(ctx.script("echo_client.py", server.port, "blocking", 40, ctx.random.randrange(1 << 30)))
+    ctx.run(ctx.script("echo_client.py", server.port, "selectors", 40, ctx.random.randrange(1 << 30)))
+    ctx.run([*command, "client", python.port, count])
+    return server, python
+
+
+@case()
+def perl(ctx):
+    server, python = echo(ctx, [need("perl"), PROGRAMS / "echo.pl"], 40)
+    ctx.prove(server, accepts=120, payload=3_000_000)
+    ctx.prove(python, accepts=40)
+
+
+@case()
+def ruby(ctx):
+    server, python = echo(ctx, [need("ruby"), PROGRAMS / "echo.rb"], 40)
+    ctx.prove(server, accepts=120, payload=3_000_000)
+    ctx.prove(python, accepts=40)
+
+
+@case()
+def go(ctx):
+    """A Go program works on TCP against anything; the launcher and the monitor say that it is not accelerated."""
+    go = need("go")
+    env = ctx.environment({"CGO_ENABLED": "0", "GOCACHE": compiled.PLACE / "go-cache", "GO111MODULE": "off",
+                           "GOPATH": compiled.PLACE / "go", "GOTELEMETRY": "off"})
+    program = compiled.make("echo.go", "echo-go", lambda source, place: [go, "build", "-o", place / "echo-go", source], env)
+    server, python = echo(ctx, [program], 40)
+    if server.accelerated:
+        check("static" in server.text().lower() or "go" in server.text().lower(), f"netacc_run says {server.text()!r}")
+        done = subprocess.run([monitor.command(), "-p", str(server.pid)], capture_output=True, text=True, timeout=30)
+        check(done.returncode != 0 and "not accelerated" in done.stderr, f"netacc_ss says {done.stdout}{done.stderr}")
+    if ctx.mode == "both":
+        equal(monitor.accepts_shm([python.pid]), 0, "connections of a Go client over shared memory")
+
+
+def ask(ctx, server, count=60):
+    ctx.run([PYTHON, PROGRAMS / "web_app.py", "client", server.port, count, ctx.random.randrange(1 << 30)])
+
+
+@case()
+def aiohttp(ctx):
+    server = ctx.serve(lambda port: [PYTHON, PROGRAMS / "web_app.py", "server", port])
+    ctx.mark()
+    ask(ctx, server, 120)
+    ctx.prove(server, accepts=120, payload=60_000_000)
+
+
+def gunicorn(ctx, kind, application, workers, *options):
+    command = [need("gunicorn"), "--workers", workers, "-k", kind, "--chdir", PROGRAMS, "--backlog", 256,
+               "--worker-tmp-dir", ctx.dir, *options]
+    server = ctx.serve(lambda port: [*command, "--bind", f"127.0.0.1:{port}", application],
+                       env={"PYTHONDONTWRITEBYTECODE": "1"})
+    wait_until(lambda: len(host.children(server.pid)) >= workers, START_LIMIT, "the workers are there")
+    ask(ctx, server)
+    ctx.prove(server, accepts=60)
+    return server
+
+
+@case()
+def gunicorn_sync(ctx):
+    """A connection per request; a worker that is killed is made anew."""
+    server = gunicorn(ctx, "sync", "web_app:wsgi", 3)
+    victim = host.children(server.pid)[0]
+    os.kill(victim, 9)
+    wait_until(lambda: len(host.children(server.pid)) == 3 and victim not in host.children(server.pid), 30, "a new worker")
+    ask(ctx, server)
+
+
+@case()
+def gunicorn_threads(ctx):
+    gunicorn(ctx, "gthread", "web_app:wsgi", 2, "--threads", 4)
+
+
+@case()
+def gunicorn_aiohttp(ctx):
+    gunicorn(ctx, "aiohttp.GunicornWebWorker", "web_app:make", 2)
