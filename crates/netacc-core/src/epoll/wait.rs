@@ -179,7 +179,8 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         let n = stashed + round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
-            if now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
+            // What the kernel said already in this call it would say again.
+            if stashed == 0 && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 if n < max {
                     return Ok(n + kernel(e, call, n, 0, false)?.foreign);
