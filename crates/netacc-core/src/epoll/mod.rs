@@ -10,16 +10,19 @@
 //! ready queue and active watches. The order is `STRUCTURE`, then instance (a parent before a nested one),
 //! then listener.
 
+mod call;
 mod ctl;
 pub(crate) mod ready;
+mod threads;
 mod wait;
 pub(crate) mod watch;
 
+pub use call::Call;
 pub use ctl::{
     accelerate, accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel,
     withdraw,
 };
-pub use wait::{Call, arm, readable, wait};
+pub use wait::{arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
 use crate::fdtable::{self, Entry, Ref};

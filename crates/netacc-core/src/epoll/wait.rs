@@ -1,13 +1,14 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
+use crate::epoll::call::Call;
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
+use crate::epoll::threads::{hand_over, plain};
 use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
-use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
@@ -25,33 +26,11 @@ const AT_ONCE: usize = 32;
 /// Arrays up to this length are shielded from our own events.
 const SHIELDED: usize = 64;
 
-/// The arguments of an epoll_wait.
-#[derive(Clone, Copy, Debug)]
-pub struct Call {
-    /// The application's array.
-    pub events: *mut libc::epoll_event,
-    /// Its length.
-    pub max: i32,
-    /// When to give up.
-    pub deadline: Deadline,
-    /// The kernel's signal mask or null.
-    pub sigmask: *const c_void,
-}
-
-impl Call {
-    /// Writes event `i`.
-    #[allow(unsafe_code)]
-    fn put(&self, i: usize, events: u32, data: u64) {
-        // SAFETY: i < max, the length of the application's array.
-        unsafe { self.events.add(i).write_unaligned(libc::epoll_event { events, u64: data }) };
-    }
-}
-
 /// What a look at the kernel's set brought.
 #[derive(Clone, Copy, Debug, Default)]
-struct Looked {
+pub(super) struct Looked {
     /// Events for the application.
-    foreign: usize,
+    pub(super) foreign: usize,
     /// Events of ours.
     own: usize,
 }
@@ -79,44 +58,6 @@ pub fn wait(fd: i32, call: Call, pass: impl FnOnce() -> i32) -> Outcome {
     match done {
         Ok(n) => Outcome::Done(n as isize),
         Err(err) => Outcome::Failed(err),
-    }
-}
-
-/// Before a thread leaves the instance: what it leaves to others that sleep there. Watches that it made active
-/// would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as
-/// in the kernel.
-fn hand_over(e: &'static Epoll) {
-    // SeqCst: a thread that announces itself after this look arms everything itself.
-    if e.sleepers.load(Ordering::SeqCst) == 0 {
-        return;
-    }
-    let quiet = {
-        let _g = e.lock.lock();
-        arm_all(e) && e.ready_len.load(Ordering::Relaxed) == 0
-    };
-    if !quiet {
-        e.kick();
-    }
-}
-
-/// Sleeps in an instance without anything of ours, in libc, which is a cancellation point. Another thread may
-/// add the first of ours meanwhile: `None` is then for [`run`] to go on.
-fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
-    let e = r.obj;
-    // SeqCst, and announced before the look: who adds the first either is seen by us or kicks us. A cancelled
-    // thread leaves its mark behind, which costs a needless kick.
-    e.sleepers.fetch_add(1, Ordering::SeqCst);
-    let slept = e.is_plain().then(pass);
-    if r.valid() {
-        e.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-    let n = slept?;
-    if n <= 0 || !r.valid() || e.is_plain() {
-        return Some(Outcome::Done(n as isize));
-    }
-    match sift(e, call, call.events, n, 0) {
-        Looked { foreign: 0, .. } => None,
-        seen => Some(Outcome::Done(seen.foreign as isize)),
     }
 }
 
@@ -290,7 +231,7 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
 
 /// Handles ours of the `n` events that the kernel wrote to `array`; the others go into the application's array
 /// from index `from` on.
-fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Looked {
+pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Looked {
     let mut seen = Looked::default();
     for i in 0..n as usize {
         #[allow(unsafe_code)]
