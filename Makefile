@@ -24,7 +24,7 @@ PAGES := $(wildcard man/*.[1-8])
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall test demo bench lint fmt clean help need-cargo
+.PHONY: all install uninstall test conformance demo bench lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
@@ -63,6 +63,11 @@ test:
 	scripts/deps test
 	tests/run
 
+conformance:
+	scripts/deps conformance
+	@$(MAKE) --no-print-directory all
+	tests/conformance/run $(ARGS)
+
 demo:
 	scripts/deps demo
 	@$(MAKE) --no-print-directory all
@@ -97,5 +102,6 @@ help:
 	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
 	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
 	@echo "make test       all tests, with real programs"
+	@echo "make conformance  CPython's, memcached's and redis' own tests, plain and accelerated (ARGS=--subset: minutes)"
 	@echo "make lint       formatting and clippy;  make fmt formats"
 	@echo "make clean      remove what was built"
