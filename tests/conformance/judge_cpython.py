@@ -16,6 +16,7 @@ LIMIT = 600
 
 class CPython:
     name = "cpython"
+    chained = False
     units = ("test_socket", "test_selectors", "test_epoll", "test_poll", "test_select", "test_asyncio",
              "test_socketserver", "test_ssl", "test_httplib", "test_httpservers", "test_ftplib", "test_smtplib",
              "test_urllib2_localnet")

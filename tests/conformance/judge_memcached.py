@@ -15,6 +15,7 @@ LIMIT = 240
 
 class Memcached:
     name = "memcached"
+    chained = False
     units = ("all",)
     subset = ("quick",)
 
