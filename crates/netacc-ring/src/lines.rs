@@ -24,6 +24,8 @@ pub struct ProducerLine {
     pub layout: AtomicU64,
     /// [`OPEN`], or [`FIN`], [`RESET`] and [`MOVED`] together; stored after the final `head`.
     pub fin: AtomicU32,
+    /// When the ready set's bit was last set (a tick count): bits have no order, the events they stand for do.
+    pub when: AtomicU64,
 }
 
 /// Written by the consumer of one direction.

@@ -34,6 +34,12 @@ impl Channel {
         self.armed.load(Ordering::SeqCst) != 0 && self.armed.swap(0, Ordering::SeqCst) != 0
     }
 
+    /// Whether the bit of `slot` is set: a hint, it may be taken at any moment.
+    #[inline]
+    pub fn has(&self, slot: usize) -> bool {
+        self.words.get(slot / 64).is_some_and(|w| w.load(Ordering::Relaxed) & 1 << (slot % 64) != 0)
+    }
+
     /// Takes all bits set so far. The caller looks at the connections *afterwards*.
     #[inline]
     pub fn take(&self) -> Taken {

@@ -1,5 +1,6 @@
 //! The ready queue of an instance: registrations that may have something to report.
 
+use crate::epoll::arrivals::Arrivals;
 use crate::epoll::watch;
 use crate::epoll::{
     BASED, DISABLED, Epoll, FRESH, GONE, Kind, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie,
@@ -65,6 +66,7 @@ pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
 
 /// Turns the hints of all active watches into queue entries. Under the instance's lock.
 pub(crate) fn collect(e: &Epoll) {
+    let mut arrivals = Arrivals::default();
     let mut p = e.active.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
         p = w.next_active.load(Ordering::Relaxed);
@@ -76,9 +78,10 @@ pub(crate) fn collect(e: &Epoll) {
             let Some(ep) = link.endpoint(slot) else {
                 continue;
             };
-            hinted(e, ep);
+            arrivals.add(e, ep);
         }
     }
+    arrivals.finish(e);
     if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
         let mut p = e.regs.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {

@@ -260,10 +260,24 @@ impl ShmEndpoint {
     #[inline]
     pub(super) fn tell_data(&self, v: &View) {
         let peer = v.me.other();
-        let r = notify_data(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n));
+        let channel = |n| {
+            let c = v.seg.channel(peer, n)?;
+            // The moment of the first news counts, as in the kernel's ready list.
+            if !c.has(v.index) {
+                line!(v, producer, v.me).when.store(cpu::ticks(), Ordering::Relaxed);
+            }
+            Some(c)
+        };
+        let r = notify_data(line!(v, side, peer), v.index, channel);
         if r != Ring::default() {
             self.ring(v, r);
         }
+    }
+
+    /// When the peer had news for us: it orders events of several connections, and is no more than a claim.
+    #[inline]
+    pub fn arrived(&self) -> u64 {
+        self.view().map_or(0, |v| line!(v, producer, v.me.other()).when.load(Ordering::Relaxed))
     }
 
     #[inline]

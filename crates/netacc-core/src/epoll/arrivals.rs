@@ -1,0 +1,69 @@
+//! The order of events. The kernel reports descriptors in the order in which they became ready, and programs that
+//! talk over two connections rely on it: what was written first is served first.
+
+use crate::epoll::Epoll;
+use crate::epoll::ready::hinted;
+use netacc_transport::shm::ShmEndpoint;
+
+/// So many hints are put in order at a time; of more, each lot by itself.
+const LOT: usize = 128;
+
+/// Hints on their way into the ready queue, in the order in which the peers gave them.
+#[derive(Default)]
+pub(crate) struct Arrivals {
+    /// The first hint; mostly there is no other, and nothing to put in order.
+    first: Option<&'static ShmEndpoint>,
+    lot: Option<Lot>,
+}
+
+struct Lot {
+    len: usize,
+    hints: [(u64, Option<&'static ShmEndpoint>); LOT],
+}
+
+impl Arrivals {
+    /// Under the instance's lock, as [`Arrivals::finish`].
+    #[inline]
+    pub(crate) fn add(&mut self, e: &Epoll, ep: &'static ShmEndpoint) {
+        match (self.first, &mut self.lot) {
+            (None, _) => self.first = Some(ep),
+            (Some(_), Some(lot)) => lot.add(e, ep),
+            (Some(first), none) => {
+                let lot = none.insert(Lot { len: 0, hints: [(0, None); LOT] });
+                lot.add(e, first);
+                lot.add(e, ep);
+            }
+        }
+    }
+
+    /// Queues what was added.
+    #[inline]
+    pub(crate) fn finish(self, e: &Epoll) {
+        match (self.first, self.lot) {
+            (_, Some(mut lot)) => lot.queue(e),
+            (Some(first), None) => hinted(e, first),
+            (None, None) => {}
+        }
+    }
+}
+
+impl Lot {
+    fn add(&mut self, e: &Epoll, ep: &'static ShmEndpoint) {
+        if self.len == LOT {
+            self.queue(e);
+        }
+        if let Some(place) = self.hints.get_mut(self.len) {
+            *place = (ep.arrived(), Some(ep));
+            self.len += 1;
+        }
+    }
+
+    fn queue(&mut self, e: &Epoll) {
+        let Some(hints) = self.hints.get_mut(..self.len) else { return };
+        hints.sort_unstable_by_key(|&(when, _)| when);
+        for ep in hints.iter().filter_map(|&(_, ep)| ep) {
+            hinted(e, ep);
+        }
+        self.len = 0;
+    }
+}
