@@ -20,7 +20,7 @@ class CPython:
     units = ("test_socket", "test_selectors", "test_epoll", "test_poll", "test_select", "test_asyncio",
              "test_socketserver", "test_ssl", "test_httplib", "test_httpservers", "test_ftplib", "test_smtplib",
              "test_urllib2_localnet")
-    subset = ("test_socket", "test_selectors", "test_epoll", "test_poll", "test_select", "test_socketserver",
+    subset = ("test_socket", "test_selectors", "test_epoll", "test_select", "test_socketserver",
               "test_httplib", "test_httpservers", "test_ftplib", "test_smtplib", "test_urllib2_localnet")
 
     def __init__(self):

@@ -59,7 +59,7 @@ class Redis:
                 found.setdefault(name, Outcome("ok"))
             elif kind == "err":
                 at = plain.find(f"[err]: {name}")
-                found[name] = Outcome("fail", plain[at:at + 1500])
+                found[name] = Outcome("fail", re.split(r"\n\[", plain[at:at + 1500])[0])
         broken = re.search(r"^\[(exception|TIMEOUT)\]: .*", plain, re.M | re.S)
         found[WHOLE] = Outcome("ok")
         if broken or status is None:

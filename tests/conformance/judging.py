@@ -192,4 +192,4 @@ def last_line(text):
 
 
 def indent(text, most=14):
-    return [f"        {line[:240]}" for line in text.strip().splitlines()[-most:]]
+    return [f"        {line[:240]}" for line in text.strip().splitlines()[-most:] if line.strip()]
