@@ -39,7 +39,7 @@ class Deviations:
 
 
 class Tally:
-    """`outside` passed on TCP no better than elsewhere and does not count."""
+    """The sums of a unit, a judge or all; `outside` are tests that do not pass on TCP here and thus do not count."""
 
     def __init__(self):
         self.passed = self.failed = self.outside = self.deviating = self.listed_passing = self.connections = 0
@@ -140,8 +140,10 @@ class Unit:
     def run(self):
         started = time.monotonic()
         runs = [self.once(False) for _ in range(self.plain_runs)]
-        good = [t for t in runs[0] if all(r.get(t, OK._replace(state="missing")).state == "ok" for r in runs)]
-        self.tally.outside = len(set().union(*runs)) - len(good)
+        good = [t for t in runs[0] if all(r.get(t, Outcome("missing")).state == "ok" for r in runs)]
+        for test in set().union(*runs).difference(good):
+            states = [r.get(test, Outcome("missing")) for r in runs]
+            self.leave_out(test, "; ".join(f"{o.state} {last_line(o.detail)}".strip() for o in states))
         accelerated = self.once(True)
         notes = []
         for test in good:
@@ -157,6 +159,10 @@ class Unit:
             print(note, flush=True)
         return self.tally
 
+    def leave_out(self, test, why):
+        self.tally.outside += 1
+        self.tally.tests[f"{self.judge.name}/{self.name}/{test}"] = f"not counted, on TCP: {why}"
+
     def settle(self, test, outcome):
         """Count one test that passes on TCP. Returns the lines to show."""
         name = f"{self.judge.name}/{self.name}/{test}"
@@ -168,8 +174,7 @@ class Unit:
                 lines = [f"    retried: {name}: {outcome.state}, then passed {RETRIES} times alone"]
                 lines += indent(outcome.detail)
             elif (plain := self.alone(test, False)).state != "ok":
-                self.tally.outside += 1
-                self.tally.tests[name] = "flaky on TCP"
+                self.leave_out(test, f"alone {plain.state}")
                 return [f"    not counted: {name}: alone on TCP: {plain.state}, alone accelerated: {retried.state}"]
             outcome = retried
         self.tally.tests[name] = "ok" if outcome.state == "ok" else f"deviation: {why}" if why else outcome.state
