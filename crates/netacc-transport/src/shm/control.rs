@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::private;
+use netacc_sys::{private, time};
 use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -138,9 +138,14 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
     (got.map(|r| r.bytes).map_err(Errno::from), fds)
 }
 
+/// Tries, 10 ms apart.
+const PATIENCE: u32 = 20;
+/// For so long (ns) a peer that did not read within that time is taken not to.
+const DEAF: u64 = 1_000_000_000;
+
 /// Repeats what answers `EAGAIN` for a fifth of a second.
 pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
-    for _ in 0..20 {
+    for _ in 0..PATIENCE {
         match what() {
             Err(Errno::AGAIN) => {}
             r => return r,
@@ -173,9 +178,11 @@ impl Link {
         self.send(Message::Promote { slot, epoch }, None)
     }
 
-    /// As [`Link::send`], waiting a little for a peer whose socket is full.
+    /// As [`Link::send`], waiting a little for a peer whose socket is full. A peer that does nothing is not
+    /// waited for again for each of hundreds of bases: a fork would take minutes.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: i32) -> Result<()> {
-        for _ in 0..20 {
+        let deaf = matches!(m, Message::Base { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
+        for _ in 0..if deaf { 1 } else { PATIENCE } {
             match self.send(m, Some(pass)) {
                 Err(Errno::AGAIN) => {}
                 r => return r,
@@ -184,8 +191,11 @@ impl Link {
             self.service();
             let mut p = libc::pollfd { fd: self.control_fd(), events: libc::POLLOUT, revents: 0 };
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-            let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+            if !deaf {
+                let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+            }
         }
+        self.deaf_until.store(time::now().saturating_add(DEAF), Ordering::Relaxed);
         Err(Errno::AGAIN)
     }
 

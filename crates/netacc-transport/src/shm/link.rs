@@ -64,6 +64,8 @@ pub struct Link {
     /// The peer may be given our time: it runs as the same user or as root. Otherwise its descriptors
     /// are not written to (it could make us block there); it is woken by messages instead.
     trusted: AtomicU32,
+    /// The peer left its control socket full: until then ([`netacc_sys::time::now`]) patience is short.
+    pub(crate) deaf_until: AtomicU64,
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     id: AtomicU32,
@@ -114,6 +116,7 @@ impl Link {
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
         link.trusted.store(trusted.into(), Ordering::Relaxed);
+        link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
         link.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
