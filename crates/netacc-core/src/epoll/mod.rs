@@ -12,4 +12,400 @@
 
 mod arrivals;
 mod call;
-mod arrivals;
+mod ctl;
+pub(crate) mod ready;
+mod threads;
+mod wait;
+pub(crate) mod watch;
+
+pub use call::Call;
+pub use ctl::{
+    accelerate, accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel,
+    withdraw,
+};
+pub use wait::{arm, readable, wait};
+pub use watch::{Watch, link_gone, link_taken};
+
+use crate::fdtable::{self, Entry, Ref};
+use crate::outcome::Outcome;
+use crate::socket::{Path, Socket};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, cpu, private, raw};
+
+/// Guards every list of registrations and watches.
+pub(crate) static STRUCTURE: Lock = Lock::new();
+
+/// High 16 bits of a cookie: no pointer looks like this, and an application's value that does is kept by us
+/// and replaced by a cookie of its own.
+const MAGIC: u64 = 0xACC7 << 48;
+const MAGIC_MASK: u64 = 0xffff << 48;
+const KIND_MASK: u64 = 15;
+
+/// What an event of ours in the kernel's set means; the low bits of its cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Kind {
+    /// A [`Reg`]: the kernel's half of a listener.
+    TcpListener = 1,
+    /// A [`Reg`]: a listener's rendezvous, or a client there that has not said hello.
+    Rendezvous = 2,
+    /// A [`Watch`]: its doorbell rang.
+    Bell = 3,
+    /// A [`Watch`]: its link's control socket.
+    Control = 4,
+    /// A [`Reg`] that only keeps an application's value.
+    Foreign = 5,
+    /// A [`Reg`]: the base of an accelerated connection.
+    Base = 6,
+    /// Another thread changed something; nothing but a wake-up.
+    Kick = 7,
+    /// A [`Reg`]: a nested epoll instance.
+    Nested = 8,
+    /// A [`Reg`]: a TCP connection that may be promoted.
+    Candidate = 9,
+}
+
+/// The cookie for an object, which is aligned to 64 bytes and below 2^48.
+pub(crate) fn cookie<T>(kind: Kind, obj: &T) -> u64 {
+    MAGIC | core::ptr::from_ref(obj) as u64 | kind as u64
+}
+
+/// Whether an application's value could be taken for a cookie.
+pub(crate) fn looks_like_cookie(data: u64) -> bool {
+    data & MAGIC_MASK == MAGIC
+}
+
+fn open_cookie(data: u64) -> Option<(Kind, usize)> {
+    if !looks_like_cookie(data) {
+        return None;
+    }
+    let kind = match data & KIND_MASK {
+        1 => Kind::TcpListener,
+        2 => Kind::Rendezvous,
+        3 => Kind::Bell,
+        4 => Kind::Control,
+        5 => Kind::Foreign,
+        6 => Kind::Base,
+        7 => Kind::Kick,
+        8 => Kind::Nested,
+        9 => Kind::Candidate,
+        _ => return None,
+    };
+    Some((kind, (data & !MAGIC_MASK & !KIND_MASK) as usize))
+}
+
+/// [`Reg::flags`]: in the ready queue.
+pub(crate) const QUEUED: u32 = 1;
+/// EPOLLONESHOT has fired.
+pub(crate) const DISABLED: u32 = 2;
+/// The application's own event is in the kernel's set.
+pub(crate) const KERNEL: u32 = 4;
+/// Hints come by a watch.
+pub(crate) const WATCHED: u32 = 8;
+/// No watch could be had: looked at in every round.
+pub(crate) const POLLED: u32 = 16;
+/// The connection's witness is in the kernel's set.
+pub(crate) const WITNESSED: u32 = 64;
+/// The connection's base is in the kernel's set: hints come by it.
+pub(crate) const BASED: u32 = 128;
+/// The kernel socket with a promoted connection's first bytes is in the kernel's set.
+pub(crate) const TAILED: u32 = 1 << 16;
+/// The kernel socket that a connection moves to is in the kernel's set.
+pub(crate) const ON_KERNEL: u32 = 1 << 17;
+/// Removed while queued: released when it comes out of the queue.
+pub(crate) const GONE: u32 = 32;
+/// To be reported at the next look whatever the marks say: it was just added or changed.
+pub(crate) const FRESH: u32 = 256;
+
+/// One descriptor registered with one epoll instance.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Reg {
+    next_free: AtomicPtr<Reg>,
+    pub(crate) epoll: AtomicPtr<Epoll>,
+    pub(crate) sock: AtomicPtr<Socket>,
+    /// A nested epoll instance instead of a socket.
+    pub(crate) child: AtomicPtr<Epoll>,
+    pub(crate) fd: AtomicI32,
+    pub(crate) events: AtomicU32,
+    pub(crate) data: AtomicU64,
+    pub(crate) flags: AtomicU32,
+    /// The next registration of the same socket.
+    pub(crate) next_sock: AtomicPtr<Reg>,
+    /// The next registration with the same instance.
+    pub(crate) next_all: AtomicPtr<Reg>,
+    pub(crate) next_ready: AtomicPtr<Reg>,
+    /// Another number of the same socket with the same instance: it hears by the same watch. Under the
+    /// instance's lock.
+    pub(crate) twin: AtomicPtr<Reg>,
+    /// What was known at the last report, for edges: [`netacc_transport::shm::Marks`], or the news of a
+    /// nested instance.
+    pub(crate) seen: [AtomicU64; 2],
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Epoll {
+    next_free: AtomicPtr<Epoll>,
+    generation: AtomicU32,
+    refs: AtomicU32,
+    pub(crate) lock: Lock,
+    fd: AtomicI32,
+    /// Registrations that need us; 0: every call passes through.
+    pub(crate) ours: AtomicU32,
+    pub(crate) regs: AtomicPtr<Reg>,
+    pub(crate) ready_head: AtomicPtr<Reg>,
+    pub(crate) ready_tail: AtomicPtr<Reg>,
+    pub(crate) ready_len: AtomicU32,
+    pub(crate) watches: AtomicPtr<Watch>,
+    pub(crate) active: AtomicPtr<Watch>,
+    /// Registrations with POLLED, and nested instances.
+    pub(crate) polled: AtomicU32,
+    /// Those of them that are woken by a base.
+    pub(crate) based: AtomicU32,
+    pub(crate) nested: AtomicU32,
+    pub(crate) sleepers: AtomicU32,
+    /// The instance was there before our process was forked: the kernel's set is shared with the parent.
+    inherited: AtomicU32,
+    /// Doorbell for changes by other threads (descriptor + 1).
+    kick: AtomicI32,
+    pub(crate) last_kernel: AtomicU64,
+    /// Accelerated connections filled the application's array while the kernel's set was due to be looked at.
+    pub(crate) kernel_first: AtomicU32,
+    pub(crate) peer_cpu: AtomicU32,
+    pub(crate) spin: crate::wait::Spin,
+    /// Foreign events taken from the kernel while only looking whether there are any.
+    pub(crate) stash: [AtomicU64; 2 * STASH],
+    pub(crate) stash_len: AtomicU32,
+    /// Foreign descriptors were found ready when the kernel's set was last only looked at.
+    pub(crate) foreign: AtomicU32,
+    /// A foreign descriptor is registered by edges or one-shot: what is taken from the kernel while only
+    /// looking must be kept, the kernel will not say it again.
+    pub(crate) edges: AtomicU32,
+    /// A look found connections that must go elsewhere.
+    pub(crate) displaced: AtomicU32,
+    /// Counts what came into the ready queue anew: an edge for an instance around this one.
+    pub(crate) news: AtomicU32,
+}
+
+/// Events that can be stashed.
+pub(crate) const STASH: usize = 8;
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics and locks; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Epoll {}
+    // SAFETY: as above.
+    unsafe impl super::Zeroed for super::Reg {}
+}
+
+impl Pooled for Epoll {
+    fn next_free(&self) -> &AtomicPtr<Epoll> {
+        &self.next_free
+    }
+}
+
+impl Pooled for Reg {
+    fn next_free(&self) -> &AtomicPtr<Reg> {
+        &self.next_free
+    }
+}
+
+static EPOLLS: Slab<Epoll> = Slab::new();
+static REGS: Slab<Reg> = Slab::new();
+
+/// The object behind a pointer kept in one of our atomics.
+///
+/// Only for types kept in a [`Slab`]: their memory is valid for ever.
+#[allow(unsafe_code)]
+pub(crate) fn at<T: Pooled>(p: *mut T) -> Option<&'static T> {
+    // SAFETY: our atomics hold null or the address of a slab object.
+    unsafe { p.as_ref() }
+}
+
+/// epoll_create(2), epoll_create1(2): the kernel's instance, entered so that we hear of what is added.
+pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
+    let fd = match make() {
+        Ok(fd) => fd,
+        Err(e) => return Outcome::Failed(e),
+    };
+    if let Some(e) = EPOLLS.alloc() {
+        e.fd.store(fd, Ordering::Relaxed);
+        for n in [
+            &e.ours,
+            &e.polled,
+            &e.based,
+            &e.nested,
+            &e.inherited,
+            &e.sleepers,
+            &e.stash_len,
+            &e.ready_len,
+            &e.foreign,
+            &e.edges,
+            &e.displaced,
+            &e.news,
+        ] {
+            n.store(0, Ordering::Relaxed);
+        }
+        e.last_kernel.store(0, Ordering::Relaxed);
+        e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
+        e.spin.reset();
+        e.refs.store(1, Ordering::Release);
+        let r = Ref { obj: e, generation: e.generation() };
+        match fdtable::put(fd, Entry::Epoll(r)) {
+            Ok(Some(stale)) => crate::socket::create::drop_entry(stale),
+            Ok(None) => {}
+            // Untracked, it still works for everything but accelerated connections, and those cannot
+            // be made with a number beyond the table either.
+            Err(_) => EPOLLS.release(e),
+        }
+    }
+    Outcome::Done(fd as isize)
+}
+
+impl Epoll {
+    /// The kernel's instance.
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing of ours is or ever was in it: every call passes through. A kernel's set that once
+    /// held descriptors of ours may do so still.
+    pub fn is_plain(&self) -> bool {
+        self.kick.load(Ordering::Acquire) == 0
+            && self.ours.load(Ordering::Acquire) == 0
+            && self.stash_len.load(Ordering::Relaxed) == 0
+    }
+
+    /// Its current generation.
+    pub fn generation(&self) -> u16 {
+        self.generation.load(Ordering::Relaxed) as u16
+    }
+
+    /// Whether the kernel's set is shared with the process that forked us.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Relaxed) != 0
+    }
+
+    /// One more descriptor refers to it.
+    pub fn add_ref(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Wakes threads that sleep in this instance so that they look at its queue.
+    pub(crate) fn kick(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let k = self.kick.load(Ordering::Acquire);
+            if k != 0 {
+                netacc_transport::bells::ring(k - 1);
+            }
+        }
+    }
+
+    /// Makes the doorbell for [`Epoll::kick`]; under `STRUCTURE`.
+    pub(crate) fn ensure_kick(&self) -> Result<()> {
+        if self.kick.load(Ordering::Relaxed) != 0 {
+            return Ok(());
+        }
+        let fd = netacc_transport::bells::create()?;
+        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        if let Err(e) = raw::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Kick, self)) {
+            private::close(fd);
+            return Err(e);
+        }
+        self.kick.store(fd + 1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Ref<Epoll> {
+    /// Whether the object is still the one that was looked up.
+    pub fn valid(&self) -> bool {
+        self.obj.generation() == self.generation
+    }
+}
+
+/// Drops a reference; the last one dissolves the instance.
+pub fn put(e: &'static Epoll) {
+    if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+        // Perhaps it was the number we use: another one goes on to mean the same instance.
+        fdtable::each(0, usize::MAX, |fd, entry| {
+            if matches!(entry, Entry::Epoll(r) if core::ptr::eq(r.obj, e)) {
+                e.fd.store(fd, Ordering::Relaxed);
+            }
+        });
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    e.generation.fetch_add(1, Ordering::Release);
+    while let Some(reg) = at(e.regs.load(Ordering::Relaxed)) {
+        ctl::unlink_closed(e, reg);
+    }
+    // Instances around it forget it, as in the kernel.
+    fdtable::each(0, usize::MAX, |_, entry| {
+        if let Entry::Epoll(outer) = entry
+            && outer.obj.nested.load(Ordering::Relaxed) > 0
+        {
+            ctl::forget_child(outer.obj, e);
+        }
+    });
+    ready::discard(e);
+    watch::drop_all(e);
+    let k = e.kick.swap(0, Ordering::AcqRel);
+    if k != 0 {
+        private::close(k - 1);
+    }
+    EPOLLS.release(e);
+}
+
+/// A socket's last descriptor is closed: its registrations go, as in the kernel.
+pub fn forget_socket(s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    let kernels = matches!(s.path(), Path::New | Path::Tcp);
+    while let Some(reg) = at(s.regs.load(Ordering::Relaxed)) {
+        if kernels {
+            // The kernel forgets a closed file by itself; the number may be another file's by now.
+            reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
+        }
+        match at(reg.epoll.load(Ordering::Relaxed)) {
+            Some(e) => ctl::unlink_closed(e, reg),
+            None => break,
+        }
+    }
+}
+
+pub(crate) fn new_reg() -> Result<&'static Reg> {
+    let r = REGS.alloc().ok_or(Errno::NOMEM)?;
+    r.flags.store(0, Ordering::Relaxed);
+    r.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
+    r.child.store(core::ptr::null_mut(), Ordering::Relaxed);
+    r.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+    Ok(r)
+}
+
+pub(crate) fn release_reg(r: &'static Reg) {
+    r.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
+    REGS.release(r);
+}
+
+/// For the child of a fork.
+pub fn reset_locks() {
+    STRUCTURE.reset();
+    EPOLLS.reset_lock();
+    REGS.reset_lock();
+    watch::reset_locks();
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let Entry::Epoll(r) = e {
+            r.obj.lock.reset();
+            r.obj.sleepers.store(0, Ordering::Relaxed);
+            r.obj.inherited.store(1, Ordering::Relaxed);
+        }
+    });
+}
