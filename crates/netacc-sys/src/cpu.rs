@@ -70,6 +70,22 @@ pub fn pause() {
     core::hint::spin_loop();
 }
 
+/// Begins to bring a line into the cache that will be read soon.
+#[inline(always)]
+pub fn prefetch<T>(line: &T) {
+    let p = core::ptr::from_ref(line).cast::<i8>();
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint: it changes nothing that a program can see.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p);
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, readonly, preserves_flags));
+    }
+}
+
 /// A cheap, always rising count of cycles or timer ticks; only differences within one thread mean
 /// anything, and only roughly.
 #[inline(always)]

@@ -121,7 +121,12 @@ fn link(e: &'static Epoll, s: Option<&'static Socket>, fd: i32, (events, data): 
     }
     let _g = e.lock.lock();
     reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
-    reg.next_all.store(e.regs.load(Ordering::Relaxed), Ordering::Relaxed);
+    let first = e.regs.load(Ordering::Relaxed);
+    reg.next_all.store(first, Ordering::Relaxed);
+    reg.prev_all.store(core::ptr::null_mut(), Ordering::Relaxed);
+    if let Some(first) = at(first) {
+        first.prev_all.store(p, Ordering::Relaxed);
+    }
     e.regs.store(p, Ordering::Release);
     Ok(reg)
 }
@@ -389,13 +394,10 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
     }
     let queued = {
         let _g = e.lock.lock();
-        let mut cell = &e.regs;
-        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
-            if core::ptr::eq(x, reg) {
-                cell.store(x.next_all.load(Ordering::Relaxed), Ordering::Release);
-                break;
-            }
-            cell = &x.next_all;
+        let (before, after) = (reg.prev_all.load(Ordering::Relaxed), reg.next_all.load(Ordering::Relaxed));
+        at(before).map_or(&e.regs, |x| &x.next_all).store(after, Ordering::Release);
+        if let Some(x) = at(after) {
+            x.prev_all.store(before, Ordering::Relaxed);
         }
         reg.sock.store(core::ptr::null_mut(), Ordering::Release);
         reg.child.store(core::ptr::null_mut(), Ordering::Release);

@@ -137,6 +137,8 @@ pub struct Reg {
     pub(crate) next_sock: AtomicPtr<Reg>,
     /// The next registration with the same instance.
     pub(crate) next_all: AtomicPtr<Reg>,
+    /// The one before it, so that it leaves the list without a walk; null for the first.
+    pub(crate) prev_all: AtomicPtr<Reg>,
     pub(crate) next_ready: AtomicPtr<Reg>,
     /// Another number of the same socket with the same instance: it hears by the same watch. Under the
     /// instance's lock.

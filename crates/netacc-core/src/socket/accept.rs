@@ -69,10 +69,11 @@ fn try_accept(
     flags: i32,
 ) -> Result<i32> {
     loop {
-        if l.queued() {
-            if l.more_announced() {
-                l.take_links();
-            }
+        let (queued, more) = l.queued_or_more();
+        if more {
+            l.take_links();
+        }
+        if queued {
             match take_one(s, l, flags) {
                 Ok(Some((new, peer))) => {
                     addr::write(peer, s.domain(), p, len);
@@ -99,7 +100,7 @@ fn try_accept(
             return Err(Errno::MOVED);
         }
         let kernel = l.kernel_fd(fd);
-        match raw::accept4(kernel, p, len, flags) {
+        match ask_kernel(kernel, s, l, p, len, flags) {
             Ok(new) => {
                 plain(s, new, flags);
                 return Ok(new);
@@ -114,6 +115,18 @@ fn try_accept(
             Err(e) => return Err(e),
         }
     }
+}
+
+/// The kernel's accept4, which makes a whole socket before it finds that there is nobody to give it to, in ten
+/// times the time of the questions here: is somebody there, and, since the kernel looks for that first, is there
+/// a descriptor?
+fn ask_kernel(fd: i32, s: &Socket, l: &Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+    // What its epoll instance said is believed.
+    if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
+        return raw::accept4(fd, p, len, flags);
+    }
+    raw::close(placeholder(s.domain(), true)?)?;
+    Err(Errno::AGAIN)
 }
 
 /// A connection by the kernel: known to the stats page, otherwise left alone.

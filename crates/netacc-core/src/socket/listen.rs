@@ -361,7 +361,7 @@ impl Listener {
         self.end(|link, seg| {
             // SeqCst: a client pushes and then looks at this word; we mark and then drain.
             seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
-            while let Some(slot) = seg.pop() {
+            while let Some(slot) = link.pop() {
                 if let Some(ep) = super::accept::take_slot(link, slot) {
                     netacc_transport::Endpoint::close(ep, true);
                 }
@@ -381,7 +381,7 @@ impl Listener {
         }
         self.end(|link, seg| {
             seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
-            while let Some(slot) = seg.pop() {
+            while let Some(slot) = link.pop() {
                 if let Some(ep) = link.endpoint(slot as usize) {
                     ep.stir_peer();
                 }
@@ -437,18 +437,26 @@ impl Listener {
         self.links().for_each(|l| l.service_if_readable());
     }
 
-    /// Whether a client announced a further link, which may hold earlier connects than those we know.
-    pub fn more_announced(&self) -> bool {
+    /// Whether a connect waits in shared memory, and whether a client announced a further link, which may
+    /// hold earlier connects than those we know.
+    pub fn queued_or_more(&self) -> (bool, bool) {
         let _g = self.lock.lock();
-        self.links().fold(false, |any, l| any | l.take_more())
+        self.links().fold((false, false), |(queued, more), l| {
+            (queued || l.segment().is_some_and(|s| s.queued() > 0), more | l.take_more())
+        })
     }
 
     /// Takes the next connect that waits in shared memory.
     pub fn pop(&self) -> Option<(&'static Link, u32)> {
         let _g = self.lock.lock();
+        let mut links = self.links();
+        let only = links.next()?;
+        if links.next().is_none() {
+            return Some((only, only.pop()?));
+        }
         // First come, first served, as with one queue in the kernel.
         let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
-        Some((first, first.segment()?.pop()?))
+        Some((first, first.pop()?))
     }
 
     /// For the child of a fork: the links are the parent's, the sockets are shared.

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::Lock;
+use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
@@ -69,12 +70,24 @@ fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
 
-/// Takes links out of the list that will never carry another connection. Asks the kernel about each: a
-/// connect to a server that has just died must be refused, not queued for nobody.
+/// The kernel's "the peer lives" is believed for so many ticks (some 20 microseconds).
+///
+/// A connect to a server that has just died must be refused, not queued for nobody. Nobody can know of a
+/// death so early: to kill a process, have the kernel take it down and hear of that takes longer. And if it
+/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect
+/// untaken and makes it once more (`reroute`), where it is refused.
+const ALIVE: u64 = 60_000;
+
+/// Takes links out of the list that will never carry another connection. Asks the kernel about each that it
+/// has not asked about lately.
 fn sweep(t: &'static Target) {
+    let now = cpu::ticks();
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = follow(cell) {
-        l.service_if_readable();
+        if now.wrapping_sub(l.asked.load(Ordering::Relaxed)) >= ALIVE {
+            l.asked.store(now, Ordering::Relaxed);
+            l.service_if_readable();
+        }
         if l.accepting() {
             cell = &l.next;
         } else {
@@ -144,7 +157,8 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
                 l = l.and_then(|l| follow(&l.next));
             }
             let Some(link) = l else { break };
-            if backlog_full(link) {
+            // TCP then makes the client wait, so TCP gets it.
+            if link.backlog_full() {
                 return Err(Reason::BacklogFull);
             }
             match claim_on(link, order) {
@@ -172,17 +186,9 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
-/// As many connects wait as listen(2) allowed: TCP then makes the client wait, so TCP gets it.
-fn backlog_full(link: &'static Link) -> bool {
-    link.segment().is_some_and(|s| {
-        let backlog = s.header().backlog.load(Ordering::Relaxed);
-        backlog != 0 && s.queued() > u64::from(backlog)
-    })
-}
-
 /// Queues the connect and tells the server.
 pub fn push(c: Claim) -> bool {
-    let pushed = c.link.segment().is_some_and(|s| s.push(c.claimed.slot as u32));
+    let pushed = c.link.push(c.claimed.slot as u32);
     let link = c.link;
     drop(c);
     if pushed && let Some(q) = link.endpoint(netacc_transport::shm::slots::CONTROL_SLOT) {

@@ -86,8 +86,12 @@ pub struct Link {
     pub owner: AtomicUsize,
     /// For the owner: its list of links.
     pub next: AtomicPtr<Link>,
-    /// For the owner: connects wait (server side).
-    pub pending: AtomicU32,
+    /// For the owner: when the kernel was last asked whether the peer lives, in
+    /// [`netacc_sys::cpu::ticks`] (client side, under the owner's lock).
+    pub asked: AtomicU64,
+    /// The last position of the connect queue's other side that we saw: the shared one is looked at when it
+    /// matters, since the look takes the line away from the other side. Under the owner's lock.
+    seen: AtomicU64,
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -122,7 +126,8 @@ impl Link {
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
         // Number 0 means "no channel" in shared memory.
         link.channels.store(1, Ordering::Relaxed);
-        link.pending.store(0, Ordering::Relaxed);
+        link.asked.store(0, Ordering::Relaxed);
+        link.seen.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.slots.reset();
@@ -203,6 +208,21 @@ impl Link {
     pub fn segment(&self) -> Option<Segment> {
         // SAFETY: set from `as_ptr` in `new`, cleared before the unmapping in `put`.
         unsafe { Segment::from_ptr(self.seg.load(Ordering::Relaxed)) }
+    }
+
+    /// Queues a connect (client, under the owner's lock).
+    pub fn push(&self, slot: u32) -> bool {
+        self.segment().is_some_and(|s| s.push(slot, &self.seen))
+    }
+
+    /// Takes the next connect (server, under the owner's lock).
+    pub fn pop(&self) -> Option<u32> {
+        self.segment()?.pop(&self.seen)
+    }
+
+    /// As many connects wait as the listener allows (client, under the owner's lock).
+    pub fn backlog_full(&self) -> bool {
+        self.segment().is_some_and(|s| s.backlog_full(&self.seen))
     }
 
     /// The endpoint of a slot.

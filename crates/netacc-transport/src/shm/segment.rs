@@ -11,6 +11,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, Channel, ConsumerLine, LARGE, ProducerLine, SLOTS, SMALL, SideLine};
+use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -37,10 +38,24 @@ pub struct Header {
     /// Per side: a wake-up message found the control socket full; ring all your doorbells. Set by the
     /// other side, cleared by the side itself.
     pub kick_all: [AtomicU32; 2],
-    /// Connect queue: positions of the next push (client) and the next pop (server).
-    pub pushed: AtomicU64,
+    /// Connect queue: positions of the next push (client) and the next pop (server), each on a line of its
+    /// own, since both sides write all the time.
+    pub pushed: Position,
     /// See `pushed`.
-    pub popped: AtomicU64,
+    pub popped: Position,
+}
+
+/// A position in the connect queue.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Position(AtomicU64);
+
+impl core::ops::Deref for Position {
+    type Target = AtomicU64;
+
+    fn deref(&self) -> &AtomicU64 {
+        &self.0
+    }
 }
 
 /// [`Header::server`]: the server has not looked yet.
@@ -273,11 +288,33 @@ impl Segment {
         }
     }
 
-    /// Queues a connect (client). The order of entries is the order of the calls, made under a lock.
-    pub fn push(&self, slot: u32) -> bool {
+    /// Connects that wait, at most: exact when that would be more than `limit`. `seen` is what the client
+    /// last saw of the server's position.
+    fn waiting(&self, limit: u64, seen: &AtomicU64) -> u64 {
+        let h = self.header();
+        let at = h.pushed.load(Ordering::Relaxed);
+        let guess = at.wrapping_sub(seen.load(Ordering::Relaxed));
+        if guess <= limit {
+            return guess;
+        }
+        // Acquire: the entries before it were read, so they may be overwritten.
+        let popped = h.popped.load(Ordering::Acquire);
+        seen.store(popped, Ordering::Relaxed);
+        at.wrapping_sub(popped)
+    }
+
+    /// Whether the listener's backlog is used up (client, under a lock).
+    pub fn backlog_full(&self, seen: &AtomicU64) -> bool {
+        let backlog = u64::from(self.header().backlog.load(Ordering::Relaxed));
+        backlog != 0 && self.waiting(backlog, seen).min(SLOTS as u64) > backlog
+    }
+
+    /// Queues a connect (client). The order of entries is the order of the calls, made under a lock. `seen`
+    /// is what the caller last saw of the server's position.
+    pub fn push(&self, slot: u32, seen: &AtomicU64) -> bool {
         let c = self.control();
         let at = c.header.pushed.load(Ordering::Relaxed);
-        if at.wrapping_sub(c.header.popped.load(Ordering::Acquire)) >= SLOTS as u64 {
+        if self.waiting(SLOTS as u64 - 1, seen) >= SLOTS as u64 {
             return false;
         }
         let Some(cell) = c.queue.get(at as usize % SLOTS) else {
@@ -307,14 +344,29 @@ impl Segment {
         Some(c.slots.get(slot as usize).map_or(0, |s| s.open.when.load(Ordering::Relaxed)))
     }
 
-    /// Takes the next connect (server, under a lock).
-    pub fn pop(&self) -> Option<u32> {
-        if self.queued() == 0 {
-            return None;
-        }
+    /// Takes the next connect (server, under a lock). `seen` is what the caller last saw of the client's
+    /// position.
+    pub fn pop(&self, seen: &AtomicU64) -> Option<u32> {
         let c = self.control();
         let at = c.header.popped.load(Ordering::Relaxed);
-        let slot = c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed);
+        let entry = |at: u64| Some(c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed));
+        let known = |to: u64| (1..=SLOTS as u64).contains(&to.wrapping_sub(at));
+        let mut to = seen.load(Ordering::Relaxed);
+        if !known(to) {
+            // SeqCst: pairs with the client's push as in `queued`.
+            to = c.header.pushed.load(Ordering::SeqCst);
+            seen.store(to, Ordering::Relaxed);
+            if to == at {
+                return None;
+            }
+        }
+        let slot = entry(at)?;
+        // While this connect is dealt with, what the client wrote about the next one comes to our cache.
+        if to.wrapping_sub(at) > 1
+            && let Some(next) = entry(at.wrapping_add(1)).and_then(|n| c.slots.get(n as usize))
+        {
+            cpu::prefetch(&next.open);
+        }
         // Release: the entry was read before the client may overwrite it.
         c.header.popped.store(at.wrapping_add(1), Ordering::Release);
         Some(slot)
@@ -363,14 +415,27 @@ mod tests {
     fn connect_queue_is_bounded_and_in_order() {
         let fd = Segment::create().unwrap();
         let s = Segment::map(fd.as_fd()).unwrap();
-        for i in 0..SLOTS as u32 {
-            assert!(s.push(i));
+        let (client, server) = (AtomicU64::new(0), AtomicU64::new(0));
+        for round in 0..3 {
+            for i in 0..SLOTS as u32 {
+                assert!(s.push(i + round, &client));
+            }
+            assert!(!s.push(9, &client));
+            for i in 0..SLOTS as u32 {
+                assert_eq!(s.pop(&server), Some(i + round));
+            }
+            assert_eq!(s.pop(&server), None);
         }
-        assert!(!s.push(9));
-        for i in 0..SLOTS as u32 {
-            assert_eq!(s.pop(), Some(i));
+        assert!(s.push(5, &client));
+        assert_eq!(s.pop(&server), Some(5));
+        s.header().backlog.store(3, Ordering::Relaxed);
+        for i in 0..4 {
+            assert!(!s.backlog_full(&client), "{i} wait");
+            assert!(s.push(i, &client));
         }
-        assert_eq!(s.pop(), None);
+        assert!(s.backlog_full(&client));
+        assert_eq!(s.pop(&server), Some(0));
+        assert!(!s.backlog_full(&client));
         // A forged counter yields at most a queue's worth of entries, never an endless loop.
         s.header().pushed.store(u64::MAX, Ordering::Relaxed);
         assert!(s.queued() <= SLOTS as u64);
