@@ -1,6 +1,9 @@
-//! The words two processes share per connection, grouped by the side that writes them, a cache line each.
+//! The words two processes share per connection, grouped by the side that writes them.
+//!
+//! What a side says when it sends and who is to be woken there lie on one cache line: who reads the one looks at
+//! the other as well. What it says when it reads lies on another, which its peer looks at when it needs room.
 
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// [`ProducerLine::fin`]: the stream goes on.
 pub const OPEN: u32 = 0;
@@ -11,18 +14,32 @@ pub const RESET: u32 = 2;
 /// [`ProducerLine::fin`]: the side has left both rings; after `head` its stream goes on over a kernel socket, and what it
 /// had not read of the other ring is there too.
 pub const MOVED: u32 = 4;
-/// [`ConsumerLine::closed`]: nobody will read any more.
-pub const CLOSED: u32 = 1;
+/// [`ProducerLine::fin`]: this side will not read any more either. Here and not with what the consumer writes, so
+/// that a writer that has room need not look there.
+pub const CLOSED: u32 = 8;
+/// [`ProducerLine::fin`]: this side is done with the slot: it looks at none of its words any more.
+pub const GONE: u32 = 16;
+
+/// What one side says, except about its reading: a cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct OwnLine {
+    /// About the direction that it produces.
+    pub producer: ProducerLine,
+    /// About itself.
+    pub side: SideLine,
+}
 
 /// Written by the producer of one direction.
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub struct ProducerLine {
     /// Stream position after the last published byte.
     pub head: AtomicU64,
     /// [`crate::Layout`] of the bytes from its origin on; stored before the `head` that covers them.
     pub layout: AtomicU64,
-    /// [`OPEN`], or [`FIN`], [`RESET`] and [`MOVED`] together; stored after the final `head`.
+    /// [`OPEN`], or of [`FIN`], [`RESET`], [`MOVED`], [`CLOSED`] and [`GONE`] what holds; stored after the final
+    /// `head`.
     pub fin: AtomicU32,
     /// When the ready set's bit was last set (a tick count): bits have no order, the events they stand for do.
     pub when: AtomicU64,
@@ -36,13 +53,11 @@ pub struct ConsumerLine {
     pub tail: AtomicU64,
     /// The layout in force at `tail`, for a process that takes the reading over (after a fork).
     pub layout: AtomicU64,
-    /// 0 or [`CLOSED`].
-    pub closed: AtomicU32,
 }
 
 /// Written by one side of a connection (and cleared by the other, which may only clear).
 #[derive(Debug, Default)]
-#[repr(C, align(64))]
+#[repr(C)]
 pub struct SideLine {
     /// The channel whose ready set gets this connection's bit; 0: none.
     pub watch: AtomicU32,
@@ -60,4 +75,26 @@ pub struct SideLine {
     /// Of a connection that began on TCP: 0 until this side has gone over to the ring, then 1 + the bytes it has
     /// read of what the peer sent before. Once both have gone over the kernel does not tell any more.
     pub before: AtomicU64,
+}
+
+impl OwnLine {
+    /// Back to the words of a fresh slot. The CPU is a hint and stays.
+    pub fn wipe(&self) {
+        let (p, s) = (&self.producer, &self.side);
+        for w in [&p.head, &p.layout, &s.before] {
+            w.store(0, Ordering::Relaxed);
+        }
+        for w in [&p.fin, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room].into_iter().chain(&s.owner) {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl ConsumerLine {
+    /// Back to the words of a fresh slot.
+    pub fn wipe(&self) {
+        for w in [&self.tail, &self.layout] {
+            w.store(0, Ordering::Relaxed);
+        }
+    }
 }

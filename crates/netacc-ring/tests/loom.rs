@@ -18,8 +18,8 @@ use loom::sync::Arc;
 use loom::thread;
 use netacc_ring::sync::{AtomicU32, FENCE_AFTER, Ordering};
 use netacc_ring::{
-    Area, Channel, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, Ring, SMALL, SideLine, notify_data,
-    notify_room,
+    Area, CLOSED, Channel, Consumer, ConsumerLine, FIN, GONE, LARGE, OPEN, OwnLine, Producer, ProducerLine, Ring,
+    SMALL, SideLine, notify_data, notify_room,
 };
 
 /// One mapping of `SeqCst` at a time, since all tests share the switch.
@@ -480,5 +480,49 @@ fn two_connections_share_a_word() {
             assert!(*seen || left.contains(&slot), "the bit of {slot} is lost");
         }
         assert!(!asleep || left.is_empty() || rings == 1, "asleep and not rung");
+    });
+}
+
+/// (g) Both sides close and the client uses the slot again. A server that closes last wipes its own words: not
+/// before the client has looked at them for the last time, and the next connection finds nothing of this one.
+///
+/// Mutations: `GONE` set together with `CLOSED`; `GONE` set or looked at with `Relaxed`; the wiping after `done`.
+#[test]
+fn a_slot_is_used_again() {
+    model(3, || {
+        // The two sides' lines, and the epoch that the server is done with and that it has wiped.
+        let s = Arc::new(([OwnLine::default(), OwnLine::default()], AtomicU32::default(), AtomicU32::default()));
+        let [_, served] = &s.0;
+        served.producer.head.store(5, Ordering::Relaxed);
+        served.side.watch.store(9, Ordering::Relaxed);
+        let q = s.clone();
+        let server = thread::spawn(move || {
+            let ([client, own], done, wiped) = &*q;
+            if client.producer.fin.load(Ordering::Acquire) & GONE != 0 {
+                own.wipe();
+                wiped.store(7, Ordering::Relaxed);
+            } else {
+                own.side.watch.store(0, Ordering::Relaxed);
+                own.producer.fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
+                own.producer.fin.fetch_or(GONE, Ordering::Release);
+            }
+            done.store(7, Ordering::Release);
+        });
+        let ([own, served], done, wiped) = &*s;
+        own.producer.fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
+        assert_eq!(served.producer.head.load(Ordering::SeqCst), 5, "wiped under our eyes");
+        own.producer.fin.fetch_or(GONE, Ordering::Release);
+        if done.load(Ordering::Acquire) == 7 {
+            own.wipe();
+            if wiped.load(Ordering::Relaxed) != 7 {
+                served.wipe();
+            }
+            for line in [own, served] {
+                assert_eq!(line.producer.head.load(Ordering::Relaxed), 0);
+                assert_eq!(line.producer.fin.load(Ordering::Relaxed), OPEN);
+                assert_eq!(line.side.watch.load(Ordering::Relaxed), 0);
+            }
+        }
+        server.join().unwrap();
     });
 }

@@ -5,7 +5,7 @@
 
 use core::ptr::NonNull;
 use netacc_ring::{
-    Area, CLOSED, Channel, Consumer, ConsumerLine, FIN, LARGE, Layout, Producer, ProducerLine, SLOTS, SMALL, SideLine,
+    Area, Channel, Consumer, ConsumerLine, FIN, LARGE, Layout, Producer, ProducerLine, SLOTS, SMALL, SideLine,
     Violation, notify_data, notify_room,
 };
 use proptest::prelude::*;
@@ -480,8 +480,7 @@ proptest! {
         for l in &script {
             match *l {
                 Lie::Set(0, v) => p.room.tail.store(v, Ordering::SeqCst),
-                Lie::Set(1, v) => p.room.layout.store(v, Ordering::SeqCst),
-                Lie::Set(_, v) => p.room.closed.store(v as u32 | CLOSED, Ordering::SeqCst),
+                Lie::Set(_, v) => p.room.layout.store(v, Ordering::SeqCst),
                 Lie::Move(d) => {
                     let tail = p.room.tail.load(Ordering::SeqCst);
                     p.room.tail.store(tail.wrapping_add_signed(d), Ordering::SeqCst);

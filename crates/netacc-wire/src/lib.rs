@@ -11,7 +11,7 @@ pub use name::{Name, Scope};
 
 /// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
 /// the rendezvous name, so processes of different versions do not meet and stay on TCP.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 
 /// Bytes of every message.
 pub const LEN: usize = 32;

@@ -269,7 +269,7 @@ impl Link {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
             self.endpoints().iter().enumerate().filter(|(_, ep)| ep.is_live()).any(|(i, _)| {
-                let fin = seg.slot(i).and_then(|s| s.producer.get(other)).map(|p| p.fin.load(Ordering::Acquire));
+                let fin = seg.slot(i).and_then(|s| s.own.get(other)).map(|o| o.producer.fin.load(Ordering::Acquire));
                 fin == Some(netacc_ring::OPEN)
             })
         })

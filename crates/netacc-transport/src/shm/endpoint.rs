@@ -4,11 +4,11 @@ use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::family::Direction;
 use crate::shm::link::{Link, Side};
-use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot};
+use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot, WIPED};
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{
-    Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
+    Area, CLOSED, Consumer, FIN, GONE, MOVED, OPEN, Producer, RESET, Ring, Violation, notify_data, notify_room,
 };
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
@@ -147,22 +147,14 @@ impl ShmEndpoint {
         v.link.hold();
         if v.me == Side::Client {
             let s = v.slot;
-            for p in &s.producer {
-                p.head.store(0, Ordering::Relaxed);
-                p.layout.store(0, Ordering::Relaxed);
-                p.fin.store(OPEN, Ordering::Relaxed);
-            }
-            for c in &s.consumer {
-                c.tail.store(0, Ordering::Relaxed);
-                c.layout.store(0, Ordering::Relaxed);
-                c.closed.store(0, Ordering::Relaxed);
-            }
-            for l in &s.side {
-                for w in [&l.watch, &l.rx_waiter, &l.tx_waiter, &l.want_room].into_iter().chain(&l.owner) {
-                    w.store(0, Ordering::Relaxed);
-                }
-                l.cpu.store(cpu::NO_CPU, Ordering::Relaxed);
-                l.before.store(0, Ordering::Relaxed);
+            s.wipe(Side::Client);
+            line!(v, side, Side::Client).cpu.store(cpu::current(), Ordering::Relaxed);
+            // A server that closed after us has wiped its own words, which are in its cache. Relaxed: whoever
+            // claimed the slot has acquired the mark. If it lies, it hurts its own connection.
+            let before = s.open.epoch.load(Ordering::Relaxed);
+            if before == 0 || s.open.server_done.load(Ordering::Relaxed) != before | WIPED {
+                s.wipe(Side::Server);
+                line!(v, side, Side::Server).cpu.store(cpu::NO_CPU, Ordering::Relaxed);
             }
             s.open.epoch.store(epoch, Ordering::Relaxed);
             s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
@@ -366,9 +358,22 @@ impl ShmEndpoint {
     /// Sets which of our channels hears of this connection (0: none).
     pub fn watch(&self, channel: u32) {
         self.channel.store(channel, Ordering::Relaxed);
-        if let Some(v) = self.view() {
-            line!(v, side, v.me).watch.store(channel, Ordering::SeqCst);
+        let Some(v) = self.view() else { return };
+        let watch = &line!(v, side, v.me).watch;
+        if channel != 0 {
+            // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
+            watch.store(channel, Ordering::SeqCst);
+        } else if !self.peer_left(&v) {
+            // Release suffices: a hint that comes late names nobody. A peer that is gone does not look, and
+            // the line need not be fetched.
+            watch.store(0, Ordering::Release);
         }
+    }
+
+    /// Whether the peer has closed for good and looks at no word of the slot any more.
+    fn peer_left(&self, v: &View) -> bool {
+        // Acquire: its last looks come before what we do to the words now.
+        line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & GONE != 0
     }
 
     /// Asks for a bit in the watching channel when there is room; true when there is room already.
@@ -740,9 +745,32 @@ impl ShmEndpoint {
         self.tell_data(v);
     }
 
+    /// Ends our stream for good and tells the peer. `Some` if that has left the rings: whether it is to be reset.
+    fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
+        let reset = self.has_data(v) || abort;
+        let fin = &line!(v, producer, v.me).fin;
+        fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
+        // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
+        if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+            self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            return Some(reset);
+        }
+        fin.fetch_or(CLOSED, Ordering::SeqCst);
+        // Nobody of ours is to be told anything any more.
+        let side = line!(v, side, v.me);
+        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+            w.store(0, Ordering::Relaxed);
+        }
+        self.tell_data(v);
+        self.tell_room(v, true);
+        // Release: these were our last looks. The peer that sees it may wipe what it wrote.
+        fin.fetch_or(GONE, Ordering::Release);
+        None
+    }
+
     /// Whether nobody at the other end will ever read again.
     fn peer_closed(&self, v: &View) -> bool {
-        line!(v, consumer, v.me.other()).closed.load(Ordering::Acquire) != 0 || self.peer_died(v)
+        line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & CLOSED != 0 || self.peer_died(v)
     }
 }
 
@@ -878,9 +906,8 @@ impl Endpoint for ShmEndpoint {
         };
         let old = self.flags.fetch_or(bits, Ordering::AcqRel);
         if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
-            // Whoever writes to us from now on gets a reset, as from a closed socket. Before the end of
-            // the stream, whose reader may act on it.
-            line!(v, consumer, v.me).closed.store(CLOSED, Ordering::SeqCst);
+            // Whoever writes to us from now on gets a reset, as from a closed socket.
+            line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
             self.tell_room(&v, true);
         }
         if bits & !old & TX_SHUT != 0 {
@@ -898,22 +925,18 @@ impl Endpoint for ShmEndpoint {
         if self.observe(&v) & (MOVING | DEAD) == MOVING {
             return self.close_moved(abort);
         }
-        let unread = self.has_data(&v);
-        let own = line!(v, producer, v.me);
-        own.fin.fetch_or(if unread || abort { RESET } else { FIN }, Ordering::SeqCst);
-        // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
-        if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
-            self.flags.fetch_or(MOVING, Ordering::AcqRel);
-            return self.close_moved(unread || abort);
+        let mut wiped = 0;
+        if self.peer_left(&v) {
+            // Nobody is there to be told. What we wrote is in our cache and of no use to the client, which begins
+            // with the words wiped. Where a side is or was several processes, that is left to it.
+            let alone = self.base.load(Ordering::Relaxed) == 0 && self.witness.load(Ordering::Relaxed) == 0;
+            if v.me == Side::Server && alone {
+                v.slot.wipe(Side::Server);
+                wiped = WIPED;
+            }
+        } else if let Some(reset) = self.end(&v, abort) {
+            return self.close_moved(reset);
         }
-        line!(v, consumer, v.me).closed.store(CLOSED, Ordering::SeqCst);
-        // Nobody of ours is to be told anything any more.
-        let side = line!(v, side, v.me);
-        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
-            w.store(0, Ordering::Relaxed);
-        }
-        self.tell_data(&v);
-        self.tell_room(&v, true);
         self.close_witness();
         self.drop_kernel();
         self.end_tail(self.tail_fd());
@@ -923,7 +946,7 @@ impl Endpoint for ShmEndpoint {
         // Release: after this the client may use the slot for another connection. Where the server's
         // processes ended without a word, the client knows it from the kernel.
         if v.me == Side::Server || gone {
-            done.store(epoch, Ordering::Release);
+            done.store(epoch | wiped, Ordering::Release);
         }
         if v.me == Side::Client {
             v.link.slots.closed(v.index);

@@ -5,6 +5,12 @@
 
 /// A shared line of a [`segment::Slot`] by its side.
 macro_rules! line {
+    ($view:expr, producer, $side:expr) => {
+        &line!($view, own, $side).producer
+    };
+    ($view:expr, side, $side:expr) => {
+        &line!($view, own, $side).side
+    };
     ($view:expr, $field:ident, $side:expr) => {
         match $side {
             Side::Client => {

@@ -10,7 +10,7 @@ use crate::shm::link::Side;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_ring::{Area, Channel, ConsumerLine, LARGE, ProducerLine, SLOTS, SMALL, SideLine};
+use netacc_ring::{Area, Channel, ConsumerLine, LARGE, OwnLine, SLOTS, SMALL};
 use netacc_sys::cpu;
 use netacc_sys::errno::{Errno, Result};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -77,6 +77,9 @@ pub const FATE_WITHDRAWN: u32 = 2;
 /// [`Open::fate`]: the server will not have it (a promotion of a connection that it does not know).
 pub const FATE_REFUSED: u32 = 3;
 
+/// [`Open::server_done`]: and it has wiped its own words. No epoch has this bit.
+pub const WIPED: u32 = 1 << 31;
+
 /// What a connect says about itself; written by the client before the slot number is queued.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -92,7 +95,7 @@ pub struct Open {
     /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them
     /// in this order. A client that lies about it serves itself last or first among its peers.
     pub when: AtomicU64,
-    /// Written by the server: it is done with this epoch of the slot.
+    /// Written by the server: it is done with this epoch of the slot, perhaps with [`WIPED`].
     pub server_done: AtomicU32,
     /// 1 once somebody of either side has decided to leave the rings; who is first does it.
     pub leaving: AtomicU32,
@@ -143,12 +146,10 @@ impl Open {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
-    /// `producer[s]` is written by side `s`, which produces that direction.
-    pub producer: [ProducerLine; 2],
+    /// `own[s]` is written by side `s`: about the direction that it produces, and who there wants to be woken.
+    pub own: [OwnLine; 2],
     /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction.
     pub consumer: [ConsumerLine; 2],
-    /// `side[s]`: who on side `s` wants to be woken.
-    pub side: [SideLine; 2],
     /// Who connects.
     pub open: Open,
 }
@@ -169,7 +170,18 @@ const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
 pub const SEGMENT: usize = LARGE_AT + SLOTS * 2 * LARGE;
 
 const _: () = assert!(SMALL_AT.is_multiple_of(4096) && LARGE_AT.is_multiple_of(4096));
-const _: () = assert!(size_of::<Slot>() == 7 * 64);
+const _: () = assert!(size_of::<Slot>() == 5 * 64);
+
+impl Slot {
+    /// Wipes what side `s` writes. The words that say who is to be woken, and how far the stream is, are
+    /// those of a fresh slot again; the CPU is a hint, and stays.
+    pub fn wipe(&self, s: Side) {
+        if let (Some(own), Some(consumer)) = (self.own.get(s.index()), self.consumer.get(s.index())) {
+            own.wipe();
+            consumer.wipe();
+        }
+    }
+}
 
 /// A mapped segment.
 #[derive(Clone, Copy, Debug)]

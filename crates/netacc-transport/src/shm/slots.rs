@@ -1,7 +1,7 @@
 //! Which slots of a link are in use. Only the client side allocates; a slot is free again when both
 //! sides have closed it.
 
-use crate::shm::segment::Segment;
+use crate::shm::segment::{Segment, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_ring::SLOTS;
 use netacc_sys::{Lock, private};
@@ -64,7 +64,7 @@ impl Slots {
         let _g = self.lock.lock();
         let slot = self.reclaim(seg).or_else(|| self.fresh())?;
         self.open.fetch_add(1, Ordering::Relaxed);
-        let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
+        let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
         self.epoch.store(epoch, Ordering::Relaxed);
         let port = self.port.get(slot).map_or(0, |p| p.load(Ordering::Relaxed)) as u16;
         Some(Claimed { slot, epoch, port })
@@ -79,7 +79,7 @@ impl Slots {
             let slot = cell.load(Ordering::Relaxed) as usize;
             let open = &seg.slot(slot)?.open;
             // Acquire: the server's last accesses to the slot come before its mark.
-            if open.server_done.load(Ordering::Acquire) == open.epoch.load(Ordering::Relaxed) {
+            if open.server_done.load(Ordering::Acquire) & !WIPED == open.epoch.load(Ordering::Relaxed) {
                 let oldest = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
                 cell.store(oldest, Ordering::Relaxed);
                 self.closing_from.store(from + 1, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 
 use crate::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
 use netacc_ring::SLOTS;
-use netacc_sys::private;
+use netacc_sys::{Errno, private};
 use netacc_transport::shm::control::send_message;
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
@@ -239,7 +239,7 @@ fn forged_numbers_reach_nothing() {
     let slot = seg.slot(c.slot_index()).unwrap();
     for forged in [1, 5, 63, 64, 511, 1023, 1024, 100_000, u32::MAX - 1, u32::MAX] {
         // Both sides' words: a peer can write all of them.
-        for side in &slot.side {
+        for side in slot.own.iter().map(|o| &o.side) {
             for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room, &side.cpu] {
                 w.store(forged, Ordering::SeqCst);
             }
@@ -268,7 +268,7 @@ fn forged_numbers_reach_nothing() {
         assert!(!l.server.is_lost() && !l.client.is_lost());
     }
     // And the connection still wakes whom it should.
-    for side in &slot.side {
+    for side in slot.own.iter().map(|o| &o.side) {
         for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::SeqCst);
         }
@@ -278,6 +278,36 @@ fn forged_numbers_reach_nothing() {
     c.close(false);
 }
 
+/// Whoever closes first, and whatever was left in it: the next connection in a slot finds nothing of it.
+#[test]
+fn a_used_slot_is_as_new() {
+    let l = Links::new(true);
+    let mut slot = None;
+    for round in 0..12 {
+        let (c, s) = l.connect().unwrap();
+        assert_eq!(*slot.get_or_insert(c.slot_index()), c.slot_index(), "the slot was not free");
+        assert_eq!((ready(c), ready(s)), (crate::OUT, crate::OUT), "round {round}");
+        assert_eq!((get(c, 9, false), get(s, 9, false)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
+        // Small and large windows, read and unread, a half close, both halves.
+        let n = if round % 2 == 0 { 300 } else { 100_000 };
+        assert_eq!((write(c, &pattern(round, n)), write(s, &pattern(round + 1, n))), (Ok(n), Ok(n)));
+        assert!(get(s, n, false).unwrap() == pattern(round, n));
+        if round % 3 != 0 {
+            assert!(get(c, n, false).unwrap() == pattern(round + 1, n));
+        }
+        s.watch(1);
+        if round % 4 == 1 {
+            c.shutdown(netacc_transport::Shut::Both);
+            assert_eq!(get(s, 9, false).unwrap(), []);
+            assert_eq!(ready(s) & crate::IN, crate::IN);
+        }
+        let (first, last) = if round % 5 < 3 { (c, s) } else { (s, c) };
+        first.close(false);
+        last.watch(0);
+        last.close(false);
+    }
+}
+
 #[test]
 fn a_violation_resets_one_connection_only() {
     let l = Links::new(true);
@@ -285,7 +315,7 @@ fn a_violation_resets_one_connection_only() {
     let (other_c, other_s) = l.connect().unwrap();
     let slot = l.client.segment().unwrap().slot(c.slot_index()).unwrap();
     // The client claims more than fits.
-    slot.producer[0].head.store(1 << 40, Ordering::SeqCst);
+    slot.own[0].producer.head.store(1 << 40, Ordering::SeqCst);
     assert_eq!(read(s, 9), RESET);
     assert_eq!(ready(c) & (crate::HUP | crate::IN), crate::HUP | crate::IN);
     assert_eq!((write(c, b"x"), write(s, b"x")), (RESET, crate::PIPE));
