@@ -133,7 +133,9 @@ pub fn ensure() -> Result<()> {
 pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
     ensure()?;
     let c = cell(fd).ok_or(Errno::MFILE)?;
-    HIGH.fetch_max(fd as usize, Ordering::Relaxed);
+    if HIGH.load(Ordering::Relaxed) < fd as usize {
+        HIGH.fetch_max(fd as usize, Ordering::Relaxed);
+    }
     Ok(decode(c.swap(encode(e), Ordering::AcqRel)))
 }
 

@@ -14,6 +14,18 @@ pub fn realtime() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// [`now`] as of the last tick of the kernel's clock, some milliseconds ago at most, for a third of the price.
+pub fn coarse() -> u64 {
+    let t = clock_gettime(ClockId::MonotonicCoarse);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// [`realtime`] as of the last tick.
+pub fn realtime_coarse() -> u64 {
+    let t = clock_gettime(ClockId::RealtimeCoarse);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// When to give up waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {

@@ -119,8 +119,8 @@ fn link(e: &'static Epoll, s: Option<&'static Socket>, fd: i32, (events, data): 
         reg.next_sock.store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
         s.regs.store(p, Ordering::Release);
     }
-    let _g = e.lock.lock();
     reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    let _g = e.lock.lock();
     let first = e.regs.load(Ordering::Relaxed);
     reg.next_all.store(first, Ordering::Relaxed);
     reg.prev_all.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -140,7 +140,7 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
             // The kernel's set has the application's own value, unless that looks like one of ours.
             let shown = shown(s, reg, data);
             if shown != data {
-                e.ours.fetch_add(1, Ordering::Release);
+                e.add_ours(1);
                 reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
             }
             raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
@@ -185,7 +185,7 @@ pub fn candidate(s: &'static Socket) {
             && raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, events, cookie(Kind::Candidate, reg)).is_ok()
             && reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0
         {
-            e.ours.fetch_add(1, Ordering::Release);
+            e.add_ours(1);
         }
     });
 }
@@ -197,7 +197,7 @@ fn uncount(e: &Epoll, reg: &Reg) -> u32 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
     }
     if old & (WATCHED | POLLED) != 0 {
-        e.ours.fetch_sub(1, Ordering::Release);
+        e.add_ours(-1);
     }
     old
 }
@@ -205,7 +205,7 @@ fn uncount(e: &Epoll, reg: &Reg) -> u32 {
 /// From now on the registration of an accelerated connection is ours.
 fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
     uncount(e, reg);
-    e.ours.fetch_add(1, Ordering::Release);
+    e.add_ours(1);
     let Some(ep) = s.endpoint() else { return };
     if watch::attach(e, ep, core::ptr::from_ref(reg) as usize) {
         reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
@@ -259,7 +259,7 @@ fn listener_events(events: u32) -> u32 {
 /// watches.
 fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
     uncount(e, reg);
-    e.ours.fetch_add(1, Ordering::Release);
+    e.add_ours(1);
     reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
     let Some(l) = s.listener() else {
         return Err(Errno::BADF);
@@ -301,7 +301,7 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
         let _g = e.lock.lock();
         reg.events.store(events, Ordering::Relaxed);
         reg.data.store(data, Ordering::Relaxed);
-        reg.flags.fetch_and(!DISABLED, Ordering::Relaxed);
+        reg.unmark(DISABLED);
     }
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
         let (ev, shown) = match path {
@@ -390,7 +390,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
         del(w);
     }
     if flags & (WATCHED | POLLED) != 0 {
-        e.ours.fetch_sub(1, Ordering::Release);
+        e.add_ours(-1);
     }
     let queued = {
         let _g = e.lock.lock();
@@ -402,7 +402,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
         reg.sock.store(core::ptr::null_mut(), Ordering::Release);
         reg.child.store(core::ptr::null_mut(), Ordering::Release);
         // While it is queued it cannot be given to somebody else.
-        reg.flags.fetch_or(GONE, Ordering::Relaxed) & QUEUED != 0
+        reg.mark(GONE) & QUEUED != 0
     };
     if !queued {
         release_reg(reg);
@@ -467,7 +467,7 @@ fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> Result<()> {
     if looks_like_cookie(data) {
         shown = cookie(Kind::Foreign, reg);
         if reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0 {
-            e.ours.fetch_add(1, Ordering::Release);
+            e.add_ours(1);
         }
     }
     note_edges(e, events);
@@ -503,7 +503,7 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
         }
         reg.flags.fetch_and(!(WITNESSED | ON_KERNEL | BASED | TAILED), Ordering::Relaxed);
         // One that EPOLLONESHOT disabled is added when the application enables it again.
-        if flags & DISABLED == 0 {
+        if reg.queue() & DISABLED == 0 {
             let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
         }
     });
@@ -581,7 +581,7 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
     e.nested.fetch_add(1, Ordering::Relaxed);
     match raw::epoll_ctl(e.fd(), op, fd, events, cookie(Kind::Foreign, reg)) {
         Ok(()) => {
-            e.ours.fetch_add(1, Ordering::Release);
+            e.add_ours(1);
             reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
             Outcome::Done(0)
         }
@@ -636,7 +636,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
     raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;
-    e.ours.fetch_add(1, Ordering::Release);
+    e.add_ours(1);
     reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
     reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
     touch(e, reg);

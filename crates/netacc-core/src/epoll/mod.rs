@@ -97,11 +97,15 @@ fn open_cookie(data: u64) -> Option<(Kind, usize)> {
     Some((kind, (data & !MAGIC_MASK & !KIND_MASK) as usize))
 }
 
-/// [`Reg::flags`]: in the ready queue.
+/// [`Reg::queue`]: in the ready queue.
 pub(crate) const QUEUED: u32 = 1;
 /// EPOLLONESHOT has fired.
 pub(crate) const DISABLED: u32 = 2;
-/// The application's own event is in the kernel's set.
+/// Removed while queued: released when it comes out of the queue.
+pub(crate) const GONE: u32 = 32;
+/// To be reported at the next look whatever the marks say: it was just added or changed.
+pub(crate) const FRESH: u32 = 256;
+/// [`Reg::flags`]: the application's own event is in the kernel's set.
 pub(crate) const KERNEL: u32 = 4;
 /// Hints come by a watch.
 pub(crate) const WATCHED: u32 = 8;
@@ -115,10 +119,6 @@ pub(crate) const BASED: u32 = 128;
 pub(crate) const TAILED: u32 = 1 << 16;
 /// The kernel socket that a connection moves to is in the kernel's set.
 pub(crate) const ON_KERNEL: u32 = 1 << 17;
-/// Removed while queued: released when it comes out of the queue.
-pub(crate) const GONE: u32 = 32;
-/// To be reported at the next look whatever the marks say: it was just added or changed.
-pub(crate) const FRESH: u32 = 256;
 
 /// One descriptor registered with one epoll instance.
 #[derive(Debug)]
@@ -133,6 +133,8 @@ pub struct Reg {
     pub(crate) events: AtomicU32,
     pub(crate) data: AtomicU64,
     pub(crate) flags: AtomicU32,
+    /// What concerns the ready queue. Written under the instance's lock only, so without locked instructions.
+    queue: AtomicU32,
     /// The next registration of the same socket.
     pub(crate) next_sock: AtomicPtr<Reg>,
     /// The next registration with the same instance.
@@ -148,6 +150,27 @@ pub struct Reg {
     pub(crate) seen: [AtomicU64; 2],
 }
 
+impl Reg {
+    /// Bits of `queue`. Under the instance's lock, as the two below.
+    pub(crate) fn queue(&self) -> u32 {
+        self.queue.load(Ordering::Relaxed)
+    }
+
+    /// Sets bits of `queue` and returns what it was.
+    pub(crate) fn mark(&self, bits: u32) -> u32 {
+        let old = self.queue();
+        self.queue.store(old | bits, Ordering::Relaxed);
+        old
+    }
+
+    /// Clears bits of `queue` and returns what it was.
+    pub(crate) fn unmark(&self, bits: u32) -> u32 {
+        let old = self.queue();
+        self.queue.store(old & !bits, Ordering::Relaxed);
+        old
+    }
+}
+
 /// An epoll instance.
 #[derive(Debug)]
 #[repr(align(64))]
@@ -157,8 +180,8 @@ pub struct Epoll {
     refs: AtomicU32,
     pub(crate) lock: Lock,
     fd: AtomicI32,
-    /// Registrations that need us; 0: every call passes through.
-    pub(crate) ours: AtomicU32,
+    /// Registrations that need us; 0: every call passes through. Written under `STRUCTURE`.
+    ours: AtomicU32,
     pub(crate) regs: AtomicPtr<Reg>,
     pub(crate) ready_head: AtomicPtr<Reg>,
     pub(crate) ready_tail: AtomicPtr<Reg>,
@@ -298,6 +321,12 @@ impl Epoll {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// One registration more or less that needs us. Under `STRUCTURE`, so a locked instruction is not needed.
+    pub(crate) fn add_ours(&self, by: i32) {
+        // Release: who sees the instance in need of us sees the registration.
+        self.ours.store(self.ours.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
+    }
+
     /// Wakes threads that sleep in this instance so that they look at its queue.
     pub(crate) fn kick(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -386,6 +415,7 @@ pub fn forget_socket(s: &'static Socket) {
 pub(crate) fn new_reg() -> Result<&'static Reg> {
     let r = REGS.alloc().ok_or(Errno::NOMEM)?;
     r.flags.store(0, Ordering::Relaxed);
+    r.queue.store(0, Ordering::Relaxed);
     r.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
     r.child.store(core::ptr::null_mut(), Ordering::Relaxed);
     r.twin.store(core::ptr::null_mut(), Ordering::Relaxed);

@@ -16,7 +16,7 @@ use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
 pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
-    if reg.flags.fetch_or(QUEUED, Ordering::Relaxed) & QUEUED != 0 {
+    if reg.mark(QUEUED) & QUEUED != 0 {
         return;
     }
     reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -37,7 +37,7 @@ fn dequeue(e: &Epoll) -> Option<&'static Reg> {
         e.ready_tail.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     e.ready_len.store(e.ready_len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-    reg.flags.fetch_and(!QUEUED, Ordering::Relaxed);
+    reg.unmark(QUEUED);
     Some(reg)
 }
 
@@ -45,7 +45,7 @@ fn dequeue(e: &Epoll) -> Option<&'static Reg> {
 pub(crate) fn discard(e: &Epoll) {
     let _g = e.lock.lock();
     while let Some(reg) = dequeue(e) {
-        if reg.flags.load(Ordering::Relaxed) & GONE != 0 {
+        if reg.queue() & GONE != 0 {
             release_reg(reg);
         }
     }
@@ -182,7 +182,7 @@ fn news(reg: &'static Reg, take: bool) -> bool {
     }
     let arrived = now != was && !lowat && events & Readiness::IN != 0;
     let room = now_rest as u32 != was_rest as u32 && events & Readiness::OUT != 0;
-    let fresh = if take { reg.flags.fetch_and(!FRESH, Ordering::Relaxed) } else { reg.flags.load(Ordering::Relaxed) };
+    let fresh = if take { reg.unmark(FRESH) } else { reg.queue() };
     arrived || room || now_rest >> 32 != was_rest >> 32 || fresh & FRESH != 0
 }
 
@@ -203,7 +203,8 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
     let mut p = e.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
-        if reg.flags.load(Ordering::Relaxed) & (BASED | DISABLED) == BASED
+        if reg.flags.load(Ordering::Relaxed) & BASED != 0
+            && reg.queue() & DISABLED == 0
             && let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint())
         {
             let events = reg.events.load(Ordering::Relaxed);
@@ -223,7 +224,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
             break;
         }
         let Some(reg) = dequeue(e) else { break };
-        let flags = reg.flags.load(Ordering::Relaxed);
+        let flags = reg.queue();
         if flags & GONE != 0 {
             release_reg(reg);
             continue;
@@ -246,7 +247,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         out(found, reg.data.load(Ordering::Relaxed));
         n += 1;
         if events & EPOLLONESHOT as u32 != 0 {
-            reg.flags.fetch_or(DISABLED, Ordering::Relaxed);
+            reg.mark(DISABLED);
         } else if events & EPOLLET as u32 == 0 {
             enqueue(e, reg);
         }
@@ -265,7 +266,7 @@ pub(crate) fn is_ready(e: &'static Epoll) -> bool {
     collect(e);
     for _ in 0..e.ready_len.load(Ordering::Relaxed) {
         let Some(reg) = dequeue(e) else { break };
-        let flags = reg.flags.load(Ordering::Relaxed);
+        let flags = reg.queue();
         if flags & GONE != 0 {
             release_reg(reg);
         } else if flags & DISABLED == 0
@@ -286,7 +287,7 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Reg) {
     news(reg, true);
     let ready = look(e, reg) != 0;
     if ready {
-        reg.flags.fetch_or(FRESH, Ordering::Relaxed);
+        reg.mark(FRESH);
         e.news.store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
     // A nested instance is queued when it has news; see `collect`.
@@ -325,7 +326,7 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
         if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
             let events = reg.events.load(Ordering::Relaxed);
             let idle = arm(child);
-            let wanted = reg.flags.load(Ordering::Relaxed) & DISABLED == 0
+            let wanted = reg.queue() & DISABLED == 0
                 && events & libc::EPOLLIN as u32 != 0
                 && (events & EPOLLET as u32 == 0 || news(reg, false));
             quiet &= idle || !wanted;

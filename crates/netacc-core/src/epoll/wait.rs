@@ -253,13 +253,15 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
     let Some((kind, addr)) = open_cookie(data) else {
         return Some((events, data));
     };
-    let queue = |reg: &'static Reg| {
+    let queue_as = |reg: &'static Reg, fresh: u32| {
         let _g = e.lock.lock();
         // A registration that was removed, or whose object serves another instance by now, says nothing.
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.flags.load(Ordering::Relaxed) & GONE == 0 {
+        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & GONE == 0 {
+            reg.mark(fresh);
             enqueue(e, reg);
         }
     };
+    let queue = |reg: &'static Reg| queue_as(reg, 0);
     let sock = |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
     match kind {
         Kind::Kick => {}
@@ -299,8 +301,9 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
                 // from there. Whoever puts it there takes the lock after the path is changed.
                 let _g = e.lock.lock();
                 if s.path() != Path::Shm {
-                    if reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
-                        reg.flags.fetch_or(DISABLED, Ordering::Relaxed);
+                    let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
+                    if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
+                        reg.mark(DISABLED);
                     }
                     return Some((events, reg.data.load(Ordering::Relaxed)));
                 }
@@ -309,21 +312,21 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
         }
         Kind::Base => {
             let reg = at(addr as *mut Reg)?;
+            let mut fresh = 0;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
                 ep.hear();
                 if ep.tail_fd() >= 0 {
                     // The marks know of the ring alone: this edge is the kernel's.
-                    reg.flags.fetch_or(FRESH, Ordering::Relaxed);
+                    fresh = FRESH;
                 }
                 let _s = STRUCTURE.lock();
                 super::watch::reactivate(e, ep.link());
             }
-            queue(reg);
+            queue_as(reg, fresh);
         }
         Kind::Nested => {
             let reg = at(addr as *mut Reg)?;
-            reg.flags.fetch_or(FRESH, Ordering::Relaxed);
-            queue(reg);
+            queue_as(reg, FRESH);
         }
     }
     None

@@ -167,7 +167,7 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
     let Ok(w) = get(e, ep.link()) else {
         return false;
     };
-    w.users.fetch_add(1, Ordering::Relaxed);
+    w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     ep.registration.store(reg, Ordering::Release);
     ep.watch(w.channel.load(Ordering::Relaxed));
     true
@@ -201,7 +201,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
     }
     ep.watch(0);
     if let Some(w) = find(e, ep.link()) {
-        w.users.fetch_sub(1, Ordering::Relaxed);
+        w.users.store(w.users.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
         drop_if_useless(e, w);
     }
 }

@@ -14,6 +14,7 @@ use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
+use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, WaitSet};
 
@@ -163,19 +164,15 @@ fn plain(s: &Socket, new: i32, flags: i32) {
 /// as in the kernel.
 fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32, SocketAddr)>> {
     let new = placeholder(s.domain(), flags & libc::SOCK_CLOEXEC != 0)?;
-    let taken = loop {
-        match l.pop() {
-            None => break None,
-            Some((link, slot)) => {
-                if let Some(ep) = take_slot(link, slot) {
-                    match addresses(s, ep) {
-                        Some(a) => break Some((link, ep, a)),
-                        None => ep.close(true),
-                    }
-                }
-            }
+    // A queue's worth of connects that come to nothing: then the caller has its turn.
+    let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
+        let ep = take_slot(link, slot)?;
+        let told = addresses(s, ep);
+        if told.is_none() {
+            ep.close(true);
         }
-    };
+        told.map(|a| (link, ep, a))
+    });
     let Some((link, ep, (local, peer))) = taken else {
         let _ = raw::close(new);
         return Ok(None);
@@ -218,7 +215,7 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
     s.set_endpoint(ep);
     s.set_path(Path::Shm);
     if let Some(e) = s.stats() {
-        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
+        e.open(State::Established, Transport::Shm, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());
@@ -252,7 +249,7 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let open = &seg.slot(ep.slot_index())?.open;
     let (peer, local) = (open.told(0)?, open.told(1)?);
     let bound = s.local.get()?;
-    let now = time::now();
+    let now = time::coarse();
     let served =
         bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();

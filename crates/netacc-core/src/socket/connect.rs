@@ -152,7 +152,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
         return Err(Reason::PercentDraw);
     }
     let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
-    let now = time::now();
+    let now = time::coarse();
     if ports::known_absent(target, now) {
         return Err(Reason::PeerPlain);
     }
@@ -215,7 +215,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     s.set_path(Path::Shm);
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
-        e.open(State::Established, Transport::Shm, Reason::None, time::realtime());
+        e.open(State::Established, Transport::Shm, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(target));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());

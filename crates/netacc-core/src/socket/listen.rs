@@ -16,7 +16,7 @@ use netacc_sys::{Lock, private, raw, time};
 use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous::{self, Taken};
 use netacc_transport::shm::segment::{SERVER_CLOSED, SERVER_LEFT, Segment};
-use netacc_transport::shm::slots::CONTROL_SLOT;
+use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_wire::{Name, Scope};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
@@ -46,6 +46,8 @@ pub struct Listener {
     pub served: AtomicU32,
     /// Another process of the family left the listener to the kernel.
     shut: AtomicU32,
+    /// The only link there was at the last look had more connects than the one taken: a hint.
+    waits: AtomicU32,
     /// More than one process serves this listener.
     pub many: AtomicU32,
     /// The kernel said (or may have) that a TCP connection waits.
@@ -184,6 +186,7 @@ impl Listener {
         }
         self.starved.store(0, Ordering::Relaxed);
         self.waiters.store(0, Ordering::Relaxed);
+        self.waits.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_asked.store(0, Ordering::Relaxed);
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
@@ -361,7 +364,8 @@ impl Listener {
         self.end(|link, seg| {
             // SeqCst: a client pushes and then looks at this word; we mark and then drain.
             seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
-            while let Some(slot) = link.pop() {
+            // A client that goes on and on is not waited for.
+            for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
                 if let Some(ep) = super::accept::take_slot(link, slot) {
                     netacc_transport::Endpoint::close(ep, true);
                 }
@@ -381,7 +385,7 @@ impl Listener {
         }
         self.end(|link, seg| {
             seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
-            while let Some(slot) = link.pop() {
+            for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
                 if let Some(ep) = link.endpoint(slot as usize) {
                     ep.stir_peer();
                 }
@@ -440,6 +444,10 @@ impl Listener {
     /// Whether a connect waits in shared memory, and whether a client announced a further link, which may
     /// hold earlier connects than those we know.
     pub fn queued_or_more(&self) -> (bool, bool) {
+        // What waited in the only link when we looked there came before what a further link brings.
+        if self.waits.load(Ordering::Relaxed) != 0 {
+            return (true, false);
+        }
         let _g = self.lock.lock();
         self.links().fold((false, false), |(queued, more), l| {
             (queued || l.segment().is_some_and(|s| s.queued() > 0), more | l.take_more())
@@ -449,10 +457,13 @@ impl Listener {
     /// Takes the next connect that waits in shared memory.
     pub fn pop(&self) -> Option<(&'static Link, u32)> {
         let _g = self.lock.lock();
+        self.waits.store(0, Ordering::Relaxed);
         let mut links = self.links();
         let only = links.next()?;
         if links.next().is_none() {
-            return Some((only, only.pop()?));
+            let slot = only.pop()?;
+            self.waits.store(only.seen_queued().into(), Ordering::Relaxed);
+            return Some((only, slot));
         }
         // First come, first served, as with one queue in the kernel.
         let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
@@ -462,6 +473,7 @@ impl Listener {
     /// For the child of a fork: the links are the parent's, the sockets are shared.
     pub fn after_fork(&'static self) {
         self.lock.reset();
+        self.waits.store(0, Ordering::Relaxed);
         let mut next = follow(&self.links);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         while let Some(link) = next {

@@ -362,7 +362,8 @@ fn retire(s: &'static Socket) {
     if let Some(e) = s.stats() {
         e.close();
     }
-    s.generation.fetch_add(1, Ordering::Release);
+    // Nobody else writes it: we had the last reference.
+    s.generation.store(s.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     crate::fork::unshare_if_alone(s);
     let ep = s.ep.swap(core::ptr::null_mut(), Ordering::AcqRel);
     let listener = s.listener();

@@ -229,7 +229,9 @@ impl ShmEndpoint {
     }
 
     pub(super) fn close_witness(&self) {
-        let w = self.witness.swap(0, Ordering::AcqRel);
+        // A look first: most connections have none.
+        let there = self.witness.load(Ordering::Relaxed) != 0;
+        let w = if there { self.witness.swap(0, Ordering::AcqRel) } else { 0 };
         if w != 0 {
             private::close(w - 1);
         }

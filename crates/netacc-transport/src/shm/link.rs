@@ -2,14 +2,14 @@
 
 use crate::bells;
 use crate::shm::ShmEndpoint;
-use crate::shm::segment::{CHANNELS, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
+use crate::shm::segment::{BATCH, CHANNELS, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{Channel, Ring, SLOTS};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, private};
+use netacc_sys::{Lock, cpu, private};
 use netacc_wire::Message;
 
 /// Which end of a link, and of every connection on it, we are.
@@ -92,6 +92,8 @@ pub struct Link {
     /// The last position of the connect queue's other side that we saw: the shared one is looked at when it
     /// matters, since the look takes the line away from the other side. Under the owner's lock.
     seen: AtomicU64,
+    /// The connects up to there, read at once for the same reason (server side).
+    batch: [AtomicU32; BATCH],
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -216,8 +218,18 @@ impl Link {
     }
 
     /// Takes the next connect (server, under the owner's lock).
-    pub fn pop(&self) -> Option<u32> {
-        self.segment()?.pop(&self.seen)
+    pub fn pop(&'static self) -> Option<u32> {
+        let (slot, next) = self.segment()?.pop(&self.seen, &self.batch)?;
+        // While this connect is dealt with, what is needed for the next one comes to our cache.
+        if let Some(ep) = next.and_then(|n| self.endpoint(n as usize)) {
+            cpu::prefetch(ep);
+        }
+        Some(slot)
+    }
+
+    /// Whether a connect was seen that has not been taken yet; one that came since is not looked for.
+    pub fn seen_queued(&self) -> bool {
+        self.segment().is_some_and(|s| s.known(&self.seen))
     }
 
     /// As many connects wait as the listener allows (client, under the owner's lock).

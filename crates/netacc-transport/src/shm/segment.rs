@@ -20,6 +20,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// Ready-set channels per side; number 0 means "none".
 pub const CHANNELS: usize = 64;
 
+/// Connects that the server reads at once.
+pub const BATCH: usize = 32;
+
 /// Words about the link as a whole.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -339,10 +342,11 @@ impl Segment {
         true
     }
 
-    /// Connects queued and not yet taken. A lying client can claim at most a full queue.
+    /// Connects queued and not yet taken. A client that claims more than fits has queued none.
     pub fn queued(&self) -> u64 {
         let h = self.header();
-        h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst)).min(SLOTS as u64)
+        let n = h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst));
+        if n <= SLOTS as u64 { n } else { 0 }
     }
 
     /// When the next connect was queued, by the client's word.
@@ -356,32 +360,37 @@ impl Segment {
         Some(c.slots.get(slot as usize).map_or(0, |s| s.open.when.load(Ordering::Relaxed)))
     }
 
-    /// Takes the next connect (server, under a lock). `seen` is what the caller last saw of the client's
-    /// position.
-    pub fn pop(&self, seen: &AtomicU64) -> Option<u32> {
+    /// Whether `seen` says that a connect waits (server).
+    pub fn known(&self, seen: &AtomicU64) -> bool {
+        let ahead = seen.load(Ordering::Relaxed).wrapping_sub(self.header().popped.load(Ordering::Relaxed));
+        (1..=BATCH as u64).contains(&ahead)
+    }
+
+    /// Takes the next connect (server, under a lock), and says which one comes after it if that is known. `seen`
+    /// is the position up to which the entries were read into `batch`.
+    pub fn pop(&self, seen: &AtomicU64, batch: &[AtomicU32; BATCH]) -> Option<(u32, Option<u32>)> {
         let c = self.control();
         let at = c.header.popped.load(Ordering::Relaxed);
-        let entry = |at: u64| Some(c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed));
-        let known = |to: u64| (1..=SLOTS as u64).contains(&to.wrapping_sub(at));
-        let mut to = seen.load(Ordering::Relaxed);
-        if !known(to) {
-            // SeqCst: pairs with the client's push as in `queued`.
-            to = c.header.pushed.load(Ordering::SeqCst);
-            seen.store(to, Ordering::Relaxed);
-            if to == at {
+        let read = |at: u64| Some(batch.get(at as usize % BATCH)?.load(Ordering::Relaxed));
+        if !self.known(seen) {
+            let n = self.queued().min(BATCH as u64);
+            for i in 0..n {
+                let i = at.wrapping_add(i) as usize;
+                batch.get(i % BATCH)?.store(c.queue.get(i % SLOTS)?.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            seen.store(at.wrapping_add(n), Ordering::Relaxed);
+            if n == 0 {
                 return None;
             }
         }
-        let slot = entry(at)?;
-        // While this connect is dealt with, what the client wrote about the next one comes to our cache.
-        if to.wrapping_sub(at) > 1
-            && let Some(next) = entry(at.wrapping_add(1)).and_then(|n| c.slots.get(n as usize))
-        {
-            cpu::prefetch(&next.open);
+        let slot = read(at)?;
+        let next = if seen.load(Ordering::Relaxed).wrapping_sub(at) > 1 { read(at.wrapping_add(1)) } else { None };
+        if let Some(s) = next.and_then(|n| c.slots.get(n as usize)) {
+            cpu::prefetch(&s.open);
         }
         // Release: the entry was read before the client may overwrite it.
         c.header.popped.store(at.wrapping_add(1), Ordering::Release);
-        Some(slot)
+        Some((slot, next))
     }
 }
 
@@ -428,28 +437,31 @@ mod tests {
         let fd = Segment::create().unwrap();
         let s = Segment::map(fd.as_fd()).unwrap();
         let (client, server) = (AtomicU64::new(0), AtomicU64::new(0));
+        let batch = [const { AtomicU32::new(0) }; BATCH];
+        let pop = || s.pop(&server, &batch).map(|(slot, _)| slot);
         for round in 0..3 {
             for i in 0..SLOTS as u32 {
                 assert!(s.push(i + round, &client));
             }
             assert!(!s.push(9, &client));
             for i in 0..SLOTS as u32 {
-                assert_eq!(s.pop(&server), Some(i + round));
+                assert_eq!(pop(), Some(i + round));
             }
-            assert_eq!(s.pop(&server), None);
+            assert_eq!(pop(), None);
         }
         assert!(s.push(5, &client));
-        assert_eq!(s.pop(&server), Some(5));
+        assert_eq!(pop(), Some(5));
         s.header().backlog.store(3, Ordering::Relaxed);
         for i in 0..4 {
             assert!(!s.backlog_full(&client), "{i} wait");
             assert!(s.push(i, &client));
         }
         assert!(s.backlog_full(&client));
-        assert_eq!(s.pop(&server), Some(0));
+        assert_eq!(pop(), Some(0));
         assert!(!s.backlog_full(&client));
-        // A forged counter yields at most a queue's worth of entries, never an endless loop.
+        // A forged counter yields at most what was read before, never an endless loop.
         s.header().pushed.store(u64::MAX, Ordering::Relaxed);
-        assert!(s.queued() <= SLOTS as u64);
+        assert_eq!(s.queued(), 0);
+        assert!(core::iter::from_fn(pop).count() <= BATCH);
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::shm::segment::{Segment, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use netacc_ring::SLOTS;
+pub use netacc_ring::SLOTS;
 use netacc_sys::{Lock, private};
 
 /// The slot that stands for the connect queue; never used for a connection.
