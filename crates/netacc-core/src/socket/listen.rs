@@ -280,7 +280,9 @@ impl Listener {
             }
         }
         let sock = self.rendezvous_fd();
-        if sock < 0 {
+        // The kernel's accept makes a socket first and then finds that nobody is there; the question is cheaper.
+        if sock < 0 || !readable(sock) {
+            self.starved.store(0, Ordering::Relaxed);
             return false;
         }
         #[allow(unsafe_code)]
