@@ -236,6 +236,16 @@ pub fn sched_yield() {
     let _ = call(libc::SYS_sched_yield, [0; 6]);
 }
 
+/// How many CPUs this thread may run on (`sched_getaffinity(2)`); 0 if there are more than 1024.
+pub fn cpus() -> u32 {
+    let mut mask = [0u64; 16];
+    let p = mask.as_mut_ptr() as usize;
+    match call(libc::SYS_sched_getaffinity, [0, size_of_val(&mask), p, 0, 0, 0]) {
+        Ok(_) => mask.iter().map(|w| w.count_ones()).sum(),
+        Err(_) => 0,
+    }
+}
+
 /// `getpid(2)`.
 pub fn getpid() -> u32 {
     call(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32

@@ -15,6 +15,7 @@ mod call;
 mod ctl;
 pub(crate) mod ready;
 mod threads;
+mod turns;
 mod wait;
 pub(crate) mod watch;
 
@@ -199,6 +200,9 @@ pub struct Epoll {
     /// Doorbell for changes by other threads (descriptor + 1).
     kick: AtomicI32,
     pub(crate) last_kernel: AtomicU64,
+    /// When its turn began, and its place among the process' loops; see [`turns`].
+    turn: AtomicU64,
+    place: AtomicU32,
     /// Accelerated connections filled the application's array while the kernel's set was due to be looked at.
     pub(crate) kernel_first: AtomicU32,
     pub(crate) peer_cpu: AtomicU32,
@@ -277,6 +281,8 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             n.store(0, Ordering::Relaxed);
         }
         e.last_kernel.store(0, Ordering::Relaxed);
+        e.turn.store(0, Ordering::Relaxed);
+        e.place.store(turns::place(), Ordering::Relaxed);
         e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
         e.spin.reset();
         e.refs.store(1, Ordering::Release);

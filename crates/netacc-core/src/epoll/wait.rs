@@ -3,6 +3,7 @@
 use crate::epoll::call::Call;
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
 use crate::epoll::threads::{hand_over, plain};
+use crate::epoll::turns;
 use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
@@ -120,6 +121,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         let n = stashed + round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
+            turns::pass(e, now);
             // What the kernel said already in this call it would say again.
             if stashed == 0 && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);

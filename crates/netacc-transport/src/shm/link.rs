@@ -9,7 +9,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, cpu, private};
+use netacc_sys::{Lock, private};
 use netacc_wire::Message;
 
 /// Which end of a link, and of every connection on it, we are.
@@ -91,9 +91,9 @@ pub struct Link {
     pub asked: AtomicU64,
     /// The last position of the connect queue's other side that we saw: the shared one is looked at when it
     /// matters, since the look takes the line away from the other side. Under the owner's lock.
-    seen: AtomicU64,
+    pub(super) seen: AtomicU64,
     /// The connects up to there, read at once for the same reason (server side).
-    batch: [AtomicU32; BATCH],
+    pub(super) batch: [AtomicU32; BATCH],
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -210,31 +210,6 @@ impl Link {
     pub fn segment(&self) -> Option<Segment> {
         // SAFETY: set from `as_ptr` in `new`, cleared before the unmapping in `put`.
         unsafe { Segment::from_ptr(self.seg.load(Ordering::Relaxed)) }
-    }
-
-    /// Queues a connect (client, under the owner's lock).
-    pub fn push(&self, slot: u32) -> bool {
-        self.segment().is_some_and(|s| s.push(slot, &self.seen))
-    }
-
-    /// Takes the next connect (server, under the owner's lock).
-    pub fn pop(&'static self) -> Option<u32> {
-        let (slot, next) = self.segment()?.pop(&self.seen, &self.batch)?;
-        // While this connect is dealt with, what is needed for the next one comes to our cache.
-        if let Some(ep) = next.and_then(|n| self.endpoint(n as usize)) {
-            cpu::prefetch(ep);
-        }
-        Some(slot)
-    }
-
-    /// Whether a connect was seen that has not been taken yet; one that came since is not looked for.
-    pub fn seen_queued(&self) -> bool {
-        self.segment().is_some_and(|s| s.known(&self.seen))
-    }
-
-    /// As many connects wait as the listener allows (client, under the owner's lock).
-    pub fn backlog_full(&self) -> bool {
-        self.segment().is_some_and(|s| s.backlog_full(&self.seen))
     }
 
     /// The endpoint of a slot.

@@ -32,6 +32,7 @@ pub mod family;
 pub mod link;
 pub mod owner;
 pub mod promote;
+mod queue;
 pub mod rendezvous;
 pub mod segment;
 pub mod slots;

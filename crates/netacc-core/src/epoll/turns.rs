@@ -1,0 +1,65 @@
+//! Event loops of one process that keep more CPUs busy than there are take turns.
+//!
+//! While the answers of the peer come fast enough a loop finds something at each look and never sleeps. Where
+//! its siblings have to share its CPU they then wait for the end of its time slice, which is milliseconds: with
+//! the kernel's sockets every loop sleeps after each round. So such a loop yields now and then. A process whose
+//! loops have a CPU each does not: on recent kernels (6.18) who yields loses the rest of its slice to whoever
+//! else is in its scheduling group.
+
+use crate::epoll::Epoll;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use netacc_sys::raw;
+
+/// How long a loop goes on (some 200 microseconds, in ticks).
+const TURN: u64 = 600_000;
+/// A loop that ran so lately (some 10 milliseconds) wants to run.
+const LATELY: u64 = 30_000_000;
+/// Loops that are told apart.
+const LOOPS: usize = 16;
+
+/// When each loop last ended a turn.
+static LAST: [AtomicU64; LOOPS] = [const { AtomicU64::new(0) }; LOOPS];
+static NEXT: AtomicU32 = AtomicU32::new(0);
+/// CPUs this process may use; 0: not asked yet.
+static CPUS: AtomicU32 = AtomicU32::new(0);
+
+/// A place for a new instance.
+pub(super) fn place() -> u32 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+fn cpus() -> u32 {
+    let known = CPUS.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // More than can be counted are enough for everybody.
+    let n = match raw::cpus() {
+        0 => u32::MAX,
+        n => n,
+    };
+    CPUS.store(n, Ordering::Relaxed);
+    n
+}
+
+/// An instance has something to report, at `now` ([`netacc_sys::cpu::ticks`]): lets its siblings run if its turn
+/// is over.
+#[inline]
+pub(super) fn pass(e: &Epoll, now: u64) {
+    if now.wrapping_sub(e.turn.load(Ordering::Relaxed)) > TURN {
+        over(e, now);
+    }
+}
+
+#[cold]
+fn over(e: &Epoll, now: u64) {
+    e.turn.store(now, Ordering::Relaxed);
+    if let Some(mine) = LAST.get(e.place.load(Ordering::Relaxed) as usize % LOOPS) {
+        mine.store(now, Ordering::Relaxed);
+    }
+    // Relaxed: a guess at how many want to run.
+    let busy = LAST.iter().filter(|l| now.wrapping_sub(l.load(Ordering::Relaxed)) < LATELY).count() as u32;
+    if busy > 1 && busy >= cpus() {
+        raw::sched_yield();
+    }
+}

@@ -1,0 +1,31 @@
+//! The connect queue of a link, as its owner sees it.
+
+use crate::shm::Link;
+use netacc_sys::cpu;
+
+impl Link {
+    /// Queues a connect (client, under the owner's lock).
+    pub fn push(&self, slot: u32) -> bool {
+        self.segment().is_some_and(|s| s.push(slot, &self.seen))
+    }
+
+    /// Takes the next connect (server, under the owner's lock).
+    pub fn pop(&'static self) -> Option<u32> {
+        let (slot, next) = self.segment()?.pop(&self.seen, &self.batch)?;
+        // While this connect is dealt with, what is needed for the next one comes to our cache.
+        if let Some(ep) = next.and_then(|n| self.endpoint(n as usize)) {
+            cpu::prefetch(ep);
+        }
+        Some(slot)
+    }
+
+    /// Whether a connect was seen that has not been taken yet; one that came since is not looked for.
+    pub fn seen_queued(&self) -> bool {
+        self.segment().is_some_and(|s| s.known(&self.seen))
+    }
+
+    /// As many connects wait as the listener allows (client, under the owner's lock).
+    pub fn backlog_full(&self) -> bool {
+        self.segment().is_some_and(|s| s.backlog_full(&self.seen))
+    }
+}
