@@ -53,6 +53,9 @@ pub struct ConsumerLine {
     pub tail: AtomicU64,
     /// The layout in force at `tail`, for a process that takes the reading over (after a fork).
     pub layout: AtomicU64,
+    /// Of a connection that began on TCP: 0 until this side has gone over to the ring, then 1 + the bytes it has
+    /// read of what the peer sent before. Once both have gone over the kernel does not tell any more.
+    pub before: AtomicU64,
 }
 
 /// Written by one side of a connection (and cleared by the other, which may only clear).
@@ -72,16 +75,13 @@ pub struct SideLine {
     /// Per direction (0: reading, 1: writing) the process id of whoever of this side's family is in the
     /// middle of an operation, when several processes share the side after a fork; 0: nobody.
     pub owner: [AtomicU32; 2],
-    /// Of a connection that began on TCP: 0 until this side has gone over to the ring, then 1 + the bytes it has
-    /// read of what the peer sent before. Once both have gone over the kernel does not tell any more.
-    pub before: AtomicU64,
 }
 
 impl OwnLine {
     /// Back to the words of a fresh slot. The CPU is a hint and stays.
     pub fn wipe(&self) {
         let (p, s) = (&self.producer, &self.side);
-        for w in [&p.head, &p.layout, &s.before] {
+        for w in [&p.head, &p.layout] {
             w.store(0, Ordering::Relaxed);
         }
         for w in [&p.fin, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room].into_iter().chain(&s.owner) {
@@ -93,7 +93,7 @@ impl OwnLine {
 impl ConsumerLine {
     /// Back to the words of a fresh slot.
     pub fn wipe(&self) {
-        for w in [&self.tail, &self.layout] {
+        for w in [&self.tail, &self.layout, &self.before] {
             w.store(0, Ordering::Relaxed);
         }
     }

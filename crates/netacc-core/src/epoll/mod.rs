@@ -14,6 +14,7 @@ mod arrivals;
 mod call;
 mod ctl;
 pub(crate) mod ready;
+mod stash;
 mod threads;
 mod turns;
 mod wait;

@@ -2,6 +2,7 @@
 
 use crate::epoll::call::Call;
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
+use crate::epoll::stash::{stash, unstash};
 use crate::epoll::threads::{hand_over, plain};
 use crate::epoll::turns;
 use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
@@ -417,21 +418,6 @@ pub(crate) fn absorb(e: &'static Epoll) {
     }
 }
 
-fn stash(e: &Epoll, events: u32, data: u64) {
-    let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    for [had, of] in e.stash.as_chunks::<2>().0.iter().take(len) {
-        if of.load(Ordering::Relaxed) == data {
-            had.fetch_or(events.into(), Ordering::Relaxed);
-            return;
-        }
-    }
-    if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(len) {
-        had.store(events.into(), Ordering::Relaxed);
-        of.store(data, Ordering::Relaxed);
-        e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
-    }
-}
-
 /// Instances directly inside of one that are found without allocating.
 const FEW: usize = 8;
 
@@ -465,25 +451,6 @@ fn absorb_children(e: &'static Epoll) {
             absorb(child.obj);
         }
     }
-}
-
-fn unstash(e: &'static Epoll, call: &Call) -> usize {
-    let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    if len == 0 {
-        return 0;
-    }
-    let n = len.min(call.max as usize);
-    for (i, [had, of]) in e.stash.as_chunks::<2>().0.iter().take(len).enumerate() {
-        let (events, data) = (had.load(Ordering::Relaxed), of.load(Ordering::Relaxed));
-        if i < n {
-            call.put(i, events as u32, data);
-        } else if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(i - n) {
-            had.store(events, Ordering::Relaxed);
-            of.store(data, Ordering::Relaxed);
-        }
-    }
-    e.stash_len.store((len - n) as u32, Ordering::Relaxed);
-    n
 }
 
 /// Whether an instance of ours would be reported readable; the outer `None` means it is none of ours.

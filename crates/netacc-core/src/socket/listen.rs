@@ -280,9 +280,7 @@ impl Listener {
             }
         }
         let sock = self.rendezvous_fd();
-        // The kernel's accept makes a socket first and then finds that nobody is there; the question is cheaper.
-        if sock < 0 || !readable(sock) {
-            self.starved.store(0, Ordering::Relaxed);
+        if sock < 0 {
             return false;
         }
         #[allow(unsafe_code)]

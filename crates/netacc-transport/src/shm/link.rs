@@ -178,32 +178,6 @@ impl Link {
         self.peer_uid.store(uid, Ordering::Relaxed);
     }
 
-    /// Tells the client that several processes serve this listener.
-    pub fn set_many(&self, many: bool) {
-        if let Some(s) = self.segment() {
-            s.header().many.store(many.into(), Ordering::Relaxed);
-        }
-    }
-
-    /// Client: another link to this listener follows.
-    pub fn set_more(&self) {
-        if let Some(s) = self.segment() {
-            s.header().more.store(1, Ordering::SeqCst);
-        }
-    }
-
-    /// Server: whether the client said so; asked once.
-    pub fn take_more(&self) -> bool {
-        self.segment().is_some_and(|s| {
-            s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
-        })
-    }
-
-    /// Whether the server said so.
-    pub fn served_by_many(&self) -> bool {
-        self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
-    }
-
     /// The mapped segment; the caller holds a reference to the link.
     #[inline]
     #[allow(unsafe_code)]

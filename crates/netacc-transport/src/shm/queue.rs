@@ -1,6 +1,7 @@
 //! The connect queue of a link, as its owner sees it.
 
 use crate::shm::Link;
+use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
 impl Link {
@@ -27,5 +28,31 @@ impl Link {
     /// As many connects wait as the listener allows (client, under the owner's lock).
     pub fn backlog_full(&self) -> bool {
         self.segment().is_some_and(|s| s.backlog_full(&self.seen))
+    }
+
+    /// Tells the client that several processes serve this listener.
+    pub fn set_many(&self, many: bool) {
+        if let Some(s) = self.segment() {
+            s.header().many.store(many.into(), Ordering::Relaxed);
+        }
+    }
+
+    /// Client: another link to this listener follows.
+    pub fn set_more(&self) {
+        if let Some(s) = self.segment() {
+            s.header().more.store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Server: whether the client said so; asked once.
+    pub fn take_more(&self) -> bool {
+        self.segment().is_some_and(|s| {
+            s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
+        })
+    }
+
+    /// Whether the server said so.
+    pub fn served_by_many(&self) -> bool {
+        self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! How a peer that died ended is the kernel's to say as long as its half is open: an end of stream, or a reset
 //! where it had not read everything. Once both halves are ended the kernel says nothing more, so each side tells
-//! how much it has read of that stream ([`netacc_ring::SideLine::before`]); nothing else rests on these counts.
+//! how much it has read of that stream ([`netacc_ring::ConsumerLine::before`]); nothing else rests on these counts.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -21,7 +21,7 @@ impl ShmEndpoint {
         self.sent_before.store(sent, Ordering::Relaxed);
         self.tail.store(fd + 1, Ordering::Release);
         if let Some(v) = self.view() {
-            line!(v, side, v.me).before.store(read + 1, Ordering::Release);
+            line!(v, consumer, v.me).before.store(read + 1, Ordering::Release);
         }
     }
 
@@ -33,13 +33,13 @@ impl ShmEndpoint {
     /// So much of the kernel's stream was read.
     pub fn count_read(&self, n: usize) {
         if let Some(v) = self.view() {
-            line!(v, side, v.me).before.fetch_add(n as u64, Ordering::Release);
+            line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
         }
     }
 
     /// What the peer, which has died, left unread of the kernel's stream; 0 where the kernel itself tells.
     pub(super) fn left_before(&self, v: &View) -> u64 {
-        match line!(v, side, v.me.other()).before.load(Ordering::Acquire) {
+        match line!(v, consumer, v.me.other()).before.load(Ordering::Acquire) {
             0 => 0,
             read => self.sent_before.load(Ordering::Relaxed).saturating_sub(read - 1),
         }

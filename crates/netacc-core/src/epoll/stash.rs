@@ -1,0 +1,41 @@
+//! Foreign events taken from the kernel while only looking whether there are any.
+
+use crate::epoll::Epoll;
+use crate::epoll::call::Call;
+use core::sync::atomic::Ordering;
+
+/// Keeps an event, together with an earlier one of the same registration.
+pub(super) fn stash(e: &Epoll, events: u32, data: u64) {
+    let len = e.stash_len.load(Ordering::Relaxed) as usize;
+    for [had, of] in e.stash.as_chunks::<2>().0.iter().take(len) {
+        if of.load(Ordering::Relaxed) == data {
+            had.fetch_or(events.into(), Ordering::Relaxed);
+            return;
+        }
+    }
+    if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(len) {
+        had.store(events.into(), Ordering::Relaxed);
+        of.store(data, Ordering::Relaxed);
+        e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
+    }
+}
+
+/// Reports what is kept; returns how many events.
+pub(super) fn unstash(e: &'static Epoll, call: &Call) -> usize {
+    let len = e.stash_len.load(Ordering::Relaxed) as usize;
+    if len == 0 {
+        return 0;
+    }
+    let n = len.min(call.max as usize);
+    for (i, [had, of]) in e.stash.as_chunks::<2>().0.iter().take(len).enumerate() {
+        let (events, data) = (had.load(Ordering::Relaxed), of.load(Ordering::Relaxed));
+        if i < n {
+            call.put(i, events as u32, data);
+        } else if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(i - n) {
+            had.store(events, Ordering::Relaxed);
+            of.store(data, Ordering::Relaxed);
+        }
+    }
+    e.stash_len.store((len - n) as u32, Ordering::Relaxed);
+    n
+}
