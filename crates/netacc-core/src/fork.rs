@@ -246,6 +246,7 @@ pub fn child(f: Forking) {
     crate::runtime::reset_locks();
     crate::epoll::reset_locks();
     socket::create::after_fork();
+    crate::poll::after_fork();
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();

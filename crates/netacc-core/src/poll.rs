@@ -8,14 +8,15 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, Path, Pin, Socket, promote};
+use crate::socket::{CANDIDATE, DEMOTED, Path, Pin, Socket, promote};
 use alloc::vec::Vec;
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
-use netacc_sys::cpu;
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
+use netacc_sys::{cpu, private};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// What an entry of the array is to us.
@@ -82,6 +83,49 @@ struct Fds {
     n: usize,
     /// What each entry referred to when the call began to wait.
     held: Vec<Option<Pin>>,
+    /// Candidates among them (index), and the copy by which the kernel is asked about each.
+    copies: Vec<(usize, Kept)>,
+}
+
+/// Numbers of ours (+ 1) for the kernel's sockets of candidates that a poll sleeps on. While it sleeps, such a
+/// connection can be promoted and come back to another kernel socket under the same number: ppoll(2) woken by the
+/// old socket would look at the new one, and sleep on with nobody to wake it.
+static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+
+/// One of [`COPIES`].
+struct Kept(&'static AtomicI32);
+
+impl Kept {
+    fn of(fd: i32) -> Option<Kept> {
+        let ours = private::copy(fd).ok()?;
+        // AcqRel: whoever closes it, here or in the child of a fork, sees it whole.
+        let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let cell = COPIES.iter().find(free);
+        if cell.is_none() {
+            private::close(ours);
+        }
+        cell.map(Kept)
+    }
+
+    fn fd(&self) -> i32 {
+        self.0.load(Ordering::Relaxed) - 1
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let fd = self.0.swap(0, Ordering::AcqRel) - 1;
+        if fd >= 0 {
+            private::close(fd);
+        }
+    }
+}
+
+/// For the child of a fork: the sleepers are the parent's.
+pub fn after_fork() {
+    for cell in &COPIES {
+        drop(Kept(cell));
+    }
 }
 
 impl Fds {
@@ -108,7 +152,7 @@ impl Fds {
     fn foreign(&self, set: &mut WaitSet) -> bool {
         let mut any = false;
         self.each(|i, p| {
-            let f = if self.ours(i, p.fd).is_some() { -1 } else { p.fd };
+            let f = if self.ours(i, p.fd).is_some() { -1 } else { self.copy(i).unwrap_or(p.fd) };
             any |= f >= 0;
             set.add(f, p.events);
         });
@@ -119,7 +163,9 @@ impl Fds {
         let mut n = 0;
         self.each(|i, p| {
             if self.ours(i, p.fd).is_none() {
-                p.revents = set.revents(i);
+                // What the socket of before says is of no concern where there is another one by now.
+                let of_before = set.fd(i) >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd);
+                p.revents = if of_before { 0 } else { set.revents(i) };
                 n += usize::from(p.revents != 0);
             }
         });
@@ -162,7 +208,28 @@ impl Fds {
             let concerned = ours(p.fd).is_some() || is_candidate(p.fd);
             held.push(fdtable::socket(p.fd).filter(|_| concerned).and_then(Ref::pin));
         });
+        for (i, pin) in held.iter().enumerate() {
+            if let Some(s) = pin.as_ref().map(|p| p.sock().obj).filter(|s| s.has(CANDIDATE))
+                && let Some(copy) = Kept::of(self.number(i))
+                // Now that we have it: it is the candidate's, and not what came after.
+                && s.has(CANDIDATE)
+            {
+                self.copies.push((i, copy));
+            }
+        }
         self.held = held;
+    }
+
+    fn number(&self, i: usize) -> i32 {
+        // SAFETY: i < n (the module's safety note).
+        if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }
+    }
+
+    /// The copy that stands for entry `i`, as long as its connection has not come back to another kernel socket.
+    fn copy(&self, i: usize) -> Option<i32> {
+        let copy = self.copies.iter().find(|(at, _)| *at == i)?.1.fd();
+        let pin = self.held.get(i)?.as_ref()?;
+        (!pin.sock().obj.has(DEMOTED)).then_some(copy)
     }
 
     fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
@@ -211,7 +278,7 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
     if p.is_null() || n == 0 {
         return Outcome::Pass;
     }
-    let mut fds = Fds { p, n, held: Vec::new() };
+    let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
     let (mut first, mut any) = (None, false);
     fds.each(|_, p| {
         if first.is_none() {
@@ -239,6 +306,10 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         }
         if fds.held.is_empty() {
             fds.hold();
+            if !fds.copies.is_empty() {
+                // The set is to have them.
+                continue;
+            }
         }
         if !spun && let Some(Ours::Connection(s)) = first {
             spun = true;

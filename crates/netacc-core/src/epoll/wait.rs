@@ -35,6 +35,9 @@ pub(super) struct Looked {
     pub(super) foreign: usize,
     /// Events of ours.
     own: usize,
+    /// Some of `foreign` are of connections that may be promoted. Such a one can be in our queue a moment later, and
+    /// no call reports a connection twice: what the queue has is for the next one.
+    candidates: bool,
 }
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2). `pass` is libc's call, -1 with errno set when it fails.
@@ -116,7 +119,11 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     let mut stashed = unstash(e, call);
     if e.kernel_first.load(Ordering::Relaxed) != 0 && stashed < max {
         e.kernel_first.store(0, Ordering::Relaxed);
-        stashed += kernel(e, call, stashed, 0, false)?.foreign;
+        let seen = kernel(e, call, stashed, 0, false)?;
+        stashed += seen.foreign;
+        if seen.candidates {
+            return Ok(stashed);
+        }
     }
     loop {
         let n = stashed + round(e, call, stashed);
@@ -162,7 +169,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
         if seen.own == 0 {
             return Ok(seen.foreign);
         }
-        let n = seen.foreign + round(e, call, seen.foreign);
+        let n = seen.foreign + if seen.candidates { 0 } else { round(e, call, seen.foreign) };
         if n > 0 {
             return Ok(n);
         }
@@ -199,7 +206,7 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
         page().count(Counter::Wakeups);
     }
     if seen.foreign > 0 {
-        return Ok(Some(seen.foreign + round(e, call, seen.foreign)));
+        return Ok(Some(seen.foreign + if seen.candidates { 0 } else { round(e, call, seen.foreign) }));
     }
     if quiet && !bounded && seen.own == 0 && call.deadline.passed() {
         return Ok(Some(0));
@@ -244,6 +251,7 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
             Some((events, data)) => {
                 call.put(from + seen.foreign, events, data);
                 seen.foreign += 1;
+                seen.candidates |= matches!(open_cookie(ev.u64), Some((Kind::Candidate, _)));
             }
             None => seen.own += 1,
         }
