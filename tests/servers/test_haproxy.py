@@ -1,6 +1,7 @@
 """HAProxy before nginx, for bytes and for HTTP. Modes: "server" accelerates nginx, "client" HAProxy and wrk."""
 
 import signal
+import time
 
 import host
 from harness import START_LIMIT, check, equal, need
@@ -93,6 +94,22 @@ def http_checked(ctx):
     ctx.prove(again)
 
 
+def reloading(front, old):
+    """Asks for a reload, and again every ten seconds: the master drops the signal while it still reloads."""
+    asked = [0.0]
+
+    def renewed():
+        now = set(host.children(front.pid))
+        if now and not old & now:
+            return True
+        if not now - old and time.monotonic() - asked[0] > 10:
+            asked[0] = time.monotonic()
+            front.signal(signal.SIGUSR2)
+        return False
+
+    return renewed
+
+
 @case(modes=("plain", "client", "both"))
 def reload(ctx):
     """SIGUSR2 under load: a new process takes over, the old one ends what it has."""
@@ -105,8 +122,8 @@ def reload(ctx):
         old = set(host.children(front.pid))
         lines = len(getter.stdout())
         wait_until(lambda: len(getter.stdout()) > lines or not getter.running(), 30, "requests go on")
-        front.signal(signal.SIGUSR2)
-        wait_until(lambda: (now := set(host.children(front.pid))) and not old & now, 60, "a new worker alone")
+        renewed = reloading(front, old)
+        wait_until(renewed, 60, "a new worker alone")
     lines = len(getter.stdout())
     wait_until(lambda: len(getter.stdout()) > lines or not getter.running(), 30, "requests go on")
     check(getter.running(), f"the client failed: {getter.tail(4)}")

@@ -1,5 +1,6 @@
-//! epoll_ctl(2), and what happens to registrations when a socket changes its path.
+//! epoll_ctl(2).
 
+use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::watch;
 use crate::epoll::{
@@ -9,13 +10,11 @@ use crate::epoll::{
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::materialize;
-use crate::socket::listen::Listener;
 use crate::socket::{CANDIDATE, Path, Socket};
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
-use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 
 /// epoll_ctl(2). `event` is the application's, if the operation has one.
@@ -51,7 +50,7 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
 }
 
 /// The kernel's set has a registration whose events it says only once.
-fn note_edges(e: &Epoll, events: u32) {
+pub(super) fn note_edges(e: &Epoll, events: u32) {
     if events & (EPOLLET | EPOLLONESHOT) as u32 != 0 {
         e.edges.store(1, Ordering::Relaxed);
     }
@@ -191,7 +190,7 @@ pub fn candidate(s: &'static Socket) {
 }
 
 /// A registration changes its kind: what it was counted as before is taken back.
-fn uncount(e: &Epoll, reg: &Reg) -> u32 {
+pub(super) fn uncount(e: &Epoll, reg: &Reg) -> u32 {
     let old = reg.flags.fetch_and(!(WATCHED | POLLED), Ordering::Relaxed);
     if old & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
@@ -203,7 +202,7 @@ fn uncount(e: &Epoll, reg: &Reg) -> u32 {
 }
 
 /// From now on the registration of an accelerated connection is ours.
-fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
     uncount(e, reg);
     e.add_ours(1);
     let Some(ep) = s.endpoint() else { return };
@@ -223,7 +222,7 @@ fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
 }
 
 /// Queues a registration that may be ready and wakes who sleeps.
-fn touch(e: &'static Epoll, reg: &'static Reg) {
+pub(super) fn touch(e: &'static Epoll, reg: &'static Reg) {
     {
         let _g = e.lock.lock();
         refresh(e, reg);
@@ -257,7 +256,7 @@ fn listener_events(events: u32) -> u32 {
 
 /// The kernel's listener and the rendezvous go into the kernel's set, the links' connect queues report by
 /// watches.
-fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
+pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
     uncount(e, reg);
     e.add_ours(1);
     reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
@@ -409,7 +408,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
     }
 }
 
-fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, in_kernel: bool) {
+pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, in_kernel: bool) {
     let Some(l) = s.listener() else { return };
     let rendezvous = l.rendezvous_fd();
     if rendezvous >= 0 && in_kernel {
@@ -423,151 +422,6 @@ fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, in_
             watch::detach(e, q, core::ptr::from_ref(reg) as usize);
         }
     });
-}
-
-/// A socket that was registered before it connected is accelerated now.
-pub fn accelerated(_fd: i32, s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    accelerate(s, || {});
-}
-
-/// `change` puts a socket on shared memory. Under one lock with its registrations, so that nobody adds or
-/// changes one as the kernel's that is not the kernel's any more.
-pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
-    let _s = STRUCTURE.lock();
-    change();
-    each_reg(s, |e, reg| {
-        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
-            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
-        }
-        let _ = e.ensure_kick();
-        listen_in(e, reg, s);
-    });
-}
-
-/// An accelerated connection goes on over another endpoint.
-pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint) {
-    let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
-        let p = core::ptr::from_ref(reg) as usize;
-        watch::detach(e, old, p);
-        if watch::attach(e, new, p) {
-            reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
-        }
-        touch(e, reg);
-    });
-}
-
-/// Enters a registration into the kernel's set, with the application's value unless that looks like one of ours.
-fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> Result<()> {
-    let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
-    let mut shown = data;
-    if looks_like_cookie(data) {
-        shown = cookie(Kind::Foreign, reg);
-        if reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0 {
-            e.add_ours(1);
-        }
-    }
-    note_edges(e, events);
-    raw::epoll_ctl(e.fd(), op, reg.fd.load(Ordering::Relaxed), events, shown)?;
-    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
-    Ok(())
-}
-
-/// Before the kernel sockets of an accelerated connection make place for another one: they leave the kernel's sets,
-/// where a file stays as long as anybody has it open. Their marks stay until [`to_kernel`], so that none comes back.
-pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
-    let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
-        let flags = reg.flags.fetch_or(WITNESSED | ON_KERNEL | TAILED, Ordering::Relaxed);
-        for (bit, fd) in
-            [(WITNESSED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (BASED, ep.base_fd()), (TAILED, ep.tail_fd())]
-        {
-            if flags & bit != 0 && fd >= 0 {
-                let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
-            }
-        }
-    });
-}
-
-/// An accelerated connection becomes the kernel's: so do its registrations.
-pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
-    let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
-        watch::detach(e, old, core::ptr::from_ref(reg) as usize);
-        let flags = uncount(e, reg);
-        if flags & BASED != 0 {
-            e.based.fetch_sub(1, Ordering::Relaxed);
-        }
-        reg.flags.fetch_and(!(WITNESSED | ON_KERNEL | BASED | TAILED), Ordering::Relaxed);
-        // One that EPOLLONESHOT disabled is added when the application enables it again.
-        if reg.queue() & DISABLED == 0 {
-            let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
-        }
-    });
-}
-
-fn each_reg(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Reg)) {
-    let mut p = s.regs.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_sock.load(Ordering::Relaxed);
-        if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
-            f(e, reg);
-        }
-    }
-}
-
-/// A socket that was registered before listen(2) is a listener now.
-pub fn became_listener(fd: i32, s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    let _s = STRUCTURE.lock();
-    let mut p = s.regs.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_sock.load(Ordering::Relaxed);
-        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
-            continue;
-        };
-        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
-            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
-        }
-        let _ = e.ensure_kick();
-        let _ = hear_listener(e, reg, fd, s);
-    }
-}
-
-/// A listener is an ordinary socket of the kernel's again.
-pub fn no_listener(s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
-        unhear_listener(e, reg, s, true);
-        let data = reg.data.load(Ordering::Relaxed);
-        let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
-        let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
-        note_edges(e, events);
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, shown);
-    });
-}
-
-/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
-pub fn greeting(l: &'static Listener, fd: i32) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return;
-    };
-    // Without STRUCTURE, which may be held above us; registrations are type-stable and an event for a
-    // removed one is ignored.
-    if let Some(reg) = at(s.regs.load(Ordering::Acquire))
-        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
-    {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
-    }
 }
 
 /// A foreign descriptor whose value looks like a cookie: we keep the value.

@@ -13,6 +13,7 @@
 mod arrivals;
 mod call;
 mod ctl;
+mod paths;
 pub(crate) mod ready;
 mod stash;
 mod threads;
@@ -21,10 +22,8 @@ mod wait;
 pub(crate) mod watch;
 
 pub use call::Call;
-pub use ctl::{
-    accelerate, accelerated, became_listener, candidate, control, greeting, moved, no_listener, stirred, to_kernel,
-    withdraw,
-};
+pub use ctl::{candidate, control, stirred};
+pub use paths::{accelerate, accelerated, became_listener, greeting, moved, no_listener, to_kernel, withdraw};
 pub use wait::{arm, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 

@@ -9,6 +9,7 @@ pub mod dissolve;
 pub mod file;
 pub mod io;
 pub mod listen;
+pub mod listener;
 pub mod msg;
 pub mod opts;
 pub mod pair;

@@ -25,6 +25,8 @@ macro_rules! line {
     };
 }
 
+mod bytes;
+mod contract;
 pub mod control;
 mod depart;
 pub mod endpoint;
@@ -38,6 +40,7 @@ pub mod segment;
 pub mod slots;
 mod state;
 pub mod tail;
+mod waiters;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};

@@ -1,0 +1,159 @@
+//! What happens to registrations when a socket changes its path.
+
+use crate::epoll::ctl::{hear_listener, listen_in, note_edges, touch, uncount, unhear_listener};
+use crate::epoll::{
+    BASED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
+    looks_like_cookie, watch,
+};
+use crate::socket::Socket;
+use crate::socket::listen::Listener;
+use core::sync::atomic::Ordering;
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
+use netacc_sys::errno::Result;
+use netacc_sys::raw;
+use netacc_transport::shm::ShmEndpoint;
+
+/// A socket that was registered before it connected is accelerated now.
+pub fn accelerated(_fd: i32, s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    accelerate(s, || {});
+}
+
+/// `change` puts a socket on shared memory. Under one lock with its registrations, so that nobody adds or
+/// changes one as the kernel's that is not the kernel's any more.
+pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
+    let _s = STRUCTURE.lock();
+    change();
+    each_reg(s, |e, reg| {
+        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
+            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
+        }
+        let _ = e.ensure_kick();
+        listen_in(e, reg, s);
+    });
+}
+
+/// An accelerated connection goes on over another endpoint.
+pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint) {
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        let p = core::ptr::from_ref(reg) as usize;
+        watch::detach(e, old, p);
+        if watch::attach(e, new, p) {
+            reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+        }
+        touch(e, reg);
+    });
+}
+
+/// Enters a registration into the kernel's set, with the application's value unless that looks like one of ours.
+pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> Result<()> {
+    let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
+    let mut shown = data;
+    if looks_like_cookie(data) {
+        shown = cookie(Kind::Foreign, reg);
+        if reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0 {
+            e.add_ours(1);
+        }
+    }
+    note_edges(e, events);
+    raw::epoll_ctl(e.fd(), op, reg.fd.load(Ordering::Relaxed), events, shown)?;
+    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Before the kernel sockets of an accelerated connection make place for another one: they leave the kernel's sets,
+/// where a file stays as long as anybody has it open. Their marks stay until [`to_kernel`], so that none comes back.
+pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        let flags = reg.flags.fetch_or(WITNESSED | ON_KERNEL | TAILED, Ordering::Relaxed);
+        for (bit, fd) in
+            [(WITNESSED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (BASED, ep.base_fd()), (TAILED, ep.tail_fd())]
+        {
+            if flags & bit != 0 && fd >= 0 {
+                let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+            }
+        }
+    });
+}
+
+/// An accelerated connection becomes the kernel's: so do its registrations.
+pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        watch::detach(e, old, core::ptr::from_ref(reg) as usize);
+        let flags = uncount(e, reg);
+        if flags & BASED != 0 {
+            e.based.fetch_sub(1, Ordering::Relaxed);
+        }
+        reg.flags.fetch_and(!(WITNESSED | ON_KERNEL | BASED | TAILED), Ordering::Relaxed);
+        // One that EPOLLONESHOT disabled is added when the application enables it again.
+        if reg.queue() & DISABLED == 0 {
+            let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
+        }
+    });
+}
+
+pub(super) fn each_reg(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Reg)) {
+    let mut p = s.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_sock.load(Ordering::Relaxed);
+        if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
+            f(e, reg);
+        }
+    }
+}
+
+/// A socket that was registered before listen(2) is a listener now.
+pub fn became_listener(fd: i32, s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    let mut p = s.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_sock.load(Ordering::Relaxed);
+        let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
+            continue;
+        };
+        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
+            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        }
+        let _ = e.ensure_kick();
+        let _ = hear_listener(e, reg, fd, s);
+    }
+}
+
+/// A listener is an ordinary socket of the kernel's again.
+pub fn no_listener(s: &'static Socket) {
+    if s.regs.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    each_reg(s, |e, reg| {
+        unhear_listener(e, reg, s, true);
+        let data = reg.data.load(Ordering::Relaxed);
+        let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
+        let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
+        note_edges(e, events);
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, shown);
+    });
+}
+
+/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
+pub fn greeting(l: &'static Listener, fd: i32) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
+    // Without STRUCTURE, which may be held above us; registrations are type-stable and an event for a
+    // removed one is ignored.
+    if let Some(reg) = at(s.regs.load(Ordering::Acquire))
+        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
+    {
+        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    }
+}

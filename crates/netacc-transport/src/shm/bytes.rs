@@ -1,0 +1,292 @@
+//! Bytes into and out of the rings of a connection, and what is said when there are none.
+
+use crate::iov::Iov;
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{DEAD, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
+use crate::shm::family::Direction;
+use crate::shm::link::Side;
+use core::sync::atomic::Ordering;
+use netacc_ring::{CLOSED, FIN, GONE, MOVED, RESET, Violation};
+use netacc_sys::errno::{Errno, Result};
+
+impl ShmEndpoint {
+    pub(super) fn write(&self, v: &View, src: &mut Iov<'_>) -> core::result::Result<usize, Violation> {
+        let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
+        let Some(area) = v.tx_area() else {
+            return Err(Violation);
+        };
+        let _family = self.enter(v, Direction::Write)?;
+        if self.family_left(v) {
+            return Ok(0);
+        }
+        self.tx.prepare(own, peer, src.left())?;
+        let mut n = 0;
+        while src.left() > 0 {
+            let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else {
+                break;
+            };
+            src.copy_to(ptr.as_ptr(), len);
+            self.tx.advance(len);
+            n += len;
+        }
+        let flags = self.flags.load(Ordering::Relaxed);
+        if self.tx.is_large() {
+            if flags & LARGE_USED == 0 {
+                self.flags.fetch_or(LARGE_USED, Ordering::Relaxed);
+            }
+        } else if flags & LARGE_USED != 0 && self.tx.large_idle(peer) {
+            // The connection has gone small again: the pages of the large window go back to the system.
+            self.flags.fetch_and(!LARGE_USED, Ordering::Relaxed);
+            v.seg.drop_large(v.index, v.me);
+        }
+        if n > 0 {
+            self.tx.publish(own);
+            self.tell_data(v);
+            // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
+            if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            }
+        }
+        Ok(n)
+    }
+
+    pub(super) fn read(&self, v: &View, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Violation> {
+        let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
+        let Some(area) = v.rx_area() else {
+            return Err(Violation);
+        };
+        let _family = self.enter(v, Direction::Read)?;
+        if self.family_left(v) {
+            return Ok(0);
+        }
+        let mut n = 0;
+        while dst.left() > 0 {
+            let Some((ptr, len)) = self.rx.chunk(&area, own, peer, if peek { n } else { 0 })? else {
+                break;
+            };
+            let len = len.min(dst.left());
+            dst.copy_from(ptr.as_ptr(), len);
+            n += len;
+            if !peek {
+                self.rx.advance(len);
+            }
+        }
+        if n > 0 && !peek {
+            self.rx.publish(own);
+            self.tell_room(v, false);
+        }
+        Ok(n)
+    }
+
+    /// Discards up to `n` readable bytes without copying (MSG_TRUNC on a stream, tcp(7)).
+    pub fn discard(&self, n: usize) -> usize {
+        let Some(v) = self.view() else { return 0 };
+        if self.tail.load(Ordering::Relaxed) != 0 {
+            let before = self.discard_before(n);
+            if before > 0 {
+                return before + if before < n { self.discard_ring(&v, n - before) } else { 0 };
+            }
+        }
+        self.discard_ring(&v, n)
+    }
+
+    pub(super) fn discard_ring(&self, v: &View, n: usize) -> usize {
+        if self.tail.load(Ordering::Relaxed) != 0 && self.tail_ready().is_some() {
+            return 0;
+        }
+        let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
+        let Some(area) = v.rx_area() else { return 0 };
+        let Ok(_family) = self.enter(v, Direction::Read) else {
+            return 0;
+        };
+        if self.family_left(v) {
+            return 0;
+        }
+        let mut done = 0;
+        while done < n {
+            let Ok(Some((_, len))) = self.rx.chunk(&area, own, peer, 0) else {
+                break;
+            };
+            let len = len.min(n - done);
+            self.rx.advance(len);
+            done += len;
+        }
+        if done > 0 {
+            self.rx.publish(own);
+            self.tell_room(v, false);
+        }
+        done
+    }
+
+    /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile and splice. At most `want` bytes;
+    /// `fill` may return fewer, 0 ends it.
+    pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
+        let Some(v) = self.view() else {
+            return Err(Errno::PIPE);
+        };
+        self.check_writable(&v)?;
+        if self.flags.load(Ordering::Acquire) & MOVING != 0 {
+            return self.fill_kernel(want, fill);
+        }
+        let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
+        let Some(area) = v.tx_area() else {
+            return Err(Errno::PIPE);
+        };
+        let Ok(_family) = self.enter(&v, Direction::Write) else {
+            return Err(self.violated(&v));
+        };
+        if self.family_left(&v) {
+            return Err(Errno::AGAIN);
+        }
+        if self.tx.prepare(own, peer, want).is_err() {
+            return Err(self.violated(&v));
+        }
+        let mut n = 0;
+        let mut failed = None;
+        while n < want {
+            match self.tx.chunk(&area, peer, want - n) {
+                Ok(Some((ptr, len))) => match fill(ptr.as_ptr(), len) {
+                    Ok(0) => {
+                        failed = Some(Ok(0));
+                        break;
+                    }
+                    Ok(k) => {
+                        self.tx.advance(k.min(len));
+                        n += k.min(len);
+                    }
+                    Err(e) => {
+                        failed = Some(Err(e));
+                        break;
+                    }
+                },
+                Ok(None) => break,
+                Err(Violation) => return Err(self.violated(&v)),
+            }
+        }
+        if n > 0 {
+            self.tx.publish(own);
+            self.tell_data(&v);
+            // As in `write`.
+            if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            } else if self.peer_closed(&v) {
+                self.answered_by_reset(&v);
+            }
+            return Ok(n);
+        }
+        failed.unwrap_or(Err(Errno::AGAIN))
+    }
+
+    /// Empties the ring into `drain(ptr, len) -> bytes`, for splice.
+    pub fn read_with(&self, want: usize, mut drain: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
+        let Some(v) = self.view() else { return Ok(0) };
+        let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
+        let Some(area) = v.rx_area() else {
+            return Ok(0);
+        };
+        let Ok(_family) = self.enter(&v, Direction::Read) else {
+            return Err(self.violated(&v));
+        };
+        if self.family_left(&v) {
+            return Err(Errno::AGAIN);
+        }
+        let mut n = 0;
+        let mut failed = None;
+        while n < want {
+            match self.rx.chunk(&area, own, peer, 0) {
+                Ok(Some((ptr, len))) => {
+                    let len = len.min(want - n);
+                    match drain(ptr.as_ptr(), len) {
+                        Ok(k) => {
+                            self.rx.advance(k.min(len));
+                            n += k.min(len);
+                            if k < len {
+                                break;
+                            }
+                        }
+                        Err(e) => {
+                            failed = Some(e);
+                            break;
+                        }
+                    }
+                }
+                Ok(None) => break,
+                Err(Violation) => return Err(self.violated(&v)),
+            }
+        }
+        if n > 0 {
+            self.rx.publish(own);
+            self.tell_room(&v, false);
+            return Ok(n);
+        }
+        match failed {
+            Some(e) => Err(e),
+            None => self.nothing_read(&v),
+        }
+    }
+
+    /// There were no bytes: an error, the end, or `EAGAIN`.
+    pub(super) fn nothing_read(&self, v: &View) -> Result<usize> {
+        let flags = self.observe(v);
+        // The end was marked after the last bytes; now that the mark is seen, look for them again.
+        if self.has_data(v) && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 {
+            return Err(Errno::CONNABORTED);
+        }
+        if flags & DEAD != 0 && flags & PEER_FIN == 0 {
+            let e = self.error.swap(0, Ordering::AcqRel);
+            if e != 0 {
+                return Err(Errno(e));
+            }
+        }
+        if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) }
+    }
+
+    /// Errors that come before any writing.
+    pub(super) fn check_writable(&self, v: &View) -> Result<()> {
+        let flags = self.observe(v);
+        if flags & (TX_SHUT | DEAD) != 0 {
+            let e = self.error.swap(0, Ordering::AcqRel);
+            return Err(if e != 0 { Errno(e) } else { Errno::PIPE });
+        }
+        Ok(())
+    }
+
+    /// Bytes went to a peer that is closed. As on the wire: this write goes out, the answer is a reset, the
+    /// next write fails.
+    #[cold]
+    pub(super) fn answered_by_reset(&self, v: &View) {
+        let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
+        self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
+        // Where the peer only shut both directions down, it is reset as well.
+        line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
+        self.tell_data(v);
+    }
+
+    /// Ends our stream for good and tells the peer. `Some` if that has left the rings: whether it is to be reset.
+    pub(super) fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
+        let reset = self.has_data(v) || abort;
+        let fin = &line!(v, producer, v.me).fin;
+        fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
+        // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
+        if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+            self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            return Some(reset);
+        }
+        fin.fetch_or(CLOSED, Ordering::SeqCst);
+        // Nobody of ours is to be told anything any more.
+        let side = line!(v, side, v.me);
+        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+            w.store(0, Ordering::Relaxed);
+        }
+        self.tell_data(v);
+        self.tell_room(v, true);
+        // Release: these were our last looks. The peer that sees it may wipe what it wrote.
+        fin.fetch_or(GONE, Ordering::Release);
+        None
+    }
+
+    /// Whether nobody at the other end will ever read again.
+    pub(super) fn peer_closed(&self, v: &View) -> bool {
+        line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & CLOSED != 0 || self.peer_died(v)
+    }
+}

@@ -1,0 +1,219 @@
+//! What every transport does ([`Endpoint`]), for a connection in shared memory.
+
+use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
+use crate::iov::Iov;
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, TX_SHUT, WITNESS_GONE};
+use crate::shm::link::Side;
+use crate::shm::segment::WIPED;
+use crate::wait::WaitSet;
+use core::sync::atomic::Ordering;
+use netacc_ring::{CLOSED, FIN, Violation};
+use netacc_sys::cpu;
+use netacc_sys::errno::{Errno, Result};
+
+impl Endpoint for ShmEndpoint {
+    fn try_write(&self, src: &mut Iov<'_>) -> Result<usize> {
+        let Some(v) = self.view() else {
+            return Err(Errno::PIPE);
+        };
+        self.note_cpu(&v);
+        self.check_writable(&v)?;
+        if self.flags.load(Ordering::Relaxed) & MOVING != 0 {
+            return self.write_kernel(src);
+        }
+        if self.peer_closed(&v) {
+            let n = src.left();
+            if n > 0 {
+                src.skip(n);
+                self.answered_by_reset(&v);
+            }
+            return Ok(n);
+        }
+        if src.left() == 0 {
+            return Ok(0);
+        }
+        match self.write(&v, src) {
+            Ok(0) => Err(Errno::AGAIN),
+            Ok(n) => Ok(n),
+            Err(Violation) => Err(self.violated(&v)),
+        }
+    }
+
+    fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
+        let Some(v) = self.view() else { return Ok(0) };
+        self.note_cpu(&v);
+        if self.tail.load(Ordering::Relaxed) != 0 {
+            match self.read_before(dst, peek) {
+                Err(done) => return done,
+                Ok(0) => {}
+                // What the ring has to say beside bytes the next call hears.
+                Ok(n) => return Ok(n + self.read(&v, dst, peek).unwrap_or(0)),
+            }
+        }
+        loop {
+            if dst.left() == 0 && self.has_data(&v) {
+                return Ok(0);
+            }
+            match self.read(&v, dst, peek) {
+                Ok(0) => match self.nothing_read(&v) {
+                    Err(Errno::CONNABORTED) => {}
+                    r => return r,
+                },
+                Ok(n) => return Ok(n),
+                Err(Violation) => return Err(self.violated(&v)),
+            }
+        }
+    }
+
+    fn readiness(&self) -> Readiness {
+        let Some(v) = self.view() else {
+            return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT);
+        };
+        let flags = self.observe(&v);
+        let mut r = 0;
+        if flags & DEAD != 0 && self.error.load(Ordering::Acquire) != 0 {
+            r |= Readiness::ERR;
+        }
+        let no_rx = flags & (RX_SHUT | PEER_FIN | DEAD) != 0;
+        let no_tx = flags & (TX_SHUT | DEAD) != 0;
+        if no_rx && no_tx {
+            r |= Readiness::HUP;
+        }
+        if no_rx {
+            r |= Readiness::IN | Readiness::RDHUP;
+        }
+        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.lowat() as u64) {
+            r |= Readiness::IN;
+        }
+        let room = match flags & (MOVING | ON_KERNEL) {
+            0 => self.peer_closed(&v) || self.has_room(&v),
+            f => f & ON_KERNEL != 0 && self.kernel_room(),
+        };
+        if no_tx || room {
+            r |= Readiness::OUT;
+        }
+        Readiness(r)
+    }
+
+    fn arm(&'static self, interest: Interest, set: &mut WaitSet) -> bool {
+        let Some(v) = self.view() else { return true };
+        let bell = set.bell(v.link);
+        let own = line!(v, side, v.me);
+        if bell != 0 {
+            if interest.read {
+                self.register(&own.rx_waiter, bell, set);
+            }
+            if interest.write {
+                self.register(&own.tx_waiter, bell, set);
+            }
+        }
+        self.add_kernel_ends(&v, interest.read, set);
+        if interest.write && self.kernel_fd() >= 0 {
+            set.add(self.kernel_fd(), libc::POLLOUT);
+        }
+        // The registration is a SeqCst exchange; the peer publishes, then looks at it. Our look comes
+        // after, so one of us sees the other.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        let r = self.readiness();
+        // Somebody may have left the rings, or this endpoint, before we registered.
+        (interest.read && r.readable()) || (interest.write && r.writable()) || self.displaced() || !self.is_live()
+    }
+
+    fn disarm(&self, interest: Interest, set: &WaitSet) {
+        let Some(v) = self.view() else { return };
+        let Some(bell) = set.borrowed_bell(v.link) else {
+            return;
+        };
+        let own = line!(v, side, v.me);
+        if interest.read {
+            self.unregister(&v, &own.rx_waiter, bell);
+        }
+        if interest.write {
+            self.unregister(&v, &own.tx_waiter, bell);
+        }
+        self.hear_kernel_ends(&v);
+    }
+
+    fn shutdown(&self, how: Shut) {
+        let Some(v) = self.view() else { return };
+        let bits = match how {
+            Shut::Read => RX_SHUT,
+            Shut::Write => TX_SHUT,
+            Shut::Both => RX_SHUT | TX_SHUT,
+        };
+        let old = self.flags.fetch_or(bits, Ordering::AcqRel);
+        if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
+            // Whoever writes to us from now on gets a reset, as from a closed socket.
+            line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
+            self.tell_room(&v, true);
+        }
+        if bits & !old & TX_SHUT != 0 {
+            line!(v, producer, v.me).fin.fetch_or(FIN, Ordering::SeqCst);
+            self.tell_data(&v);
+            if old & ON_KERNEL != 0 {
+                let _ = netacc_sys::raw::shutdown(self.kernel_fd(), libc::SHUT_WR);
+            }
+        }
+        self.stir();
+    }
+
+    fn close(&'static self, abort: bool) {
+        let Some(v) = self.view() else { return };
+        if self.observe(&v) & (MOVING | DEAD) == MOVING {
+            return self.close_moved(abort);
+        }
+        let mut wiped = 0;
+        if self.peer_left(&v) {
+            // Nobody is there to be told. What we wrote is in our cache and of no use to the client, which begins
+            // with the words wiped. Where a side is or was several processes, that is left to it.
+            let alone = self.base.load(Ordering::Relaxed) == 0 && self.witness.load(Ordering::Relaxed) == 0;
+            if v.me == Side::Server && alone {
+                v.slot.wipe(Side::Server);
+                wiped = WIPED;
+            }
+        } else if let Some(reset) = self.end(&v, abort) {
+            return self.close_moved(reset);
+        }
+        self.close_witness();
+        self.drop_kernel();
+        self.end_tail(self.tail_fd());
+        let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
+        let epoch = self.epoch.load(Ordering::Relaxed);
+        let done = &v.slot.open.server_done;
+        // Release: after this the client may use the slot for another connection. Where the server's
+        // processes ended without a word, the client knows it from the kernel.
+        if v.me == Side::Server || gone {
+            done.store(epoch | wiped, Ordering::Release);
+        }
+        if v.me == Side::Client {
+            v.link.slots.closed(v.index);
+        }
+        v.link.slot_left();
+        v.link.put();
+    }
+
+    fn unread(&self) -> usize {
+        let Some(v) = self.view() else { return 0 };
+        self.waiting_in_all(&v) as usize
+    }
+
+    fn unsent(&self) -> usize {
+        let Some(v) = self.view() else { return 0 };
+        self.outstanding(self.peer_left_unread(&v).unwrap_or(0))
+    }
+
+    fn take_error(&self) -> i32 {
+        if let Some(v) = self.view() {
+            self.observe(&v);
+        }
+        self.error.swap(0, Ordering::AcqRel)
+    }
+
+    fn peer_cpu(&self) -> u32 {
+        let Some(v) = self.view() else {
+            return cpu::NO_CPU;
+        };
+        line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)
+    }
+}

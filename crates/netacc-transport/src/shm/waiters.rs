@@ -1,0 +1,137 @@
+//! Who is to be woken for a connection: threads of ours, and the channel that watches it.
+
+use crate::endpoint::Endpoint;
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{EXTRA, View};
+use crate::shm::link::Side;
+use crate::wait::WaitSet;
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_ring::{GONE, notify_data};
+use netacc_sys::cpu;
+
+impl ShmEndpoint {
+    /// Makes our own sleepers and our own channel look at this connection again.
+    pub fn poke_self(&self) {
+        if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let Some(v) = self.view() else { return };
+        let own = line!(v, side, v.me);
+        let data = notify_data(own, v.index, |n| v.seg.channel(v.me, n));
+        let tx = own.tx_waiter.swap(0, Ordering::SeqCst);
+        for id in [data.channel, data.thread, tx] {
+            if id != 0 {
+                v.link.ring_own(id);
+            }
+        }
+        self.wake_extra(&v);
+    }
+
+    /// Lets the peer know which CPU we use; written only when it changed, the line is shared.
+    #[inline]
+    pub(super) fn note_cpu(&self, v: &View) {
+        let c = cpu::current();
+        let line = line!(v, side, v.me);
+        if line.cpu.load(Ordering::Relaxed) != c {
+            line.cpu.store(c, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn wake_extra(&self, v: &View) {
+        for e in &self.extra {
+            if e.load(Ordering::SeqCst) != 0 {
+                let id = e.swap(0, Ordering::SeqCst);
+                if id != 0 {
+                    v.link.ring_own(id);
+                }
+            }
+        }
+    }
+
+    /// Registers `bell` in `cell`, or as a further waiter when another thread is there already.
+    pub(super) fn register(&self, cell: &AtomicU32, bell: u32, set: &mut WaitSet) {
+        for _ in 0..EXTRA {
+            match cell.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(b) if b == bell => return,
+                Err(_) => {}
+            }
+            let Some(mine) =
+                self.extra.iter().find(|e| e.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst).is_ok())
+            else {
+                break;
+            };
+            // Whoever leaves `cell` rings the extras afterwards. If it left before we were in, nobody
+            // would: then we take its place.
+            if cell.load(Ordering::SeqCst) != 0 {
+                return;
+            }
+            let _ = mine.compare_exchange(bell, 0, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        set.bounded = true;
+    }
+
+    pub(super) fn unregister(&self, v: &View, cell: &AtomicU32, bell: u32) {
+        let _ = cell.compare_exchange(bell, 0, Ordering::SeqCst, Ordering::SeqCst);
+        let mut others = false;
+        for e in &self.extra {
+            let _ = e.compare_exchange(bell, 0, Ordering::SeqCst, Ordering::SeqCst);
+            others |= e.load(Ordering::SeqCst) != 0;
+        }
+        if others {
+            self.wake_extra(v);
+        }
+    }
+
+    /// Sets which of our channels hears of this connection (0: none).
+    pub fn watch(&self, channel: u32) {
+        self.channel.store(channel, Ordering::Relaxed);
+        let Some(v) = self.view() else { return };
+        let watch = &line!(v, side, v.me).watch;
+        if channel != 0 {
+            // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
+            watch.store(channel, Ordering::SeqCst);
+        } else if !self.peer_left(&v) {
+            // Release suffices: a hint that comes late names nobody. A peer that is gone does not look, and
+            // the line need not be fetched.
+            watch.store(0, Ordering::Release);
+        }
+    }
+
+    /// Whether the peer has closed for good and looks at no word of the slot any more.
+    pub(super) fn peer_left(&self, v: &View) -> bool {
+        // Acquire: its last looks come before what we do to the words now.
+        line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & GONE != 0
+    }
+
+    /// Asks for a bit in the watching channel when there is room; true when there is room already.
+    pub fn want_room(&self) -> bool {
+        let Some(v) = self.view() else { return true };
+        // SeqCst exchange, then the look: the peer publishes its tail, then looks at `want_room`.
+        line!(v, side, v.me).want_room.swap(1, Ordering::SeqCst);
+        let there = self.readiness().writable();
+        if !there {
+            self.room_asked.store(1, Ordering::Release);
+        }
+        there
+    }
+
+    /// Whether the connect queue's waiters (slot 0) must look: arms `set` for the whole link.
+    pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
+        let Some(v) = self.view() else { return true };
+        let bell = set.bell(v.link);
+        if bell != 0 {
+            self.register(&line!(v, side, v.me).rx_waiter, bell, set);
+        }
+        v.seg.queued() > 0 || v.link.is_lost()
+    }
+
+    /// Undoes [`ShmEndpoint::arm_queue`].
+    pub fn disarm_queue(&self, set: &WaitSet) {
+        if let Some(v) = self.view()
+            && let Some(bell) = set.borrowed_bell(v.link)
+        {
+            self.unregister(&v, &line!(v, side, v.me).rx_waiter, bell);
+        }
+    }
+}
