@@ -1,6 +1,7 @@
 """HAProxy before nginx, for bytes and for HTTP. Modes: "server" accelerates nginx, "client" HAProxy and wrk."""
 
 import signal
+import socket
 import time
 
 import host
@@ -89,9 +90,21 @@ def http_checked(ctx):
     wait_until(lambda: status() == "503", 30, "haproxy sees that nginx is gone")
     again = ctx.spawn(behind.argv, "server")
     again.port = behind.port
+    wait_until(lambda: listening(again.port), START_LIMIT, "nginx listens again")
+    # "No rendezvous there" is believed for 50 ms; a connection made by TCP in that time would be used for all requests.
+    known = time.monotonic() + 0.2
+    wait_until(lambda: time.monotonic() > known, 30, "what haproxy knows of the old nginx is forgotten")
     wait_until(lambda: status() == "200", START_LIMIT, "haproxy sees that nginx is back")
     compare(ctx, front, sums)
     ctx.prove(again)
+
+
+def listening(port):
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def reloading(front, old):
