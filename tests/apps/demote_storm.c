@@ -17,16 +17,8 @@ static uint64_t next(uint64_t *s)
 static void self_pass(int fd) // a passed descriptor must be the kernel's
 {
 	int u[2];
-	char c = 'f', ctl[CMSG_SPACE(sizeof(int))] = { 0 };
-	struct iovec v = { &c, 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
 	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, u), 0);
-	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-	h->cmsg_level = SOL_SOCKET;
-	h->cmsg_type = SCM_RIGHTS;
-	h->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(h), &fd, sizeof fd);
-	EQ(sendmsg(u[0], &m, 0), 1);
+	pass_fd(u[0], fd);
 	close(u[0]);
 	close(u[1]);
 }

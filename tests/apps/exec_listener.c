@@ -42,29 +42,6 @@ static void run(int how, char *fd, char *mode)
 	}
 	_exit(9);
 }
-static void pass(int u, int fd)
-{
-	char c = 'f', ctl[CMSG_SPACE(sizeof(int))] = { 0 };
-	struct iovec v = { &c, 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
-	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-	h->cmsg_level = SOL_SOCKET;
-	h->cmsg_type = SCM_RIGHTS;
-	h->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(h), &fd, sizeof fd);
-	EQ(sendmsg(u, &m, 0), 1);
-}
-static int take(int u)
-{
-	char c, ctl[CMSG_SPACE(sizeof(int))];
-	struct iovec v = { &c, 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
-	int fd;
-	EQ(recvmsg(u, &m, 0), 1);
-	CHECK(CMSG_FIRSTHDR(&m));
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-	return fd;
-}
 int main(int argc, char **argv)
 {
 	if (argc > 1)
@@ -75,7 +52,7 @@ int main(int argc, char **argv)
 	EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, u), 0);
 	pid_t other = fork_child();
 	if (!other) {
-		int l = take(u[1]);
+		int l = take_fd(u[1]);
 		EQ(mode_of(l), 0);
 		EQ(write(u[1], "!", 1), 1);
 		int s = accept(l, NULL, NULL);
@@ -113,7 +90,7 @@ int main(int argc, char **argv)
 		close(c);
 		close(s);
 	}
-	pass(u[0], l);
+	pass_fd(u[0], l);
 	EQ(read(u[0], b, 1), 1);
 	close(l); // the other process has it
 	int c = connect_to(port);

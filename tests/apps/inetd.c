@@ -92,7 +92,7 @@ int main(int argc, char **argv)
 {
 	static char path[500];
 	t_init();
-	if (argc > 1)
+	if (argc > 1 && !strcmp(argv[1], "served"))
 		return served();
 	CHECK(readlink("/proc/self/exe", path, sizeof path - 1) > 0);
 	self = path;

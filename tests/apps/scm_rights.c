@@ -1,28 +1,5 @@
 // A live connection is passed to another process by SCM_RIGHTS, in the middle of the stream; the sender closes its copy.
 #include "t.h"
-static void pass(int u, int fd)
-{
-	char c = 'f', ctl[CMSG_SPACE(sizeof(int))] = { 0 };
-	struct iovec v = { &c, 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
-	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-	h->cmsg_level = SOL_SOCKET;
-	h->cmsg_type = SCM_RIGHTS;
-	h->cmsg_len = CMSG_LEN(sizeof(int));
-	memcpy(CMSG_DATA(h), &fd, sizeof fd);
-	EQ(sendmsg(u, &m, 0), 1);
-}
-static int take(int u)
-{
-	char c, ctl[CMSG_SPACE(sizeof(int))];
-	struct iovec v = { &c, 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
-	int fd;
-	EQ(recvmsg(u, &m, 0), 1);
-	CHECK(CMSG_FIRSTHDR(&m));
-	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-	return fd;
-}
 int main(void)
 {
 	t_init();
@@ -33,7 +10,7 @@ int main(void)
 	if (!kid) { // worker: serves what it is given
 		close(l);
 		for (int i = 0; i < 21; i++) {
-			int fd = take(u[1]);
+			int fd = take_fd(u[1]);
 			if (i == 20) { // a passed listener
 				int s = accept(fd, NULL, NULL);
 				CHECK(s >= 0);
@@ -54,7 +31,7 @@ int main(void)
 		send_all(c, "12345678", 8);
 		recv_all(s, b, 4);
 		send_all(s, "main", 4);
-		pass(u[0], s);
+		pass_fd(u[0], s);
 		close(s);
 		recv_all(c, b, 10);
 		CHECK(!memcmp(b, "mainworker", 10));
@@ -63,7 +40,7 @@ int main(void)
 		EQ(recv(c, b, 1, 0), 0);
 		close(c);
 	}
-	pass(u[0], l);
+	pass_fd(u[0], l);
 	close(l);
 	int c = connect_to(port);
 	recv_all(c, b, 8);

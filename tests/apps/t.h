@@ -286,4 +286,28 @@ __attribute__((unused)) static void expect_shm(int fd)
 	}
 	die("netacc_ss does not list descriptor %d: %.150s", fd, out);
 }
+// A descriptor to whoever has the other end of UNIX socket u, and back (unix(7), SCM_RIGHTS).
+__attribute__((unused)) static void pass_fd(int u, int fd)
+{
+	char c = 'f', ctl[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec v = { &c, 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(h), &fd, sizeof fd);
+	EQ(sendmsg(u, &m, 0), 1);
+}
+__attribute__((unused)) static int take_fd(int u)
+{
+	char c, ctl[CMSG_SPACE(sizeof(int))];
+	struct iovec v = { &c, 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = ctl, .msg_controllen = sizeof ctl };
+	int fd;
+	EQ(recvmsg(u, &m, 0), 1);
+	CHECK(CMSG_FIRSTHDR(&m));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+	return fd;
+}
 #endif

@@ -82,7 +82,7 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     let _locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
     ep.readiness();
-    if ep.displaced() {
+    if ep.is_moving() || ep.displaced() {
         return Err(Errno::AGAIN);
     }
     if ep.has_followed() {

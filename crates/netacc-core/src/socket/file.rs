@@ -50,6 +50,7 @@ fn pump(
         match res {
             Ok(n) => {
                 if ep.is_moving() {
+                    ep.await_kernel();
                     reroute::settle(r);
                 }
                 done += n;

@@ -227,6 +227,7 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
             Ok(n) => {
                 if ep.is_moving() {
                     // The reader has left: these bytes go after it now, not at our next call.
+                    ep.await_kernel();
                     reroute::settle(r);
                 }
                 sent += n;

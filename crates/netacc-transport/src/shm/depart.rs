@@ -16,7 +16,9 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{pass_descriptors, patiently};
-use crate::shm::endpoint::{DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View};
+use crate::shm::endpoint::{
+    BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View, WITNESS_GONE,
+};
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
@@ -26,7 +28,7 @@ use netacc_sys::{private, raw};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// How long a follower waits for its socket, and a departing side for room in it, in milliseconds.
+/// How long a departing side waits for room in its socket, in milliseconds.
 const PATIENCE: u32 = 5_000;
 
 impl ShmEndpoint {
@@ -37,14 +39,14 @@ impl ShmEndpoint {
     }
 
     /// Whether the connection has to go on elsewhere: its server died before it took it, or somebody left the
-    /// rings. As of the last look at the readiness or attempt to read or write.
+    /// rings and the socket on which it goes on is here. As of the last look at the readiness or attempt to read or write.
     pub fn displaced(&self) -> bool {
         let flags = self.flags.load(Ordering::Acquire);
         if flags & LIVE == 0 {
             return false;
         }
         self.view().is_some_and(|v| match flags & (MOVING | ON_KERNEL | DEAD) {
-            MOVING => true,
+            MOVING => self.seek_kernel(&v) || self.is_hopeless(&v),
             f if f & (ON_KERNEL | DEAD) == ON_KERNEL => self.drained(&v),
             _ => self.is_orphan(&v),
         })
@@ -186,28 +188,47 @@ impl ShmEndpoint {
         self.kernel.load(Ordering::Acquire) - 1
     }
 
-    fn await_kernel(&'static self, v: &View) -> Result<i32> {
-        for _ in 0..PATIENCE {
-            let fd = self.kernel_fd();
-            if fd >= 0 {
-                return Ok(fd);
-            }
+    /// Looks whether the socket has come; never waits.
+    fn seek_kernel(&self, v: &View) -> bool {
+        if self.kernel_fd() < 0 {
             v.link.service();
             self.hear_ends(v, self.base_fd());
-            if self.kernel_fd() < 0 {
-                if v.link.is_lost() && self.witness_fd() < 0 && self.base_fd() < 0 {
-                    return Err(Errno::CONNRESET);
-                }
-                let mut p = [v.link.control_fd(), self.witness_fd(), self.base_fd()].map(|fd| libc::pollfd {
-                    fd,
-                    events: libc::POLLIN,
-                    revents: 0,
-                });
-                let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-                let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
-            }
         }
-        Err(Errno::CONNRESET)
+        self.kernel_fd() >= 0
+    }
+
+    /// Nobody is left who could pass the socket.
+    fn is_hopeless(&self, v: &View) -> bool {
+        let flags = self.flags.load(Ordering::Acquire);
+        let unheard = self.witness_fd() < 0 && self.base_fd() < 0;
+        (v.link.is_lost() || v.link.is_inherited()) && (unheard || flags & (WITNESS_GONE | BASE_GONE) != 0)
+    }
+
+    /// A departing side marks its word, puts what it had not read into the socket, passes that, and then wakes us. So
+    /// there is hardly anything to wait for; but bytes that we wrote in between would stay here if the program does not
+    /// call us again soon. A peer of another user could make every such write slow: it is not waited for that long.
+    #[cold]
+    pub fn await_kernel(&self) {
+        let Some(v) = self.view() else { return };
+        let steps = if v.link.trusts_peer() { 1_000 } else { 10 };
+        for _ in 0..steps {
+            if self.seek_kernel(&v) || self.is_hopeless(&v) {
+                return;
+            }
+            let fds = [v.link.control_fd(), self.witness_fd(), self.base_fd()];
+            let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
+        }
+    }
+
+    pub(super) fn learn_both(&self, [kernel, spare]: [Option<OwnedFd>; 2]) {
+        if let Some(k) = kernel {
+            self.learn_kernel(k);
+        }
+        if let Some(s) = spare {
+            self.learn_spare(s);
+        }
     }
 
     /// Follows the peer, or a process of our family, off the rings. The caller holds both direction locks.
@@ -217,7 +238,11 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
         let flags = self.flags.load(Ordering::Acquire);
         if flags & ON_KERNEL == 0 {
-            let fd = self.await_kernel(&v)?;
+            if !self.seek_kernel(&v) {
+                // It is still to come, and wakes us then, or nobody is left to send it.
+                return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
+            }
+            let fd = self.kernel_fd();
             if flags & FAMILY_MOVED == 0 {
                 self.forward_spare();
                 let Ok(_family) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
@@ -246,6 +271,11 @@ impl ShmEndpoint {
                 let _ = patiently(|| pass_descriptors(witness, &[spare]));
             }
             private::close(spare);
+            if let Some(v) = self.view() {
+                // Whoever of that family has the link sleeps on its channel.
+                self.tell_data(&v);
+                self.tell_room(&v, true);
+            }
         }
     }
 
@@ -352,6 +382,7 @@ impl ShmEndpoint {
             return self.leave();
         }
         let unread = self.has_data(&v);
+        self.await_kernel();
         let _ = self.follow();
         let fd = self.kernel_fd();
         if fd >= 0 && (unread || abort) {

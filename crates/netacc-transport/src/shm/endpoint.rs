@@ -317,9 +317,11 @@ impl ShmEndpoint {
     }
 
     pub(super) fn is_orphan(&self, v: &View) -> bool {
+        // The slot's own line first: it is at rest once the connect is taken, while the link's header, which `is_left`
+        // reads, moves with every connect.
         v.me == Side::Client
-            && (v.link.is_lost() || v.link.is_left())
             && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
+            && (v.link.is_lost() || v.link.is_left())
     }
 
     /// Everything written so far, piece by piece, of a connection whose peer has read nothing.

@@ -300,9 +300,8 @@ impl ShmEndpoint {
         let witness = self.witness_fd();
         let base = if self.flags.load(Ordering::Relaxed) & BASE_GONE == 0 { base } else { -1 };
         for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
-            // A family reads one socket: one process at a time, and what all of them need stays in it.
+            // A family reads one socket: what all of them need stays in it.
             let shared = fd == base || self.is_shared();
-            let Ok(_family) = self.enter(v, Direction::Read) else { return };
             match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
                 Heard::End => {
@@ -397,15 +396,12 @@ impl ShmEndpoint {
                 && let Ok(n) = got
                 && n > 0
             {
-                let _ = raw::recv(fd, buf.as_mut_ptr(), n, libc::MSG_DONTWAIT);
+                // Another process of the family may take these bytes between our look and this; what we then get
+                // instead is not lost here.
+                let (_, late) = receive_descriptors(fd, buf.get_mut(..n).unwrap_or_default(), false);
+                self.learn_both(late);
             }
-            let [kernel, spare] = fds;
-            if let Some(k) = kernel {
-                self.learn_kernel(k);
-            }
-            if let Some(s) = spare {
-                self.learn_spare(s);
-            }
+            self.learn_both(fds);
             match got {
                 Ok(0) => return Heard::End,
                 Ok(_) if found => return Heard::Nothing,
