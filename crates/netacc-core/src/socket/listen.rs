@@ -142,7 +142,7 @@ pub fn take_all() {
 pub fn dissolve(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     kernel_only(fd, s);
-    l.close();
+    l.reset_queued();
 }
 
 fn kernel_only(fd: i32, s: &'static Socket) {

@@ -246,8 +246,17 @@ impl Listener {
         None
     }
 
-    /// The last descriptor of the listener is closed: connects that wait are reset, connections go on.
+    /// The process closed its last descriptor of the listener. Connections go on; connects that wait are reset, as by
+    /// the kernel, unless other processes have the listener: those serve them.
     pub fn close(&'static self) {
+        match self.many.load(Ordering::Relaxed) {
+            0 => self.reset_queued(),
+            _ => self.hand_on(),
+        }
+    }
+
+    /// Nobody listens any more: connects that wait are reset, connections go on.
+    pub(super) fn reset_queued(&'static self) {
         self.end(|link, seg| {
             // SeqCst: a client pushes and then looks at this word; we mark and then drain.
             seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
@@ -270,7 +279,14 @@ impl Listener {
                 let _ = raw::close(fd);
             }
         }
+        self.hand_on();
+    }
+
+    /// Clients whose connect waits here make it once more: at the rendezvous, where another process may serve them,
+    /// or by TCP.
+    fn hand_on(&'static self) {
         self.end(|link, seg| {
+            // SeqCst: as in `reset_queued`.
             seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
             for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
                 if let Some(ep) = link.endpoint(slot as usize) {

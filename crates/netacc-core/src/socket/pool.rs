@@ -78,16 +78,19 @@ fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
 /// untaken and makes it once more (`reroute`), where it is refused.
 const ALIVE: u64 = 60_000;
 
-/// Takes links out of the list that will never carry another connection. Asks the kernel about each that it
-/// has not asked about lately.
-fn sweep(t: &'static Target) {
+/// Asks the kernel about the peer's life, unless it was asked lately.
+fn look(l: &'static Link) {
     let now = cpu::ticks();
+    if now.wrapping_sub(l.asked.load(Ordering::Relaxed)) >= ALIVE {
+        l.asked.store(now, Ordering::Relaxed);
+        l.service_if_readable();
+    }
+}
+
+/// Takes links out of the list that will never carry another connection, as far as is known.
+fn sweep(t: &'static Target) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = follow(cell) {
-        if now.wrapping_sub(l.asked.load(Ordering::Relaxed)) >= ALIVE {
-            l.asked.store(now, Ordering::Relaxed);
-            l.service_if_readable();
-        }
         if l.accepting() {
             cell = &l.next;
         } else {
@@ -106,6 +109,11 @@ fn sweep_all() {
         #[allow(unsafe_code)]
         // SAFETY: as in `target`.
         while let Some(t) = unsafe { p.as_ref() } {
+            let mut l = follow(&t.links);
+            while let Some(link) = l {
+                look(link);
+                l = follow(&link.next);
+            }
             sweep(t);
             p = t.next.load(Ordering::Relaxed);
         }
@@ -157,6 +165,10 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
                 l = l.and_then(|l| follow(&l.next));
             }
             let Some(link) = l else { break };
+            look(link);
+            if !link.accepting() {
+                continue;
+            }
             // TCP then makes the client wait, so TCP gets it.
             if link.backlog_full() {
                 return Err(Reason::BacklogFull);

@@ -209,7 +209,7 @@ impl Link {
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
 
-    /// The listener went to another process without this library.
+    /// The listener lives on in other processes only.
     pub fn is_left(&self) -> bool {
         self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_LEFT)
     }

@@ -67,7 +67,7 @@ pub const SERVER_PENDING: u32 = 0;
 pub const SERVER_OPEN: u32 = 1;
 /// [`Header::server`]: no new connections; those there are go on.
 pub const SERVER_CLOSED: u32 = 2;
-/// [`Header::server`]: the listener lives on without us; connects that were not taken go to TCP.
+/// [`Header::server`]: the listener lives on without this process; connects that it did not take are made again.
 pub const SERVER_LEFT: u32 = 3;
 
 /// [`Open::fate`]: waits in the queue.
