@@ -8,7 +8,7 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, DEMOTED, Path, Pin, Socket, promote};
+use crate::socket::{CANDIDATE, DEMOTED, Path, Pin, Socket, promote, untaken};
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -319,12 +319,13 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
                 continue;
             }
         }
+        let until = untaken::within(deadline);
         let slept = if fds.arm(&mut set) {
             set.sleep(Deadline::Now, sigmask)
         } else {
             page().count(Counter::Sleeps);
             crate::fork::idle_check();
-            set.sleep(deadline, sigmask)
+            set.sleep(until, sigmask)
         };
         fds.disarm(&set);
         slept?;

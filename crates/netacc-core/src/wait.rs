@@ -3,7 +3,7 @@
 
 use crate::fdtable::Ref;
 use crate::socket::Path;
-use crate::socket::Socket;
+use crate::socket::{Socket, untaken};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
@@ -108,6 +108,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         return Ok(());
     }
     loop {
+        let until = untaken::within(deadline);
         let mut set = WaitSet::new();
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
@@ -117,7 +118,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         } else {
             page().count(Counter::Sleeps);
             crate::fork::idle_check();
-            set.sleep(deadline, core::ptr::null())
+            set.sleep(until, core::ptr::null())
         };
         ep.disarm(interest, &set);
         match slept {

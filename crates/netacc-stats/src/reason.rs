@@ -55,6 +55,8 @@ numbered! {
         NoPort = 23, "no-port";
         /// The destination is a link-local address.
         LinkLocal = 24, "link-local";
+        /// The process at which the connect waited did not take it.
+        NotTaken = 25, "not-taken";
     }
 }
 
@@ -156,6 +158,10 @@ impl Reason {
             Self::LinkLocal => {
                 "The destination is a link-local address, which has a meaning on one interface only and \
                  is left to TCP; use another address of the host."
+            }
+            Self::NotTaken => {
+                "The process of the server at which the connect waited did not take it, so it was made again by TCP, \
+                 where others may; look which of the server's processes is stopped or busy."
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useles
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{Path, Socket};
+use crate::socket::{Path, Socket, untaken};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -17,6 +17,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw};
+use netacc_transport::shm::Link;
 
 /// While user-space events flow, the kernel's set is looked at after so many ticks (some 50
 /// microseconds), so that no other descriptor starves.
@@ -179,6 +180,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
 
 /// Sleeps in the kernel. `None`: look again.
 fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
+    let until = untaken::within(call.deadline);
     // Announced before the last look, so that a thread that enqueues afterwards kicks us.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let quiet = {
@@ -188,8 +190,8 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
             && (e.polled.load(Ordering::Relaxed) == 0 || arm_bases(e))
             && e.ready_len.load(Ordering::Relaxed) == 0
     };
-    let mut left = if quiet { call.deadline.left() } else { 0 };
-    let mut bounded = false;
+    let mut left = if quiet { until.left() } else { 0 };
+    let mut bounded = until != call.deadline;
     if e.polled.load(Ordering::Relaxed) > e.based.load(Ordering::Relaxed) && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
         bounded = true;
@@ -277,7 +279,13 @@ fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
     match kind {
         Kind::Kick => {}
         Kind::Bell => {
-            activate_own(e, at(addr as *mut Watch)?);
+            let w = at(addr as *mut Watch)?;
+            activate_own(e, w);
+            // The thread that saw the link's end rang every bell after it. The end's own event on the control socket
+            // may have come while that thread was still reading, and there is no second one.
+            if w.link().is_some_and(Link::is_lost) {
+                serve(e, w);
+            }
         }
         Kind::Control => serve(e, at(addr as *mut Watch)?),
         Kind::Foreign => {

@@ -9,7 +9,7 @@ use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
     CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, pool,
-    ports,
+    ports, untaken,
 };
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -87,6 +87,9 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
         Ok(()) => {
             page().count(Counter::ConnectsShm);
             crate::log!(Debug, "fd {fd}: connected to {dest} over shared memory");
+            if s.endpoint().is_some_and(|e| e.link().may_be_served_by_many()) {
+                untaken::note(r);
+            }
             if s.endpoint().is_some_and(|e| e.link().waits_for_ourselves()) {
                 listen::take_all();
             }

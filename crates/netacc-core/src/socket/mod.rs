@@ -18,6 +18,7 @@ pub mod ports;
 pub mod promote;
 pub mod relay;
 pub mod reroute;
+pub mod untaken;
 
 use crate::epoll::Reg;
 use crate::fdtable::Ref;

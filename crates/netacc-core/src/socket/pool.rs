@@ -44,6 +44,8 @@ static POOL: Lock = Lock::new();
 /// Of a listener served by several processes, each of the first connects makes a link of its own, which
 /// some free worker takes; later ones rotate over these links and now and then look for new workers.
 const SPREAD: usize = 16;
+/// So many processes of one listener are avoided because they do not take what waits at them.
+const STUCK: usize = 8;
 
 #[allow(unsafe_code)]
 fn target(dest: SocketAddr) -> Option<&'static Target> {
@@ -149,10 +151,18 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
     sweep(t);
     let mut count = 0;
     let mut shared = false;
+    // A process that does not take what waits on one of its links does not look at the others either.
+    let mut stuck = [u32::MAX; STUCK];
+    let mut room = stuck.iter_mut();
     let mut l = follow(&t.links);
     while let Some(link) = l {
         count += 1;
         shared |= link.served_by_many();
+        if link.is_stuck()
+            && let Some(pid) = room.next()
+        {
+            *pid = link.peer_pid();
+        }
         l = follow(&link.next);
     }
     let turn = t.turn.fetch_add(1, Ordering::Relaxed) as usize;
@@ -166,7 +176,7 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
             }
             let Some(link) = l else { break };
             look(link);
-            if !link.accepting() {
+            if !link.accepting() || (shared && stuck.contains(&link.peer_pid())) {
                 continue;
             }
             // TCP then makes the client wait, so TCP gets it.

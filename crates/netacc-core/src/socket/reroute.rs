@@ -7,9 +7,10 @@
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::socket::create::{replace_everywhere, status_flags};
-use crate::socket::{PLACEHOLDER, Path, Socket, addr_of, pool};
+use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
@@ -36,16 +37,7 @@ pub fn reroute(r: Ref<Socket>) {
     if !old.withdraw() {
         return;
     }
-    let mut bytes = Vec::new();
-    old.replay(|p, n| {
-        let at = bytes.len();
-        bytes.resize(at + n, 0);
-        #[allow(unsafe_code)]
-        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
-        unsafe {
-            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
-        }
-    });
+    let mut bytes = written(old);
     let ended = old.ended();
     match again(s) {
         Ok(new) => {
@@ -68,6 +60,51 @@ pub fn reroute(r: Ref<Socket>) {
             }
         }
     }
+    drop((rx, tx));
+}
+
+/// Everything that was written so far.
+fn written(old: &ShmEndpoint) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    old.replay(|p, n| {
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        #[allow(unsafe_code)]
+        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
+        unsafe {
+            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
+        }
+    });
+    bytes
+}
+
+/// A connect waits too long at its process: by TCP any of those that serve the listener may take it. It stays where
+/// it is if the kernel does not take it at once. Takes both direction locks.
+#[cold]
+pub fn bypass(r: Ref<Socket>) {
+    let s = r.obj;
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_untaken()) else { return };
+    if s.has(SHARED) || !old.link().served_by_many() {
+        return;
+    }
+    let (Some(target), Ok(real)) = (s.peer.get(), raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))
+    else {
+        return;
+    };
+    s.opts.apply(s, real);
+    // First the connection, then the decision: what was withdrawn cannot be queued again.
+    if dial(s, real, target, Deadline::after(AT_ONCE)).is_ok() && old.withdraw() {
+        let done = pour(s, real, &written(old), old.ended(), Deadline::after(PATIENCE));
+        if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
+            s.set(PLACEHOLDER, false);
+            old.link().stuck.store(1, Ordering::Relaxed);
+            now_tcp(s, old, Reason::NotTaken);
+        } else {
+            old.fail(Errno::CONNRESET);
+        }
+    }
+    let _ = raw::close(real);
     drop((rx, tx));
 }
 
@@ -98,6 +135,8 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 /// How long (ns) the kernel may take for the connect and the bytes: loopback answers at once, whoever is slower
 /// than that is no listener of this host.
 const PATIENCE: i64 = 1_000_000_000;
+/// How long (ns) the kernel may take for a connect that could also stay where it is.
+const AT_ONCE: i64 = 1_000_000;
 
 /// The same connect by the kernel, and the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
@@ -118,22 +157,33 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) 
     } else {
         carry(s, number, target, bytes, ended)?;
     }
+    now_tcp(s, old, Reason::LinkLost);
+    Ok(())
+}
+
+/// The numbers of `s` are a connected kernel socket.
+fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
     page().count(Counter::Demotions);
-    page().fallback(Reason::LinkLost);
+    page().fallback(why);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);
-        e.set_reason(Reason::LinkLost);
+        e.set_reason(why);
     }
     epoll::to_kernel(s, old);
     s.set_path(Path::Tcp);
     s.detach();
-    Ok(())
 }
 
 /// Connects the kernel's socket `fd` and gives it what was written so far. It never waits longer than
 /// [`PATIENCE`]: the caller may be an epoll_wait.
 fn carry(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool) -> Result<()> {
     let until = Deadline::after(PATIENCE);
+    dial(s, fd, target, until)?;
+    pour(s, fd, bytes, ended, until)
+}
+
+/// Connects the kernel's socket `fd`, and leaves it non-blocking.
+fn dial(s: &Socket, fd: i32, target: SocketAddr, until: Deadline) -> Result<()> {
     raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     let (mut buf, mut len) = ([0u64; 4], 32u32);
     addr_of(target, s.domain(), &mut buf, &mut len);
@@ -143,9 +193,13 @@ fn carry(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool) -> 
         Err(e) => return Err(e),
     }
     match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
-        0 => {}
-        e => return Err(Errno(e)),
+        0 => Ok(()),
+        e => Err(Errno(e)),
     }
+}
+
+/// Gives a connected socket what was written so far, and the application's flags.
+fn pour(s: &Socket, fd: i32, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
     send_all(s, fd, bytes, until)?;
     if ended {
         raw::shutdown(fd, libc::SHUT_WR)?;

@@ -316,6 +316,11 @@ impl ShmEndpoint {
         self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v))
     }
 
+    /// Client: the connect waits in its queue.
+    pub fn is_untaken(&self) -> bool {
+        self.is_live() && self.fate() == FATE_QUEUED && self.view().is_some_and(|v| v.me == Side::Client)
+    }
+
     pub(super) fn is_orphan(&self, v: &View) -> bool {
         // The slot's own line first: it is at rest once the connect is taken, while the link's header, which `is_left`
         // reads, moves with every connect.

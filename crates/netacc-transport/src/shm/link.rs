@@ -94,6 +94,8 @@ pub struct Link {
     pub(super) seen: AtomicU64,
     /// The connects up to there, read at once for the same reason (server side).
     pub(super) batch: [AtomicU32; BATCH],
+    /// A connect waited here in vain (client side): see [`Link::is_stuck`].
+    pub stuck: AtomicU32,
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -121,6 +123,7 @@ impl Link {
         link.control.store(control + 1, Ordering::Relaxed);
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
+        link.stuck.store(0, Ordering::Relaxed);
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! The connect queue of a link, as its owner sees it.
 
 use crate::shm::Link;
+use crate::shm::segment::SERVER_PENDING;
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
@@ -30,6 +31,12 @@ impl Link {
         self.segment().is_some_and(|s| s.backlog_full(&self.seen))
     }
 
+    /// How many connects the server has taken (client).
+    pub fn connects_taken(&self) -> u64 {
+        // Relaxed: only whether it changes counts.
+        self.segment().map_or(0, |s| s.header().popped.load(Ordering::Relaxed))
+    }
+
     /// Tells the client that several processes serve this listener.
     pub fn set_many(&self, many: bool) {
         if let Some(s) = self.segment() {
@@ -48,6 +55,26 @@ impl Link {
     pub fn take_more(&self) -> bool {
         self.segment().is_some_and(|s| {
             s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
+        })
+    }
+
+    /// Client: the process at the other end does not take what waits there.
+    pub fn is_stuck(&self) -> bool {
+        if self.stuck.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let stuck = self.segment().is_some_and(|s| s.queued() > 0);
+        if !stuck {
+            self.stuck.store(0, Ordering::Relaxed);
+        }
+        stuck
+    }
+
+    /// Whether the server said so, or has not said anything yet.
+    pub fn may_be_served_by_many(&self) -> bool {
+        self.segment().is_some_and(|s| {
+            let h = s.header();
+            h.many.load(Ordering::Relaxed) != 0 || h.server.load(Ordering::Relaxed) == SERVER_PENDING
         })
     }
 
