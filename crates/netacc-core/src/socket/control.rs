@@ -142,33 +142,39 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
 /// shutdown(2).
 pub fn shutdown(fd: i32, how: i32) -> Outcome {
     super::promote::given_up(fd);
-    let Some((r, ep)) = channel(fd) else {
-        return shutdown_other(fd, how);
-    };
-    let how = match how {
-        libc::SHUT_RD => Shut::Read,
-        libc::SHUT_WR => Shut::Write,
-        libc::SHUT_RDWR => Shut::Both,
-        _ => return Outcome::Failed(Errno::INVAL),
-    };
-    // The connect is over; a further one is told so.
-    r.obj.set(CONNECTING, false);
-    if ep.is_over() {
-        ep.stir();
-        return Outcome::Failed(Errno::NOTCONN);
+    loop {
+        let Some((r, ep)) = channel(fd) else {
+            return shutdown_other(fd, how);
+        };
+        let how = match how {
+            libc::SHUT_RD => Shut::Read,
+            libc::SHUT_WR => Shut::Write,
+            libc::SHUT_RDWR => Shut::Both,
+            _ => return Outcome::Failed(Errno::INVAL),
+        };
+        // The connect is over; a further one is told so.
+        r.obj.set(CONNECTING, false);
+        if ep.is_over() {
+            ep.stir();
+            return Outcome::Failed(Errno::NOTCONN);
+        }
+        // A write that is in the middle of its copy finishes it, so that the end comes after its bytes; one that waits
+        // for room holds no lock and is told by the end.
+        let _tx = r.obj.tx.lock();
+        if !r.valid() {
+            return Outcome::Failed(Errno::BADF);
+        }
+        // Another thread may have taken the connection elsewhere since, which it does under this lock.
+        if r.obj.path() != Path::Shm || !r.obj.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
+            continue;
+        }
+        ep.shutdown(how);
+        if how != Shut::Write && ep.tail_fd() >= 0 {
+            // A call may sleep in the kernel since before the promotion.
+            let _ = raw::shutdown(ep.tail_fd(), libc::SHUT_RD);
+        }
+        return Outcome::Done(0);
     }
-    // A write that is in the middle of its copy finishes it, so that the end comes after its bytes; one that waits
-    // for room holds no lock and is told by the end.
-    let _tx = (how != Shut::Read).then(|| r.obj.tx.lock());
-    if !r.valid() {
-        return Outcome::Failed(Errno::BADF);
-    }
-    ep.shutdown(how);
-    if how != Shut::Write && ep.tail_fd() >= 0 {
-        // A call may sleep in the kernel since before the promotion.
-        let _ = raw::shutdown(ep.tail_fd(), libc::SHUT_RD);
-    }
-    Outcome::Done(0)
 }
 
 /// shutdown(2) on a socket without a channel: the kernel does it, on a socket of its own.
