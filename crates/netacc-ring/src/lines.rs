@@ -56,6 +56,9 @@ pub struct ConsumerLine {
     /// Of a connection that began on TCP: 0 until this side has gone over to the ring, then 1 + the bytes it has
     /// read of what the peer sent before. Once both have gone over the kernel does not tell any more.
     pub before: AtomicU64,
+    /// Bytes that the consumer wants under way at most (SO_RCVBUF); 0: it has not said. A wish: the producer heeds it
+    /// only where its own buffer is bounded, and nothing depends on it.
+    pub window: AtomicU64,
 }
 
 /// Written by one side of a connection (and cleared by the other, which may only clear).
@@ -93,7 +96,7 @@ impl OwnLine {
 impl ConsumerLine {
     /// Back to the words of a fresh slot.
     pub fn wipe(&self) {
-        for w in [&self.tail, &self.layout, &self.before] {
+        for w in [&self.tail, &self.layout, &self.before, &self.window] {
             w.store(0, Ordering::Relaxed);
         }
     }

@@ -6,6 +6,8 @@ use core::ptr::NonNull;
 
 /// The most bytes that can be on their way: a full small window and, after it, a full large one.
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
+/// What a TCP receiver takes that has not set SO_RCVBUF: half of the usual `net.ipv4.tcp_rmem`.
+const DEFAULT_WINDOW: u64 = 64 * 1024;
 /// Past this offset a drained large window starts over, so that its first lines stay in the cache.
 const REWIND: u64 = LARGE as u64 / 8;
 /// So many small writes into a drained large window make the connection small again.
@@ -25,13 +27,33 @@ pub struct Producer {
     layout: AtomicU64,
     /// Small writes since the large window was last needed.
     calm: AtomicU64,
+    /// Bytes that may be under way beside those that the consumer's window takes (SO_SNDBUF); 0: as many as fit. May
+    /// be set beside the writer.
+    limit: AtomicU64,
 }
 
 impl Producer {
     /// Back to position 0 for a new connection.
     pub fn reset(&self) {
-        for w in [&self.pos, &self.tail, &self.layout, &self.calm] {
+        for w in [&self.pos, &self.tail, &self.layout, &self.calm, &self.limit] {
             w.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// So many bytes wait on this side at most; 0: as many as fit.
+    pub fn set_limit(&self, bytes: u64) {
+        self.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that may be under way.
+    #[inline]
+    fn bound(&self, peer: &ConsumerLine) -> u64 {
+        match self.limit.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            limit => match peer.window.load(Ordering::Relaxed) {
+                0 => limit.saturating_add(DEFAULT_WINDOW),
+                window => limit.saturating_add(window),
+            },
         }
     }
 
@@ -131,9 +153,14 @@ impl Producer {
     ) -> Result<Option<(NonNull<u8>, usize)>, Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
-        let mut free = Self::free_in(layout, pos, self.tail.load(Ordering::Relaxed));
+        let bound = self.bound(peer);
+        let free_at = |tail: u64| {
+            let within = bound.saturating_sub(pos.wrapping_sub(tail));
+            Self::free_in(layout, pos, tail).min(usize::try_from(within).unwrap_or(usize::MAX))
+        };
+        let mut free = free_at(self.tail.load(Ordering::Relaxed));
         if free < want {
-            free = Self::free_in(layout, pos, self.refresh(peer)?);
+            free = free_at(self.refresh(peer)?);
             if free == 0 {
                 return Ok(None);
             }
@@ -162,12 +189,23 @@ impl Producer {
     pub fn writable(&self, peer: &ConsumerLine) -> Result<bool, Violation> {
         let pos = self.pos.load(Ordering::Relaxed);
         let layout = self.layout();
-        let quarter = layout.size() / 4;
-        if Self::free_in(layout, pos, self.tail.load(Ordering::Relaxed)) >= quarter {
+        let bound = self.bound(peer);
+        if Self::takes(layout, bound, pos, self.tail.load(Ordering::Relaxed)) {
             return Ok(true);
         }
         let tail = self.refresh(peer)?;
-        Ok(Self::free_in(layout, pos, tail) >= quarter || (!layout.large && Self::may_switch(layout, pos, tail)))
+        let opens = !layout.large && Self::may_switch(layout, pos, tail) && Self::within(bound, pos, tail);
+        Ok(Self::takes(layout, bound, pos, tail) || opens)
+    }
+
+    /// A quarter of what may be under way is not.
+    fn within(bound: u64, pos: u64, tail: u64) -> bool {
+        pos.wrapping_sub(tail) <= bound - bound / 4
+    }
+
+    /// A quarter of the window in use is free.
+    fn takes(layout: Layout, bound: u64, pos: u64, tail: u64) -> bool {
+        Self::free_in(layout, pos, tail) >= layout.size() / 4 && Self::within(bound, pos, tail)
     }
 
     /// Bytes written that the consumer has not read yet (SIOCOUTQ).
@@ -191,14 +229,16 @@ impl Producer {
 
     /// As [`Producer::writable`], from the published words only: for a side that several processes share,
     /// whose private cursors may lag behind.
-    pub fn writable_by(own: &ProducerLine, peer: &ConsumerLine) -> bool {
+    pub fn writable_by(&self, own: &ProducerLine, peer: &ConsumerLine) -> bool {
         let pos = own.head.load(Ordering::Acquire);
         let tail = peer.tail.load(Ordering::SeqCst);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
         if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos {
             return true;
         }
-        Self::free_in(layout, pos, tail) >= layout.size() / 4 || (!layout.large && Self::may_switch(layout, pos, tail))
+        let bound = self.bound(peer);
+        let opens = !layout.large && Self::may_switch(layout, pos, tail) && Self::within(bound, pos, tail);
+        Self::takes(layout, bound, pos, tail) || opens
     }
 
     /// As [`Producer::unread`], from the published words only.

@@ -394,7 +394,7 @@ fn full() -> (Pipe, u8) {
 #[test]
 fn a_waiting_writer_is_rung() {
     let own: fn(&Pipe) -> bool = |p| p.tx.writable(&p.room) == Ok(true);
-    let shared: fn(&Pipe) -> bool = |p| Producer::writable_by(&p.data, &p.room);
+    let shared: fn(&Pipe) -> bool = |p| p.tx.writable_by(&p.data, &p.room);
     for look in [own, shared] {
         a_waiting_writer(look);
     }

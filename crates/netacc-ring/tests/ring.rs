@@ -672,3 +672,25 @@ fn two_threads_move_a_stream() {
     });
     assert!(p.guards_are_whole());
 }
+
+/// With a bounded buffer only so much is under way, whatever the windows hold, and room is told again below it.
+#[test]
+fn a_limit_bounds_what_is_under_way() {
+    let p = Pipe::new();
+    let all = vec![0; LARGE];
+    p.tx.set_limit(10_000);
+    p.room.window.store(6_000, Ordering::SeqCst);
+    assert_eq!(p.write(&[&all]), Ok(16_000));
+    assert_eq!(p.tx.writable(&p.room), Ok(false));
+    assert!(!p.tx.writable_by(&p.data, &p.room));
+    assert_eq!(p.write(&[&all[..1]]), Ok(0));
+    p.read(4_000, false).unwrap();
+    assert_eq!(p.tx.writable(&p.room), Ok(true));
+    assert!(p.tx.writable_by(&p.data, &p.room));
+    assert_eq!(p.write(&[&all]), Ok(4_000));
+    p.read(LARGE, false).unwrap();
+    // Unbounded again.
+    p.tx.set_limit(0);
+    p.read(LARGE, false).unwrap();
+    assert!(p.write(&[&all]).unwrap() > 200_000);
+}

@@ -242,6 +242,7 @@ impl Socket {
         if let Some(n) = self.opts.get(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
             ep.set_lowat(n as u32);
         }
+        self.opts.bound(ep);
         self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     }
 

@@ -11,6 +11,7 @@ use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::Endpoint;
+use netacc_transport::shm::ShmEndpoint;
 
 const REMEMBERED: usize = 20;
 
@@ -53,6 +54,17 @@ impl Remembered {
         v.store(value as u32, Ordering::Relaxed);
         self.used.store(at as u32 + 1, Ordering::Relaxed);
         true
+    }
+
+    /// SO_SNDBUF and SO_RCVBUF bound what is under way.
+    pub(crate) fn bound(&self, ep: &ShmEndpoint) {
+        if self.used.load(Ordering::Relaxed) != 0 {
+            let size = |name| self.get(SOL_SOCKET, name).unwrap_or(0).max(0) as u32;
+            let (send, receive) = (size(libc::SO_SNDBUF), size(libc::SO_RCVBUF));
+            if send | receive != 0 {
+                ep.set_buffers(send, receive);
+            }
+        }
     }
 
     /// Takes over what was set on a listener: the connections it accepts have it.
@@ -268,10 +280,11 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     }
     let _g = s.meta.lock();
     s.opts.set(level, name, v);
-    if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT)
-        && let Some(ep) = s.endpoint()
-    {
-        ep.set_lowat(v as u32);
+    if let Some(ep) = s.endpoint() {
+        if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT) {
+            ep.set_lowat(v as u32);
+        }
+        s.opts.bound(ep);
     }
 }
 

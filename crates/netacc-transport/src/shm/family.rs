@@ -126,7 +126,7 @@ impl ShmEndpoint {
     pub(super) fn has_room(&self, v: &View) -> bool {
         let peer = line!(v, consumer, v.me.other());
         if self.is_shared() {
-            return Producer::writable_by(line!(v, producer, v.me), peer);
+            return self.tx.writable_by(line!(v, producer, v.me), peer);
         }
         self.tx.writable(peer).unwrap_or(true)
     }

@@ -113,6 +113,16 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
+    /// SO_SNDBUF and SO_RCVBUF as getsockopt(2) tells them; 0: as the kernel sees fit, which then is what the ring holds.
+    #[cold]
+    pub fn set_buffers(&self, send: u32, receive: u32) {
+        if let Some(v) = self.view() {
+            self.tx.set_limit(send.into());
+            // tcp(7), tcp_adv_win_scale: half of the buffer is the kernel's own overhead.
+            line!(v, consumer, v.me).window.store(u64::from(receive / 2), Ordering::Relaxed);
+        }
+    }
+
     /// Bytes that a TCP socket would still have to send (SIOCOUTQ).
     pub(super) fn outstanding(&self, unread: u64) -> usize {
         unread.saturating_sub(DELIVERED) as usize
