@@ -256,6 +256,15 @@ pub fn dup_above(n: i32, min: i32) -> Result<i32> {
     fcntl(n, libc::F_DUPFD_CLOEXEC, min as usize)
 }
 
+/// Who is at the other end of a UNIX socket (`SO_PEERCRED`), as our own namespaces number it: process and user. A
+/// process of a PID namespace that we cannot see into is 0, which rustix' type has no room for.
+pub fn peer_credentials(n: i32) -> Result<(u32, u32)> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as u32;
+    getsockopt(n, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)?;
+    Ok((cred.pid as u32, cred.uid))
+}
+
 /// `getpeername(2)`.
 pub fn getpeername(n: i32, addr: *mut c_void, len: *mut u32) -> Result<()> {
     call(libc::SYS_getpeername, [fd(n), addr as usize, len as usize, 0, 0, 0]).map(drop)

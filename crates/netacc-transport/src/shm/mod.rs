@@ -40,6 +40,7 @@ pub mod segment;
 pub mod slots;
 mod state;
 pub mod tail;
+mod users;
 mod waiters;
 
 pub use endpoint::ShmEndpoint;

@@ -1,5 +1,6 @@
 //! Who owns a TCP socket: asked from the kernel by sock_diag(7).
 
+use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
 use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -10,17 +11,21 @@ const REQUEST: usize = 16 + 56;
 /// `idiag_uid` in `struct inet_diag_msg`, after the netlink header.
 const UID_AT: usize = 16 + 64;
 
-/// The effective uid behind the socket that a connection to `dest` would reach, if there is a listener
-/// and the kernel tells.
+/// The effective uid behind the socket that a connection to `dest` would reach, if there is a listener, the kernel tells,
+/// and the number stands for one user.
 pub fn listener_uid(dest: SocketAddr) -> Option<u32> {
     const TCP_LISTEN: u8 = 10;
-    ask(dest, None).filter(|(state, _)| *state == TCP_LISTEN).map(|(_, uid)| uid)
+    one_user(ask(dest, None), TCP_LISTEN)
 }
 
 /// The effective uid behind the end `local` of an established connection to `remote`.
 pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     const TCP_ESTABLISHED: u8 = 1;
-    ask(local, Some(remote)).filter(|(state, _)| *state == TCP_ESTABLISHED).map(|(_, uid)| uid)
+    one_user(ask(local, Some(remote)), TCP_ESTABLISHED)
+}
+
+fn one_user(found: Option<(u8, u32)>, wanted: u8) -> Option<u32> {
+    found.filter(|(state, uid)| *state == wanted && is_one_user(*uid)).map(|(_, uid)| uid)
 }
 
 fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Option<(u8, u32)> {

@@ -5,6 +5,7 @@
 use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::link::{Link, Side};
 use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
+use crate::shm::users::trusted;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
@@ -14,9 +15,8 @@ use netacc_wire::{Message, Name, Scope};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
-    socket_with, sockopt::socket_peercred,
+    socket_with,
 };
-use rustix::process::geteuid;
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
@@ -106,21 +106,18 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
 }
 
 fn server_link(fd: OwnedFd, memfd: BorrowedFd<'_>, pid: u32, backlog: u32) -> Result<&'static Link> {
-    let cred = socket_peercred(&fd)?;
+    let (seen, uid) = raw::peer_credentials(fd.as_raw_fd())?;
     let seg = Segment::map(memfd)?;
     let h = seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
-    h.server_pid.store(netacc_sys::raw::getpid(), Ordering::Relaxed);
+    // Our number means something to the client if its own means the same to both: else it is in another PID namespace.
+    let ours = if seen == pid { raw::getpid() } else { 0 };
+    h.server_pid.store(ours, Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
     let control = private::adopt(fd)?;
-    let link = Link::new(Side::Server, seg, control, trusted(cred.uid.as_raw()), pid)?;
-    link.set_peer_uid(cred.uid.as_raw());
+    let link = Link::new(Side::Server, seg, control, trusted(uid), seen)?;
+    link.set_peer_uid(uid);
     Ok(link)
-}
-
-/// Processes of our own user and of root may hold our descriptors and lend us theirs.
-fn trusted(uid: u32) -> bool {
-    uid == 0 || uid == geteuid().as_raw()
 }
 
 /// Why no link could be made.
@@ -183,9 +180,7 @@ pub fn connect_link(dest: SocketAddr) -> core::result::Result<&'static Link, NoL
 }
 
 fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment, bool, u32), NoLink> {
-    let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
-    let cred = socket_peercred(fd).map_err(res)?;
-    let uid = cred.uid.as_raw();
+    let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     // Anybody can take an abstract name. Root and our own user need no proof; of another user we ask
     // the kernel whether the TCP listener is theirs.
     if !trusted(uid) && crate::shm::owner::listener_uid(dest) != Some(uid) {
@@ -193,13 +188,13 @@ fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment,
     }
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let seg = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
-    let hello = Message::Hello { pid: netacc_sys::raw::getpid(), segment: SEGMENT as u64 };
+    let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
     let sent = seg.and_then(|s| {
         send_message(fd.as_fd(), hello, Some(memfd.as_fd())).map_err(NoLink::Resources)?;
         Ok(s)
     });
     private::drop_raw(memfd);
-    Ok((sent?, trusted(uid), cred.pid.as_raw_pid() as u32))
+    Ok((sent?, trusted(uid), pid))
 }
 
 /// The address that a connection to `dest` would come from, if `dest` is an address of this host;

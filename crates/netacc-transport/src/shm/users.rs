@@ -1,0 +1,56 @@
+//! What the user id of a peer is worth.
+
+use netacc_sys::{private, raw};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::process::geteuid;
+
+/// What the kernel says of every user for whom our user namespace has no number (user_namespaces(7)).
+const OVERFLOW: u32 = 65534;
+
+/// Processes of our own user and of root may hold our descriptors and lend us theirs.
+pub fn trusted(uid: u32) -> bool {
+    (uid == 0 || uid == geteuid().as_raw()) && is_one_user(uid)
+}
+
+/// Whether the number stands for one user. In a user namespace the overflow id stands for everybody outside of it, also
+/// to a process that has this id itself.
+pub fn is_one_user(uid: u32) -> bool {
+    uid != OVERFLOW || everybody_has_a_number()
+}
+
+/// Whether our user namespace maps every user, as the first one does. Without /proc nobody can tell.
+fn everybody_has_a_number() -> bool {
+    let Ok(fd) = open(c"/proc/self/uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let mut text = [0u8; 256];
+    let read = raw::read(fd.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
+    private::drop_raw(fd);
+    read.is_ok_and(|n| maps_everybody(text.get(..n).unwrap_or(&[])))
+}
+
+/// Lines of: first id inside, first id outside, how many. The last id of all is no user (-1).
+fn maps_everybody(map: &[u8]) -> bool {
+    let mut fields = map.split(u8::is_ascii_whitespace).filter(|f| !f.is_empty());
+    fields.next() == Some(b"0") && fields.next().is_some() && fields.next() == Some(b"4294967295")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_of_all_users_and_maps_of_some() {
+        assert!(maps_everybody(b"         0          0 4294967295\n"));
+        assert!(!maps_everybody(b"         0       1000          1\n"));
+        assert!(!maps_everybody(b"         0     100000      65536\n     65536 165536 4294836223\n"));
+        assert!(!maps_everybody(b"         1          1 4294967294\n"));
+        assert!(!maps_everybody(b""));
+    }
+
+    #[test]
+    fn ordinary_numbers_are_users() {
+        assert!(is_one_user(0) && is_one_user(1000));
+        assert!(trusted(geteuid().as_raw()) || geteuid().as_raw() == OVERFLOW);
+        assert!(!trusted(geteuid().as_raw().wrapping_add(1)) || geteuid().as_raw() == u32::MAX);
+    }
+}
