@@ -1,9 +1,10 @@
 //! fork(2): what parent and child may touch, and when a connection is nobody else's again.
 
 use crate::fdtable::{self, Entry, Ref};
+use crate::namespace;
 use crate::socket::{self, Path, SHARED, Socket};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
-use netacc_stats::{Counter, page};
+use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Result;
 use netacc_sys::{Lock, private, raw, time};
 use netacc_transport::shm::Link;
@@ -37,8 +38,15 @@ pub struct Forking {
 /// processes need to share it.
 pub fn prepare() -> Forking {
     let mut shared = false;
+    let mut splits = None;
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
+        if r.obj.path() == Path::Tcp && r.obj.has(socket::CANDIDATE) {
+            socket::promote::cancel(fd, r);
+        }
+        if r.obj.path() == Path::Shm && *splits.get_or_insert_with(namespace::splits_family) {
+            let _ = socket::demote::demote(fd, r, Reason::Fork);
+        }
         match r.obj.path() {
             Path::New => {
                 let _ = socket::create::materialize(fd, r.obj);
@@ -52,12 +60,7 @@ pub fn prepare() -> Forking {
                     l.many.store(1, Ordering::Relaxed);
                 }
             }
-            Path::Tcp => {
-                if r.obj.has(socket::CANDIDATE) && socket::promote::cancel(fd, r) {
-                    shared = true;
-                    share(fd, r);
-                }
-            }
+            Path::Tcp => {}
         }
     });
     let mut forking = Forking::default();
@@ -245,7 +248,7 @@ pub fn child(f: Forking) {
     }
     crate::runtime::reset_locks();
     crate::epoll::reset_locks();
-    socket::create::after_fork();
+    socket::create::drop_spares();
     crate::poll::after_fork();
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();

@@ -11,6 +11,7 @@ pub mod epoll;
 pub mod fdtable;
 pub mod fork;
 pub mod log;
+pub mod namespace;
 pub mod outcome;
 pub mod poll;
 pub mod runtime;

@@ -57,6 +57,8 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_epoll_ctl => c_long::from(h::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
             libc::SYS_epoll_pwait => c_long::from(h::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
             libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
+            libc::SYS_setns => c_long::from(crate::process::setns(fd, b as c_int)),
+            libc::SYS_unshare => c_long::from(crate::process::unshare(fd)),
             libc::SYS_execve => {
                 hand_over(false, b as _, c as _);
                 passed(n, a, b, c, d, e, f)

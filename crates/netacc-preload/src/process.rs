@@ -4,6 +4,7 @@ use crate::next::Next;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 use netacc_core::fork;
+use netacc_core::namespace;
 use netacc_core::socket::create;
 use netacc_sys::raw;
 
@@ -76,6 +77,21 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         }
     }
     done
+}
+
+/// setns(2) may take the thread to another network namespace.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
+    let next = || call_next!(setns(fd => c_int, kind => c_int) -> c_int);
+    // 0: whatever kind of namespace `fd` is.
+    if kind == 0 || kind & libc::CLONE_NEWNET != 0 { namespace::may_change(next, |r| *r == 0) } else { next() }
+}
+
+/// unshare(2), the same with a new one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
+    let next = || call_next!(unshare(what => c_int) -> c_int);
+    if what & libc::CLONE_NEWNET != 0 { namespace::may_change(next, |r| *r == 0) } else { next() }
 }
 
 /// The start of the library that a libc function lives in.

@@ -15,7 +15,7 @@ numbered! {
         PeerPlain = 3, "peer-plain";
         /// The peer speaks another version of the protocol.
         PeerVersion = 4, "peer-version";
-        /// The destination is not on this host.
+        /// The other end is not on this host.
         OtherHost = 5, "other-host";
         /// Accepted from a client without NetACC.
         PlainClient = 6, "plain-client";
@@ -57,6 +57,10 @@ numbered! {
         LinkLocal = 24, "link-local";
         /// The process at which the connect waited did not take it.
         NotTaken = 25, "not-taken";
+        /// An option of the socket is about packets.
+        Packets = 26, "packet-option";
+        /// The process went to another network namespace.
+        Namespace = 27, "namespace";
     }
 }
 
@@ -83,7 +87,7 @@ impl Reason {
                  install the same version on both ends and restart the older one."
             }
             Self::OtherHost => {
-                "The destination is on another host and no RDMA device carries the route; \
+                "The other end is on another host and no RDMA device carries the route; \
                  shared memory works within one host only."
             }
             Self::PlainClient => "The client connected without NetACC; start the client with netacc_run too.",
@@ -162,6 +166,14 @@ impl Reason {
             Self::NotTaken => {
                 "The process of the server at which the connect waited did not take it, so it was made again by TCP, \
                  where others may; look which of the server's processes is stopped or busy."
+            }
+            Self::Packets => {
+                "An option of the socket (SO_BINDTODEVICE, SO_MARK, IP_TRANSPARENT, IP_MINTTL, a filter, an MD5 key) \
+                 is about its packets, and shared memory has none; without it the connection is accelerated."
+            }
+            Self::Namespace => {
+                "The process went to another network namespace (setns, unshare) after it had begun; \
+                 start it inside of the namespace to have it accelerated."
             }
         }
     }

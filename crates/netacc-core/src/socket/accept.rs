@@ -133,16 +133,16 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, p: *mut c_void, len: *mut u32, 
 /// A connection by the kernel: known to the stats page, otherwise left alone.
 fn plain(s: &Socket, new: i32, flags: i32) {
     page().count(Counter::AcceptsTcp);
-    page().fallback(Reason::PlainClient);
+    let ip = netacc_transport::shm::rendezvous::destination;
+    let (local, peer) = (addr::local_of(new), addr::peer_of(new));
+    let near = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
+    let reason = if near.is_some() { Reason::PlainClient } else { Reason::OtherHost };
+    page().fallback(reason);
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
         return;
     };
-    let ip = netacc_transport::shm::rendezvous::destination;
-    let (local, peer) = (addr::local_of(new), addr::peer_of(new));
-    if let (Some(l), Some(p)) = (local, peer)
-        && (ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()))
-    {
+    if let Some((l, p)) = near {
         // A client on this host may offer to go over to shared memory later.
         r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
         r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
@@ -153,7 +153,7 @@ fn plain(s: &Socket, new: i32, flags: i32) {
     if enter(new, r).is_ok()
         && let Some(e) = r.obj.stats()
     {
-        e.open(State::Established, Transport::Tcp, Reason::PlainClient, time::realtime());
+        e.open(State::Established, Transport::Tcp, reason, time::realtime());
         if let Some(local) = local {
             e.set_addrs(&addr::shown(local), &peer.map(addr::shown).unwrap_or_default());
         }

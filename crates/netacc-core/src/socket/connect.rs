@@ -3,13 +3,14 @@
 use crate::addr;
 use crate::epoll;
 use crate::fdtable::{self, Ref};
+use crate::namespace;
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, pool,
-    ports, untaken,
+    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, packets,
+    pool, ports, untaken,
 };
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -139,8 +140,14 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
 fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Result<(), Reason> {
     let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
+    if namespace::moved() {
+        return Err(Reason::Namespace);
+    }
     if super::create::is_stdio(fd) {
         return Err(Reason::Stdio);
+    }
+    if packets::matter(s, fd) {
+        return Err(Reason::Packets);
     }
     if rt.conf.conn_tcp_first {
         return Err(Reason::TcpFirst);
@@ -231,12 +238,12 @@ fn scoped(dest: SocketAddr) -> bool {
     matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
 }
 
-/// Where bind(2) put a real socket.
+/// Where bind(2) put a real socket. Without a port where IP_BIND_ADDRESS_NO_PORT leaves that to connect(2).
 fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
     if s.has(PLACEHOLDER) {
         return None;
     }
-    addr::local_of(fd).filter(|a| a.port() != 0)
+    addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
 }
 
 /// A local port that nobody else gets while the connection lives: kept with the slot for its next
@@ -253,12 +260,23 @@ fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize,
             Err(e) => return Err(e),
         }
     }
+    let real = !s.has(PLACEHOLDER);
     materialize(fd, s)?;
     let a = SocketAddr::new(ip, 0);
     let mut buf = [0u64; 4];
     let mut len = size_of_val(&buf) as u32;
     addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
-    raw::bind(fd, buf.as_ptr().cast(), len)?;
+    // With the option set the kernel would leave the port to its own connect(2), which never comes.
+    let late = real && raw::getsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) == Ok(1);
+    let leave = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
+    if late {
+        leave(0)?;
+    }
+    let bound = raw::bind(fd, buf.as_ptr().cast(), len);
+    if late {
+        leave(1)?;
+    }
+    bound?;
     addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
+use crate::namespace;
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::{self, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
@@ -76,8 +77,9 @@ fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     Ok(spare)
 }
 
-/// For the child of a fork: the spares are the parent's, who may connect them.
-pub fn after_fork() {
+/// For the child of a fork, since the spares are the parent's, who may connect them; and where they belong to another
+/// network namespace.
+pub fn drop_spares() {
     for cell in &SPARES {
         let fd = cell.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
@@ -119,7 +121,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     };
     // Where nothing is accelerated a socket is the kernel's from the start, and only known to us so that the
     // stats page can say why.
-    let (made, mark) = if rt.conf.enable_rdma_default {
+    let (made, mark) = if rt.conf.enable_rdma_default && !namespace::moved() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)

@@ -3,11 +3,12 @@
 use crate::addr;
 use crate::epoll;
 use crate::fdtable;
+use crate::namespace;
 use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{Path, Socket, opts, ports};
+use crate::socket::{Path, Socket, opts, packets, ports};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
@@ -50,7 +51,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
     let Some(local) = addr::local_of(fd) else {
         return;
     };
-    let reason = match rendezvous_for(fd, local, backlog) {
+    let reason = match rendezvous_for(fd, s, local, backlog) {
         Ok(sock) => match LISTENERS.alloc() {
             Some(l) => {
                 l.start(sock, backlog, s);
@@ -100,9 +101,15 @@ fn scope_of(fd: i32, ip: IpAddr) -> Scope {
     }
 }
 
-fn rendezvous_for(fd: i32, local: SocketAddr, backlog: i32) -> core::result::Result<i32, Reason> {
+fn rendezvous_for(fd: i32, s: &Socket, local: SocketAddr, backlog: i32) -> core::result::Result<i32, Reason> {
     if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
         return Err(Reason::Disabled);
+    }
+    if namespace::moved() {
+        return Err(Reason::Namespace);
+    }
+    if packets::matter(s, fd) {
+        return Err(Reason::Packets);
     }
     // With SO_REUSEPORT several listeners share the port and the kernel spreads connections over
     // them; a rendezvous name has one owner, so these stay with TCP.

@@ -12,6 +12,7 @@ pub mod listen;
 pub mod listener;
 pub mod msg;
 pub mod opts;
+pub mod packets;
 pub mod pair;
 pub mod pool;
 pub mod ports;
@@ -71,6 +72,10 @@ pub const DEMOTED: u32 = 1 << 10;
 pub const HANDED: u32 = 1 << 11;
 /// bind(2) was called on a dead connection.
 pub const REBOUND: u32 = 1 << 9;
+/// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
+pub const PACKETS: u32 = 1 << 13;
+/// The same, and it cannot be asked.
+pub const SIGNED: u32 = 1 << 14;
 
 /// An IP address and port in atomics.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::{materialize, template};
-use crate::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket, demote, promote};
+use crate::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket, demote, listen, packets, promote};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
@@ -149,8 +149,9 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return Outcome::Pass;
     };
     let s = r.obj;
-    // What changes the kernel's stream or its errors is not followed to the ring.
-    if matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (SOL_SOCKET, libc::SO_ZEROCOPY)) {
+    let packets = packets::concerns(level, name);
+    // What changes the kernel's stream, its packets or its errors is not followed to the ring.
+    if packets || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (SOL_SOCKET, libc::SO_ZEROCOPY)) {
         promote::given_up(fd);
     }
     // Before the path: it may be promoted just now.
@@ -176,11 +177,23 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
         if done.is_ok() {
             remember(s, fd, level, name);
+            if packets {
+                packets::noted(s, level, name);
+            }
+            if path == Path::Listener && packets::matter(s, fd) {
+                listen::abandon(fd, s);
+            }
         }
         return done.into();
     }
     // SAFETY: the caller's promise.
-    unsafe { set_accelerated(s, level, name, p, len) }.into()
+    match unsafe { set_accelerated(s, level, name, p, len) } {
+        Ok(()) if packets => match demote::demote(fd, r, Reason::Packets) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        done => done.into(),
+    }
 }
 
 /// Options that mean something to us. `None`: not one of these.

@@ -146,6 +146,9 @@ fn claim_on(
 
 /// A slot on a link to `dest`: on one that is there, else on a new one.
 pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
+    if crate::namespace::moved() {
+        return Err(Reason::Namespace);
+    }
     let mut order = POOL.lock();
     let t = target(dest).ok_or(Reason::NoMemory)?;
     sweep(t);
@@ -195,6 +198,8 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
         NoLink::Stranger => Reason::PeerUid,
         NoLink::Busy => Reason::BacklogFull,
         NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,
+        // A security module keeps abstract names of other domains from us (Landlock, AppArmor).
+        NoLink::Resources(Errno(libc::EPERM | libc::EACCES)) => Reason::Unsupported,
         NoLink::Resources(_) => Reason::NoMemory,
     })?;
     // The server is to look for this link before it serves another one's later connects.

@@ -6,6 +6,7 @@
 
 use crate::epoll;
 use crate::fdtable::{self, Ref};
+use crate::namespace;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool};
 use alloc::vec::Vec;
@@ -141,6 +142,10 @@ const AT_ONCE: i64 = 1_000_000;
 /// The same connect by the kernel, and the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
     let s = r.obj;
+    if namespace::moved() {
+        // The address may be another host's here.
+        return Err(Errno::ADDRNOTAVAIL);
+    }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
     // Where the numbers stand for no TCP socket of the kernel's a fresh one takes the place of all of them, once it

@@ -1,0 +1,74 @@
+//! Options about a connection's packets: the device they pass, their mark, who filters or signs them. Shared memory has
+//! no packets, so a socket with such an option is the kernel's.
+
+use crate::socket::{PACKETS, SIGNED, Socket};
+use core::ffi::c_void;
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_sys::raw;
+
+/// tcp(7): a key for TCP-AO (RFC 5925); the libc crate has no name for it.
+const TCP_AO_ADD_KEY: i32 = 38;
+
+/// Options that the kernel can be asked for later.
+fn plain(level: i32, name: i32) -> bool {
+    matches!(
+        (level, name),
+        (SOL_SOCKET, libc::SO_BINDTODEVICE | libc::SO_BINDTOIFINDEX | libc::SO_MARK)
+            | (IPPROTO_IP, libc::IP_TRANSPARENT | libc::IP_MINTTL)
+            | (IPPROTO_IPV6, libc::IPV6_TRANSPARENT | libc::IPV6_MINHOPCOUNT)
+    )
+}
+
+/// Options of which the kernel says nothing afterwards.
+fn signed(level: i32, name: i32) -> bool {
+    matches!(
+        (level, name),
+        (
+            SOL_SOCKET,
+            libc::SO_ATTACH_FILTER
+                | libc::SO_ATTACH_BPF
+                | libc::SO_ATTACH_REUSEPORT_CBPF
+                | libc::SO_ATTACH_REUSEPORT_EBPF
+        ) | (IPPROTO_TCP, libc::TCP_MD5SIG | libc::TCP_MD5SIG_EXT | TCP_AO_ADD_KEY | libc::TCP_REPAIR)
+    )
+}
+
+/// Whether the option is about packets.
+pub fn concerns(level: i32, name: i32) -> bool {
+    plain(level, name) || signed(level, name)
+}
+
+/// Such an option was set on the kernel's socket `fd`.
+pub fn noted(s: &Socket, level: i32, name: i32) {
+    if plain(level, name) {
+        s.set(PACKETS, true);
+    }
+    if signed(level, name) {
+        s.set(SIGNED, true);
+    }
+}
+
+/// Whether options of the kernel's socket `fd` make a difference that shared memory would not.
+pub fn matter(s: &Socket, fd: i32) -> bool {
+    s.has(SIGNED) || (s.has(PACKETS) && asked(fd, s.domain()))
+}
+
+#[cold]
+fn asked(fd: i32, domain: i32) -> bool {
+    let on = |level, name| raw::getsockopt_int(fd, level, name).is_ok_and(|v| v != 0);
+    elsewhere(fd)
+        || on(SOL_SOCKET, libc::SO_MARK)
+        || on(IPPROTO_IP, libc::IP_TRANSPARENT)
+        || on(IPPROTO_IP, libc::IP_MINTTL)
+        || (domain == libc::AF_INET6 && on(IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT))
+}
+
+/// Whether the socket is bound to a device. To the loopback device is no restriction: what stays within a host passes it.
+fn elsewhere(fd: i32) -> bool {
+    let mut name = [0u8; libc::IFNAMSIZ];
+    let mut len = name.len() as u32;
+    match raw::getsockopt(fd, SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_mut_ptr().cast::<c_void>(), &raw mut len) {
+        Ok(()) => len != 0 && !name.starts_with(b"lo\0"),
+        Err(_) => true,
+    }
+}
