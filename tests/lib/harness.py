@@ -30,6 +30,10 @@ class Failure(Exception):
     pass
 
 
+class Skipped(Exception):
+    """What the test needs is not to be had here; the reason is told and counted."""
+
+
 def check(condition, message):
     if not condition:
         raise Failure(message)
@@ -72,7 +76,7 @@ def evidence(directory):
 class Proc:
     """A process of the test. Its output goes to files, so that no pipe can fill up and block it."""
 
-    def __init__(self, ctx, argv, role, env, stdin, cwd, user=None):
+    def __init__(self, ctx, argv, role, env, stdin, cwd, user=None, within=(), readable=False):
         number = len(ctx.procs)
         self.argv = [str(a) for a in argv]
         self.role = role
@@ -80,8 +84,8 @@ class Proc:
         self.out = ctx.dir / f"{self.name}.out"
         self.err = ctx.dir / f"{self.name}.err"
         self.accelerated = role in MODES[ctx.mode]
-        command = launcher() if user is None else ctx.open_launcher()
-        full = ([command] if self.accelerated else []) + self.argv
+        command = ctx.open_launcher() if user or readable else launcher()
+        full = [*within] + ([command] if self.accelerated else []) + self.argv
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.popen = subprocess.Popen(
                 full, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err,
@@ -175,10 +179,12 @@ class Ctx:
                 shutil.copy(build / name, place / name)
         return str(place / "netacc_run")
 
-    def spawn(self, argv, role=None, env=None, stdin=None, cwd=None, user=None):
+    def spawn(self, argv, role=None, env=None, stdin=None, cwd=None, user=None, within=(), readable=False):
+        """`within`: a command that runs another one (nsenter, unshare), outside of the launcher; `readable`: as
+        whoever that is."""
         if role in MODES[self.mode]:
             check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there")
-        proc = Proc(self, argv, role, self.environment(env), stdin, cwd, user)
+        proc = Proc(self, argv, role, self.environment(env), stdin, cwd, user, within, readable)
         self.procs.append(proc)
         return proc
 

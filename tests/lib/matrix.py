@@ -65,9 +65,11 @@ def chosen(entries, patterns, modes):
 def _body(entry, mode, own_network, seed, directory):
     """In the child: run the function, clean up, say what happened."""
     ctx = harness.Ctx(mode, own_network, seed, directory)
-    problem = None
+    problem = skipped = None
     try:
         entry.function(ctx)
+    except harness.Skipped as reason:
+        skipped = str(reason)
     except (harness.Failure, TimeoutError, AssertionError) as failure:
         problem = str(failure) or repr(failure)
     except Exception as failure:
@@ -80,7 +82,7 @@ def _body(entry, mode, own_network, seed, directory):
         problem, evidence = "; ".join(complaints), harness.evidence(directory)
     elif complaints:
         evidence.extend(complaints)
-    return {"problem": problem, "evidence": evidence}
+    return {"problem": problem, "evidence": evidence, "skipped": skipped}
 
 
 def _child(write_end, *args):
@@ -168,7 +170,7 @@ def main(argv, names):
     host.exit_on_signals()
     own_network = host.enter_own_network()
     print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
-    passed = failed = expected = 0
+    passed = failed = expected = skipped = 0
     known = not_yet()
     for entry, mode, name in entries:
         started = time.monotonic()
@@ -178,6 +180,9 @@ def main(argv, names):
             # Neither passed nor failed, but not unnoticed either: a line that is out of date is seen.
             expected += 1
             print(f"not yet {name}: {known[name]}" + ("" if answer["problem"] else " (passed this time)"), flush=True)
+        elif answer["problem"] is None and answer.get("skipped"):
+            skipped += 1
+            print(f"skipped {name}: {answer['skipped']}", flush=True)
         elif answer["problem"] is None:
             passed += 1
             print(f"ok {name} ({seconds:.1f} s)", flush=True)
@@ -192,5 +197,5 @@ def main(argv, names):
         failed = 1
     if expected:
         print(f"{expected} not yet supported, listed in tests/servers/not-yet")
-    print(f"{passed} passed, {failed} failed")
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0

@@ -56,19 +56,20 @@ pub fn matter(s: &Socket, fd: i32) -> bool {
 #[cold]
 fn asked(fd: i32, domain: i32) -> bool {
     let on = |level, name| raw::getsockopt_int(fd, level, name).is_ok_and(|v| v != 0);
-    elsewhere(fd)
+    device(fd)
         || on(SOL_SOCKET, libc::SO_MARK)
         || on(IPPROTO_IP, libc::IP_TRANSPARENT)
         || on(IPPROTO_IP, libc::IP_MINTTL)
         || (domain == libc::AF_INET6 && on(IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT))
 }
 
-/// Whether the socket is bound to a device. To the loopback device is no restriction: what stays within a host passes it.
-fn elsewhere(fd: i32) -> bool {
+/// Whether the socket is bound to a device. Also to loopback: a connection to an address of another device counts as
+/// coming by that one, though it never leaves the host.
+fn device(fd: i32) -> bool {
     let mut name = [0u8; libc::IFNAMSIZ];
     let mut len = name.len() as u32;
     match raw::getsockopt(fd, SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_mut_ptr().cast::<c_void>(), &raw mut len) {
-        Ok(()) => len != 0 && !name.starts_with(b"lo\0"),
+        Ok(()) => len != 0,
         Err(_) => true,
     }
 }
