@@ -10,6 +10,7 @@ pub mod addr;
 pub mod epoll;
 pub mod fdtable;
 pub mod fork;
+pub mod kernel_only;
 pub mod log;
 pub mod namespace;
 pub mod outcome;

@@ -5,21 +5,12 @@
 //! that has begun to use TCP and then changes its namespace is accelerated no further: connections go on where they
 //! are, listeners are left to the kernel, new sockets are the kernel's.
 
-use crate::fdtable::{self, Entry};
+use crate::kernel_only;
 use crate::runtime;
 use crate::socket::{self, Path};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_stats::Reason;
 use rustix::fs::{lstat, stat};
-
-static MOVED: AtomicU32 = AtomicU32::new(0);
-
-/// Whether a thread of the process may be in another network namespace than others, or than before.
-#[inline]
-pub fn moved() -> bool {
-    // Relaxed: whoever changes his namespace knows it; to others it is a change at any time.
-    MOVED.load(Ordering::Relaxed) != 0
-}
 
 /// What tells one namespace from another, if /proc is there.
 fn identity(path: &CStr) -> Option<(u64, u64)> {
@@ -36,7 +27,7 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
     let before = network();
     if !only_beginning() {
         // A socket belongs to the namespace where it was made, which is here.
-        each(|fd, r| {
+        kernel_only::each(|fd, r| {
             if r.obj.path() == Path::New {
                 let _ = socket::create::materialize(fd, r.obj);
             }
@@ -44,7 +35,7 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
     }
     let done = call();
     if succeeded(&done) && (before.is_none() || network() != before) && !only_beginning() {
-        leave();
+        kernel_only::from_here(Reason::Namespace);
     }
     done
 }
@@ -53,25 +44,6 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
 fn only_beginning() -> bool {
     // A folder has a link for itself, one in its parent and one for each folder in it, here one per thread (proc(5)).
     runtime::get().is_none() && stat(c"/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
-}
-
-fn leave() {
-    MOVED.store(1, Ordering::Relaxed);
-    crate::log!(Info, "another network namespace: new connections are the kernel's");
-    each(|fd, r| {
-        if r.obj.path() == Path::Listener {
-            socket::listen::abandon(fd, r.obj);
-        }
-    });
-    socket::create::drop_spares();
-}
-
-fn each(mut f: impl FnMut(i32, fdtable::Ref<socket::Socket>)) {
-    fdtable::each(0, usize::MAX, |fd, e| {
-        if let Entry::Socket(r) = e {
-            f(fd, r);
-        }
-    });
 }
 
 /// Whether a child that is forked now begins in another PID namespace: processes of a family tell each other by their

@@ -4,7 +4,7 @@
 use crate::exec::hand_over;
 use crate::hooks as h;
 use core::ffi::{c_int, c_long, c_uint};
-use netacc_core::runtime;
+use netacc_core::{kernel_only, runtime};
 
 /// The arguments arrive in registers, so six are there whatever the caller wrote.
 ///
@@ -59,6 +59,13 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
             libc::SYS_setns => c_long::from(crate::process::setns(fd, b as c_int)),
             libc::SYS_unshare => c_long::from(crate::process::unshare(fd)),
+            libc::SYS_prctl => c_long::from(crate::process::prctl(fd, b, c, d, e)),
+            libc::SYS_seccomp
+                if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
+            {
+                kernel_only::confine();
+                passed(n, a, b, c, d, e, f)
+            }
             libc::SYS_execve => {
                 hand_over(false, b as _, c as _);
                 passed(n, a, b, c, d, e, f)

@@ -61,6 +61,8 @@ numbered! {
         Packets = 26, "packet-option";
         /// The process went to another network namespace.
         Namespace = 27, "namespace";
+        /// The process confined itself by a filter on system calls.
+        Confined = 28, "confined";
     }
 }
 
@@ -174,6 +176,10 @@ impl Reason {
             Self::Namespace => {
                 "The process went to another network namespace (setns, unshare) after it had begun; \
                  start it inside of the namespace to have it accelerated."
+            }
+            Self::Confined => {
+                "The process installed a filter on system calls (seccomp), which may forbid those of the fast path; \
+                 connections from before, in other processes, are accelerated."
             }
         }
     }

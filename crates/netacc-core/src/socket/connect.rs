@@ -3,7 +3,7 @@
 use crate::addr;
 use crate::epoll;
 use crate::fdtable::{self, Ref};
-use crate::namespace;
+use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
@@ -140,8 +140,8 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
 fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Result<(), Reason> {
     let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
-    if namespace::moved() {
-        return Err(Reason::Namespace);
+    if let Some(why) = kernel_only::reason() {
+        return Err(why);
     }
     if super::create::is_stdio(fd) {
         return Err(Reason::Stdio);

@@ -2,7 +2,7 @@
 
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
-use crate::namespace;
+use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::{self, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
@@ -121,7 +121,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     };
     // Where nothing is accelerated a socket is the kernel's from the start, and only known to us so that the
     // stats page can say why.
-    let (made, mark) = if rt.conf.enable_rdma_default && !namespace::moved() {
+    let (made, mark) = if rt.conf.enable_rdma_default && kernel_only::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)

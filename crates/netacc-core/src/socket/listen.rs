@@ -3,7 +3,7 @@
 use crate::addr;
 use crate::epoll;
 use crate::fdtable;
-use crate::namespace;
+use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
@@ -105,8 +105,8 @@ fn rendezvous_for(fd: i32, s: &Socket, local: SocketAddr, backlog: i32) -> core:
     if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
         return Err(Reason::Disabled);
     }
-    if namespace::moved() {
-        return Err(Reason::Namespace);
+    if let Some(why) = kernel_only::reason() {
+        return Err(why);
     }
     if packets::matter(s, fd) {
         return Err(Reason::Packets);

@@ -146,8 +146,8 @@ fn claim_on(
 
 /// A slot on a link to `dest`: on one that is there, else on a new one.
 pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
-    if crate::namespace::moved() {
-        return Err(Reason::Namespace);
+    if let Some(why) = crate::kernel_only::reason() {
+        return Err(why);
     }
     let mut order = POOL.lock();
     let t = target(dest).ok_or(Reason::NoMemory)?;

@@ -6,7 +6,7 @@
 
 use crate::epoll;
 use crate::fdtable::{self, Ref};
-use crate::namespace;
+use crate::kernel_only;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool};
 use alloc::vec::Vec;
@@ -142,7 +142,7 @@ const AT_ONCE: i64 = 1_000_000;
 /// The same connect by the kernel, and the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
     let s = r.obj;
-    if namespace::moved() {
+    if kernel_only::reason().is_some() {
         // The address may be another host's here.
         return Err(Errno::ADDRNOTAVAIL);
     }
