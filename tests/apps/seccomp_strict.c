@@ -1,8 +1,9 @@
-// A process confines itself to read, write and exit (seccomp(2)) while it serves a connection; its parent, which has the
+// A process confines itself to the descriptors it has and to read, write and exit (seccomp(2)) while it serves a connection; its parent, which has the
 // connection as well, goes on with it afterwards.
 #include "t.h"
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 enum { MSGS = 200, LEN = 3000 };
 static void serve(int s, int n)
@@ -55,6 +56,8 @@ int main(void)
 	serve(s, MSGS);
 	pid_t kid = fork_child();
 	if (!kid) {
+		struct rlimit none = { 0, 0 };
+		EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
 		EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT), 0);
 		serve(s, MSGS);
 		syscall(SYS_exit, 0);

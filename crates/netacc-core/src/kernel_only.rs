@@ -32,7 +32,7 @@ pub fn from_here(why: Reason) {
 }
 
 /// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and
-/// knows nothing of us. From now on we make none.
+/// knows nothing of us, or to take all descriptors from itself. From now on we need neither.
 #[cold]
 pub fn confine() {
     from_here(Reason::Confined);

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
             libc::SYS_setns => c_long::from(crate::process::setns(fd, b as c_int)),
             libc::SYS_unshare => c_long::from(crate::process::unshare(fd)),
-            libc::SYS_prctl => c_long::from(crate::process::prctl(fd, b, c, d, e)),
+            libc::SYS_prctl => c_long::from(crate::confine::prctl(fd, b, c, d, e)),
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
             {

@@ -13,6 +13,7 @@
 #[macro_use]
 mod next;
 mod aliases;
+mod confine;
 mod direct;
 mod exec;
 mod hooks;

@@ -4,7 +4,6 @@ use crate::next::Next;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 use netacc_core::fork;
-use netacc_core::kernel_only;
 use netacc_core::namespace;
 use netacc_core::socket::create;
 use netacc_sys::raw;
@@ -93,15 +92,6 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
 pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
     let next = || call_next!(unshare(what => c_int) -> c_int);
     if what & libc::CLONE_NEWNET != 0 { namespace::may_change(next, |r| *r == 0) } else { next() }
-}
-
-/// prctl(2): a filter on system calls may be installed by it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if what == libc::PR_SET_SECCOMP {
-        kernel_only::confine();
-    }
-    call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
 }
 
 /// The start of the library that a libc function lives in.

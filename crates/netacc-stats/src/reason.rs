@@ -61,7 +61,7 @@ numbered! {
         Packets = 26, "packet-option";
         /// The process went to another network namespace.
         Namespace = 27, "namespace";
-        /// The process confined itself by a filter on system calls.
+        /// The process confined itself: by a filter on system calls, or to next to no descriptors.
         Confined = 28, "confined";
     }
 }
@@ -178,8 +178,8 @@ impl Reason {
                  start it inside of the namespace to have it accelerated."
             }
             Self::Confined => {
-                "The process installed a filter on system calls (seccomp), which may forbid those of the fast path; \
-                 connections from before, in other processes, are accelerated."
+                "The process confined itself, by a filter on system calls (seccomp) or a limit that leaves it no \
+                 descriptors, without which the fast path cannot go on; connections from before, in other processes, are accelerated."
             }
         }
     }
