@@ -5,6 +5,7 @@ import socket
 import time
 
 import host
+import monitor
 from harness import START_LIMIT, check, equal, need
 from host import wait_until
 from matrix import case
@@ -15,8 +16,6 @@ CONF = """
 global
     log stderr local0 warning
     nbthread {threads}
-    # Listeners with SO_REUSEPORT stay on TCP.
-    noreuseport
     maxconn 2000
 defaults
     mode {mode}
@@ -56,6 +55,10 @@ def through(ctx, mode, **how):
     wrk_fine(wrk(ctx, front, "f0", 1, ["-H", "Connection: close"]))
     no_crash(ctx, behind)
     check(front.running(), f"haproxy ended: {front.tail(3)}")
+    if ctx.mode == "both":
+        # HAProxy's listeners have SO_REUSEPORT.
+        found = monitor.accepts_shm(host.tree(front.pid))
+        check(found, "HAProxy accepted nothing over shared memory")
 
 
 @case()

@@ -1,5 +1,6 @@
 """nginx: workers forked from a master that listens, files by sendfile, reloads, a dying worker, a proxy."""
 
+import collections
 import hashlib
 import os
 import re
@@ -33,7 +34,7 @@ http {{
     sendfile {sendfile};
     {upstream}
     server {{
-        listen 127.0.0.1:{port} backlog=2048;
+        listen 127.0.0.1:{port} backlog=2048{listen};
         root {dir}/www;
         {server}
     }}
@@ -52,7 +53,7 @@ def files(ctx):
     return sums
 
 
-def start(ctx, workers=1, sendfile="on", events="", server="", upstream="", user=None, role="server"):
+def start(ctx, workers=1, sendfile="on", events="", server="", upstream="", user=None, role="server", listen=""):
     program = need("nginx")
     if user is None:
         user = "root" if os.getuid() == 0 else ""
@@ -60,7 +61,7 @@ def start(ctx, workers=1, sendfile="on", events="", server="", upstream="", user
 
     def argv(port):
         text = CONF.format(dir=ctx.dir, port=port, workers=workers, sendfile=sendfile, events=events,
-                           server=server, upstream=upstream, user=f"user {user};" if user else "")
+                           server=server, upstream=upstream, listen=listen, user=f"user {user};" if user else "")
         conf["path"] = ctx.file(f"nginx.{port}.conf", text.encode())
         return [program, "-p", ctx.dir, "-c", conf["path"], "-e", ctx.dir / f"nginx.{port}.error.log"]
 
@@ -178,6 +179,43 @@ def all_workers(ctx):
         if len(served_by(ctx, nginx)) == 4:
             break
     equal(len(served_by(ctx, nginx)), 4, "workers that served")
+    ctx.prove(nginx, accepts=100)
+    no_crash(ctx, nginx)
+
+
+def shares(ctx, nginx):
+    """How many connections each worker had, most first."""
+    with open(ctx.dir / f"nginx.{nginx.port}.access.log") as f:
+        lines = {tuple(line.split()[::3]) for line in f}
+    return collections.Counter(pid for pid, _ in lines).most_common()
+
+
+@case(limit=150)
+def reuseport(ctx):
+    """A listener per worker: each has its share, also of short connections; a killed worker's comes back, and a reload
+    leaves nobody out."""
+    sums = files(ctx)
+    nginx = start(ctx, 4, listen=" reuseport")
+    ctx.mark()
+    compare(ctx, nginx, sums)
+    compare(ctx, nginx, sums, "--parallel", "-H", "Connection: close")
+    ctx.prove(nginx, payload=100 * MB)
+    wrk_fine(wrk(ctx, nginx, "f0", 2, ["-H", "Connection: close"]))
+    had = shares(ctx, nginx)
+    equal(len(had), 4, "workers that served")
+    check(had[3][1] * 3 > had[0][1], f"one worker had much more than another: {had}")
+    victim = int(had[0][0])
+    running = wrk(ctx, nginx, "f4096", 2, ["-H", "Connection: close"])
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len(host.children(nginx.pid)) == 4 and victim not in host.children(nginx.pid), 30, "a new worker")
+    running.result()
+    old = set(host.children(nginx.pid))
+    nginx.signal(signal.SIGHUP)
+    wait_until(lambda: len(host.children(nginx.pid)) == 4 and not old & set(host.children(nginx.pid)), 60, "a reload")
+    before = served_by(ctx, nginx)
+    compare(ctx, nginx, sums)
+    wrk_fine(wrk(ctx, nginx, "f4096", 1, ["-H", "Connection: close"]))
+    equal(len(served_by(ctx, nginx) - before), 4, "new workers that served")
     ctx.prove(nginx, accepts=100)
     no_crash(ctx, nginx)
 

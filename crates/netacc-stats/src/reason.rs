@@ -27,7 +27,7 @@ numbered! {
         NoMemory = 9, "no-memory";
         /// Another socket holds the rendezvous name of this port.
         NameTaken = 10, "name-taken";
-        /// The listener has `SO_REUSEPORT`.
+        /// The member of a group with `SO_REUSEPORT` has no NetACC.
         ReusePort = 11, "reuse-port";
         /// The connection begins on TCP by configuration.
         TcpFirst = 12, "tcp-first";
@@ -110,8 +110,8 @@ impl Reason {
                  find the other process that listens on the port, and stop one of the two."
             }
             Self::ReusePort => {
-                "The listener has SO_REUSEPORT, with which the kernel shares out TCP connections among \
-                 several listeners; without that option it is accelerated."
+                "Of the listeners that share the port by SO_REUSEPORT the kernel chose one without NetACC, or it does \
+                 not tell (sock_diag); start all of them with netacc_run."
             }
             Self::TcpFirst => {
                 "Connections begin on TCP (NACC_CONN_TCP_FIRST=1) and this one has not been \

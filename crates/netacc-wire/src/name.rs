@@ -13,6 +13,9 @@ pub enum Scope {
     Any6,
     /// Every address of both families (bound to ::).
     Dual,
+    /// What the kernel's listener with this cookie serves (`SO_COOKIE`): one of those that share a port by
+    /// `SO_REUSEPORT`.
+    One(u64),
 }
 
 /// An abstract socket name, without the leading NUL byte.
@@ -35,6 +38,7 @@ impl Name {
             Scope::Any4 => n.put(b"any4"),
             Scope::Any6 => n.put(b"any6"),
             Scope::Dual => n.put(b"any"),
+            Scope::One(cookie) => n.hex(&cookie.to_be_bytes()),
         }
         n.put(b"/");
         n.decimal(port);
@@ -85,6 +89,7 @@ mod tests {
         assert_eq!(n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379), "7f000001/6379");
         assert_eq!(n(Scope::Any4, 80), "any4/80");
         assert_eq!(n(Scope::Dual, 65535), "any/65535");
+        assert_eq!(n(Scope::One(0x4_0b0c), 443), "0000000000040b0c/443");
         assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "00000000000000000000000000000001/1");
     }
 }

@@ -9,16 +9,17 @@ use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, listen, packets,
-    pool, ports, untaken,
+    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, group, listen,
+    packets, pool, ports, untaken,
 };
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_transport::Endpoint;
-use netacc_transport::shm::rendezvous;
+use netacc_transport::shm::{owner, rendezvous};
 
 /// So many reserved ports are kept by sockets of our own per link, as far as descriptors allow; further
 /// connections on it hold their port by their own descriptor.
@@ -150,6 +151,13 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
         return Err(Reason::Packets);
     }
     if rt.conf.conn_tcp_first {
+        // Where the connection goes is not known before it is there, and cannot be asked afterwards.
+        let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+        if group::is_exact(target, true)
+            && let Some(source) = ports::local_source(target.ip(), time::coarse())
+        {
+            choose(fd, s, source, target);
+        }
         return Err(Reason::TcpFirst);
     }
     if scoped(dest) {
@@ -167,7 +175,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
         return Err(Reason::PeerPlain);
     }
     let source = ports::local_source(target.ip(), now).ok_or(Reason::OtherHost)?;
-    let bound = bound_to(fd, s);
+    let mut bound = bound_to(fd, s);
     if let Some(b) = bound
         && !b.ip().is_unspecified()
         && rendezvous::destination(b.ip()) != source
@@ -177,15 +185,23 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
             return Err(Reason::OtherHost);
         }
     }
-    let claim = pool::claim(target).inspect_err(|r| {
-        if *r == Reason::PeerPlain {
-            ports::note_absent(target, now);
-        }
-    })?;
     let ip = match bound {
         Some(b) if !b.ip().is_unspecified() => rendezvous::destination(b.ip()),
         _ => source,
     };
+    let member = if group::is_exact(target, false) {
+        let member = choose(fd, s, ip, target);
+        bound = bound_to(fd, s);
+        member
+    } else {
+        None
+    };
+    let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
+    let claim = pool::claim(from, target, member).inspect_err(|r| {
+        if *r == Reason::PeerPlain {
+            ports::note_absent(target, now);
+        }
+    })?;
     let (link, slot, epoch) = (claim.link, claim.claimed.slot, claim.claimed.epoch);
     let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
         Some(p) => p,
@@ -246,6 +262,17 @@ fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
     addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
 }
 
+/// Gives the socket its port now, so that the kernel can say which listener of a group the connection is for.
+fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
+    let port = match bound_to(fd, s).filter(|b| b.port() != 0) {
+        Some(b) => b.port(),
+        None => take_port(fd, s, ip).ok()?,
+    };
+    let member = owner::listener_cookie(SocketAddr::new(ip, port), target)?;
+    s.member.store(member, Ordering::Relaxed);
+    Some(member)
+}
+
 /// A local port that nobody else gets while the connection lives: kept with the slot for its next
 /// connections, or, beyond a number, by the connection's own descriptor.
 fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
@@ -260,6 +287,11 @@ fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize,
             Err(e) => return Err(e),
         }
     }
+    take_port(fd, s, ip)
+}
+
+/// Binds the kernel's own socket to a port.
+fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
     let real = !s.has(PLACEHOLDER);
     materialize(fd, s)?;
     let a = SocketAddr::new(ip, 0);

@@ -101,6 +101,14 @@ fn scope_of(fd: i32, ip: IpAddr) -> Scope {
     }
 }
 
+/// The number by which the kernel tells this socket from all others, for good (`SO_COOKIE`).
+fn cookie(fd: i32) -> netacc_sys::errno::Result<u64> {
+    let mut cookie = 0u64;
+    let mut len = size_of::<u64>() as u32;
+    raw::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut len)?;
+    Ok(cookie)
+}
+
 fn rendezvous_for(fd: i32, s: &Socket, local: SocketAddr, backlog: i32) -> core::result::Result<i32, Reason> {
     if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
         return Err(Reason::Disabled);
@@ -111,12 +119,13 @@ fn rendezvous_for(fd: i32, s: &Socket, local: SocketAddr, backlog: i32) -> core:
     if packets::matter(s, fd) {
         return Err(Reason::Packets);
     }
-    // With SO_REUSEPORT several listeners share the port and the kernel spreads connections over
-    // them; a rendezvous name has one owner, so these stay with TCP.
-    if raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1) {
-        return Err(Reason::ReusePort);
-    }
-    let name = Name::new(scope_of(fd, local.ip()), local.port());
+    // With SO_REUSEPORT several listeners share the port. Each has a name of its own, which clients learn from the
+    // kernel.
+    let scope = match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) {
+        Ok(1) => Scope::One(cookie(fd).map_err(|_| Reason::ReusePort)?),
+        _ => scope_of(fd, local.ip()),
+    };
+    let name = Name::new(scope, local.port());
     // Links are few, whatever the backlog for connections is.
     let depth = backlog.clamp(16, 1024);
     match rendezvous::listen_at(&name, depth) {

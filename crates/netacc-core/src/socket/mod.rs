@@ -7,6 +7,7 @@ pub mod create;
 pub mod demote;
 pub mod dissolve;
 pub mod file;
+pub mod group;
 pub mod io;
 pub mod listen;
 pub mod listener;
@@ -149,6 +150,8 @@ pub struct Socket {
     pub rcvtimeo: AtomicU64,
     /// See `rcvtimeo`.
     pub sndtimeo: AtomicU64,
+    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`group`].
+    pub(crate) member: AtomicU64,
     /// Calls made while it was a candidate for promotion.
     pub(crate) calls: AtomicU32,
     /// Bytes sent by the kernel while it was one.
@@ -188,7 +191,7 @@ impl Socket {
         s.flags.store(flags, Ordering::Relaxed);
         s.fd.store(fd, Ordering::Relaxed);
         s.domain.store(domain as u32, Ordering::Relaxed);
-        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.kernel_sent, &s.kernel_read] {
+        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.kernel_sent, &s.kernel_read, &s.member] {
             w.store(0, Ordering::Relaxed);
         }
         s.calls.store(0, Ordering::Relaxed);

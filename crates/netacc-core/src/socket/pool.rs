@@ -1,5 +1,6 @@
 //! Links to servers, kept for the next connection to the same destination.
 
+use crate::socket::group::{self, Group, Members};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_stats::Reason;
@@ -9,6 +10,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_transport::shm::Link;
+use netacc_transport::shm::owner;
 use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_transport::shm::slots::Claimed;
 
@@ -19,8 +21,9 @@ pub struct Target {
     next: AtomicPtr<Target>,
     dest: super::Addr,
     links: AtomicPtr<Link>,
-    /// Rotates over the links of a listener that several processes serve.
+    /// Rotates over the links of a listener that several processes serve, and over those that share a port.
     turn: AtomicU32,
+    group: Group,
 }
 
 #[allow(unsafe_code)]
@@ -61,6 +64,7 @@ fn target(dest: SocketAddr) -> Option<&'static Target> {
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
     t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+    t.group.reset();
     t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
     head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
     Some(t)
@@ -144,56 +148,148 @@ fn claim_on(
     }
 }
 
-/// A slot on a link to `dest`: on one that is there, else on a new one.
-pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
+/// What is known of the links to a destination. Under `POOL`, after a [`sweep`].
+struct View {
+    /// Those to the listener that is meant.
+    count: usize,
+    /// Several processes serve it.
+    shared: bool,
+    /// Of a group, to whom there are links.
+    members: Option<Members>,
+    /// Processes that do not take what waits on one of their links, and so do not look at the others either.
+    stuck: [u32; STUCK],
+}
+
+fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
+    core::iter::successors(follow(&t.links), |l| follow(&l.next))
+}
+
+/// The links to the listener `member` (0: there is only one).
+fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Link> {
+    links(t).filter(move |l| l.member.load(Ordering::Relaxed) == member)
+}
+
+impl View {
+    fn of(t: &'static Target) -> View {
+        let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK] };
+        let mut room = v.stuck.iter_mut();
+        for link in links(t) {
+            if link.member.load(Ordering::Relaxed) != 0 {
+                v.members.get_or_insert_default().add(link);
+            }
+            // A process in a PID namespace that we do not see into has no number.
+            if link.is_stuck()
+                && link.peer_pid() != 0
+                && let Some(pid) = room.next()
+            {
+                *pid = link.peer_pid();
+            }
+        }
+        v
+    }
+
+    /// To how many members of a group there are links.
+    fn known(&self) -> usize {
+        self.members.as_ref().map_or(0, Members::count)
+    }
+
+    fn look_at(&mut self, t: &'static Target, member: u64) {
+        (self.count, self.shared) =
+            links_to(t, member).fold((0, false), |(n, shared), l| (n + 1, shared | l.served_by_many()));
+    }
+
+    /// Whether a further link is wanted where there are some. Members of a group spread by themselves.
+    fn wants_link(&self, turn: usize) -> bool {
+        let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
+        self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < 64
+    }
+
+    fn avoids(&self, link: &'static Link) -> bool {
+        self.shared && (link.is_stuck() || self.stuck.contains(&link.peer_pid()))
+    }
+}
+
+/// A slot on a link from `from` (whose port may be 0: any) to `dest`: on one that is there, else on a new one. `member`
+/// is the listener's cookie where the kernel was asked for it.
+pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::result::Result<Claim, Reason> {
     if let Some(why) = crate::kernel_only::reason() {
         return Err(why);
     }
     let mut order = POOL.lock();
     let t = target(dest).ok_or(Reason::NoMemory)?;
     sweep(t);
-    let mut count = 0;
-    let mut shared = false;
-    // A process that does not take what waits on one of its links does not look at the others either.
-    let mut stuck = [u32::MAX; STUCK];
-    let mut room = stuck.iter_mut();
-    let mut l = follow(&t.links);
-    while let Some(link) = l {
-        count += 1;
-        shared |= link.served_by_many();
-        if link.is_stuck()
-            && let Some(pid) = room.next()
-        {
-            *pid = link.peer_pid();
-        }
-        l = follow(&link.next);
-    }
+    let mut view = View::of(t);
     let turn = t.turn.fetch_add(1, Ordering::Relaxed) as usize;
-    let fresh = shared && (count < SPREAD || turn.is_multiple_of(SPREAD)) && count < 64;
-    if !fresh && count > 0 {
-        let start = if shared { turn % count } else { 0 };
-        for i in 0..count {
-            let mut l = follow(&t.links);
-            for _ in 0..(start + i) % count {
-                l = l.and_then(|l| follow(&l.next));
+    let count = view.known();
+    let any = SocketAddr::new(from.ip(), if from.port() == 0 { group::any_port() } else { from.port() });
+    let asked = member.or_else(|| {
+        let due = count > 0 && t.group.due(turn, count);
+        if due { owner::listener_cookie(any, dest) } else { None }
+    });
+    // Of a group the members are served in turn, of one member its links.
+    let (meant, turn) = match asked.or_else(|| view.members.as_ref()?.at(turn)) {
+        Some(cookie) => (Some(cookie), turn / count.max(1)),
+        None => (None, turn),
+    };
+    view.look_at(t, meant.unwrap_or(0));
+    if view.count > 0 && !view.wants_link(turn) {
+        match claim_known(t, &view, meant.unwrap_or(0), turn, order)? {
+            Ok(c) => {
+                if asked.is_some() {
+                    t.group.heard(false);
+                }
+                return Ok(c);
             }
-            let Some(link) = l else { break };
-            look(link);
-            if !link.accepting() || (shared && stuck.contains(&link.peer_pid())) {
-                continue;
-            }
-            // TCP then makes the client wait, so TCP gets it.
-            if link.backlog_full() {
-                return Err(Reason::BacklogFull);
-            }
-            match claim_on(link, order) {
-                Ok(c) => return Ok(c),
-                Err(o) => order = o,
-            }
+            Err(o) => order = o,
         }
     }
     sweep_all();
-    let link = rendezvous::connect_link(dest).map_err(|e| match e {
+    let made = rendezvous::connect_link(any, dest, meant);
+    if asked.is_some() {
+        t.group.heard(matches!(made, Err(NoLink::Nobody)));
+    }
+    let link = made.map_err(|e| why_not(e, meant.is_some()))?;
+    if count == 0 {
+        // Of a group whose first member this is, the others are to be found.
+        t.turn.store(1, Ordering::Relaxed);
+    }
+    // The server is to look for this link before it serves another one's later connects.
+    links_to(t, link.member.load(Ordering::Relaxed)).for_each(Link::set_more);
+    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    claim_on(link, order).map_err(|_| Reason::NoMemory)
+}
+
+/// A slot on one of the links to `member`, the `turn`th first; the lock is given back if none has one.
+fn claim_known(
+    t: &'static Target,
+    view: &View,
+    member: u64,
+    turn: usize,
+    mut order: netacc_sys::Guard<'static>,
+) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
+    let start = if view.shared { turn % view.count } else { 0 };
+    for i in 0..view.count {
+        let Some(link) = links_to(t, member).nth((start + i) % view.count) else { break };
+        look(link);
+        if !link.accepting() || view.avoids(link) {
+            continue;
+        }
+        // TCP then makes the client wait, so TCP gets it.
+        if link.backlog_full() {
+            return Err(Reason::BacklogFull);
+        }
+        match claim_on(link, order) {
+            Ok(c) => return Ok(Ok(c)),
+            Err(o) => order = o,
+        }
+    }
+    Ok(Err(order))
+}
+
+fn why_not(e: NoLink, in_group: bool) -> Reason {
+    match e {
+        NoLink::Nobody if in_group => Reason::ReusePort,
         NoLink::Nobody => Reason::PeerPlain,
         NoLink::Stranger => Reason::PeerUid,
         NoLink::Busy => Reason::BacklogFull,
@@ -201,16 +297,13 @@ pub fn claim(dest: SocketAddr) -> core::result::Result<Claim, Reason> {
         // A security module keeps abstract names of other domains from us (Landlock, AppArmor).
         NoLink::Resources(Errno(libc::EPERM | libc::EACCES)) => Reason::Unsupported,
         NoLink::Resources(_) => Reason::NoMemory,
-    })?;
-    // The server is to look for this link before it serves another one's later connects.
-    let mut l = follow(&t.links);
-    while let Some(known) = l {
-        known.set_more();
-        l = follow(&known.next);
     }
-    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
-    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
-    claim_on(link, order).map_err(|_| Reason::NoMemory)
+}
+
+/// Whether links to `dest` lead to listeners that share a port, of whom `which` is true.
+pub fn is_group(dest: SocketAddr, which: impl FnOnce(&Group) -> bool) -> bool {
+    let _order = POOL.lock();
+    target(dest).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.group))
 }
 
 /// Queues the connect and tells the server.

@@ -109,7 +109,10 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let local = core::net::SocketAddr::new(ip(local.ip()), local.port());
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
     super::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
-    let claim = pool::claim(target)?;
+    let member = s.member.load(Ordering::Relaxed);
+    // Asked for this very port the kernel would name the connection, not its listener.
+    let from = core::net::SocketAddr::new(local.ip(), 0);
+    let claim = pool::claim(from, target, (member != 0).then_some(member))?;
     let (link, claimed) = (claim.link, claim.claimed);
     let ep = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.epoch)).ok_or(Reason::NoMemory)?;
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(claimed.slot)) {

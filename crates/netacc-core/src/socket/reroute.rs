@@ -112,7 +112,7 @@ pub fn bypass(r: Ref<Socket>) {
 /// The same connect once more, over another link.
 fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reason> {
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
-    let claim = pool::claim(target)?;
+    let claim = pool::claim(local, target, None)?;
     let (link, slot) = (claim.link, claim.claimed.slot);
     let epoch = claim.claimed.epoch;
     let Some(ep) = link.endpoint(slot).filter(|e| e.begin(epoch)) else {

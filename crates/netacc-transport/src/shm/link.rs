@@ -96,6 +96,9 @@ pub struct Link {
     pub(super) batch: [AtomicU32; BATCH],
     /// A connect waited here in vain (client side): see [`Link::is_stuck`].
     pub stuck: AtomicU32,
+    /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
+    /// (client side).
+    pub member: AtomicU64,
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -133,6 +136,7 @@ impl Link {
         link.channels.store(1, Ordering::Relaxed);
         link.asked.store(0, Ordering::Relaxed);
         link.seen.store(0, Ordering::Relaxed);
+        link.member.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.slots.reset();

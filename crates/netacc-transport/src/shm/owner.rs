@@ -8,27 +8,42 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const REQUEST: usize = 16 + 56;
-/// `idiag_uid` in `struct inet_diag_msg`, after the netlink header.
+/// `idiag_cookie` and `idiag_uid` in `struct inet_diag_msg`, after the netlink header.
+const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
+const TCP_ESTABLISHED: u8 = 1;
+const TCP_LISTEN: u8 = 10;
+
+/// What the kernel says of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    state: u8,
+    uid: u32,
+    cookie: u64,
+}
+
+/// The cookie (`SO_COOKIE`) of the listener that a connection from `from` to `dest` would reach, if the kernel tells. Of
+/// several that share a port by `SO_REUSEPORT` it is the one that the kernel would choose.
+pub fn listener_cookie(from: SocketAddr, dest: SocketAddr) -> Option<u64> {
+    ask(dest, Some(from)).filter(|f| f.state == TCP_LISTEN).map(|f| f.cookie)
+}
 
 /// The effective uid behind the socket that a connection to `dest` would reach, if there is a listener, the kernel tells,
 /// and the number stands for one user.
 pub fn listener_uid(dest: SocketAddr) -> Option<u32> {
-    const TCP_LISTEN: u8 = 10;
     one_user(ask(dest, None), TCP_LISTEN)
 }
 
 /// The effective uid behind the end `local` of an established connection to `remote`.
 pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-    const TCP_ESTABLISHED: u8 = 1;
     one_user(ask(local, Some(remote)), TCP_ESTABLISHED)
 }
 
-fn one_user(found: Option<(u8, u32)>, wanted: u8) -> Option<u32> {
-    found.filter(|(state, uid)| *state == wanted && is_one_user(*uid)).map(|(_, uid)| uid)
+fn one_user(found: Option<Found>, wanted: u8) -> Option<u32> {
+    found.filter(|f| f.state == wanted && is_one_user(f.uid)).map(|f| f.uid)
 }
 
-fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Option<(u8, u32)> {
+fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Option<Found> {
     let fd: OwnedFd =
         socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG)).ok()?;
     let req = request(local, remote);
@@ -71,14 +86,16 @@ fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     r
 }
 
-/// State and owner in `struct inet_diag_msg`.
-fn parse(reply: &[u8]) -> Option<(u8, u32)> {
+/// State, owner and cookie in `struct inet_diag_msg`.
+fn parse(reply: &[u8]) -> Option<Found> {
     let kind = u16::from_ne_bytes(reply.get(4..6)?.try_into().ok()?);
     if kind != SOCK_DIAG_BY_FAMILY {
         return None;
     }
-    let uid = u32::from_ne_bytes(reply.get(UID_AT..UID_AT + 4)?.try_into().ok()?);
-    Some((*reply.get(17)?, uid))
+    let word = |at: usize| Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?));
+    // Two words, the lower one first.
+    let cookie = u64::from(word(COOKIE_AT + 4)?) << 32 | u64::from(word(COOKIE_AT)?);
+    Some(Found { state: *reply.get(17)?, uid: word(UID_AT)?, cookie })
 }
 
 #[cfg(test)]
@@ -106,6 +123,40 @@ mod tests {
         let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
         assert_eq!(connection_uid(from, to), Some(me));
         assert_eq!(connection_uid(to, to), None);
+    }
+
+    #[test]
+    fn names_the_listener_of_a_group_that_the_kernel_chooses() {
+        use rustix::net::sockopt::{set_socket_reuseport, socket_cookie};
+        use std::collections::HashSet;
+
+        let member = |port: u16| -> OwnedFd {
+            let fd = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+            set_socket_reuseport(&fd, true).unwrap();
+            rustix::net::bind(&fd, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
+            rustix::net::listen(&fd, 100).unwrap();
+            fd
+        };
+        let first = member(0);
+        let at = SocketAddr::try_from(rustix::net::getsockname(&first).unwrap()).unwrap();
+        let group = [first, member(at.port())];
+        let cookies: Vec<u64> = group.iter().map(|fd| socket_cookie(fd).unwrap()).collect();
+        let mut seen = HashSet::new();
+        for _ in 0..64 {
+            // Bound first, so that the kernel can be asked before it has chosen.
+            let c = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+            rustix::net::bind(&c, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            let from = SocketAddr::try_from(rustix::net::getsockname(&c).unwrap()).unwrap();
+            let told = listener_cookie(from, at).unwrap();
+            rustix::net::connect(&c, &at).unwrap();
+            let mut ready = group.each_ref().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN));
+            rustix::event::poll(&mut ready, None).unwrap();
+            let chosen = ready.iter().position(|p| !p.revents().is_empty()).unwrap();
+            assert_eq!(cookies[chosen], told);
+            rustix::net::accept(&group[chosen]).unwrap();
+            seen.insert(told);
+        }
+        assert_eq!(seen.len(), 2, "64 connections went to one of two listeners");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::link::{Link, Side};
+use crate::shm::owner;
 use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
 use crate::shm::users::trusted;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -142,35 +143,22 @@ fn scopes(dest: IpAddr) -> [Scope; 3] {
     }
 }
 
-/// Connects to the rendezvous that serves `dest` and makes a link with a fresh segment.
-pub fn connect_link(dest: SocketAddr) -> core::result::Result<&'static Link, NoLink> {
+/// Connects to the rendezvous that serves `dest` and makes a link with a fresh segment. `member` is the cookie of the
+/// listener it must be; without one the listener may be any that the kernel chooses for `from`.
+pub fn connect_link(
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+) -> core::result::Result<&'static Link, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
-    let mut found = false;
-    for scope in scopes(dest.ip()) {
-        let name = Name::new(scope, dest.port());
-        let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
-        match connect(&fd, &addr) {
-            Ok(()) => {
-                found = true;
-                break;
-            }
-            Err(rustix::io::Errno::CONNREFUSED) => {}
-            Err(rustix::io::Errno::AGAIN) => {
-                private::drop_raw(fd);
-                return Err(NoLink::Busy);
-            }
-            Err(e) => {
-                private::drop_raw(fd);
-                return Err(res(e));
-            }
-        }
-    }
-    let made = if found { client_link(&fd, dest) } else { Err(NoLink::Nobody) };
+    let made = find(&fd, from, dest, member).and_then(|found| Ok((client_link(&fd, dest)?, found)));
     match made {
-        Ok((seg, trusted, pid)) => {
+        Ok(((seg, trusted, pid), found)) => {
             let control = private::adopt(fd).map_err(NoLink::Resources)?;
-            Link::new(Side::Client, seg, control, trusted, pid).map_err(NoLink::Resources)
+            let link = Link::new(Side::Client, seg, control, trusted, pid).map_err(NoLink::Resources)?;
+            link.member.store(found, Ordering::Relaxed);
+            Ok(link)
         }
         Err(e) => {
             private::drop_raw(fd);
@@ -179,11 +167,37 @@ pub fn connect_link(dest: SocketAddr) -> core::result::Result<&'static Link, NoL
     }
 }
 
+/// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that is alone.
+fn find(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::result::Result<u64, NoLink> {
+    if member.is_none() {
+        for scope in scopes(dest.ip()) {
+            if dial(fd, scope, dest.port())? {
+                return Ok(0);
+            }
+        }
+    }
+    let cookie = member.or_else(|| owner::listener_cookie(from, dest)).ok_or(NoLink::Nobody)?;
+    if dial(fd, Scope::One(cookie), dest.port())? { Ok(cookie) } else { Err(NoLink::Nobody) }
+}
+
+/// Whether there is a rendezvous of this name, connected to now.
+fn dial(fd: &OwnedFd, scope: Scope, port: u16) -> core::result::Result<bool, NoLink> {
+    let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
+    let name = Name::new(scope, port);
+    let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
+    match connect(fd, &addr) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::CONNREFUSED) => Ok(false),
+        Err(rustix::io::Errno::AGAIN) => Err(NoLink::Busy),
+        Err(e) => Err(res(e)),
+    }
+}
+
 fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment, bool, u32), NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     // Anybody can take an abstract name. Root and our own user need no proof; of another user we ask
     // the kernel whether the TCP listener is theirs.
-    if !trusted(uid) && crate::shm::owner::listener_uid(dest) != Some(uid) {
+    if !trusted(uid) && owner::listener_uid(dest) != Some(uid) {
         return Err(NoLink::Stranger);
     }
     let memfd = Segment::create().map_err(NoLink::Resources)?;

@@ -1,0 +1,113 @@
+//! Several listeners on one port (`SO_REUSEPORT`), as a client sees them.
+//!
+//! The kernel gives each connection to one of them, by a hash of both addresses and ports. It can be asked for whom it
+//! would choose (`owner::listener_cookie`), which costs some microseconds. So a client asks now and then, with any port, until
+//! it knows the listeners, and goes round those. If some of them are not accelerated, it asks for each connection, with
+//! the port that it has: so everybody gets the share that he has by TCP.
+
+use crate::socket::pool;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use netacc_sys::cpu;
+use netacc_transport::shm::Link;
+
+/// So many of the first connects to a port ask. Of eight listeners one stays unknown with a probability of 10 %.
+const FIRST: usize = 32;
+/// So many do where there seems to be a single one. Of two, both were seen with a probability of 99 %.
+const FIRST_OF_ONE: usize = 8;
+/// Later the kernel is asked after so many ticks (some 10 milliseconds).
+const AGAIN: u64 = 30_000_000;
+/// As many members are told apart. Connects go to others, too, but not as evenly.
+const MEMBERS: usize = 64;
+
+/// What a client knows of the listeners on a port.
+#[derive(Debug)]
+pub struct Group {
+    /// When the kernel was last asked, in ticks.
+    asked: AtomicU64,
+    /// What the last 32 answers were, the newest lowest: 1 is a listener that is not accelerated.
+    plain: AtomicU32,
+}
+
+/// Whether any group ever had a member that is not accelerated: else there is nothing to look up.
+static MIXED: AtomicU32 = AtomicU32::new(0);
+
+impl Group {
+    /// Nothing is known.
+    pub fn reset(&self) {
+        self.asked.store(0, Ordering::Relaxed);
+        self.plain.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel is to be asked for this connect, the `turn`th, where so many members are known.
+    pub fn due(&self, turn: usize, members: usize) -> bool {
+        let now = cpu::ticks();
+        let early = turn < if members > 1 { FIRST } else { FIRST_OF_ONE };
+        let due = early || now.wrapping_sub(self.asked.load(Ordering::Relaxed)) >= AGAIN;
+        if due {
+            self.asked.store(now, Ordering::Relaxed);
+        }
+        due
+    }
+
+    /// The kernel's choice is accelerated, or is not.
+    pub fn heard(&self, plain: bool) {
+        let all = self.plain.load(Ordering::Relaxed) << 1 | u32::from(plain);
+        self.plain.store(all, Ordering::Relaxed);
+        if plain {
+            MIXED.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether some members are not accelerated.
+    pub fn is_mixed(&self) -> bool {
+        self.plain.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// The members to which there are links, each once.
+#[derive(Debug)]
+pub struct Members {
+    cookies: [u64; MEMBERS],
+    count: usize,
+}
+
+impl Default for Members {
+    fn default() -> Members {
+        Members { cookies: [0; MEMBERS], count: 0 }
+    }
+}
+
+impl Members {
+    /// Adds the member at the other end of a link.
+    pub fn add(&mut self, link: &Link) {
+        let cookie = link.member.load(Ordering::Relaxed);
+        let known = self.cookies.iter().take(self.count).any(|c| *c == cookie);
+        if !known && let Some(place) = self.cookies.get_mut(self.count) {
+            *place = cookie;
+            self.count += 1;
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The member whose turn it is.
+    pub fn at(&self, turn: usize) -> Option<u64> {
+        self.cookies.get(turn.checked_rem(self.count)?).copied()
+    }
+}
+
+/// Whether a connection to `dest` must know its member before it is made: the group is mixed, or the server is to be
+/// found again (`tcp_first`) among several.
+pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
+    (tcp_first || MIXED.load(Ordering::Relaxed) != 0) && pool::is_group(dest, |g| tcp_first || g.is_mixed())
+}
+
+/// A source port for a question whose answer any port may give.
+pub fn any_port() -> u16 {
+    // The low bits of a clock that counts faster than anybody asks.
+    (cpu::ticks() as u16).max(1)
+}
