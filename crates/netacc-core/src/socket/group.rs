@@ -9,7 +9,6 @@ use crate::socket::pool;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::cpu;
-use netacc_transport::shm::Link;
 
 /// So many of the first connects to a port ask. Of eight listeners one stays unknown with a probability of 10 %.
 const FIRST: usize = 32;
@@ -79,9 +78,8 @@ impl Default for Members {
 }
 
 impl Members {
-    /// Adds the member at the other end of a link.
-    pub fn add(&mut self, link: &Link) {
-        let cookie = link.member.load(Ordering::Relaxed);
+    /// Adds a member.
+    pub fn add(&mut self, cookie: u64) {
         let known = self.cookies.iter().take(self.count).any(|c| *c == cookie);
         if !known && let Some(place) = self.cookies.get_mut(self.count) {
             *place = cookie;
@@ -110,4 +108,50 @@ pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
 pub fn any_port() -> u16 {
     // The low bits of a clock that counts faster than anybody asks.
     (cpu::ticks() as u16).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> Group {
+        Group { asked: AtomicU64::new(0), plain: AtomicU32::new(0) }
+    }
+
+    #[test]
+    fn many_are_looked_for_longer_than_one() {
+        let g = fresh();
+        assert!((0..FIRST_OF_ONE).all(|turn| g.due(turn, 1)));
+        assert!(!g.due(FIRST_OF_ONE, 1), "asked a moment ago");
+        assert!(g.due(FIRST_OF_ONE, 2));
+        g.asked.store(cpu::ticks().wrapping_sub(AGAIN), Ordering::Relaxed);
+        assert!(g.due(1000, 1));
+        assert!(!g.due(1001, 1));
+    }
+
+    #[test]
+    fn a_group_is_mixed_until_32_answers_say_otherwise() {
+        let g = fresh();
+        assert!(!g.is_mixed());
+        g.heard(true);
+        for _ in 0..31 {
+            g.heard(false);
+            assert!(g.is_mixed());
+        }
+        g.heard(false);
+        assert!(!g.is_mixed());
+    }
+
+    #[test]
+    fn members_have_their_turns() {
+        let mut m = Members::default();
+        assert_eq!((m.count(), m.at(7)), (0, None));
+        for cookie in [5, 9, 5, 7] {
+            m.add(cookie);
+        }
+        assert_eq!(m.count(), 3);
+        assert_eq!([0, 1, 2, 3].map(|turn| m.at(turn)), [Some(5), Some(9), Some(7), Some(5)]);
+        (0..200).for_each(|cookie| m.add(cookie));
+        assert_eq!(m.count(), MEMBERS);
+    }
 }

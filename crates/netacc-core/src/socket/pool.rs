@@ -174,8 +174,9 @@ impl View {
         let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK] };
         let mut room = v.stuck.iter_mut();
         for link in links(t) {
-            if link.member.load(Ordering::Relaxed) != 0 {
-                v.members.get_or_insert_default().add(link);
+            let member = link.member.load(Ordering::Relaxed);
+            if member != 0 {
+                v.members.get_or_insert_default().add(member);
             }
             // A process in a PID namespace that we do not see into has no number.
             if link.is_stuck()
