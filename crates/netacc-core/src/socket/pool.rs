@@ -178,9 +178,7 @@ impl View {
             if member != 0 {
                 v.members.get_or_insert_default().add(member);
             }
-            // A process in a PID namespace that we do not see into has no number.
             if link.is_stuck()
-                && link.peer_pid() != 0
                 && let Some(pid) = room.next()
             {
                 *pid = link.peer_pid();
@@ -206,7 +204,9 @@ impl View {
     }
 
     fn avoids(&self, link: &'static Link) -> bool {
-        self.shared && (link.is_stuck() || self.stuck.contains(&link.peer_pid()))
+        // A process in a PID namespace that we do not see into has number 0, as the free places here have.
+        let pid = link.peer_pid();
+        self.shared && (link.is_stuck() || (pid != 0 && self.stuck.contains(&pid)))
     }
 }
 
