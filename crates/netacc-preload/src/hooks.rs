@@ -67,9 +67,6 @@ hooks! {
         => io::vectored_at(fd, vec, n, off, flags, true);
     fn pwritev64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
         => io::vectored_at(fd, vec, n, off, flags, true);
-    fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t => msg::recvmsg(fd, m, flags);
-    fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int
-        => msg::recvmmsg(fd, v, n, flags, t);
     fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t => file::sendfile(out, input, off, n);
     fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t => file::sendfile(out, input, off, n);
     fn splice(input: c_int, off_in: *mut off_t, out: c_int, off_out: *mut off_t, n: size_t, flags: c_uint) -> ssize_t

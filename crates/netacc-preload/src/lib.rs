@@ -13,6 +13,7 @@
 #[macro_use]
 mod next;
 mod aliases;
+mod arrive;
 mod confine;
 mod direct;
 mod exec;

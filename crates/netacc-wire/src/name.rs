@@ -28,6 +28,11 @@ pub struct Name {
 impl Name {
     /// The name for a scope and port in our protocol version.
     pub fn new(scope: Scope, port: u16) -> Name {
+        Name::at(scope, port, 0)
+    }
+
+    /// The same for one of several processes that have the listener each by itself: 0 is the first place.
+    pub fn at(scope: Scope, port: u16, place: u16) -> Name {
         let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");
         n.decimal(crate::VERSION);
@@ -42,6 +47,10 @@ impl Name {
         }
         n.put(b"/");
         n.decimal(port);
+        if place > 0 {
+            n.put(b"+");
+            n.decimal(place);
+        }
         n
     }
 
@@ -89,6 +98,8 @@ mod tests {
         assert_eq!(n(Scope::Addr(Ipv4Addr::LOCALHOST.into()), 6379), "7f000001/6379");
         assert_eq!(n(Scope::Any4, 80), "any4/80");
         assert_eq!(n(Scope::Dual, 65535), "any/65535");
+        assert!(Name::at(Scope::Dual, 80, 7).as_bytes().ends_with(b"any/80+7"));
+        assert_eq!(Name::at(Scope::Dual, 80, 0), Name::new(Scope::Dual, 80));
         assert_eq!(n(Scope::One(0x4_0b0c), 443), "0000000000040b0c/443");
         assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "00000000000000000000000000000001/1");
     }

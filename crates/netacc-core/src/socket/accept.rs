@@ -5,7 +5,7 @@ use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
-use crate::socket::{CANDIDATE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, demote, ports};
+use crate::socket::{CANDIDATE, INHERITED, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote, ports};
 use crate::wait;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -27,6 +27,9 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     let Some(r) = fdtable::socket(fd) else {
         return Outcome::Pass;
     };
+    if r.obj.has(INHERITED) {
+        adopt::wake(fd, r);
+    }
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
         return if r.obj.path() == Path::Shm { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
     };

@@ -103,7 +103,9 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         let on = unsafe { core::ptr::read_unaligned(p) } != 0;
         s.set(NONBLOCK, on);
         return match s.path() {
-            Path::Shm | Path::Listener => Outcome::Done(0),
+            Path::Shm => Outcome::Done(0),
+            // The kernel's listener must not block where the application's does not.
+            Path::Listener if !on => Outcome::Done(0),
             Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
             _ => Outcome::Pass,
         };

@@ -48,10 +48,21 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
 }
 
 fn open(fd: i32, s: &'static Socket, backlog: i32) {
+    open_at(fd, s, backlog, 1);
+}
+
+/// A listener that other processes may have too gets a rendezvous.
+pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
+    open_at(fd, s, backlog, rendezvous::PLACES);
+}
+
+/// Opens the listener's rendezvous at the first free one of so many places.
+fn open_at(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     let Some(local) = addr::local_of(fd) else {
         return;
     };
-    let reason = match rendezvous_for(fd, s, local, backlog) {
+    let adopted = places > 1;
+    let reason = match rendezvous_for(fd, s, local, backlog, places) {
         Ok(sock) => match LISTENERS.alloc() {
             Some(l) => {
                 l.start(sock, backlog, s);
@@ -61,8 +72,14 @@ fn open(fd: i32, s: &'static Socket, backlog: i32) {
                     opts::remember(s, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
                 }
                 // The kernel's listener must never block us: of several workers that see a
-                // connection only one gets it. The application's own mode is kept in our flags.
-                let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
+                // connection only one gets it. The application's own mode is kept in our flags. A listener
+                // that other programs have as well stays as they know it: where one of them is faster,
+                // we block until the next connection, or until a client that waits for us comes by TCP.
+                if adopted {
+                    l.many.store(1, Ordering::Relaxed);
+                } else {
+                    let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
+                }
                 s.set_path(Path::Listener);
                 ports::forget_absent();
                 epoll::became_listener(fd, s);
@@ -109,7 +126,13 @@ fn cookie(fd: i32) -> netacc_sys::errno::Result<u64> {
     Ok(cookie)
 }
 
-fn rendezvous_for(fd: i32, s: &Socket, local: SocketAddr, backlog: i32) -> core::result::Result<i32, Reason> {
+fn rendezvous_for(
+    fd: i32,
+    s: &Socket,
+    local: SocketAddr,
+    backlog: i32,
+    places: u16,
+) -> core::result::Result<i32, Reason> {
     if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
         return Err(Reason::Disabled);
     }
@@ -125,10 +148,11 @@ fn rendezvous_for(fd: i32, s: &Socket, local: SocketAddr, backlog: i32) -> core:
         Ok(1) => Scope::One(cookie(fd).map_err(|_| Reason::ReusePort)?),
         _ => scope_of(fd, local.ip()),
     };
-    let name = Name::new(scope, local.port());
     // Links are few, whatever the backlog for connections is.
     let depth = backlog.clamp(16, 1024);
-    match rendezvous::listen_at(&name, depth) {
+    let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);
+    let free = |e: &Errno| *e != Errno::ADDRINUSE;
+    match (0..places).map(at).find(|r| r.as_ref().err().is_none_or(free)).unwrap_or(Err(Errno::ADDRINUSE)) {
         Ok(sock) => private::adopt(sock).map_err(|_| Reason::NoDescriptors),
         Err(Errno::ADDRINUSE) => Err(Reason::NameTaken),
         Err(Errno::MFILE | Errno::NFILE) => Err(Reason::NoDescriptors),

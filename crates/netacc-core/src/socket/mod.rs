@@ -1,6 +1,7 @@
 //! A TCP socket as the application knows it: what its descriptors refer to, on whatever path its bytes go.
 
 pub mod accept;
+pub mod adopt;
 pub mod connect;
 pub mod control;
 pub mod create;
@@ -73,6 +74,8 @@ pub const DEMOTED: u32 = 1 << 10;
 pub const HANDED: u32 = 1 << 11;
 /// bind(2) was called on a dead connection.
 pub const REBOUND: u32 = 1 << 9;
+/// A listener that the program did not make and has not waited on: see [`adopt`].
+pub const INHERITED: u32 = 1 << 15;
 /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
 pub const PACKETS: u32 = 1 << 13;
 /// The same, and it cannot be asked.

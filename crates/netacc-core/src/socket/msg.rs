@@ -8,7 +8,7 @@ use crate::addr;
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, receive, transmit};
-use crate::socket::{Socket, demote, promote};
+use crate::socket::{Socket, adopt, demote, promote};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
@@ -50,11 +50,11 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
-/// Descriptors that go to another process (unix(7), SCM_RIGHTS) must be the kernel's.
+/// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
 ///
 /// # Safety
-/// `m` is the application's valid message header.
-unsafe fn passing(m: *const libc::msghdr) {
+/// `m` is a valid message header of the application's.
+unsafe fn each_passed(m: *const libc::msghdr, f: impl Fn(i32)) {
     if addr::nowhere(m.cast()) {
         return;
     }
@@ -75,12 +75,30 @@ unsafe fn passing(m: *const libc::msghdr) {
                         (&raw mut fd).cast(),
                         size_of::<i32>(),
                     );
-                    demote::by_number(fd, Reason::Passed);
+                    f(fd);
                 }
             }
             h = libc::CMSG_NXTHDR(m, h);
         }
     }
+}
+
+/// Descriptors that go to another process must be the kernel's.
+///
+/// # Safety
+/// As [`each_passed`].
+unsafe fn passing(m: *const libc::msghdr) {
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(m, |fd| demote::by_number(fd, Reason::Passed)) };
+}
+
+/// The kernel has filled in `m`: descriptors may have come with it.
+///
+/// # Safety
+/// As [`each_passed`].
+pub unsafe fn received(m: *const libc::msghdr) {
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(m, adopt::received) };
 }
 
 /// sendmsg(2). A destination address is ignored, as by a connected TCP socket; control messages have no

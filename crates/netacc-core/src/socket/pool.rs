@@ -245,7 +245,9 @@ pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::r
         }
     }
     sweep_all();
-    let made = rendezvous::connect_link(any, dest, meant);
+    // Processes that have the listener each by itself are found one after the other.
+    let place = if view.shared { turn as u16 % rendezvous::PLACES } else { 0 };
+    let made = rendezvous::connect_link(any, dest, meant, place);
     if asked.is_some() {
         t.group.heard(matches!(made, Err(NoLink::Nobody)));
     }

@@ -21,6 +21,9 @@ use rustix::net::{
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
+/// So many processes may have a listener that they inherited or were passed, each with a rendezvous of its own.
+pub const PLACES: u16 = 8;
+
 /// A listening rendezvous socket.
 pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
@@ -144,15 +147,16 @@ fn scopes(dest: IpAddr) -> [Scope; 3] {
 }
 
 /// Connects to the rendezvous that serves `dest` and makes a link with a fresh segment. `member` is the cookie of the
-/// listener it must be; without one the listener may be any that the kernel chooses for `from`.
+/// listener it must be; without one the listener may be any that the kernel chooses for `from`. `place` is tried first.
 pub fn connect_link(
     from: SocketAddr,
     dest: SocketAddr,
     member: Option<u64>,
+    place: u16,
 ) -> core::result::Result<&'static Link, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
-    let made = find(&fd, from, dest, member).and_then(|found| Ok((client_link(&fd, dest)?, found)));
+    let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, dest)?, found)));
     match made {
         Ok(((seg, trusted, pid), found)) => {
             let control = private::adopt(fd).map_err(NoLink::Resources)?;
@@ -168,22 +172,51 @@ pub fn connect_link(
 }
 
 /// Connects `fd` to a rendezvous: returns the cookie of a listener that may share its port, 0 for one that is alone.
-fn find(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::result::Result<u64, NoLink> {
-    if member.is_none() {
-        for scope in scopes(dest.ip()) {
-            if dial(fd, scope, dest.port())? {
-                return Ok(0);
+fn find(
+    fd: &OwnedFd,
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+    place: u16,
+) -> core::result::Result<u64, NoLink> {
+    let at = |place: u16, cookie: Option<u64>| {
+        let scopes = if member.is_none() { scopes(dest.ip()) } else { [Scope::Any4; 3] };
+        let known = scopes.into_iter().filter(|_| member.is_none()).map(|s| (s, 0));
+        for (scope, found) in known.chain(cookie.map(|c| (Scope::One(c), c))) {
+            if dial(fd, scope, dest.port(), place)? {
+                return Ok(Some(found));
             }
         }
+        Ok(None)
+    };
+    if place > 0
+        && let Some(found) = at(place, member)?
+    {
+        return Ok(found);
     }
-    let cookie = member.or_else(|| owner::listener_cookie(from, dest)).ok_or(NoLink::Nobody)?;
-    if dial(fd, Scope::One(cookie), dest.port())? { Ok(cookie) } else { Err(NoLink::Nobody) }
+    if let Some(found) = at(0, member)? {
+        return Ok(found);
+    }
+    let cookie = member.or_else(|| owner::listener_cookie(from, dest));
+    if member.is_none()
+        && let Some(c) = cookie
+        && dial(fd, Scope::One(c), dest.port(), 0)?
+    {
+        return Ok(c);
+    }
+    // Whoever had the first place may be gone, and others have the listener still.
+    for place in 1..PLACES {
+        if let Some(found) = at(place, cookie)? {
+            return Ok(found);
+        }
+    }
+    Err(NoLink::Nobody)
 }
 
 /// Whether there is a rendezvous of this name, connected to now.
-fn dial(fd: &OwnedFd, scope: Scope, port: u16) -> core::result::Result<bool, NoLink> {
+fn dial(fd: &OwnedFd, scope: Scope, port: u16, place: u16) -> core::result::Result<bool, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
-    let name = Name::new(scope, port);
+    let name = Name::at(scope, port, place);
     let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
     match connect(fd, &addr) {
         Ok(()) => Ok(true),

@@ -1,0 +1,112 @@
+//! Listeners that the program did not make: inherited over exec (systemd's socket activation, a server that replaces
+//! itself), or received by SCM_RIGHTS.
+//!
+//! Such a listener is noted when it comes and gets its rendezvous when the program first waits on it: a shell that only
+//! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
+//! it counts as served by several from the start, and each rendezvous takes a free place of the name.
+
+use crate::fdtable::{self, Ref};
+use crate::kernel_only;
+use crate::runtime;
+use crate::socket::create::{enter, is_stdio};
+use crate::socket::{INHERITED, NONBLOCK, Path, Socket, listen, opts};
+use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_sys::raw;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, RawDir, open};
+
+/// Before the program begins: notes the listeners among its descriptors.
+pub fn inherited() {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
+    // Names that were read stay valid over what is done with them: of most programs all of them fit.
+    let mut found = [-1; 32];
+    let n = listeners(&dir, &mut found);
+    netacc_sys::private::drop_raw(dir);
+    found.iter().take(n).for_each(|fd| note(*fd));
+}
+
+/// Puts the numbers of listeners into `found`; returns how many.
+fn listeners(dir: &OwnedFd, found: &mut [i32]) -> usize {
+    let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(dir, &mut buf);
+    let mut n = 0;
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|s| s.parse::<i32>().ok());
+        if let Some(fd) = number
+            && fd != dir.as_raw_fd()
+            && listens(fd)
+            && let Some(place) = found.get_mut(n)
+        {
+            *place = fd;
+            n += 1;
+        }
+    }
+    n
+}
+
+fn listens(fd: i32) -> bool {
+    !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
+}
+
+/// A descriptor has come from another process.
+pub fn received(fd: i32) {
+    if listens(fd) {
+        note(fd);
+    }
+}
+
+#[cold]
+fn note(fd: i32) {
+    let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
+    let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
+    let wanted = || runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    if !matches!(domain, AF_INET | AF_INET6) || kernel_only::reason().is_some() || !wanted() {
+        return;
+    }
+    let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
+    if let Ok(r) = Socket::alloc(fd, domain, INHERITED | if blocks { 0 } else { NONBLOCK }) {
+        r.obj.set_path(Path::Tcp);
+        let _ = enter(fd, r);
+    }
+}
+
+/// The program waits on such a listener: now it is to be found. True if it is accelerated.
+#[cold]
+pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    if s.set(INHERITED, false) {
+        // Accepted connections have these from it.
+        for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
+            if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {
+                opts::remember(s, fd, IPPROTO_TCP, name);
+            }
+        }
+        if raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_KEEPALIVE) == Ok(1) {
+            opts::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
+        }
+        listen::adopt(fd, s, backlog(fd));
+    }
+    s.path() == Path::Listener
+}
+
+/// As [`wake`], if `fd` is such a listener.
+#[inline]
+pub fn wake_by_number(fd: i32) {
+    if let Some(r) = fdtable::socket(fd)
+        && r.obj.has(INHERITED)
+    {
+        wake(fd, r);
+    }
+}
+
+/// The backlog that listen(2) was given: of a listener TCP_INFO tells it as `tcpi_sacked` (tcp(7); the kernel's
+/// tcp_get_info).
+fn backlog(fd: i32) -> i32 {
+    const SACKED: usize = 28 / 4;
+    let mut info = [0i32; 32];
+    let mut len = size_of_val(&info) as u32;
+    let asked = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len);
+    let told = info.get(SACKED).copied().filter(|n| asked.is_ok() && *n > 0);
+    told.unwrap_or(libc::SOMAXCONN)
+}

@@ -1,0 +1,51 @@
+//! Descriptors that the program gets from elsewhere: with its start, or with a message.
+
+use core::ffi::{c_int, c_uint};
+use libc::{mmsghdr, msghdr, ssize_t, timespec};
+use netacc_core::Outcome;
+use netacc_core::socket::{adopt, msg};
+
+/// Runs before the program's own constructors. Hooks do not depend on it.
+extern "C" fn start() {
+    adopt::inherited();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
+/// recvmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the application calls under the function's own contract.
+    match unsafe { msg::recvmsg(fd, m, flags) } {
+        Outcome::Pass => {
+            let n = call_next!(recvmsg(fd => c_int, m => *mut msghdr, flags => c_int) -> ssize_t);
+            if n >= 0 {
+                // SAFETY: as above; the kernel has filled it in.
+                unsafe { msg::received(m) };
+            }
+            n
+        }
+        Outcome::Done(n) => n,
+        Outcome::Failed(e) => crate::next::fail(e),
+    }
+}
+
+/// recvmmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int {
+    // SAFETY: the application calls under the function's own contract.
+    match unsafe { msg::recvmmsg(fd, v, n, flags, t) } {
+        Outcome::Pass => {
+            let got = call_next!(recvmmsg(fd => c_int, v => *mut mmsghdr, n => c_uint, flags => c_int, t => *mut timespec) -> c_int);
+            for i in 0..usize::try_from(got).unwrap_or(0) {
+                // SAFETY: as above; so many messages were filled in.
+                unsafe { msg::received(&raw const (*v.add(i)).msg_hdr) };
+            }
+            got
+        }
+        Outcome::Done(n) => n as c_int,
+        Outcome::Failed(e) => crate::next::fail(e) as c_int,
+    }
+}
