@@ -254,6 +254,7 @@ pub fn child(f: Forking) {
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
     socket::untaken::after_fork();
+    socket::adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
     fdtable::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };

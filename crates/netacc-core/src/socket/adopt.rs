@@ -5,15 +5,23 @@
 //! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
 //! it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
-use crate::fdtable::{self, Ref};
+use crate::fdtable::Ref;
 use crate::kernel_only;
 use crate::runtime;
 use crate::socket::create::{enter, is_stdio};
 use crate::socket::{INHERITED, NONBLOCK, Path, Socket, listen, opts};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
-use netacc_sys::raw;
+use netacc_sys::{Lock, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
+
+/// One thread wakes a listener.
+static WAKING: Lock = Lock::new();
+
+/// For the child of a fork.
+pub fn after_fork() {
+    WAKING.reset();
+}
 
 /// Before the program begins: notes the listeners among its descriptors.
 pub fn inherited() {
@@ -75,7 +83,8 @@ fn note(fd: i32) {
 #[cold]
 pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
-    if s.set(INHERITED, false) {
+    let _g = WAKING.lock();
+    if s.has(INHERITED) {
         // Accepted connections have these from it.
         for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
             if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {
@@ -86,18 +95,10 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
             opts::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
         }
         listen::adopt(fd, s, backlog(fd));
+        // Last: a thread that does not see it finds the path decided.
+        s.set(INHERITED, false);
     }
     s.path() == Path::Listener
-}
-
-/// As [`wake`], if `fd` is such a listener.
-#[inline]
-pub fn wake_by_number(fd: i32) {
-    if let Some(r) = fdtable::socket(fd)
-        && r.obj.has(INHERITED)
-    {
-        wake(fd, r);
-    }
 }
 
 /// The backlog that listen(2) was given: of a listener TCP_INFO tells it as `tcpi_sacked` (tcp(7); the kernel's

@@ -8,7 +8,7 @@ use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{Path, Socket, opts, packets, ports};
+use crate::socket::{INHERITED, Path, Socket, opts, packets, ports};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
@@ -43,21 +43,19 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         }
         return Outcome::Failed(e);
     }
-    open(fd, s, backlog);
+    // One that came from elsewhere others may have, too.
+    let places = if s.set(INHERITED, false) { rendezvous::PLACES } else { 1 };
+    open(fd, s, backlog, places);
     Outcome::Done(0)
-}
-
-fn open(fd: i32, s: &'static Socket, backlog: i32) {
-    open_at(fd, s, backlog, 1);
 }
 
 /// A listener that other processes may have too gets a rendezvous.
 pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
-    open_at(fd, s, backlog, rendezvous::PLACES);
+    open(fd, s, backlog, rendezvous::PLACES);
 }
 
 /// Opens the listener's rendezvous at the first free one of so many places.
-fn open_at(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
+fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     let Some(local) = addr::local_of(fd) else {
         return;
     };
