@@ -257,8 +257,7 @@ fn listener_events(events: u32) -> u32 {
     EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
 }
 
-/// The kernel's listener and the rendezvous go into the kernel's set, the links' connect queues report by
-/// watches.
+/// The kernel's listener and the rendezvous go into the kernel's set; the links' queues report by watches.
 pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
     uncount(e, reg);
     e.add_ours(1);

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 
 /// Keeps an event, together with an earlier one of the same registration.
 pub(super) fn stash(e: &Epoll, events: u32, data: u64) {
+    let _g = e.lock.lock();
     let len = e.stash_len.load(Ordering::Relaxed) as usize;
     for [had, of] in e.stash.as_chunks::<2>().0.iter().take(len) {
         if of.load(Ordering::Relaxed) == data {
@@ -22,10 +23,13 @@ pub(super) fn stash(e: &Epoll, events: u32, data: u64) {
 
 /// Reports what is kept; returns how many events.
 pub(super) fn unstash(e: &'static Epoll, call: &Call) -> usize {
-    let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    if len == 0 {
+    // A look first: hardly any instance ever has something here. What comes this moment is for the next call.
+    if e.stash_len.load(Ordering::Relaxed) == 0 {
         return 0;
     }
+    // No event goes to two threads.
+    let _g = e.lock.lock();
+    let len = e.stash_len.load(Ordering::Relaxed) as usize;
     let n = len.min(call.max as usize);
     for (i, [had, of]) in e.stash.as_chunks::<2>().0.iter().take(len).enumerate() {
         let (events, data) = (had.load(Ordering::Relaxed), of.load(Ordering::Relaxed));

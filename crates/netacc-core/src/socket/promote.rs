@@ -114,7 +114,10 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let from = core::net::SocketAddr::new(local.ip(), 0);
     let claim = pool::claim(from, target, (member != 0).then_some(member))?;
     let (link, claimed) = (claim.link, claim.claimed);
-    let ep = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.epoch)).ok_or(Reason::NoMemory)?;
+    let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.epoch)) else {
+        link.slots.burned();
+        return Err(Reason::NoMemory);
+    };
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(claimed.slot)) {
         sl.open.tell(local, target);
     }
@@ -133,6 +136,8 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.leave_endpoint();
     }
     ep.withdraw();
+    // The server never saw the slot, so it cannot say that it is done with it.
+    ep.never_mind(claimed.epoch);
     ep.close(true);
     Err(Reason::Refused)
 }
