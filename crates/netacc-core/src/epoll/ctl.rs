@@ -163,8 +163,7 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
     }
 }
 
-/// What stands for an application's value in the kernel's set: the value itself, unless it looks like one
-/// of ours or its events must pass through our hands.
+/// What stands for an application's value in the kernel's set: itself, unless it looks like ours or we must see the event.
 fn shown(s: &Socket, reg: &'static Reg, data: u64) -> u64 {
     if s.path() == Path::Tcp && s.has(CANDIDATE) {
         cookie(Kind::Candidate, reg)
