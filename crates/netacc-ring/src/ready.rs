@@ -17,6 +17,11 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// Whether the consumer sleeps, as far as one can see from here: a hint.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed) != 0
+    }
+
     /// Sets the bit of `slot` and says whether the doorbell must be rung.
     ///
     /// The caller has published what the bit announces with a full fence. If the bit is found set,

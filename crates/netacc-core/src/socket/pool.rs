@@ -47,6 +47,8 @@ static POOL: Lock = Lock::new();
 /// Of a listener served by several processes, each of the first connects makes a link of its own, which
 /// some free worker takes; later ones rotate over these links and now and then look for new workers.
 const SPREAD: usize = 16;
+/// So many links are looked at for one whose process waits.
+const LOOKS: usize = 8;
 /// So many processes of one listener are avoided because they do not take what waits at them.
 const STUCK: usize = 8;
 
@@ -263,6 +265,20 @@ pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::r
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
+/// From the `turn`th of the links to `member` on the next one whose process waits for connects, if it is among the first
+/// few.
+fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
+    let waits = |at: &usize| links_to(t, member).nth(at % count).is_some_and(Link::server_waits);
+    (turn..turn + count.min(LOOKS)).find(waits).unwrap_or(turn)
+}
+
+/// Whether another process than that of `link` waits for connects to `dest`.
+pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
+    let _order = POOL.lock();
+    let waits = |l: &'static Link| !core::ptr::eq(l, link) && l.accepting() && l.server_waits();
+    target(dest).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
+}
+
 /// A slot on one of the links to `member`, the `turn`th first; the lock is given back if none has one.
 fn claim_known(
     t: &'static Target,
@@ -271,7 +287,9 @@ fn claim_known(
     turn: usize,
     mut order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
-    let start = if view.shared { turn % view.count } else { 0 };
+    // In the kernel a process that waits gets the connection, not one that is busy.
+    let turn = if view.shared { idle(t, member, turn, view.count) } else { 0 };
+    let start = turn % view.count;
     for i in 0..view.count {
         let Some(link) = links_to(t, member).nth((start + i) % view.count) else { break };
         look(link);

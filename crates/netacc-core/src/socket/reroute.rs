@@ -35,9 +35,27 @@ pub fn reroute(r: Ref<Socket>) {
     let s = r.obj;
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned()) else { return };
-    if !old.withdraw() {
-        return;
+    if old.withdraw() {
+        move_on(r, old);
     }
+    drop((rx, tx));
+}
+
+/// A connect waits at a busy process while another one waits for connects: it goes there. Takes both direction locks.
+#[cold]
+pub fn elsewhere(r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    let waiting = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && !s.has(SHARED) && e.is_untaken());
+    let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
+    let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old)).is_some();
+    drop((rx, tx));
+    moved
+}
+
+/// A connect that was withdrawn is made once more, with what was written so far. Under both direction locks.
+fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
+    let s = r.obj;
     let mut bytes = written(old);
     let ended = old.ended();
     match again(s) {
@@ -61,7 +79,6 @@ pub fn reroute(r: Ref<Socket>) {
             }
         }
     }
-    drop((rx, tx));
 }
 
 /// Everything that was written so far.

@@ -2,7 +2,8 @@
 //!
 //! In the kernel any of these processes takes the next connect. Here each link has one process at its other end, and
 //! if that one is stopped, or busy for long, a connect would wait for it though others are idle. So a thread that
-//! goes to sleep wakes in time for such a connect and makes it once more by TCP ([`reroute::bypass`]).
+//! goes to sleep wakes in time for such a connect and makes it once more: at a process that waits for connects
+//! ([`reroute::elsewhere`]), or by TCP ([`reroute::bypass`]).
 
 use crate::fdtable::Ref;
 use crate::socket::{Path, Socket, reroute};
@@ -13,6 +14,9 @@ use netacc_sys::time::{self, Deadline};
 /// A connect is made again when its process has taken none for so long (ns): much longer than a busy server needs, and
 /// no longer than a user would notice.
 const PATIENCE: u64 = 200_000_000;
+
+/// And sooner at another process that waits for connects, if there is one: it is looked for at this interval (ns).
+const STEP: u64 = 10_000_000;
 
 /// So many are remembered. What is one too many waits for its own process.
 const KEPT: usize = 64;
@@ -88,7 +92,6 @@ pub fn within(deadline: Deadline) -> Deadline {
 #[cold]
 fn attend(deadline: Deadline) -> Deadline {
     let mut due = [None; KEPT];
-    let mut next = None;
     let now = time::now();
     {
         let _g = LOCK.lock();
@@ -100,19 +103,25 @@ fn attend(deadline: Deadline) -> Deadline {
             };
             ANY.store(1, Ordering::Relaxed);
             let idle = e.idle(r, now);
+            if idle >= STEP {
+                *due = Some((r, idle >= PATIENCE));
+            }
             if idle >= PATIENCE {
-                *due = Some(r);
                 // Where TCP does not take it at once either, it is tried again.
                 e.since.store(now, Ordering::Relaxed);
             }
-            let left = PATIENCE - idle % PATIENCE;
-            next = Some(next.map_or(left, |n: u64| n.min(left)));
         }
     }
-    due.into_iter().flatten().for_each(reroute::bypass);
-    let Some(next) = next else { return deadline };
+    for (r, long) in due.into_iter().flatten() {
+        if !reroute::elsewhere(r) && long {
+            reroute::bypass(r);
+        }
+    }
     let left = deadline.left();
-    if (0..=next as i64).contains(&left) { deadline } else { Deadline::At(now + next) }
+    if ANY.load(Ordering::Relaxed) == 0 || (0..=STEP as i64).contains(&left) {
+        return deadline;
+    }
+    Deadline::At(now + STEP)
 }
 
 /// For the child of a fork: connects that wait are the parent's to look after.

@@ -1,7 +1,9 @@
 //! The connect queue of a link, as its owner sees it.
 
 use crate::shm::Link;
+use crate::shm::link::Side;
 use crate::shm::segment::SERVER_PENDING;
+use crate::shm::slots::CONTROL_SLOT;
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
@@ -56,6 +58,17 @@ impl Link {
         self.segment().is_some_and(|s| {
             s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
         })
+    }
+
+    /// Client: the process at the other end sleeps until a connect comes; a hint.
+    pub fn server_waits(&self) -> bool {
+        let Some((seg, slot)) = self.segment().and_then(|s| Some((s, s.slot(CONTROL_SLOT)?))) else { return false };
+        let Some(side) = slot.own.get(Side::Server.index()).map(|o| &o.side) else { return false };
+        let watching = || {
+            let n = side.watch.load(Ordering::Relaxed);
+            n != 0 && seg.channel(Side::Server, n).is_some_and(netacc_ring::Channel::is_armed)
+        };
+        side.rx_waiter.load(Ordering::Relaxed) != 0 || watching()
     }
 
     /// Client: the process at the other end does not take what waits there.
