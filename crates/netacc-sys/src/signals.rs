@@ -1,7 +1,7 @@
-//! What the process' signal handlers say about restarting.
+//! What the process' signal handlers say about restarting, and what they must not interrupt.
 //!
 //! # Safety
-//! `rt_sigaction` is only asked, never told.
+//! `rt_sigaction` is only asked, never told; what `rt_sigprocmask` is told is taken back.
 #![allow(unsafe_code)]
 
 use crate::raw;
@@ -39,4 +39,35 @@ pub fn all_restart() -> bool {
         let handled = r == 0 && old.handler != libc::SIG_DFL && old.handler != libc::SIG_IGN;
         !handled || old.flags & libc::SA_RESTART as u64 != 0
     })
+}
+
+/// No handler runs in this thread as long as this lives: for rare, long work under a lock that a handler may need, since
+/// close(2) may be called by one (signal-safety(7)).
+#[derive(Debug)]
+pub struct Blocked {
+    before: u64,
+}
+
+impl Blocked {
+    /// Blocks all signals of the thread.
+    pub fn all() -> Blocked {
+        Blocked { before: set_mask(u64::MAX) }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        set_mask(self.before);
+    }
+}
+
+/// Sets the thread's mask; returns the one before.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = mask;
+    let how = libc::SIG_SETMASK as usize;
+    // SAFETY: two words of the size that is said.
+    unsafe {
+        raw::syscall6(libc::SYS_rt_sigprocmask, [how, (&raw const mask) as usize, (&raw mut before) as usize, 8, 0, 0]);
+    }
+    before
 }

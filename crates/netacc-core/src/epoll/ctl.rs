@@ -433,7 +433,7 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
         Err(err) => return Outcome::Failed(err),
     };
     // Counted like a nested one by `unlink`; it is unlinked with the instance.
-    e.nested.fetch_add(1, Ordering::Relaxed);
+    e.nests();
     match raw::epoll_ctl(e.fd(), op, fd, events, cookie(Kind::Foreign, reg)) {
         Ok(()) => {
             e.add_ours(1);
@@ -487,7 +487,7 @@ pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
 fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> Result<()> {
     e.ensure_kick()?;
     let reg = link(e, None, fd, ev)?;
-    e.nested.fetch_add(1, Ordering::Relaxed);
+    e.nests();
     // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
     raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;

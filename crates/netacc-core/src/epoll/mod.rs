@@ -33,6 +33,7 @@ use crate::socket::{Path, Socket};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
+use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, cpu, private, raw};
 
@@ -366,6 +367,17 @@ impl Ref<Epoll> {
     }
 }
 
+/// Whether an instance was ever put into another one: programs that make and close instances all the time hardly do.
+static NESTING: AtomicU32 = AtomicU32::new(0);
+
+impl Epoll {
+    /// One more instance is registered in this one. Under `STRUCTURE`.
+    fn nests(&self) {
+        NESTING.store(1, Ordering::Relaxed);
+        self.nested.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// Drops a reference; the last one dissolves the instance.
 pub fn put(e: &'static Epoll) {
     if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -377,19 +389,23 @@ pub fn put(e: &'static Epoll) {
         });
         return;
     }
+    // A handler may close a listener or a connection, which needs this lock.
+    let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     e.generation.fetch_add(1, Ordering::Release);
     while let Some(reg) = at(e.regs.load(Ordering::Relaxed)) {
         ctl::unlink_closed(e, reg);
     }
     // Instances around it forget it, as in the kernel.
-    fdtable::each(0, usize::MAX, |_, entry| {
-        if let Entry::Epoll(outer) = entry
-            && outer.obj.nested.load(Ordering::Relaxed) > 0
-        {
-            ctl::forget_child(outer.obj, e);
-        }
-    });
+    if NESTING.load(Ordering::Relaxed) != 0 {
+        fdtable::each(0, usize::MAX, |_, entry| {
+            if let Entry::Epoll(outer) = entry
+                && outer.obj.nested.load(Ordering::Relaxed) > 0
+            {
+                ctl::forget_child(outer.obj, e);
+            }
+        });
+    }
     ready::discard(e);
     watch::drop_all(e);
     let k = e.kick.swap(0, Ordering::AcqRel);

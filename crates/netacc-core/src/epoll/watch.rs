@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::raw;
+use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_transport::shm::{Link, ShmEndpoint};
@@ -271,6 +272,7 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) {
     if s.regs.load(Ordering::Acquire).is_null() {
         return;
     }
+    let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     if let (Some(reg), Some(q)) = (at(s.regs.load(Ordering::Relaxed)), link.endpoint(CONTROL_SLOT))
         && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
@@ -285,6 +287,8 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) {
 
 /// A link leaves its listener or pool: instances that only listened for its connects let it go.
 pub fn link_gone(link: &'static Link) {
+    // Rare and long: see `Blocked`.
+    let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     if let Some(q) = link.endpoint(CONTROL_SLOT) {
         let reg = q.registration.load(Ordering::Relaxed) as *mut epoll::Reg;

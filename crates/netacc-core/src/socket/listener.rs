@@ -4,6 +4,7 @@ use crate::epoll;
 use crate::socket::Socket;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
+use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private, raw};
 use netacc_transport::shm::Link;
@@ -297,6 +298,8 @@ impl Listener {
     }
 
     fn end(&'static self, last: impl Fn(&'static Link, Segment)) {
+        // A handler may close another listener, which needs the same locks.
+        let _b = Blocked::all();
         let mut next = {
             let _g = self.lock.lock();
             let sock = self.rendezvous.swap(0, Ordering::Relaxed);
