@@ -24,7 +24,7 @@ PAGES := $(wildcard man/*.[1-8])
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall test conformance demo bench lint fmt clean help need-cargo
+.PHONY: all install uninstall test test-rdma conformance demo bench lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
@@ -62,6 +62,13 @@ uninstall:
 test:
 	scripts/deps test
 	tests/run
+
+test-rdma:
+	scripts/deps rdma
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -C tests/apps
+	@$(MAKE) --no-print-directory -C tests/rdma
+	tests/rdma/run $(ARGS)
 
 conformance:
 	scripts/deps conformance
@@ -102,6 +109,7 @@ help:
 	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
 	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
 	@echo "make test       all tests, with real programs"
+	@echo "make test-rdma  RDMA in a virtual machine with soft RoCE and soft iWARP (ARGS=--list names the tests)"
 	@echo "make conformance  CPython's, memcached's and redis' own tests, plain and accelerated (ARGS=--subset: minutes)"
 	@echo "make lint       formatting and clippy;  make fmt formats"
 	@echo "make clean      remove what was built"

@@ -25,7 +25,7 @@ int main(void)
 		for (int how = 0; how < 5; how++) {
 			pid_t kid = fork();
 			if (!kid) {
-				alarm(30);
+				alarm(t_limit());
 				switch (how) {
 				case 0: _exit(0);
 				case 1: fclose(stdout); exit(0);

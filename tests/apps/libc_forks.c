@@ -11,7 +11,7 @@ static pid_t as_daemon(void) // daemon(3) as a fork: its parent is another proce
 	if (!p) {
 		EQ(daemon(1, 1), 0);
 		signal(SIGALRM, t_alarm);
-		alarm(30);
+		alarm(t_limit());
 	}
 	return p;
 }
@@ -57,7 +57,7 @@ int main(void)
 		CHECK(kid >= 0);
 		if (!kid) {
 			signal(SIGALRM, t_alarm);
-			alarm(30);
+			alarm(t_limit());
 			close(l);
 			for (int k = 0; k < 50; k++) {
 				await(its);

@@ -60,12 +60,20 @@ __attribute__((noreturn, format(printf, 2, 3), unused)) static void t_die(int li
 static void t_alarm(int s)
 {
 	(void)s;
-	static const char m[] = "hang: cut by alarm(30)\n";
+	static const char m[] = "hang: cut by the alarm\n";
 	ssize_t r = write(2, m, sizeof m - 1);
 	(void)r;
 	_exit(1);
 }
 static void t_term(int s) { (void)s; _exit(1); }
+
+// How long a program may take: 30 s, and more on a machine that is slower (see ./run --patience).
+static unsigned t_limit(void)
+{
+	const char *p = getenv("T_PATIENCE");
+	int n = p ? atoi(p) : 1;
+	return 30 * (n > 0 ? n : 1);
+}
 
 // First call of main. Children made later inherit no alarm: call it again there (fork_child does).
 __attribute__((unused)) static void t_init(void)
@@ -77,7 +85,7 @@ __attribute__((unused)) static void t_init(void)
 		signal(SIGTERM, t_term);
 	}
 	signal(SIGALRM, t_alarm);
-	alarm(30);
+	alarm(t_limit());
 }
 __attribute__((unused)) static int t_ok(const char *name)
 {
@@ -93,7 +101,7 @@ __attribute__((unused)) static pid_t fork_child(void)
 		die("fork");
 	if (!p) {
 		signal(SIGALRM, t_alarm);
-		alarm(30);
+		alarm(t_limit());
 	}
 	return p;
 }

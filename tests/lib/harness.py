@@ -83,9 +83,9 @@ class Proc:
         self.name = f"{number:02}-{pathlib.Path(self.argv[0]).name}"
         self.out = ctx.dir / f"{self.name}.out"
         self.err = ctx.dir / f"{self.name}.err"
-        self.accelerated = role in MODES[ctx.mode]
+        self.accelerated = ctx.accelerates(role)
         command = ctx.open_launcher() if user or readable else launcher()
-        full = [*within] + ([command] if self.accelerated else []) + self.argv
+        full = [*within] + ctx.enter(role) + ([command] if self.accelerated else []) + self.argv
         with open(self.out, "wb") as out, open(self.err, "wb") as err:
             self.popen = subprocess.Popen(
                 full, stdin=stdin or subprocess.DEVNULL, stdout=out, stderr=err,
@@ -151,6 +151,13 @@ class Ctx:
 
     # Processes
 
+    def accelerates(self, role):
+        return role in MODES[self.mode]
+
+    def enter(self, role):
+        """What a command line begins with, so that the program runs where its role belongs."""
+        return []
+
     def environment(self, extra=None):
         env = {k: v for k, v in os.environ.items() if not k.startswith("NACC_") and k != "LD_PRELOAD"}
         env.update(LC_ALL="C", NACC_LOG_PATH=str(self.log), PYTHONDONTWRITEBYTECODE="1")
@@ -182,7 +189,7 @@ class Ctx:
     def spawn(self, argv, role=None, env=None, stdin=None, cwd=None, user=None, within=(), readable=False):
         """`within`: a command that runs another one (nsenter, unshare), outside of the launcher; `readable`: as
         whoever that is."""
-        if role in MODES[self.mode]:
+        if self.accelerates(role):
             check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there")
         proc = Proc(self, argv, role, self.environment(env), stdin, cwd, user, within, readable)
         self.procs.append(proc)

@@ -1,9 +1,10 @@
-"""The register of test cases and the loop that runs them.
+"""The register of test cases and the loop that runs them, for every suite whose tests are functions of a `Ctx`.
 
 Every case runs in a process of its own: a hang or a crash is one failed test, and all that the test started
 can be found and ended, because orphans come back to that process.
 """
 
+import collections
 import fnmatch
 import importlib
 import json
@@ -20,6 +21,13 @@ import harness
 import host
 
 ALL = ("plain", "client", "server", "both")
+
+# `context` makes a test's world, `enter` the network of the whole run (False: it is shared with others), `known` is
+# the file with what is known not to work.
+Suite = collections.namedtuple("Suite", "what modes context enter known")
+SERVERS = Suite("Run real programs plain and accelerated and compare contents.", ALL, harness.Ctx,
+                host.enter_own_network, harness.ROOT / "tests" / "servers" / "not-yet")
+
 _cases = []
 
 
@@ -31,27 +39,28 @@ class Case:
         self.limit = limit
 
 
-def case(modes=ALL, limit=90):
+def case(modes=None, limit=90):
+    """A test; it runs in all modes of its suite if none are named."""
     def register(function):
         _cases.append(Case(function.__module__, function, modes, limit))
         return function
     return register
 
 
-def not_yet():
+def not_yet(path):
     """Tests of what is known and written down as not working: {name of the test: why}."""
     found = {}
-    for line in (harness.ROOT / "tests" / "servers" / "not-yet").read_text().splitlines():
+    for line in path.read_text().splitlines():
         name, separator, why = line.partition(": ")
         if separator and not line.startswith("#"):
             found[name] = why
     return found
 
 
-def load(names):
+def load(names, modes):
     for name in names:
         importlib.import_module(name)
-    return [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in c.modes]
+    return [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in c.modes or modes]
 
 
 def chosen(entries, patterns, modes):
@@ -62,9 +71,9 @@ def chosen(entries, patterns, modes):
     return [e for e in entries if fits(e[2]) and (not modes or e[1] in modes)]
 
 
-def _body(entry, mode, own_network, seed, directory):
+def _body(context, entry, mode, own_network, seed, directory):
     """In the child: run the function, clean up, say what happened."""
-    ctx = harness.Ctx(mode, own_network, seed, directory)
+    ctx = context(mode, own_network, seed, directory)
     problem = skipped = None
     try:
         entry.function(ctx)
@@ -106,23 +115,23 @@ def _child(write_end, *args):
         os._exit(0)
 
 
-def run_one(entry, mode, own_network, seed):
+def run_one(context, entry, mode, own_network, seed):
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nacctest."))
     # Workers that gave up their rights must still reach the files.
     directory.chmod(0o755)
     try:
-        return _supervise(entry, mode, own_network, seed, directory)
+        return _supervise(context, entry, mode, own_network, seed, directory)
     finally:
         if not os.environ.get("NETACC_TEST_KEEP"):
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _supervise(entry, *args):
+def _supervise(context, entry, *args):
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read_end)
-        _child(write_end, entry, *args)
+        _child(write_end, context, entry, *args)
     os.close(write_end)
     text, end, hung = b"", time.monotonic() + entry.limit, None
     try:
@@ -154,27 +163,27 @@ def _supervise(entry, *args):
         return {"problem": "the test's process died", "evidence": harness.evidence(args[-1])}
 
 
-def main(argv, names):
+def main(argv, names, suite=SERVERS):
     import argparse
-    parser = argparse.ArgumentParser(description="Run real programs plain and accelerated and compare contents.")
+    parser = argparse.ArgumentParser(description=suite.what)
     parser.add_argument("pattern", nargs="*", help="module, case, case[mode] or a shell pattern of cases")
     parser.add_argument("--list", action="store_true", help="name the tests and end")
-    parser.add_argument("--mode", action="append", choices=ALL, help="only these modes")
+    parser.add_argument("--mode", action="append", choices=suite.modes, help="only these modes")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args(argv)
-    entries = chosen(load(names), options.pattern, options.mode)
+    entries = chosen(load(names, suite.modes), options.pattern, options.mode)
     if options.list:
         print("\n".join(name for _, _, name in entries))
         return 0
     host.become_subreaper()
     host.exit_on_signals()
-    own_network = host.enter_own_network()
+    own_network = suite.enter()
     print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
     passed = failed = expected = skipped = 0
-    known = not_yet()
+    known = not_yet(suite.known)
     for entry, mode, name in entries:
         started = time.monotonic()
-        answer = run_one(entry, mode, own_network, options.seed)
+        answer = run_one(suite.context, entry, mode, own_network, options.seed)
         seconds = time.monotonic() - started
         if name in known and not options.pattern:
             # Neither passed nor failed, but not unnoticed either: a line that is out of date is seen.
@@ -196,6 +205,6 @@ def main(argv, names):
         print("no test fits", file=sys.stderr)
         failed = 1
     if expected:
-        print(f"{expected} not yet supported, listed in tests/servers/not-yet")
+        print(f"{expected} not yet supported, listed in {suite.known.relative_to(harness.ROOT)}")
     print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
     return 1 if failed else 0
