@@ -1,0 +1,198 @@
+//! What can go wrong, as a value that says which operation it was.
+
+use crate::cm::CmEventType;
+use crate::load::{LoadError, loaded, lossy};
+use crate::sys::*;
+use core::ffi::{CStr, c_int};
+use core::fmt;
+use netacc_sys::Errno;
+
+/// A result of this crate.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// Why an operation failed. `Display` is a sentence for a log or for `netacc_ss`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// libibverbs or librdmacm cannot be used on this host.
+    Load(&'static LoadError),
+    /// The running kernel has no RDMA subsystem, or it is not loaded.
+    NoKernelSupport,
+    /// The kernel has RDMA, but there is no device.
+    NoDevice,
+    /// More memory was to be registered than `RLIMIT_MEMLOCK` allows.
+    Memlock {
+        /// Bytes asked for.
+        wanted: usize,
+        /// The limit.
+        limit: u64,
+    },
+    /// A function of the libraries failed.
+    Verb {
+        /// Its name.
+        verb: &'static str,
+        /// The errno it gave.
+        errno: Errno,
+    },
+    /// A function was called in a way that it cannot be; the libraries were not asked.
+    Misuse {
+        /// The function's name.
+        verb: &'static str,
+        /// What was wrong.
+        why: &'static str,
+    },
+    /// A work request completed with an error.
+    Completion {
+        /// The verbs' status.
+        status: WcStatus,
+        /// The device's own code.
+        vendor_err: u32,
+        /// The work request.
+        wr_id: u64,
+    },
+    /// The connection manager reported that a step failed.
+    Cm {
+        /// Its event.
+        event: CmEventType,
+        /// Its status: a negative errno, or a reason of the other side's connection manager.
+        status: i32,
+    },
+}
+
+impl Error {
+    /// A failed function whose errno is the thread's.
+    pub(crate) fn last(verb: &'static str) -> Error {
+        // SAFETY: this thread's errno.
+        #[allow(unsafe_code)]
+        let errno = unsafe { *libc::__errno_location() };
+        Error::Verb { verb, errno: Errno(errno) }
+    }
+
+    /// The errno that comes nearest, for a caller who answers like a socket.
+    pub fn errno(&self) -> Errno {
+        match *self {
+            Error::Load(_) | Error::NoKernelSupport => Errno::NOSYS,
+            Error::NoDevice => Errno::NODEV,
+            Error::Memlock { .. } => Errno::NOMEM,
+            Error::Verb { errno, .. } => errno,
+            Error::Misuse { .. } => Errno::INVAL,
+            Error::Completion { status, .. } => status.errno(),
+            Error::Cm { event, status } => event.errno(status),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Load(error) => error.fmt(f),
+            Error::NoKernelSupport => f.write_str(
+                "the kernel offers no RDMA to programs (no /sys/class/infiniband_verbs: is ib_uverbs loaded?)",
+            ),
+            Error::NoDevice => f.write_str("this host has no RDMA device (/sys/class/infiniband_verbs is empty)"),
+            Error::Memlock { wanted, limit } => {
+                write!(f, "{wanted} bytes cannot be registered: RLIMIT_MEMLOCK is {limit} bytes (ulimit -l)")
+            }
+            Error::Verb { verb, errno } => write!(f, "{verb}: {errno}"),
+            Error::Misuse { verb, why } => write!(f, "{verb}: {why}"),
+            Error::Completion { status, vendor_err, wr_id } => {
+                write!(f, "work request {wr_id:#x}: {status} (status {}, vendor error {vendor_err:#x})", status.0)
+            }
+            Error::Cm { event, status } => write!(f, "{event} (status {status}, {})", event.errno(*status)),
+        }
+    }
+}
+
+/// The status of a completion, `IBV_WC_*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WcStatus(pub u32);
+
+impl WcStatus {
+    /// The verbs' own words (`ibv_wc_status_str`).
+    pub fn text(self) -> &'static str {
+        match loaded() {
+            // SAFETY: any number may be asked for.
+            #[allow(unsafe_code)]
+            Some(api) => static_text(unsafe { (api.verbs.ibv_wc_status_str)(self.0) }),
+            None => "libibverbs is not loaded",
+        }
+    }
+
+    /// What a socket would report.
+    pub fn errno(self) -> Errno {
+        match self.0 {
+            IBV_WC_SUCCESS => Errno(0),
+            IBV_WC_RETRY_EXC_ERR => Errno::TIMEDOUT,
+            IBV_WC_LOC_LEN_ERR | IBV_WC_LOC_QP_OP_ERR | IBV_WC_LOC_PROT_ERR => Errno::INVAL,
+            IBV_WC_FATAL_ERR => Errno::IO,
+            _ => Errno::CONNRESET,
+        }
+    }
+}
+
+impl fmt::Display for WcStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// A text that a library keeps for ever, as its `*_str` functions return.
+#[allow(unsafe_code)]
+pub(crate) fn static_text(text: *const core::ffi::c_char) -> &'static str {
+    if text.is_null() {
+        return "?";
+    }
+    // SAFETY: NUL-terminated, in the library's constant data; the library is never closed.
+    lossy(unsafe { CStr::from_ptr(text) })
+}
+
+/// The result of a function that returns 0 or an errno. Providers of different age give it with either
+/// sign, or -1 with errno set.
+pub(crate) fn check(verb: &'static str, result: c_int) -> Result<()> {
+    match result {
+        0 => Ok(()),
+        -1 => Err(Error::last(verb)),
+        errno => Err(Error::Verb { verb, errno: Errno(errno.saturating_abs()) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn either_sign_is_an_errno() {
+        let expected = Error::Verb { verb: "ibv_post_send", errno: Errno::INVAL };
+        assert_eq!(check("ibv_post_send", libc::EINVAL), Err(expected));
+        assert_eq!(check("ibv_post_send", -libc::EINVAL), Err(expected));
+        assert_eq!(check("ibv_post_send", 0), Ok(()));
+        assert_eq!(expected.to_string(), "ibv_post_send: EINVAL (errno 22)");
+        assert_eq!(check("x", i32::MIN).map_err(|e| e.errno().0), Err(i32::MAX));
+    }
+
+    #[test]
+    fn minus_one_means_errno() {
+        // SAFETY: this thread's errno.
+        #[allow(unsafe_code)]
+        unsafe {
+            *libc::__errno_location() = libc::ENODEV;
+        }
+        assert_eq!(check("rdma_listen", -1), Err(Error::Verb { verb: "rdma_listen", errno: Errno::NODEV }));
+    }
+
+    #[test]
+    fn a_limit_is_said_with_both_numbers() {
+        let text = Error::Memlock { wanted: 1 << 20, limit: 65536 }.to_string();
+        assert_eq!(text, "1048576 bytes cannot be registered: RLIMIT_MEMLOCK is 65536 bytes (ulimit -l)");
+    }
+
+    #[test]
+    fn what_a_socket_would_say() {
+        let refused = Error::Cm { event: CmEventType(RDMA_CM_EVENT_REJECTED), status: 8 };
+        assert_eq!(refused.errno(), Errno::CONNREFUSED);
+        let flushed = Error::Completion { status: WcStatus(IBV_WC_WR_FLUSH_ERR), vendor_err: 0, wr_id: 7 };
+        assert_eq!(flushed.errno(), Errno::CONNRESET);
+        assert!(flushed.to_string().starts_with("work request 0x7: "), "{flushed}");
+    }
+}

@@ -1,0 +1,53 @@
+//! RDMA and fork(2).
+//!
+//! Verbs objects belong to the process that made them. A child that uses an inherited one gets errors
+//! (`EACCES` from the kernel); it must make its own, and must not drop the inherited ones either: leave
+//! them be, or forget them.
+//!
+//! Memory that a device writes to is pinned. Where fork leaves such a page to both processes until one of
+//! them writes, the parent may end up with a copy, and the device with the page that it no longer looks
+//! at. There are three answers:
+//!
+//! - Linux 5.12 and later copies pinned pages during the fork. Nothing is to be done;
+//!   [`status`] says `Unneeded` (rdma-core 32 and later asks the kernel).
+//! - [`init`] (`ibv_fork_init`) withholds registered pages from every child. It has to come before the
+//!   first registration, makes each registration slower, and a child that touches any byte on such
+//!   a page dies. **NetACC never calls it**: the pages are its own, but the children are not.
+//! - [`crate::Mr::wipe_on_fork`] gives the child zeroes instead. The parent's pages stay where they are on any
+//!   kernel, and nobody dies.
+
+use crate::error::{Result, check};
+use crate::load::api;
+use crate::sys::{IBV_FORK_ENABLED, IBV_FORK_UNNEEDED};
+
+/// What has to be done about registered memory before a fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForkStatus {
+    /// Registered pages are in danger; neither [`init`] nor the kernel protects them.
+    Disabled,
+    /// [`init`] was called.
+    Enabled,
+    /// The kernel copies such pages by itself.
+    Unneeded,
+    /// The library is too old to say.
+    Unknown,
+}
+
+/// Whether the kernel or the library protects registered memory from fork (`ibv_is_fork_initialized`).
+pub fn status() -> Result<ForkStatus> {
+    let Some(ask) = api()?.verbs.ibv_is_fork_initialized else { return Ok(ForkStatus::Unknown) };
+    // SAFETY: takes nothing.
+    #[allow(unsafe_code)]
+    Ok(match unsafe { ask() } {
+        IBV_FORK_ENABLED => ForkStatus::Enabled,
+        IBV_FORK_UNNEEDED => ForkStatus::Unneeded,
+        _ => ForkStatus::Disabled,
+    })
+}
+
+/// Withholds registered memory from children (`ibv_fork_init`); see above before you call it.
+pub fn init() -> Result<()> {
+    // SAFETY: takes nothing.
+    #[allow(unsafe_code)]
+    check("ibv_fork_init", unsafe { (api()?.verbs.ibv_fork_init)() })
+}

@@ -1,0 +1,65 @@
+//! The values of C enumerations and macros.
+
+use core::ffi::{c_int, c_uint};
+
+macro_rules! constants {
+    ($($ty:ty: $($name:ident = $value:expr),+ $(,)?;)*) => {
+        $($(pub const $name: $ty = $value;)+)*
+
+        /// Every constant with its value, for the comparison with the headers.
+        pub const CONSTANTS: &[(&str, i64)] = &[$($((stringify!($name), $name as i64),)+)*];
+    };
+}
+
+constants! {
+    c_int:
+        IBV_NODE_UNKNOWN = -1, IBV_NODE_CA = 1, IBV_NODE_RNIC = 4,
+        IBV_TRANSPORT_UNKNOWN = -1, IBV_TRANSPORT_IB = 0, IBV_TRANSPORT_IWARP = 1;
+    c_uint:
+        IBV_PORT_NOP = 0, IBV_PORT_DOWN = 1, IBV_PORT_INIT = 2, IBV_PORT_ARMED = 3, IBV_PORT_ACTIVE = 4,
+        IBV_PORT_ACTIVE_DEFER = 5;
+    u8:
+        IBV_LINK_LAYER_UNSPECIFIED = 0, IBV_LINK_LAYER_INFINIBAND = 1, IBV_LINK_LAYER_ETHERNET = 2;
+    c_uint:
+        IBV_MTU_256 = 1, IBV_MTU_512 = 2, IBV_MTU_1024 = 3, IBV_MTU_2048 = 4, IBV_MTU_4096 = 5;
+    c_uint:
+        IBV_EVENT_CQ_ERR = 0, IBV_EVENT_QP_FATAL = 1, IBV_EVENT_QP_REQ_ERR = 2, IBV_EVENT_QP_ACCESS_ERR = 3,
+        IBV_EVENT_COMM_EST = 4, IBV_EVENT_SQ_DRAINED = 5, IBV_EVENT_PATH_MIG = 6, IBV_EVENT_PATH_MIG_ERR = 7,
+        IBV_EVENT_DEVICE_FATAL = 8, IBV_EVENT_PORT_ACTIVE = 9, IBV_EVENT_PORT_ERR = 10, IBV_EVENT_LID_CHANGE = 11,
+        IBV_EVENT_PKEY_CHANGE = 12, IBV_EVENT_SM_CHANGE = 13, IBV_EVENT_SRQ_ERR = 14,
+        IBV_EVENT_SRQ_LIMIT_REACHED = 15, IBV_EVENT_QP_LAST_WQE_REACHED = 16, IBV_EVENT_CLIENT_REREGISTER = 17,
+        IBV_EVENT_GID_CHANGE = 18, IBV_EVENT_WQ_FATAL = 19;
+    c_uint:
+        IBV_WC_SUCCESS = 0, IBV_WC_LOC_LEN_ERR = 1, IBV_WC_LOC_QP_OP_ERR = 2, IBV_WC_LOC_PROT_ERR = 4,
+        IBV_WC_WR_FLUSH_ERR = 5, IBV_WC_REM_ACCESS_ERR = 10, IBV_WC_REM_OP_ERR = 11, IBV_WC_RETRY_EXC_ERR = 12,
+        IBV_WC_RNR_RETRY_EXC_ERR = 13, IBV_WC_FATAL_ERR = 19, IBV_WC_GENERAL_ERR = 21;
+    c_uint:
+        IBV_WC_SEND = 0, IBV_WC_RECV = 1 << 7, IBV_WC_WITH_IMM = 1 << 1;
+    c_int:
+        IBV_ACCESS_LOCAL_WRITE = 1;
+    c_uint:
+        IBV_QPT_RC = 2;
+    c_uint:
+        IBV_QPS_RESET = 0, IBV_QPS_INIT = 1, IBV_QPS_RTR = 2, IBV_QPS_RTS = 3, IBV_QPS_SQD = 4, IBV_QPS_SQE = 5,
+        IBV_QPS_ERR = 6, IBV_QPS_UNKNOWN = 7;
+    c_int:
+        IBV_QP_STATE = 1 << 0, IBV_QP_CAP = 1 << 19;
+    c_uint:
+        IBV_WR_SEND = 2, IBV_WR_SEND_WITH_IMM = 3;
+    c_uint:
+        IBV_SEND_FENCE = 1 << 0, IBV_SEND_SIGNALED = 1 << 1, IBV_SEND_SOLICITED = 1 << 2, IBV_SEND_INLINE = 1 << 3;
+    c_uint:
+        IBV_FORK_DISABLED = 0, IBV_FORK_ENABLED = 1, IBV_FORK_UNNEEDED = 2;
+    c_uint:
+        RDMA_CM_EVENT_ADDR_RESOLVED = 0, RDMA_CM_EVENT_ADDR_ERROR = 1, RDMA_CM_EVENT_ROUTE_RESOLVED = 2,
+        RDMA_CM_EVENT_ROUTE_ERROR = 3, RDMA_CM_EVENT_CONNECT_REQUEST = 4, RDMA_CM_EVENT_CONNECT_RESPONSE = 5,
+        RDMA_CM_EVENT_CONNECT_ERROR = 6, RDMA_CM_EVENT_UNREACHABLE = 7, RDMA_CM_EVENT_REJECTED = 8,
+        RDMA_CM_EVENT_ESTABLISHED = 9, RDMA_CM_EVENT_DISCONNECTED = 10, RDMA_CM_EVENT_DEVICE_REMOVAL = 11,
+        RDMA_CM_EVENT_MULTICAST_JOIN = 12, RDMA_CM_EVENT_MULTICAST_ERROR = 13, RDMA_CM_EVENT_ADDR_CHANGE = 14,
+        RDMA_CM_EVENT_TIMEWAIT_EXIT = 15;
+    c_uint:
+        RDMA_PS_TCP = 0x0106;
+    c_int:
+        RDMA_OPTION_ID = 0, RDMA_OPTION_ID_TOS = 0, RDMA_OPTION_ID_REUSEADDR = 1, RDMA_OPTION_ID_AFONLY = 2,
+        RDMA_OPTION_ID_ACK_TIMEOUT = 3;
+}
