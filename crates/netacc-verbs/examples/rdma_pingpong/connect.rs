@@ -1,0 +1,95 @@
+//! Making the connection.
+
+use crate::link::{Link, Outcome, RECEIVES, event_error, sleep_on};
+use netacc_verbs::{CmEvent, CmEventType, CmId, ConnParam, EventChannel};
+use std::net::SocketAddr;
+
+const MAGIC: [u8; 4] = *b"ping";
+const TIMEOUT_MS: u32 = 5000;
+const LISTENER: u64 = 1;
+const CONNECTION: u64 = 2;
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// What each side tells the other before the first message: how many receives it has posted.
+fn hello() -> [u8; 6] {
+    let [low, high] = RECEIVES.to_le_bytes();
+    let [a, b, c, d] = MAGIC;
+    [a, b, c, d, low, high]
+}
+
+fn credits(event: &CmEvent) -> Outcome<u16> {
+    // On RoCE zeroes follow what was sent.
+    match event.private_data.as_slice() {
+        [magic @ .., low, high] if magic == MAGIC => Ok(u16::from_le_bytes([*low, *high])),
+        [a, b, c, d, low, high, rest @ ..] if [*a, *b, *c, *d] == MAGIC && rest.iter().all(|r| *r == 0) => {
+            Ok(u16::from_le_bytes([*low, *high]))
+        }
+        other => Err(format!("not one of us: {other:?}")),
+    }
+}
+
+fn channel() -> Outcome<EventChannel> {
+    let events = EventChannel::create().map_err(text)?;
+    events.set_nonblocking(true).map_err(text)?;
+    Ok(events)
+}
+
+fn expect(events: &EventChannel, event_type: CmEventType, cookie: u64) -> Outcome<CmEvent> {
+    loop {
+        match events.get_event().map_err(text)? {
+            Some(event) if event.event_type == event_type && event.cookie == cookie => {
+                event.check().map_err(text)?;
+                return Ok(event);
+            }
+            Some(event) => return Err(text(event_error(&event))),
+            None => sleep_on(&[events.fd()])?,
+        }
+    }
+}
+
+/// With rising patience: see [`CmId::resolve_addr`].
+fn resolve_addr(events: &EventChannel, id: &CmId, address: SocketAddr) -> Outcome<()> {
+    let mut outcome = Ok(());
+    for timeout_ms in [100, 400, 1600, TIMEOUT_MS] {
+        id.resolve_addr(None, address, timeout_ms).map_err(text)?;
+        outcome = expect(events, CmEventType::ADDR_RESOLVED, CONNECTION).map(drop);
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
+}
+
+pub fn connect(address: SocketAddr) -> Outcome<Link> {
+    let events = channel()?;
+    let id = CmId::create(&events, CONNECTION).map_err(text)?;
+    resolve_addr(&events, &id, address)?;
+    id.resolve_route(TIMEOUT_MS).map_err(text)?;
+    expect(&events, CmEventType::ROUTE_RESOLVED, CONNECTION)?;
+    let mut link = Link::new(id, events.clone())?;
+    link.id().connect(&ConnParam { private_data: &hello(), ..ConnParam::default() }).map_err(text)?;
+    let answer = expect(&events, CmEventType::ESTABLISHED, CONNECTION)?;
+    link.set_credits(credits(&answer)?);
+    println!("connected on {}", link.context().name());
+    Ok(link)
+}
+
+/// Listens on a port that the kernel chooses, and takes one client.
+pub fn accept(address: SocketAddr) -> Outcome<Link> {
+    let events = channel()?;
+    let listener = CmId::create(&events, LISTENER).map_err(text)?;
+    listener.bind_addr(address).map_err(text)?;
+    listener.listen(1).map_err(text)?;
+    println!("port {}", listener.local_addr().ok_or("the listener has no address")?.port());
+    let request = expect(&events, CmEventType::CONNECT_REQUEST, LISTENER)?;
+    let credits = credits(&request)?;
+    let id = request.request.ok_or("a request without an identifier")?;
+    id.set_cookie(CONNECTION);
+    let mut link = Link::new(id, events)?;
+    link.set_credits(credits);
+    link.id().accept(&ConnParam { private_data: &hello(), ..ConnParam::default() }).map_err(text)?;
+    Ok(link)
+}

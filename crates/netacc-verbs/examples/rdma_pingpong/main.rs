@@ -1,0 +1,114 @@
+//! Messages there and back over RDMA, by the verbs alone: what the transport will do, in its smallest form.
+//!
+//! ```text
+//! rdma_pingpong server ADDRESS                     prints "port N" and serves one client
+//! rdma_pingpong client ADDRESS PORT [ROUND_TRIPS] [MESSAGES]
+//! ```
+//!
+//! The client sends first, as iWARP demands. After ROUND_TRIPS small messages there and back it sends MESSAGES larger
+//! ones, as fast as the server's credits allow. All contents are compared. The first error ends the program with
+//! status 1 and a line that says which operation it was.
+#![allow(missing_docs, reason = "a program")]
+
+mod connect;
+mod link;
+mod message;
+
+use link::{Link, Outcome};
+use message::{Kind, SMALL};
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments.as_slice() {
+        ["server", address] => address.parse().map_err(|e| bad(address, &e)).and_then(server),
+        ["client", address, port, rest @ ..] => client(address, port, rest),
+        _ => Err("usage: rdma_pingpong server ADDRESS | client ADDRESS PORT [ROUND_TRIPS] [MESSAGES]".into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("rdma_pingpong: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bad(argument: &str, why: &dyn Display) -> String {
+    format!("{argument}: {why}")
+}
+
+fn number(argument: Option<&&str>, default: u32) -> Outcome<u32> {
+    argument.map_or(Ok(default), |text| text.parse().map_err(|e| bad(text, &e)))
+}
+
+/// Answers each ping, and takes the stream, until the client has said that it is done.
+fn server(address: IpAddr) -> Outcome<()> {
+    let mut link = connect::accept(SocketAddr::new(address, 0))?;
+    let mut streamed = 0;
+    loop {
+        let message = link.receive()?;
+        match message.kind {
+            Kind::Ping => {
+                message.check(message.seq)?;
+                link.send(Kind::Pong, message.seq, message.payload.len())?;
+            }
+            Kind::Data => {
+                message.check(streamed)?;
+                streamed += 1;
+            }
+            Kind::Done => {
+                message.check(streamed)?;
+                link.send(Kind::Done, streamed, 0)?;
+                // The client ends the connection, so that its answer is not overtaken by ours.
+                link.await_end()?;
+                println!("served {streamed} messages");
+                return Ok(());
+            }
+            Kind::Pong | Kind::Credits => return Err(format!("a {:?} from the client", message.kind)),
+        }
+    }
+}
+
+fn client(address: &str, port: &str, rest: &[&str]) -> Outcome<()> {
+    let address: IpAddr = address.parse().map_err(|e| bad(address, &e))?;
+    let port = port.parse().map_err(|e| bad(port, &e))?;
+    let (round_trips, messages) = (number(rest.first(), 200)?, number(rest.get(1), 200)?);
+    let mut link = connect::connect(SocketAddr::new(address, port))?;
+    ping_pong(&mut link, round_trips)?;
+    stream(&mut link, messages)?;
+    link.disconnect()
+}
+
+fn ping_pong(link: &mut Link, round_trips: u32) -> Outcome<()> {
+    let mut times = Vec::new();
+    for seq in 0..round_trips {
+        let began = Instant::now();
+        link.send(Kind::Ping, seq, SMALL)?;
+        let answer = link.receive()?;
+        times.push(began.elapsed());
+        answer.expect(Kind::Pong, seq)?;
+    }
+    times.sort();
+    let median = times.get(times.len() / 2).copied().unwrap_or(Duration::ZERO);
+    println!("round trips {round_trips}, median {:.1} us", median.as_secs_f64() * 1e6);
+    Ok(())
+}
+
+fn stream(link: &mut Link, messages: u32) -> Outcome<()> {
+    let began = Instant::now();
+    for seq in 0..messages {
+        link.send(Kind::Data, seq, link::LARGE)?;
+    }
+    link.send(Kind::Done, messages, 0)?;
+    link.receive()?.expect(Kind::Done, messages)?;
+    let bytes = messages as usize * link::LARGE;
+    let rate = bytes as f64 / began.elapsed().as_secs_f64() / 1e6;
+    println!("messages {messages}, bytes {bytes}, {rate:.1} MB/s");
+    println!("waited for credits {} times, sent {} inline", link.waits_for_credit, link.sent_inline);
+    Ok(())
+}
