@@ -113,9 +113,9 @@ class Proc:
         return self.text().strip().splitlines()[-lines:]
 
     def result(self, limit=RUN_LIMIT, status=0):
-        """Wait for the end; the exit status must be as said; the standard output is returned."""
+        """Wait for the end; the exit status must be as said, if one is; the standard output is returned."""
         code = self.wait(limit)
-        check(code == status, f"{self.name} ended with {code}: {' / '.join(self.tail(4))}")
+        check(status is None or code == status, f"{self.name} ended with {code}: {' / '.join(self.tail(4))}")
         return self.stdout()
 
     def signal(self, number):

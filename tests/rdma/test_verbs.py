@@ -2,7 +2,7 @@
 
 import re
 
-from harness import check
+from harness import check, equal
 from host import wait_until
 from matrix import case
 
@@ -32,3 +32,26 @@ def pingpong(ctx):
         ctx.prove(200, sender="server")
         check(int(re.search(r"waited for credits (\d+)", text)[1]) > 0, f"credits were never short: {text}")
         check(int(re.search(r"sent (\d+) inline", text)[1]) >= 200, text)
+
+
+def cargo_test(ctx, program, *arguments):
+    """One of cargo's test programs, on the server's device; what it says of its tests."""
+    text = ctx.run([ctx.built(program), "--test-threads=1", *arguments], role="server", limit=150, status=None,
+                   env={"NETACC_RDMA_ADDRESS": ctx.server_end.address})
+    failed = re.findall(r"^test (\S+) \.\.\. FAILED$", text, re.M)
+    done = re.search(r"^test result: ok\. (\d+) passed", text, re.M)
+    check(done and not failed, f"{', '.join(failed) or 'did not end well'}\n{text[-3000:]}")
+    return int(done[1])
+
+
+@case(limit=180)
+def on_a_device(ctx):
+    """crates/netacc-verbs/tests/device: both ends in one process."""
+    check(cargo_test(ctx, "verbs-device", "--ignored") > 20, "some tests did not run")
+    ctx.prove(50, sender="server", receiver="server")
+
+
+@case()
+def loads(ctx):
+    """crates/netacc-verbs/tests/load.rs, where there is something to load."""
+    equal(cargo_test(ctx, "verbs-load"), 1, "tests")

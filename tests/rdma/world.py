@@ -150,10 +150,10 @@ class Ctx(harness.Ctx):
         now = counters(end(self.kind, role).device)
         return {name: now[name] - before for name, before in self.start[role].items()}
 
-    def prove(self, messages, payload=0, sender="client"):
+    def prove(self, messages, payload=0, sender="client", receiver=None):
         """RDMA carried at least so many messages with so many bytes from `sender` to the other host, by the count of
         both devices. The library under test is not asked."""
-        receiver = "server" if sender == "client" else "client"
+        receiver = receiver or ("server" if sender == "client" else "client")
         out, into = self.carried(sender), self.carried(receiver)
         check(out["rdma_sends"] >= messages, f"{sender} sent {out['rdma_sends']} RDMA messages, not {messages}: {out}")
         check(into["rdma_recvs"] >= messages,

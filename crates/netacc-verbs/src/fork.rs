@@ -1,8 +1,9 @@
 //! RDMA and fork(2).
 //!
-//! Verbs objects belong to the process that made them. A child that uses an inherited one gets errors
-//! (`EACCES` from the kernel); it must make its own, and must not drop the inherited ones either: leave
-//! them be, or forget them.
+//! Verbs objects belong to the process that made them. A child must leave inherited ones alone, and make its own.
+//! Its copies of the queues are the very pages of the parent: a request that it posts lies in the parent's
+//! queue, though the kernel refuses to start it (`EACCES`). To drop inherited objects may take them from
+//! the parent; forget them (`core::mem::forget`).
 //!
 //! Memory that a device writes to is pinned. Where fork leaves such a page to both processes until one of
 //! them writes, the parent may end up with a copy, and the device with the page that it no longer looks

@@ -14,6 +14,7 @@ use crate::wr::{RecvWr, Request, SendWr, chain};
 use core::ffi::c_int;
 use core::fmt;
 use core::ptr::{self, NonNull};
+use netacc_sys::Errno;
 
 /// What a queue pair is to be made with (`struct ibv_qp_init_attr`).
 #[derive(Clone, Copy, Debug)]
@@ -133,7 +134,7 @@ impl Qp {
         posted("ibv_post_recv", result, requests, bad)
     }
 
-    /// The state it is in (`ibv_query_qp`).
+    /// The state it is in (`ibv_query_qp`). siw leaves it out of its answer: it always reads as `IBV_QPS_RESET` there.
     pub fn query_state(&self) -> Result<QpState> {
         let mut attr = ibv_qp_attr::default();
         let mut init = core::mem::MaybeUninit::<ibv_qp_init_attr>::zeroed();
@@ -161,9 +162,12 @@ fn posted<R: Request>(
     requests: &mut [R],
     bad: *mut R::Raw,
 ) -> core::result::Result<(), PostError> {
-    check(verb, result).map_err(|error| {
+    let refused = requests.iter_mut().position(|r| ptr::eq(r.raw(), bad));
+    match (check(verb, result), refused) {
+        (Ok(()), None) => Ok(()),
+        // siw's provider names the request, but forgets the error if one before it in the list was taken.
+        (Ok(()), Some(posted)) => Err(PostError { error: Error::Verb { verb, errno: Errno::INVAL }, posted }),
         // A provider that names none of them has taken none.
-        let posted = requests.iter_mut().position(|r| ptr::eq(r.raw(), bad)).unwrap_or(0);
-        PostError { error, posted }
-    })
+        (Err(error), posted) => Err(PostError { error, posted: posted.unwrap_or(0) }),
+    }
 }

@@ -225,6 +225,9 @@ impl CmId {
     }
 
     /// Asks the other side for the connection (`rdma_connect`). Answered by an event. Post receives before.
+    ///
+    /// siw connects its TCP socket before this returns, so a refusal is the error of the call itself there,
+    /// and a host that does not answer holds it up.
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
         self.answer("rdma_connect", self.cma().rdma_connect, param)
     }
@@ -259,7 +262,9 @@ impl CmId {
     }
 
     /// Ends the connection (`rdma_disconnect`): everything posted completes with an error, and the other side
-    /// gets an event.
+    /// gets an event. Who gets that event calls this too: InfiniBand's connection manager waits for it as for an
+    /// answer, and the receives on that side are flushed only then. iWARP may then say that it is over
+    /// already. Whether anything is ever heard of what is posted afterwards depends on the device.
     pub fn disconnect(&self) -> Result<()> {
         const VERB: &str = "rdma_disconnect";
         self.need_device(VERB)?;
