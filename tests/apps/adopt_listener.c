@@ -64,6 +64,13 @@ static pid_t ask(int port, char what)
 	close(c);
 	return who;
 }
+static void serves_alone(int port, pid_t kid) // and then ends
+{
+	for (int i = 0; i < 20; i++)
+		EQ(ask(port, 'x'), kid);
+	EQ(ask(port, 'q'), kid);
+	reap(kid);
+}
 static pid_t start(int l, int how, int ready)
 {
 	pid_t kid = fork_child();
@@ -91,10 +98,7 @@ int main(int argc, char **argv)
 		pid_t kid = start(l, how, ready[1]);
 		close(l);
 		EQ(read(ready[0], &b, 1), 1);
-		for (int i = 0; i < 20; i++)
-			EQ(ask(port, 'x'), kid);
-		EQ(ask(port, 'q'), kid);
-		reap(kid);
+		serves_alone(port, kid);
 	}
 	for (int turn = 0; turn < 3; turn++) { // two, of which one ends first
 		int port, l = listen_on(&port);
@@ -110,10 +114,7 @@ int main(int argc, char **argv)
 		pid_t first = ask(port, 'q');
 		reap(first);
 		pid_t other = first == kid[0] ? kid[1] : kid[0];
-		for (int i = 0; i < 20; i++)
-			EQ(ask(port, 'x'), other);
-		EQ(ask(port, 'q'), other);
-		reap(other);
+		serves_alone(port, other);
 	}
 	for (int how = 0; how < 4; how++) { // passed
 		int u[2], port, l = listen_on(&port);
@@ -126,10 +127,7 @@ int main(int argc, char **argv)
 		pass_fd(u[0], l);
 		close(l);
 		EQ(read(ready[0], &b, 1), 1);
-		for (int i = 0; i < 20; i++)
-			EQ(ask(port, 'x'), kid);
-		EQ(ask(port, 'q'), kid);
-		reap(kid);
+		serves_alone(port, kid);
 		close(u[0]);
 		close(u[1]);
 	}

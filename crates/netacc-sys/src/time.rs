@@ -2,28 +2,29 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
+fn read(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
 /// CLOCK_MONOTONIC in nanoseconds.
 pub fn now() -> u64 {
-    let t = clock_gettime(ClockId::Monotonic);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    read(ClockId::Monotonic)
 }
 
 /// CLOCK_REALTIME in nanoseconds since 1970.
 pub fn realtime() -> u64 {
-    let t = clock_gettime(ClockId::Realtime);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    read(ClockId::Realtime)
 }
 
 /// [`now`] as of the last tick of the kernel's clock, some milliseconds ago at most, for a third of the price.
 pub fn coarse() -> u64 {
-    let t = clock_gettime(ClockId::MonotonicCoarse);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    read(ClockId::MonotonicCoarse)
 }
 
 /// [`realtime`] as of the last tick.
 pub fn realtime_coarse() -> u64 {
-    let t = clock_gettime(ClockId::RealtimeCoarse);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    read(ClockId::RealtimeCoarse)
 }
 
 /// When to give up waiting.
