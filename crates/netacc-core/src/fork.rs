@@ -234,6 +234,7 @@ fn look_for_ended() {
 
 /// In the child: no other thread exists, locks may be in any state, the links are the parent's.
 pub fn child(f: Forking) {
+    netacc_sys::lock::forget_held();
     LOCK.reset();
     for d in &DESCENDANTS {
         let fd = d.swap(0, Ordering::Relaxed) - 1;

@@ -279,6 +279,7 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
     if p.is_null() || n == 0 {
         return Outcome::Pass;
     }
+    crate::socket::create::close_later();
     let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
     let (mut first, mut any) = (None, false);
     fds.each(|_, p| {

@@ -2,7 +2,8 @@
 //! and resettable in the child of a fork, where the thread that held it no longer exists.
 
 use crate::raw;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -25,18 +26,20 @@ impl Lock {
     /// Takes the lock, sleeping in the kernel if another thread keeps it.
     #[inline]
     pub fn lock(&self) -> Guard<'_> {
+        let held = Held::one_more();
         // Acquire pairs with the Release in `unlock`: we see what the last holder wrote.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.lock_slow();
         }
-        Guard { lock: self }
+        Guard { lock: self, held }
     }
 
     /// Takes the lock only if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_>> {
+        let held = Held::one_more();
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(Guard { lock: self })
+        Some(Guard { lock: self, held })
     }
 
     #[cold]
@@ -73,6 +76,53 @@ impl Lock {
 #[derive(Debug)]
 pub struct Guard<'a> {
     lock: &'a Lock,
+    /// Dropped after the lock is free.
+    #[expect(dead_code, reason = "counts as long as it lives")]
+    held: Held,
+}
+
+std::thread_local! {
+    /// How many locks the thread holds or is about to take. Without a destructor, and in the part of thread-local
+    /// memory that is there with the thread: usable in a signal handler.
+    static LOCKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// One lock of the thread's. Not to be sent to another one, which the pointer forbids.
+#[derive(Debug)]
+struct Held(*const Cell<u32>);
+
+impl Held {
+    #[inline]
+    fn one_more() -> Held {
+        LOCKS.with(|n| {
+            n.set(n.get() + 1);
+            // The compiler must not move the lock before this: a handler that comes between sees one too many.
+            compiler_fence(Ordering::SeqCst);
+            Held(n)
+        })
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: of this thread, since `Held` is not `Send`, and without a destructor.
+        let n = unsafe { &*self.0 };
+        n.set(n.get().wrapping_sub(1));
+    }
+}
+
+/// Whether the thread holds a lock of ours: true in a signal handler that interrupted it there, where nothing may
+/// be done that takes another.
+pub fn interrupted() -> bool {
+    LOCKS.with(Cell::get) != 0
+}
+
+/// For the child of a fork, which holds none.
+pub fn forget_held() {
+    LOCKS.with(|n| n.set(0));
 }
 
 impl Drop for Guard<'_> {
@@ -114,8 +164,11 @@ mod tests {
         let l = Lock::new();
         let g = l.try_lock().unwrap();
         assert!(l.try_lock().is_none());
+        assert!(interrupted());
         core::mem::forget(g);
         l.reset();
+        forget_held();
+        assert!(!interrupted());
         assert!(l.try_lock().is_some());
     }
 }

@@ -43,6 +43,7 @@ pub(super) struct Looked {
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2). `pass` is libc's call, -1 with errno set when it fails.
 pub fn wait(fd: i32, call: Call, pass: impl FnOnce() -> i32) -> Outcome {
+    crate::socket::create::close_later();
     let Some(r) = fdtable::epoll(fd) else {
         return Outcome::Pass;
     };

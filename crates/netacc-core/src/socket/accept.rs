@@ -24,6 +24,7 @@ const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
+    create::close_later();
     let Some(r) = fdtable::socket(fd) else {
         return Outcome::Pass;
     };

@@ -6,11 +6,11 @@ use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
 use crate::socket::{self, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, raw};
+use netacc_sys::{lock, private, raw};
 use rustix::fd::FromRawFd;
 
 /// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the
@@ -188,8 +188,41 @@ pub fn drop_entry(e: Entry) {
     }
 }
 
-/// close(2).
+/// Numbers (+ 1) that a signal handler closed while its thread was in the middle of a call of ours.
+static LATER: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
+/// Whether there may be one.
+static ANY_LATER: AtomicU32 = AtomicU32::new(0);
+
+/// Closes what a handler could not. At the start of calls.
+#[inline]
+pub fn close_later() {
+    if ANY_LATER.load(Ordering::Relaxed) != 0 && !lock::interrupted() {
+        close_kept();
+    }
+}
+
+#[cold]
+fn close_kept() {
+    ANY_LATER.store(0, Ordering::SeqCst);
+    for cell in &LATER {
+        let fd = cell.swap(0, Ordering::SeqCst) - 1;
+        if fd >= 0 {
+            let _ = close(fd);
+        }
+    }
+}
+
+/// close(2). A handler may call it (signal-safety(7)), also of a thread that holds a lock of ours: then the number stays
+/// open until the next call that may do it.
 pub fn close(fd: i32) -> Outcome {
+    if lock::interrupted() && fdtable::get(fd).is_some() {
+        let place = LATER.iter().find(|c| c.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok());
+        if place.is_some() {
+            ANY_LATER.store(1, Ordering::SeqCst);
+            return Outcome::Done(0);
+        }
+    }
+    close_later();
     before_close(fd);
     match fdtable::take(fd) {
         Some(e) => {
