@@ -9,7 +9,7 @@ use crate::epoll::{
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
 use core::sync::atomic::Ordering;
-use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLONESHOT, EPOLLOUT};
+use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
 use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Readiness};
@@ -27,6 +27,20 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
     }
     e.ready_tail.store(p, Ordering::Relaxed);
     e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// The kernel says that TCP connections wait at a listener. Where the registration is a plain one this is told at once, so
+/// that it keeps its place among the kernel's events: a server that is told first of a client's bytes and then of further
+/// clients would act as if those had not connected yet. `None`: it goes the way of our queue.
+pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Reg) -> Option<(u32, u64)> {
+    const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
+    let events = reg.events.load(Ordering::Relaxed);
+    let listener = at(reg.sock.load(Ordering::Acquire))?.listener()?;
+    listener.tcp_waits.store(1, Ordering::Relaxed);
+    let _g = e.lock.lock();
+    let there = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & (QUEUED | GONE | DISABLED) == 0;
+    let plain = events & SPECIAL as u32 == 0 && events & EPOLLIN as u32 != 0;
+    (there && plain).then(|| (EPOLLIN as u32, reg.data.load(Ordering::Relaxed)))
 }
 
 fn dequeue(e: &Epoll) -> Option<&'static Reg> {

@@ -1,7 +1,7 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
 use crate::epoll::call::Call;
-use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted};
+use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted, tcp_waits};
 use crate::epoll::stash::{stash, unstash};
 use crate::epoll::threads::{hand_over, plain};
 use crate::epoll::turns;
@@ -250,7 +250,11 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
         #[allow(unsafe_code)]
         // SAFETY: the kernel has just written n events. They are packed.
         let ev = unsafe { array.add(i).read_unaligned() };
-        match handle(e, ev.events, ev.u64) {
+        let in_place = match open_cookie(ev.u64) {
+            Some((Kind::TcpListener, addr)) => at(addr as *mut Reg).and_then(|reg| tcp_waits(e, reg)),
+            _ => None,
+        };
+        match in_place.or_else(|| handle(e, ev.events, ev.u64)) {
             Some((events, data)) => {
                 call.put(from + seen.foreign, events, data);
                 seen.foreign += 1;
