@@ -29,6 +29,9 @@ const INLINE: usize = 64;
 /// The connection is given up if nothing at all happens for so long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How often a busy connection looks for events: once in so many waits.
+const BUSY: u64 = 64;
+
 /// Completions of receives and of sends come from one queue and are told apart by this bit of their number.
 const SEND: u64 = 1 << 63;
 
@@ -49,6 +52,7 @@ pub struct Link {
     posted: u64,
     completed: u64,
     ended: bool,
+    waits: u64,
     pub waits_for_credit: u64,
     pub sent_inline: u64,
 }
@@ -92,6 +96,7 @@ impl Link {
             posted: 0,
             completed: 0,
             ended: false,
+            waits: 0,
             waits_for_credit: 0,
             sent_inline: 0,
         };
@@ -201,6 +206,12 @@ impl Link {
 
     /// Until something has happened: a completion, or an event that is an error.
     fn wait(&mut self) -> Outcome<()> {
+        // A device that is to go away still carries messages; it waits for us to let go of it. So events are
+        // looked for however busy the connection is.
+        self.waits += 1;
+        if self.waits.is_multiple_of(BUSY) {
+            self.look_for_events()?;
+        }
         if self.poll()? {
             return Ok(());
         }
@@ -216,6 +227,10 @@ impl Link {
         if self.poll()? {
             return Ok(());
         }
+        self.look_for_events()
+    }
+
+    fn look_for_events(&mut self) -> Outcome<()> {
         if let Some(event) = self.events.get_event().map_err(text)? {
             self.event(&event)?;
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! rdma_pingpong server ADDRESS                     prints "port N" and serves one client
 //! rdma_pingpong client ADDRESS PORT [ROUND_TRIPS] [MESSAGES]
+//! rdma_pingpong stay ADDRESS PORT [ROUND_TRIPS]    after an error: lets go of the device, and waits for input
 //! ```
 //!
 //! The client sends first, as iWARP demands. After ROUND_TRIPS small messages there and back it sends MESSAGES larger
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["server", address] => address.parse().map_err(|e| bad(address, &e)).and_then(server),
         ["client", address, port, rest @ ..] => client(address, port, rest),
+        ["stay", address, port, rest @ ..] => stay(address, port, rest),
         _ => Err("usage: rdma_pingpong server ADDRESS | client ADDRESS PORT [ROUND_TRIPS] [MESSAGES]".into()),
     };
     match outcome {
@@ -82,6 +84,16 @@ fn client(address: &str, port: &str, rest: &[&str]) -> Outcome<()> {
     ping_pong(&mut link, round_trips)?;
     stream(&mut link, messages)?;
     link.disconnect()
+}
+
+/// As a server would that has other things to do: the connection fails, the process goes on.
+fn stay(address: &str, port: &str, rest: &[&str]) -> Outcome<()> {
+    let outcome = client(address, port, rest);
+    netacc_verbs::cm::release_removed_devices().map_err(|e| e.to_string())?;
+    println!("let go");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).map_err(|e| e.to_string())?;
+    outcome
 }
 
 fn ping_pong(link: &mut Link, round_trips: u32) -> Outcome<()> {
