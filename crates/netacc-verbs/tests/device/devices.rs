@@ -1,8 +1,9 @@
 //! Devices, contexts, descriptors.
 
 use crate::rig::*;
-use netacc_verbs::sys::IBV_PORT_ACTIVE;
-use netacc_verbs::{CompChannel, Context, Cq, DeviceList, Error, fd};
+use netacc_verbs::sys::{IBV_EVENT_GID_CHANGE, IBV_PORT_ACTIVE};
+use netacc_verbs::{AsyncEventType, CompChannel, Context, Cq, DeviceList, Element, Error, fd};
+use std::process::Command;
 
 fn opened() -> Context {
     let name = context().name().to_string();
@@ -58,4 +59,32 @@ fn descriptors_can_be_waited_on() {
     }
     fd::set_cloexec(events.fd(), false).unwrap();
     assert_eq!(flag(events.fd(), libc::F_GETFD) & libc::FD_CLOEXEC, 0);
+}
+
+/// Runs `ip`, and gives what it prints.
+fn ip(arguments: &[&str]) -> String {
+    let done = Command::new("ip").args(arguments).output().unwrap();
+    assert!(done.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).unwrap()
+}
+
+/// A device of RoCE has a name for each address of its interface, and says when these change.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_change_is_told_unasked() {
+    let context = opened();
+    if is_iwarp(&context) {
+        return;
+    }
+    fd::set_nonblocking(context.async_fd(), true).unwrap();
+    assert_eq!(context.get_async_event(), Ok(None));
+    let shown = ip(&["-o", "addr", "show", "to", &address().to_string()]);
+    let netdev = shown.split_whitespace().nth(1).unwrap();
+    // TEST-NET-2: nobody else has it.
+    ip(&["addr", "add", "198.51.100.1/32", "dev", netdev]);
+    await_readable(context.async_fd(), "an event of the device");
+    let event = context.get_async_event().unwrap().unwrap();
+    ip(&["addr", "del", "198.51.100.1/32", "dev", netdev]);
+    assert_eq!((event.event_type, event.element), (AsyncEventType(IBV_EVENT_GID_CHANGE), Element::Port(1)));
+    assert!(event.event_type.to_string().contains("GID"), "{}", event.event_type);
 }
