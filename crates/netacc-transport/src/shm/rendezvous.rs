@@ -179,44 +179,56 @@ fn find(
     member: Option<u64>,
     place: u16,
 ) -> core::result::Result<u64, NoLink> {
-    let at = |place: u16, cookie: Option<u64>| {
+    search(from, dest, member, place, |name| dial(fd, name))?.ok_or(NoLink::Nobody)
+}
+
+/// Goes through the names under which the rendezvous for `dest` may be, in the order in which a client tries them, until
+/// `there` says yes. The answer is as that of [`connect_link`]'s look-up: the cookie of a listener that may
+/// share its port, 0 for one that is alone. Whoever only wants to know looks the names up without connecting.
+pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+    place: u16,
+    mut there: F,
+) -> core::result::Result<Option<u64>, E> {
+    let at = |there: &mut F, place: u16, cookie: Option<u64>| {
         let scopes = if member.is_none() { scopes(dest.ip()) } else { [Scope::Any4; 3] };
         let known = scopes.into_iter().filter(|_| member.is_none()).map(|s| (s, 0));
         for (scope, found) in known.chain(cookie.map(|c| (Scope::One(c), c))) {
-            if dial(fd, scope, dest.port(), place)? {
+            if there(&Name::at(scope, dest.port(), place))? {
                 return Ok(Some(found));
             }
         }
         Ok(None)
     };
     if place > 0
-        && let Some(found) = at(place, member)?
+        && let Some(found) = at(&mut there, place, member)?
     {
-        return Ok(found);
+        return Ok(Some(found));
     }
-    if let Some(found) = at(0, member)? {
-        return Ok(found);
+    if let Some(found) = at(&mut there, 0, member)? {
+        return Ok(Some(found));
     }
     let cookie = member.or_else(|| owner::listener_cookie(from, dest));
     if member.is_none()
         && let Some(c) = cookie
-        && dial(fd, Scope::One(c), dest.port(), 0)?
+        && there(&Name::new(Scope::One(c), dest.port()))?
     {
-        return Ok(c);
+        return Ok(Some(c));
     }
     // Whoever had the first place may be gone, and others have the listener still.
     for place in 1..PLACES {
-        if let Some(found) = at(place, cookie)? {
-            return Ok(found);
+        if let Some(found) = at(&mut there, place, cookie)? {
+            return Ok(Some(found));
         }
     }
-    Err(NoLink::Nobody)
+    Ok(None)
 }
 
 /// Whether there is a rendezvous of this name, connected to now.
-fn dial(fd: &OwnedFd, scope: Scope, port: u16, place: u16) -> core::result::Result<bool, NoLink> {
+fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
-    let name = Name::at(scope, port, place);
     let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
     match connect(fd, &addr) {
         Ok(()) => Ok(true),
@@ -226,11 +238,17 @@ fn dial(fd: &OwnedFd, scope: Scope, port: u16, place: u16) -> core::result::Resu
     }
 }
 
+/// Whether a rendezvous of user `uid` is believed to be that of the TCP listener at `dest`.
+///
+/// Anybody can take an abstract name. Root and our own user need no proof; of another user we ask the kernel whether the
+/// TCP listener is theirs.
+pub fn accepts(uid: u32, dest: SocketAddr) -> bool {
+    trusted(uid) || owner::listener_uid(dest) == Some(uid)
+}
+
 fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment, bool, u32), NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
-    // Anybody can take an abstract name. Root and our own user need no proof; of another user we ask
-    // the kernel whether the TCP listener is theirs.
-    if !trusted(uid) && owner::listener_uid(dest) != Some(uid) {
+    if !accepts(uid, dest) {
         return Err(NoLink::Stranger);
     }
     let memfd = Segment::create().map_err(NoLink::Resources)?;
