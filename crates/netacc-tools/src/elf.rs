@@ -51,6 +51,8 @@ pub struct Elf {
     pub interpreter: Option<Vec<u8>>,
     /// Whether the Go tool chain made it.
     pub go: bool,
+    /// The names of the libraries that it asks for (`DT_NEEDED`).
+    pub needed: Vec<Vec<u8>>,
 }
 
 /// The most program headers that are looked at. Real programs have about a dozen.
@@ -59,9 +61,18 @@ const MAX_SEGMENTS: u64 = 256;
 const MAX_SECTIONS: u64 = 1024;
 /// The most bytes of a note segment that are looked at.
 const MAX_NOTES: usize = 4096;
+/// NAME_MAX and the NUL byte, which bound the name of a library.
+const MAX_NAME: usize = 256;
 /// PATH_MAX, which bounds the name of the loader.
 const MAX_PATH: usize = 4096;
 
+/// The most entries of the dynamic section that are looked at.
+const MAX_DYNAMIC: u64 = 4096;
+/// The most libraries that are listed.
+const MAX_NEEDED: usize = 512;
+
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
 const PT_INTERP: u64 = 3;
 const PT_NOTE: u64 = 4;
 
@@ -79,9 +90,16 @@ pub fn parse<F: ReadAt + ?Sized>(file: &F) -> Option<Elf> {
     let reader = Reader { file, is_64: class == 2, little_endian: data == 1 };
     let layout = if reader.is_64 { &LAYOUT_64 } else { &LAYOUT_32 };
     let machine = u16::try_from(reader.number(18, 2)?).ok()?;
-    let mut elf =
-        Elf { is_64: reader.is_64, little_endian: reader.little_endian, machine, interpreter: None, go: false };
+    let mut elf = Elf {
+        is_64: reader.is_64,
+        little_endian: reader.little_endian,
+        machine,
+        interpreter: None,
+        go: false,
+        needed: Vec::new(),
+    };
     reader.segments(layout, &mut elf);
+    elf.needed = reader.needed(layout).unwrap_or_default();
     elf.go = elf.go || reader.has_go_section(layout).unwrap_or(false);
     Some(elf)
 }
@@ -93,6 +111,7 @@ struct Layout {
     /// e_phentsize; e_phnum, e_shentsize, e_shnum and e_shstrndx follow, two bytes each.
     counts: u64,
     p_offset: (u64, u64),
+    p_vaddr: (u64, u64),
     p_filesz: (u64, u64),
     sh_offset: (u64, u64),
     sh_size: (u64, u64),
@@ -103,6 +122,7 @@ const LAYOUT_64: Layout = Layout {
     shoff: (40, 8),
     counts: 54,
     p_offset: (8, 8),
+    p_vaddr: (16, 8),
     p_filesz: (32, 8),
     sh_offset: (24, 8),
     sh_size: (32, 8),
@@ -113,6 +133,7 @@ const LAYOUT_32: Layout = Layout {
     shoff: (32, 4),
     counts: 42,
     p_offset: (4, 4),
+    p_vaddr: (8, 4),
     p_filesz: (16, 4),
     sh_offset: (16, 4),
     sh_size: (20, 4),
@@ -177,6 +198,53 @@ impl<F: ReadAt + ?Sized> Reader<'_, F> {
             }
         }
         Some(())
+    }
+
+    /// The program headers of one kind.
+    fn headers(&self, layout: &Layout, kind: u64) -> Option<impl Iterator<Item = u64>> {
+        let start = self.field(0, layout.phoff)?;
+        let entry_size = self.number(layout.counts, 2)?;
+        let count = self.number(layout.counts + 2, 2)?.min(MAX_SEGMENTS);
+        Some(Self::table(start, entry_size, count).filter(move |entry| self.field(*entry, (0, 4)) == Some(kind)))
+    }
+
+    /// Where in the file an address of the loaded program lies.
+    fn file_offset(&self, layout: &Layout, address: u64) -> Option<u64> {
+        self.headers(layout, PT_LOAD)?.find_map(|entry| {
+            let into = address.checked_sub(self.field(entry, layout.p_vaddr)?)?;
+            let inside = into < self.field(entry, layout.p_filesz)?;
+            inside.then_some(self.field(entry, layout.p_offset)?.checked_add(into)?)
+        })
+    }
+
+    /// The libraries that the dynamic section names, in its order.
+    fn needed(&self, layout: &Layout) -> Option<Vec<Vec<u8>>> {
+        const DT_NEEDED: u64 = 1;
+        const DT_STRTAB: u64 = 5;
+        let section = self.headers(layout, PT_DYNAMIC)?.next()?;
+        let start = self.field(section, layout.p_offset)?;
+        let word = if self.is_64 { 8 } else { 4 };
+        let count = (self.field(section, layout.p_filesz)? / (2 * word)).min(MAX_DYNAMIC);
+        let mut names = Vec::new();
+        let mut strings = None;
+        for entry in Self::table(start, 2 * word, count) {
+            let (Some(tag), Some(value)) = (self.field(entry, (0, word)), self.field(entry, (word, word))) else {
+                break;
+            };
+            match tag {
+                0 => break,
+                DT_NEEDED if names.len() < MAX_NEEDED => names.push(value),
+                DT_STRTAB => strings = self.file_offset(layout, value),
+                _ => {}
+            }
+        }
+        let strings = strings?;
+        let text = |at: u64| {
+            let mut name = self.bytes(strings.checked_add(at)?, MAX_NAME as u64, MAX_NAME);
+            name.truncate(name.iter().position(|b| *b == 0)?);
+            Some(name)
+        };
+        Some(names.into_iter().filter_map(text).collect())
     }
 
     /// Whether there is a note of the owner "Go" with the type of a build ID (4).

@@ -131,12 +131,29 @@ fn go_by_section_and_by_note() {
 }
 
 #[test]
+fn libraries_that_are_asked_for() {
+    for mut image in variants() {
+        let word = if image.is_64 { 8 } else { 4 };
+        let mut dynamic = vec![0; word * 10];
+        // The strings lie at address 0, where the only loaded segment begins.
+        for (i, value) in [1, 1, 5, 0, 1, 8, 0, 0, 1, 1].into_iter().enumerate() {
+            image.put(&mut dynamic, i * word, word, value);
+        }
+        image.segments.push((1, b"\0libc.1\0liburing.so.2\0".to_vec()));
+        image.segments.push((2, dynamic));
+        let elf = parse(image.build().as_slice()).unwrap();
+        assert_eq!(elf.needed, [b"libc.1".to_vec(), b"liburing.so.2".to_vec()], "what is behind the end is not read");
+    }
+}
+
+#[test]
 fn this_program() {
     let file = File::open("/proc/self/exe").unwrap();
     let elf = parse(&file).unwrap();
     assert_eq!(elf.is_64, cfg!(target_pointer_width = "64"));
     assert_eq!(elf.little_endian, cfg!(target_endian = "little"));
     assert!(!elf.go);
+    assert!(elf.needed.iter().any(|name| name.starts_with(b"libc.so")), "{:?}", elf.needed);
 }
 
 #[test]
@@ -174,6 +191,8 @@ proptest! {
         let mut image = Image::new(is_64, little_endian);
         image.segments.push((3, b"/lib64/ld-linux-x86-64.so.2\0".to_vec()));
         image.segments.push((4, image.note(b"GNU\0", 4, &[0; 20])));
+        image.segments.push((1, b"libc.so.6\0".to_vec()));
+        image.segments.push((2, [1, 0, 5, 0, 1, 1].map(u64::to_le_bytes).concat()));
         image.sections = vec!["", ".text", ".go.buildinfo"];
         let mut bytes = image.build();
         for (at, value) in damage {

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// The name under which the library is installed.
-const NAME: &str = "libnetacc-preload.so";
+pub const NAME: &str = "libnetacc-preload.so";
 /// The name that cargo gives it, for running from a build directory.
 const BUILD_NAME: &str = "libnetacc_preload.so";
 

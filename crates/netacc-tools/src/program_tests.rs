@@ -73,6 +73,7 @@ fn elf(interpreter: Option<&str>) -> Elf {
         machine: OWN_MACHINE.unwrap_or(0),
         interpreter: interpreter.map(|path| path.as_bytes().to_vec()),
         go: false,
+        needed: Vec::new(),
     }
 }
 

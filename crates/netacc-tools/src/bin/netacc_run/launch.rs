@@ -7,10 +7,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use netacc_conf::{ENV_CMDLINE, ENV_CONFIG_FILE};
+use netacc_tools::library;
 use netacc_tools::program::{self, NotRunnable};
 
 use crate::settings::Settings;
-use crate::{NOT_EXECUTABLE, NOT_FOUND, library};
+use crate::{NOT_EXECUTABLE, NOT_FOUND};
 
 /// Why the command did not start.
 pub struct Failure {

@@ -2,7 +2,6 @@
 
 mod args;
 mod launch;
-mod library;
 mod settings;
 
 use std::process::ExitCode;

@@ -2,12 +2,12 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use netacc_conf::{Config, DEFAULT_PATH, ENV_CMDLINE, ENV_CONFIG_FILE, MAX_FILE_BYTES};
+use netacc_conf::{Config, DEFAULT_PATH, ENV_CMDLINE, ENV_CONFIG_FILE};
+use netacc_tools::conf_file::{Unreadable, read};
 
 use crate::args::Args;
 
@@ -92,35 +92,6 @@ fn options(args: &Args) -> Result<Vec<(&'static str, String)>, String> {
         }
     }
     Ok(checked)
-}
-
-/// Why a configuration file was not read.
-enum Unreadable {
-    Os(std::io::Error),
-    /// Reading a FIFO would wait, and use up what the library is to read.
-    NotRegular,
-    TooLong,
-}
-
-impl std::fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Unreadable::Os(error) => error.fmt(f),
-            Unreadable::NotRegular => f.write_str("not a regular file"),
-            Unreadable::TooLong => write!(f, "longer than {MAX_FILE_BYTES} bytes"),
-        }
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Unreadable> {
-    if !fs::metadata(path).map_err(Unreadable::Os)?.is_file() {
-        return Err(Unreadable::NotRegular);
-    }
-    let file = File::open(path).map_err(Unreadable::Os)?;
-    let mut text = Vec::new();
-    // One byte more than allowed tells a longer file from one that just fits.
-    file.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut text).map_err(Unreadable::Os)?;
-    if text.len() > MAX_FILE_BYTES { Err(Unreadable::TooLong) } else { Ok(text) }
 }
 
 /// A file name in a message: quoted only where it would be unclear.
