@@ -1,0 +1,114 @@
+//! `netacc_check`: is this host, a program or a peer ready for acceleration, and what is to be done?
+
+mod args;
+mod facts;
+mod finding;
+mod host;
+mod interface;
+mod peer;
+mod program;
+mod rules;
+mod show;
+mod sockets;
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Colour};
+use facts::{live, record};
+use finding::{Level, Report};
+use peer::Target;
+use rules::Rules;
+use show::Style;
+
+/// The status where something is to be done.
+const TO_DO: u8 = 1;
+/// The status for a wrong option, or a file that was named and cannot be used.
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = if args.record {
+        record::write(&live::host(args.config.as_deref())).map(|text| (text, Level::Ok))
+    } else {
+        check(&args)
+    };
+    let done = done.and_then(|(text, worst)| print(&text).map(|()| worst));
+    match done {
+        Ok(worst) if worst >= args.fail_on && !args.record => ExitCode::from(TO_DO),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(message) => {
+            for line in message.lines() {
+                // Nobody is left to tell when stderr is gone.
+                let _ = writeln!(io::stderr(), "netacc_check: {line}");
+            }
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// What is to be printed, and the worst that was found.
+fn check(args: &Args) -> Result<(String, Level), String> {
+    let mut report = Report::default();
+    let config = args.config.as_deref();
+    match args.words.as_slice() {
+        [] => {
+            let rules = Rules::load(args.rules.as_deref())?;
+            let facts = match &args.facts {
+                Some(path) => record::read(path)?,
+                None => live::host(config),
+            };
+            host::judge(&facts, &rules, args.interface.as_deref(), args.all, &mut report);
+        }
+        [word, rest @ ..] => match word.to_str().filter(|_| rest.is_empty()).and_then(Target::parse) {
+            // A program may have a colon in its name.
+            Some(target) if netacc_tools::program::find(word).is_err() => {
+                let config = host::configuration(&live::configuration(config), &mut report);
+                peer::judge(&target?, &config, &live::host(None), &mut report);
+            }
+            _ => {
+                program::judge(word, &mut report);
+                host::configuration(&live::configuration(config), &mut report);
+            }
+        },
+    }
+    let text = if args.json { format!("{:#}\n", report.json()) } else { show::text(&report, style(args)) };
+    Ok((text, report.worst()))
+}
+
+fn style(args: &Args) -> Style {
+    let terminal = io::stdout().is_terminal();
+    // https://no-color.org: set and not empty.
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let colour = match args.color {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => terminal && !unwanted && !dumb,
+    };
+    let columns = terminal.then(columns).flatten();
+    let least = if args.quiet { Level::Warn } else { Level::Ok };
+    Style { colour, width: columns, least, reasons: args.verbose }
+}
+
+/// How wide the terminal at standard output is.
+#[allow(unsafe_code)]
+fn columns() -> Option<usize> {
+    // SAFETY: the standard library keeps standard output open as long as the process lives.
+    let out = unsafe { rustix::fd::BorrowedFd::borrow_raw(rustix::stdio::raw_stdout()) };
+    let size = rustix::termios::tcgetwinsize(out).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Writes the output at once; a reader that has seen enough (`| head`) is no failure.
+fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("the output cannot be written: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,334 @@
+//! Says which transport a connection from here to HOST:PORT would get, by the library's own way of looking.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+
+use netacc_conf::Config;
+use netacc_stats::Reason;
+use netacc_transport::shm::{owner, rendezvous};
+use netacc_wire::{Name, Scope};
+
+use crate::facts::Host;
+use crate::finding::{Level, Report};
+use crate::sockets::{self, Rendezvous};
+
+/// For so many source ports the kernel is asked which listener it would choose. Of eight that share a port by
+/// SO_REUSEPORT one stays unseen with a probability of 1 in 5,000.
+const ASKED: u16 = 64;
+/// The first of them: a port that clients get.
+const FIRST_PORT: u16 = 40_000;
+
+/// A destination as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    /// Reads `HOST:PORT`, `[ADDRESS]:PORT` or `:PORT`. `None` if it is not meant to be one.
+    pub(crate) fn parse(text: &str) -> Option<Result<Target, String>> {
+        let (host, port) = text.rsplit_once(':').filter(|(host, _)| !host.contains('/'))?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        if bare.is_none() && host.contains(':') {
+            return Some(Err(format!("\"{text}\": an IPv6 address stands in brackets: [ADDRESS]:PORT")));
+        }
+        let host = bare.unwrap_or(host);
+        let host = if host.is_empty() { "localhost" } else { host };
+        match port.parse() {
+            Ok(port @ 1..) if port_is_plain(text) => Some(Ok(Target { host: host.to_owned(), port })),
+            _ => Some(Err(format!("\"{text}\": the port is \"{port}\"; allowed: 1..=65535"))),
+        }
+    }
+}
+
+/// Digits only: `parse` would take a sign too.
+fn port_is_plain(text: &str) -> bool {
+    text.bytes().next_back().is_some_and(|b| b.is_ascii_digit()) && !text.contains('+')
+}
+
+/// What would become of a connection to one address.
+struct Answer {
+    dest: SocketAddr,
+    level: Level,
+    text: String,
+    advice: Option<String>,
+    /// Somebody listens there, or nobody can tell.
+    alive: bool,
+}
+
+/// Judges a destination. A name is judged for each of its addresses, in the order in which programs try them.
+pub(crate) fn judge(target: &Target, config: &Config, host: &Host, report: &mut Report) {
+    let subject = format!("{}:{}", target.host, target.port);
+    let addresses: Vec<SocketAddr> = match (target.host.as_str(), target.port).to_socket_addrs() {
+        Ok(addresses) => {
+            let mut seen = BTreeSet::new();
+            addresses.filter(|address| seen.insert(*address)).collect()
+        }
+        Err(error) => {
+            report
+                .add(Level::Fail, subject, "address", format!("no address: {error}"))
+                .advice("correct the name, or give the address; 'getent hosts NAME' shows what the system knows");
+            return;
+        }
+    };
+    let there = match Rendezvous::read() {
+        Ok(there) => there,
+        Err(error) => {
+            report
+                .add(Level::Fail, subject, "transport", format!("cannot be told: /proc/net/unix: {error}"))
+                .advice("mount /proc, or ask as a user who may read it");
+            return;
+        }
+    };
+    let answers: Vec<Answer> = addresses.iter().map(|dest| answer(*dest, config, &there, host)).collect();
+    let any = answers.iter().any(|answer| answer.alive);
+    for answer in answers {
+        // Of several addresses of a name the ones where nobody listens are tried and left.
+        let level = if any && !answer.alive { Level::Note } else { answer.level };
+        let detail = report.add(level, answer.dest.to_string(), "transport", answer.text);
+        if let Some(advice) = answer.advice.filter(|_| !any || answer.alive) {
+            detail.advice(advice);
+        }
+    }
+    if let Some(dest) =
+        addresses.iter().find(|dest| rendezvous::local_source(rendezvous::destination(dest.ip())).is_some())
+    {
+        group(*dest, &there, report);
+    }
+}
+
+fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) -> Answer {
+    let stay = |level, text: String, reason: Reason, alive| Answer {
+        dest,
+        level,
+        text,
+        advice: Some(reason.sentence().to_owned()),
+        alive,
+    };
+    if matches!(dest.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
+        return stay(Level::Warn, "TCP: a link-local address".into(), Reason::LinkLocal, true);
+    }
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let Some(source) = rendezvous::local_source(target.ip()) else { return other_host(dest, target, host) };
+    let listeners = listeners(source, target);
+    if listeners.as_ref().is_some_and(BTreeSet::is_empty) {
+        return Answer {
+            dest,
+            level: Level::Fail,
+            text: "none: nobody listens there, a connection would be refused".into(),
+            advice: Some("start the server, with netacc_run; 'ss -ltn' shows who listens where".into()),
+            alive: false,
+        };
+    }
+    if !config.enable_rdma_default {
+        return stay(Level::Warn, "TCP: acceleration is switched off".into(), Reason::Disabled, true);
+    }
+    if config.connect_rdma_percent == 0 {
+        return stay(Level::Warn, "TCP: no connection is drawn for acceleration".into(), Reason::PercentDraw, true);
+    }
+    let mut tried = Vec::new();
+    let mut inode = None;
+    let looked = rendezvous::search(SocketAddr::new(source, FIRST_PORT), target, None, 0, |name| {
+        tried.push(*name);
+        inode = there.inode(name.as_bytes());
+        Ok::<bool, std::convert::Infallible>(inode.is_some())
+    });
+    let (Ok(Some(_)), Some(inode)) = (looked, inode) else {
+        if let Some(version) = tried.iter().find_map(|name| there.other_version(name.as_bytes())) {
+            let text = format!(
+                "TCP: the server's NetACC speaks version {version} of the protocol, this one {}",
+                netacc_wire::VERSION
+            );
+            return stay(Level::Warn, text, Reason::PeerVersion, true);
+        }
+        return stay(Level::Warn, "TCP: the server there has no NetACC".into(), Reason::PeerPlain, true);
+    };
+    shared_memory(dest, target, inode, config)
+}
+
+/// There is a rendezvous; what remains is whether it is believed.
+fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Config) -> Answer {
+    let holders = sockets::holders(inode);
+    let named: Vec<String> = holders.iter().take(4).map(|holder| format!("{} ({})", holder.pid, holder.name)).collect();
+    let who = match (named.is_empty(), holders.len()) {
+        (true, _) => "a process that you may not look into".to_owned(),
+        (false, 1) => format!("process {}", named.join(", ")),
+        (false, many) => format!("{many} processes: {}{}", named.join(", "), if many > 4 { ", ..." } else { "" }),
+    };
+    let uid = sockets::owner(inode).or_else(|| holders.first().map(|holder| holder.uid));
+    let make = |level, text: String, advice: Option<&str>| Answer {
+        dest,
+        level,
+        text,
+        advice: advice.map(str::to_owned),
+        alive: true,
+    };
+    match uid {
+        None => make(
+            Level::Note,
+            format!("probably shared memory: the rendezvous of {who} is there, but not whose it is"),
+            Some("ask again as root"),
+        ),
+        Some(uid) if !rendezvous::accepts(uid, target) => make(
+            Level::Warn,
+            format!("TCP: the rendezvous is held by user {uid} ({who}), to whom the TCP listener does not belong"),
+            Some(Reason::PeerUid.sentence()),
+        ),
+        Some(uid) => {
+            let begins = if config.conn_tcp_first { ", after a beginning on TCP (NACC_CONN_TCP_FIRST)" } else { "" };
+            make(
+                Level::Ok,
+                format!("shared memory{begins}: {who}, user {uid}, listens with NetACC in this network namespace"),
+                None,
+            )
+        }
+    }
+}
+
+fn other_host(dest: SocketAddr, target: SocketAddr, host: &Host) -> Answer {
+    let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let way = UdpSocket::bind(SocketAddr::new(any, 0)).and_then(|socket| {
+        // Connecting a datagram socket sends nothing.
+        socket.connect(target)?;
+        socket.local_addr()
+    });
+    let make = |level, text: String, advice: String| Answer {
+        dest,
+        level,
+        text,
+        advice: Some(advice),
+        alive: level < Level::Fail,
+    };
+    match way {
+        Err(error) => make(
+            Level::Fail,
+            format!("none: there is no way to this address: {error}"),
+            "look at 'ip route get ADDRESS'".into(),
+        ),
+        Ok(from) => {
+            let devices: Vec<&str> = host.rdma.iter().map(|device| device.name.as_str()).collect();
+            let rdma = match devices.is_empty() {
+                true => "this host has no RDMA device, and this version of NetACC would not use one yet".to_owned(),
+                false => {
+                    format!("this version of NetACC does not use RDMA yet ({} would be there)", devices.join(", "))
+                }
+            };
+            make(
+                Level::Warn,
+                format!(
+                    "TCP: the address is not of this host (network namespace); connections leave from {}",
+                    from.ip()
+                ),
+                format!("nothing to be done at this end: {rdma}; shared memory needs both programs on one host"),
+            )
+        }
+    }
+}
+
+/// The listeners that a connection could reach; `None` if the kernel does not tell (no sock_diag).
+fn listeners(source: IpAddr, target: SocketAddr) -> Option<BTreeSet<u64>> {
+    let ports = (0..ASKED).map(|step| FIRST_PORT + step);
+    let found: BTreeSet<u64> =
+        ports.filter_map(|port| owner::listener_cookie(SocketAddr::new(source, port), target)).collect();
+    if found.is_empty() && !kernel_tells() {
+        return None;
+    }
+    Some(found)
+}
+
+/// Whether sock_diag names a listener that is there for certain: one of our own.
+fn kernel_tells() -> bool {
+    let own = TcpListener::bind(("127.0.0.1", 0)).or_else(|_| TcpListener::bind(("::1", 0)));
+    own.and_then(|own| own.local_addr()).is_ok_and(|_| true)
+        && TcpListener::bind(("127.0.0.1", 0)).is_ok_and(|own| {
+            own.local_addr().is_ok_and(|at| owner::listener_cookie(SocketAddr::new(at.ip(), FIRST_PORT), at).is_some())
+        })
+}
+
+/// Several listeners on one port: how many of them are accelerated.
+fn group(dest: SocketAddr, there: &Rendezvous, report: &mut Report) {
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let Some(source) = rendezvous::local_source(target.ip()) else { return };
+    let members = listeners(source, target).unwrap_or_default();
+    if members.len() < 2 {
+        return;
+    }
+    let has = |cookie: &u64| {
+        (0..rendezvous::PLACES)
+            .any(|place| there.inode(Name::at(Scope::One(*cookie), dest.port(), place).as_bytes()).is_some())
+    };
+    let (all, with) = (members.len(), members.iter().filter(|cookie| has(cookie)).count());
+    let text = format!("{all} listeners share the port (SO_REUSEPORT), {with} of them have NetACC");
+    if with == all {
+        report.add(Level::Ok, dest.to_string(), "group", text);
+    } else {
+        report.add(Level::Warn, dest.to_string(), "group", text).advice(Reason::ReusePort.sentence());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Option<Result<(String, u16), String>> {
+        Target::parse(text).map(|target| target.map(|target| (target.host, target.port)))
+    }
+
+    #[test]
+    fn destinations() {
+        for (text, host, port) in [
+            ("localhost:6379", "localhost", 6379),
+            ("10.0.0.1:1", "10.0.0.1", 1),
+            ("[::1]:65535", "::1", 65535),
+            (":80", "localhost", 80),
+        ] {
+            assert_eq!(parse(text), Some(Ok((host.into(), port))), "{text}");
+        }
+        for text in ["redis-server", "./a:1", "/x:80", ""] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+        for (text, wanted) in [
+            ("a:0", "the port is \"0\"; allowed: 1..=65535"),
+            ("a:65536", "\"65536\""),
+            ("a:+80", "\"+80\""),
+            ("a:http", "\"http\""),
+            ("a:", "\"\""),
+            ("::1:80", "[ADDRESS]:PORT"),
+        ] {
+            assert!(parse(text).unwrap().unwrap_err().contains(wanted), "{text}");
+        }
+    }
+
+    fn look(target: &str, config: &Config) -> Vec<(Level, String)> {
+        let mut report = Report::default();
+        judge(&Target::parse(target).unwrap().unwrap(), config, &Host::default(), &mut report);
+        report.findings.into_iter().map(|finding| (finding.level, finding.text)).collect()
+    }
+
+    #[test]
+    fn plain_listener_and_none() {
+        let config = Config::default();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let target = listener.local_addr().unwrap().to_string();
+        let found = look(&target, &config);
+        assert_eq!((found.len(), found[0].0), (1, Level::Warn));
+        assert!(found[0].1.starts_with("TCP: the server there has no NetACC"), "{found:?}");
+        // Nobody connected to it.
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err());
+        drop(listener);
+        let found = look(&target, &config);
+        assert_eq!(found[0].0, Level::Fail, "{found:?}");
+        assert!(found[0].1.contains("nobody listens"));
+    }
+
+    #[test]
+    fn names_and_addresses_that_lead_nowhere() {
+        let config = Config::default();
+        let found = look("no-such-name.invalid:80", &config);
+        assert!(found[0].0 == Level::Fail && found[0].1.starts_with("no address: "), "{found:?}");
+        let found = look("[fe80::1]:80", &config);
+        assert!(found[0].1.starts_with("TCP: a link-local"), "{found:?}");
+    }
+}
