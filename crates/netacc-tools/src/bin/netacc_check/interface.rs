@@ -28,9 +28,12 @@ pub(crate) fn judge(host: &Host, facts: &Interface, rules: &Rules, report: &mut 
 
 fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
     let Some(driver) = &facts.driver else {
-        report
-            .add(Level::Note, &facts.name, "driver", "its driver tells neither ethtool nor sysfs its name")
-            .advice("nothing, if it is not a network card; else look at 'ls -l /sys/class/net/NAME/device/driver'");
+        report.add(Level::Note, &facts.name, "driver", "its driver tells neither ethtool nor sysfs its name").advice(
+            format!(
+                "nothing, if it is not a network card; else look at 'ls -l /sys/class/net/{}/device/driver'",
+                facts.name
+            ),
+        );
         return;
     };
     let Some(rule) = rule else {
@@ -46,20 +49,9 @@ fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Repo
         (_, None) => format!("{driver}: {} ({kind})", rule.name),
     };
     // Beside a virtual function with the same address the synthetic interface carries nothing.
-    let function = host.interfaces.iter().find(|other| {
-        other.name != facts.name
-            && other.mac.is_some()
-            && other.mac == facts.mac
-            && other.driver != facts.driver
-            && other.device
-    });
-    if let Some(function) = function.filter(|_| rule.kind == "paravirtual") {
-        report.add(
-            Level::Ok,
-            &facts.name,
-            "driver",
-            format!("{text}; its packets go by the function {}", function.name),
-        );
+    if let Some(function) = twin(host, facts).filter(|_| rule.kind == "paravirtual") {
+        let text = format!("{text}; its packets go by the function {}", function.name);
+        report.add(Level::Ok, &facts.name, "driver", text);
         return;
     }
     let mut detail = report.add(rule.level.unwrap_or(Level::Ok), &facts.name, "driver", text);
@@ -71,6 +63,12 @@ fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Repo
     if let Some(advice) = &rule.advice {
         detail.advice(advice);
     }
+}
+
+/// Another interface with the same address and another driver: on Hyper-V one of them is the virtual function of the other.
+fn twin<'a>(host: &'a Host, facts: &Interface) -> Option<&'a Interface> {
+    let same = |other: &&Interface| other.device && other.mac == facts.mac && other.driver != facts.driver;
+    host.interfaces.iter().filter(|_| facts.mac.is_some()).find(same)
 }
 
 fn version(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
@@ -174,7 +172,10 @@ fn name(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
     let cmdline = host.cmdline.as_deref().unwrap_or_default();
     let ifnames_off = cmdline.split_ascii_whitespace().any(|word| word == "net.ifnames=0");
     let mut on = report.on(&facts.name, "name");
-    if let Some(file) = &naming.pinned_by {
+    let outer = twin(host, facts).filter(|_| rule.is_none_or(|rule| rule.kind != "paravirtual"));
+    if let Some(outer) = outer {
+        on.add(Level::Ok, format!("does not matter: the addresses are on {}", outer.name));
+    } else if let Some(file) = &naming.pinned_by {
         on.add(Level::Ok, format!("pinned by {file}"));
     } else if counted && ifnames_off {
         on.add(Level::Ok, "stays (net.ifnames=0: interfaces are counted)");
@@ -236,7 +237,7 @@ fn link(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
     if state == "down" {
         report
             .add(Level::Note, &facts.name, "link", "down")
-            .advice("nothing, if it is not used; else 'ip link set NAME up'");
+            .advice(format!("nothing, if it is not used; else 'ip link set {} up'", facts.name));
         return;
     }
     let Some(mtu) = facts.mtu else { return };
@@ -336,7 +337,7 @@ pub(crate) fn port_state(device: &Rdma, port: &RdmaPort) -> (Level, String, Opti
         _ => (
             Level::Warn,
             text,
-            Some("bring the interface up ('ip link set NAME up'), and look at 'dmesg' for the RDMA driver"),
+            Some("bring the network interface below it up ('ip link set'), and look at 'dmesg' for the RDMA driver"),
         ),
     }
 }

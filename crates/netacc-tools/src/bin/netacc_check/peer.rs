@@ -1,7 +1,8 @@
 //! Says which transport a connection from here to HOST:PORT would get, by the library's own way of looking.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 
 use netacc_conf::Config;
 use netacc_stats::Reason;
@@ -112,7 +113,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
     let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
     let Some(source) = rendezvous::local_source(target.ip()) else { return other_host(dest, target, host) };
     let listeners = listeners(source, target);
-    if listeners.as_ref().is_some_and(BTreeSet::is_empty) {
+    if listeners.as_ref().is_some_and(BTreeMap::is_empty) {
         return Answer {
             dest,
             level: Level::Fail,
@@ -128,13 +129,20 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
         return stay(Level::Warn, "TCP: no connection is drawn for acceleration".into(), Reason::PercentDraw, true);
     }
     let mut tried = Vec::new();
-    let mut inode = None;
-    let looked = rendezvous::search(SocketAddr::new(source, FIRST_PORT), target, None, 0, |name| {
-        tried.push(*name);
-        inode = there.inode(name.as_bytes());
-        Ok::<bool, std::convert::Infallible>(inode.is_some())
-    });
-    let (Ok(Some(_)), Some(inode)) = (looked, inode) else {
+    let mut found = None;
+    // Of several listeners any that is accelerated; `group` says how many are. Without sock_diag it is one port's answer.
+    let ports: Vec<u16> = listeners.map_or_else(|| vec![FIRST_PORT], |members| members.into_values().collect());
+    for port in ports {
+        let looked = rendezvous::search(SocketAddr::new(source, port), target, None, 0, |name| {
+            tried.push(*name);
+            found = found.or(there.inode(name.as_bytes()));
+            Ok::<bool, Infallible>(found.is_some())
+        });
+        if matches!(looked, Ok(Some(_))) {
+            break;
+        }
+    }
+    let Some(inode) = found else {
         if let Some(version) = tried.iter().find_map(|name| there.other_version(name.as_bytes())) {
             let text = format!(
                 "TCP: the server's NetACC speaks version {version} of the protocol, this one {}",
@@ -226,24 +234,27 @@ fn other_host(dest: SocketAddr, target: SocketAddr, host: &Host) -> Answer {
     }
 }
 
-/// The listeners that a connection could reach; `None` if the kernel does not tell (no sock_diag).
-fn listeners(source: IpAddr, target: SocketAddr) -> Option<BTreeSet<u64>> {
-    let ports = (0..ASKED).map(|step| FIRST_PORT + step);
-    let found: BTreeSet<u64> =
-        ports.filter_map(|port| owner::listener_cookie(SocketAddr::new(source, port), target)).collect();
-    if found.is_empty() && !kernel_tells() {
-        return None;
+/// The listeners that a connection could reach, each by its cookie and a source port for which the kernel chooses it;
+/// `None` if the kernel does not tell (no sock_diag).
+fn listeners(source: IpAddr, target: SocketAddr) -> Option<BTreeMap<u64, u16>> {
+    let mut found = BTreeMap::new();
+    for port in (0..ASKED).map(|step| FIRST_PORT + step) {
+        // Of a port that is in use, or in TIME_WAIT, the kernel names the connection instead.
+        if let Some(cookie) = owner::listener_cookie(SocketAddr::new(source, port), target) {
+            found.entry(cookie).or_insert(port);
+        }
     }
-    Some(found)
+    (!found.is_empty() || kernel_tells()).then_some(found)
 }
 
 /// Whether sock_diag names a listener that is there for certain: one of our own.
 fn kernel_tells() -> bool {
-    let own = TcpListener::bind(("127.0.0.1", 0)).or_else(|_| TcpListener::bind(("::1", 0)));
-    own.and_then(|own| own.local_addr()).is_ok_and(|_| true)
-        && TcpListener::bind(("127.0.0.1", 0)).is_ok_and(|own| {
-            own.local_addr().is_ok_and(|at| owner::listener_cookie(SocketAddr::new(at.ip(), FIRST_PORT), at).is_some())
-        })
+    let names = |own: TcpListener| {
+        let at = own.local_addr().ok()?;
+        owner::listener_cookie(SocketAddr::new(at.ip(), FIRST_PORT), at)
+    };
+    let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)];
+    loopback.into_iter().any(|ip| TcpListener::bind((ip, 0)).ok().and_then(names).is_some())
 }
 
 /// Several listeners on one port: how many of them are accelerated.
@@ -254,11 +265,11 @@ fn group(dest: SocketAddr, there: &Rendezvous, report: &mut Report) {
     if members.len() < 2 {
         return;
     }
-    let has = |cookie: &u64| {
-        (0..rendezvous::PLACES)
-            .any(|place| there.inode(Name::at(Scope::One(*cookie), dest.port(), place).as_bytes()).is_some())
+    let has = |cookie: &&u64| {
+        let name = |place| Name::at(Scope::One(**cookie), dest.port(), place);
+        (0..rendezvous::PLACES).any(|place| there.inode(name(place).as_bytes()).is_some())
     };
-    let (all, with) = (members.len(), members.iter().filter(|cookie| has(cookie)).count());
+    let (all, with) = (members.len(), members.keys().filter(has).count());
     let text = format!("{all} listeners share the port (SO_REUSEPORT), {with} of them have NetACC");
     if with == all {
         report.add(Level::Ok, dest.to_string(), "group", text);

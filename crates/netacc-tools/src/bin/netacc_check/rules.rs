@@ -30,9 +30,7 @@ pub(crate) struct Rule {
     pub(crate) advice: Option<String>,
     /// What to do about an old version.
     pub(crate) update: Option<String>,
-    /// RDMA devices of interfaces like this have names that begin so.
-    pub(crate) rdma: Option<String>,
-    /// What to do for one.
+    /// What to do for an RDMA device where there is none.
     pub(crate) rdma_advice: Option<String>,
     /// The largest frames of the network.
     pub(crate) mtu: Option<u32>,
@@ -43,8 +41,7 @@ pub(crate) struct Rule {
 pub(crate) struct Rules(Vec<Rule>);
 
 const KINDS: [&str; 5] = ["paravirtual", "virtual-function", "emulated", "physical", "virtual"];
-const KEYS: [&str; 11] =
-    ["name", "kind", "level", "minimum", "recommended", "why", "do", "update", "rdma", "rdma-do", "mtu"];
+const KEYS: [&str; 10] = ["name", "kind", "level", "minimum", "recommended", "why", "do", "update", "rdma-do", "mtu"];
 
 impl Rules {
     /// The built-in table, or that of a file.
@@ -140,7 +137,6 @@ fn setting(line: &str, rule: Option<&mut Rule>) -> Result<(), String> {
         "why" => rule.why = text,
         "do" => rule.advice = text,
         "update" => rule.update = text,
-        "rdma" => rule.rdma = text,
         "rdma-do" => rule.rdma_advice = text,
         "mtu" => match value.parse() {
             Ok(mtu @ 68..=65535) => rule.mtu = Some(mtu),
@@ -255,6 +251,15 @@ mod tests {
             ("unknown", "2.14.2", None),
         ] {
             assert_eq!(compare(a, b), order, "{a} {b}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn garbage_never_panics(text in "(?s)(\\[|@|\\]|=|[a-z]|mtu|[0-9]|\\.|\n|.){0,200}") {
+            let _ = parse("t", &text);
+            let _ = compare(&text, "1.2");
+            let _ = crate::peer::Target::parse(&text);
         }
     }
 }

@@ -47,7 +47,7 @@ pub(crate) fn host(config: Option<&Path>) -> Host {
     Host {
         format: record::FORMAT,
         machine: names.machine().to_string_lossy().into_owned(),
-        cmdline: text(&system.path("/proc/cmdline")),
+        cmdline: text(&system.path("/proc/cmdline")).map(|line| naming_words(&line)),
         platform: platform(&system),
         glibc: glibc(),
         memfd: Some(memfd()),
@@ -70,6 +70,15 @@ pub(crate) fn host(config: Option<&Path>) -> Host {
         kernels,
         problems,
     }
+}
+
+/// What the kernel's command line says of interface names. The rest is nobody's business, least of all a recording's.
+fn naming_words(cmdline: &str) -> String {
+    let words = cmdline.split_ascii_whitespace();
+    words
+        .filter(|word| word.starts_with("net.ifnames=") || word.starts_with("biosdevname="))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn folders(parent: &Path) -> Vec<String> {

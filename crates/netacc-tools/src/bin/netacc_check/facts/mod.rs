@@ -26,7 +26,7 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     /// Releases of all kernels in /lib/modules.
     pub(crate) kernels: Vec<String>,
-    /// The command line of the kernel.
+    /// What the command line of the kernel says of interface names.
     pub(crate) cmdline: Option<String>,
     /// What firmware and hypervisor call the machine: names of manufacturer, product, versions.
     pub(crate) platform: Vec<String>,

@@ -1,0 +1,129 @@
+"""Programs of every kind, judged before they are run."""
+
+import os
+import struct
+import subprocess
+
+from checking import ONE, as_nobody, ask, expect
+from harness import Skipped, check, equal, need
+from matrix import case
+
+SOURCE = b"int main(void) { return 0; }\n"
+
+
+def build(ctx, name, *options, source=SOURCE):
+    path = ctx.file(f"{name}.c", source)
+    subprocess.run([need(os.environ.get("CC", "cc")), "-o", ctx.dir / name, path, *map(str, options)], check=True,
+                   timeout=60)
+    return ctx.dir / name
+
+
+def judged(ctx, program, level, *parts, status=None, **extra):
+    answer = ask(ctx, program, **extra)
+    expect(answer.one(str(program), "acceleration"), level, *parts)
+    equal(answer.status, status if status is not None else int(level in ("warn", "fail")), f"status for {program}")
+    return answer
+
+
+@case(modes=ONE)
+def by_the_way_they_are_built(ctx):
+    judged(ctx, build(ctx, "dynamic"), "ok", "possible")
+    judged(ctx, build(ctx, "static", "-static"), "warn", "statically linked", "dynamically linked build")
+    judged(ctx, build(ctx, "musl", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"), "warn", "ld-musl", "Alpine")
+    foreign = bytearray((ctx.dir / "dynamic").read_bytes())
+    foreign[18:20] = struct.pack("<H", 8)  # EM_MIPS
+    path = ctx.file("foreign", foreign)
+    path.chmod(0o755)
+    judged(ctx, path, "warn", "another architecture")
+
+
+@case(modes=ONE, limit=300)
+def go(ctx):
+    source = ctx.file("main.go", b"package main\n\nfunc main() {}\n")
+    env = ctx.environment({"GOCACHE": ctx.dir / "cache", "GO111MODULE": "off", "HOME": ctx.dir})
+    subprocess.run([need("go"), "build", "-o", ctx.dir / "gopher", source], env=env, check=True, timeout=280)
+    judged(ctx, ctx.dir / "gopher", "warn", "Go program")
+
+
+@case(modes=ONE)
+def scripts(ctx):
+    """A script is judged by its interpreter, however many stand between."""
+    dynamic, static = build(ctx, "dynamic"), build(ctx, "static", "-static")
+
+    def script(name, first):
+        path = ctx.file(name, first.encode() + b"\n")
+        path.chmod(0o755)
+        return path
+    direct = judged(ctx, script("direct", f"#!{dynamic} -x"), "ok", "possible")
+    expect(direct.one(str(ctx.dir / "direct"), "program"), "ok", f"is a script; what runs is {dynamic}")
+    judged(ctx, script("twice", f"#!{ctx.dir / 'direct'}"), "ok", "possible")
+    judged(ctx, script("to-static", f"#!{static}"), "warn", "statically linked")
+    judged(ctx, script("by-env", "#!/usr/bin/env sh"), "ok", "possible")
+    judged(ctx, script("bare", "echo hello"), "ok", "possible")
+    judged(ctx, script("lost", "#!/absent/interpreter"), "fail", "/absent/interpreter", "first line of the script")
+    judged(ctx, script("device", "#!/dev/null"), "fail", "not a file")
+    judged(ctx, script("no-env", "#!/usr/bin/env no-such-program-here"), "warn", "cannot be told")
+
+
+@case(modes=ONE)
+def io_uring(ctx):
+    """liburing by DT_NEEDED, directly and by way of a library."""
+    ring = build(ctx, "liburing.so.2", "-shared", "-fPIC", "-Wl,-soname,liburing.so.2", source=b"int ring;\n")
+    needs = ("-Wl,--no-as-needed", f"-Wl,-rpath,{ctx.dir}")
+    direct = judged(ctx, build(ctx, "direct", *needs, ring), "ok", "possible", status=1)
+    expect(direct.one(str(ctx.dir / "direct"), "io_uring"), "warn", "it needs liburing.so.2",
+           "NACC_ENABLE_RDMA_DEFAULT=0")
+    # A name with a slash is found without the linker's cache, which a test must not write to.
+    middle = build(ctx, "libmiddle.so", "-shared", "-fPIC", f"-Wl,-soname,{ctx.dir}/libmiddle.so", *needs, ring,
+                   source=b"int middle;\n")
+    further = judged(ctx, build(ctx, "further", *needs, middle), "ok", "possible", status=1)
+    expect(further.one(str(ctx.dir / "further"), "io_uring"), "warn", "libmiddle.so needs liburing.so.2")
+
+
+@case(modes=ONE)
+def privileges(ctx):
+    """Set-user-ID, set-group-ID and capabilities, for those for whom something is raised and for others."""
+    if os.getuid() != 0:
+        raise Skipped("needs root, to make programs of other users")
+    other, tool = as_nobody(ctx)
+    raised = {"setuid": 0o4755, "setgid": 0o2755, "capable": 0o755}
+    for name, mode in raised.items():
+        path = build(ctx, name)
+        path.chmod(mode)
+    # A capability set of version 2 with CAP_NET_BIND_SERVICE, permitted and effective.
+    os.setxattr(ctx.dir / "capable", "security.capability", struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0))
+    os.environ["NETACC_CHECK"] = tool
+    judged(ctx, ctx.dir / "setuid", "warn", "set-user-ID", **other)
+    judged(ctx, ctx.dir / "setgid", "warn", "set-group-ID", **other)
+    judged(ctx, ctx.dir / "capable", "warn", "file capabilities", "AmbientCapabilities", **other)
+    judged(ctx, build(ctx, "plain"), "ok", "possible", **other)
+    secret = build(ctx, "secret")
+    secret.chmod(0o711)
+    judged(ctx, secret, "note", "cannot be told", "as a user who may read it", **other)
+    mine = judged(ctx, ctx.dir / "setuid", "ok", "possible")
+    expect(mine.one(str(ctx.dir / "setuid"), "privileges"), "note", "for others the loader drops LD_PRELOAD")
+
+
+@case(modes=ONE)
+def what_is_no_program(ctx):
+    for name, why in (("no-such-program-here", "command not found"), (ctx.dir / "absent", "command not found"),
+                      (ctx.dir, "not an executable file"), (ctx.file("plain", b"text"), "not an executable file"),
+                      ("", "command not found")):
+        answer = ask(ctx, name)
+        equal(answer.status, 1, f"status for {name!r}")
+        expect(answer.one(str(name), "program"), "fail", why, "HOST:PORT")
+    cut = ctx.file("cut", build(ctx, "whole").read_bytes()[:40])
+    cut.chmod(0o755)
+    check(ask(ctx, cut).status in (0, 1), "an ELF file that is cut off")
+
+
+@case(modes=ONE)
+def names_and_arguments(ctx):
+    """Looked up in PATH; what follows is the program's own; a colon in a name is none of a port."""
+    odd = build(ctx, "a:1")
+    answer = ask(ctx, "a:1", env={"PATH": f"{ctx.dir}:{os.environ['PATH']}"})
+    expect(answer.one("a:1", "acceleration"), "ok", "possible")
+    expect(ask(ctx, odd, "-q", "--json", "--port", "1").one(str(odd), "acceleration"), "ok")
+    off = ask(ctx, odd, env={"NACC_ENABLE_RDMA_DEFAULT": 0})
+    equal(off.status, 1, "status where the configuration leaves it on TCP")
+    expect(off.all("host", "config")[-1], "warn", "NACC_ENABLE_RDMA_DEFAULT=0 (environment)")

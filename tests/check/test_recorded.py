@@ -1,0 +1,130 @@
+"""Recorded hosts and what is to be said of them."""
+
+from checking import HOSTS, ONE, ask, expect, run
+from harness import check, equal
+from matrix import case
+
+# Host: exit status, and for each (subject, check) the level and what must be said.
+VERDICTS = {
+    "ec2-vif": (1, {
+        ("eth0", "driver"): ("warn", "Xen para-virtual", "--sriov-net-support simple", "pin the interface's name first"),
+        ("eth0", "name"): ("warn", "not pinned", "cannot be reached", "net.ifnames=0"),
+        ("eth0", "module"): ("ok", "comes with the kernel"),
+        ("host", "kernel"): ("fail", "no memfd"),
+    }),
+    "ec2-ixgbevf-2.12": (1, {
+        ("eth0", "driver"): ("ok", "virtual function"),
+        ("eth0", "version"): ("warn", "2.12.1-k; recommended is 2.14.2 or newer", "Amazon recommends", "DKMS"),
+        ("eth0", "name"): ("ok", "net.ifnames=0"),
+        ("eth0", "link"): ("ok", "10000 Mbit/s"),
+    }),
+    "ec2-ixgbevf-3.1": (1, {
+        ("eth0", "version"): ("ok", "3.1.2"),
+        # The older kernel has its own driver; nobody starts that again.
+        ("eth0", "module"): ("ok", "built by DKMS for each new kernel"),
+        ("eth0", "name"): ("ok",),
+    }),
+    "ec2-ena": (0, {
+        ("ens5", "driver"): ("ok", "Elastic Network Adapter"),
+        ("ens5", "version"): ("ok", "the kernel's"),
+        ("ens5", "name"): ("ok", "pinned by /etc/systemd/network/10-ens5.link"),
+        ("ens5", "queues"): ("note", "2 of 4", "ethtool -L ens5 combined 4"),
+        ("ens5", "coalescing"): ("note", "rx-usecs 64", "ethtool -C ens5 rx-usecs 0"),
+        ("host", "rdma"): ("ok", "no RDMA device"),
+    }),
+    "alibaba-erdma": (1, {
+        ("eth0", "driver"): ("ok", "Alibaba"),
+        ("eth0", "rdma"): ("ok", "erdma_0 port 1: ACTIVE, LinkUp, Ethernet", "node RNIC", "does not use RDMA yet"),
+        ("host", "memlock"): ("warn", "64 KiB", "together 15 MiB", "ulimit -l unlimited"),
+        ("host", "config"): ("warn", "/etc/netacc.conf:5: NACC_SOR_IO_THREADS"),
+        ("host", "glibc"): ("note", "2.32"),
+    }),
+    "alibaba-erdma-down": (1, {
+        ("eth0", "rdma"): ("warn", "erdma_0 port 1: DOWN, Disabled", "dmesg"),
+        ("host", "memlock"): ("ok", "unlimited"),
+        ("host", "config"): ("ok", "defaults"),
+    }),
+    "alibaba-plain": (0, {
+        ("eth0", "rdma"): ("note", "no RDMA device on this interface", "ERI"),
+    }),
+    "azure-accelerated": (0, {
+        ("eth0", "driver"): ("ok", "go by the function enP1s1"),
+        ("enP1s1", "driver"): ("ok", "firmware 14.30.1284"),
+        ("enP1s1", "name"): ("ok", "the addresses are on eth0"),
+    }),
+    "dkms-gone-wrong": (1, {
+        ("eth0", "module"): ("warn", "not built for 5.15.0-101", "headers"),
+        ("eth1", "module"): ("warn", "without DKMS"),
+        ("eth1", "offloads"): ("note", "off: tso", "ethtool -K eth1 tso on"),
+        ("eth2", "version"): ("note", "\"odd\" cannot be compared"),
+        ("eth2", "module"): ("warn", "AUTOINSTALL"),
+        ("eth3", "driver"): ("note", "rare_nic, which is not in the table", "--rules"),
+        ("eth3", "link"): ("note", "down"),
+    }),
+    "vm-virtio": (1, {
+        ("eth0", "driver"): ("ok", "virtio network (paravirtual)"),
+        ("eth0", "module"): ("ok", "part of the kernel"),
+        ("host", "library"): ("warn", "make install", "ldconfig"),
+        ("host", "interfaces"): ("ok", "ifb0"),
+    }),
+    "container-confined": (1, {
+        ("host", "facts"): ("note", "/sys/class/net: Permission denied"),
+        ("host", "kernel"): ("fail", "no memfd"),
+        ("host", "container"): ("note", "Kubernetes"),
+        ("host", "nofile"): ("warn", "64"),
+        ("host", "address-space"): ("fail", "258 MiB"),
+        ("host", "memory"): ("warn", "32 MiB"),
+        ("host", "ipv6"): ("ok", "off"),
+    }),
+}
+
+
+@case(modes=ONE)
+def verdicts(ctx):
+    """Every recorded host is judged as the table says."""
+    equal(sorted(VERDICTS), sorted(p.stem for p in HOSTS.glob("*.json")), "hosts and verdicts")
+    for name, (status, lines) in VERDICTS.items():
+        answer = ask(ctx, "--facts", HOSTS / f"{name}.json")
+        equal(answer.status, status, f"status of {name}")
+        for (subject, what), (level, *parts) in lines.items():
+            expect(answer.one(subject, what), level, *parts)
+
+
+@case(modes=ONE)
+def ports_for_rdma(ctx):
+    """P + 20000 of each listener: free, taken by another listener, or no port."""
+    found = ask(ctx, "--facts", HOSTS / "alibaba-erdma.json").all("host", "ports")
+    equal([f["level"] for f in found], ["note", "note", "ok"], "levels")
+    expect(found[0], "note", "listener 6379", "26379")
+    expect(found[1], "note", "listener 50000", "70000 is no port")
+
+
+@case(modes=ONE)
+def one_interface(ctx):
+    """The study's test: has this host the right driver?"""
+    for name, interface, status in (("ec2-vif", "eth0", 1), ("ec2-ixgbevf-2.12", "eth0", 1),
+                                    ("ec2-ixgbevf-3.1", "eth0", 0), ("ec2-ena", "ens5", 0)):
+        answer = ask(ctx, "-i", interface, "--facts", HOSTS / f"{name}.json")
+        equal(answer.status, status, f"status of {name}")
+        equal({f["subject"] for f in answer.findings()}, {interface}, "subjects")
+    answer = ask(ctx, "-i", "eth7", "--facts", HOSTS / "ec2-vif.json")
+    equal(answer.status, 1, "status for an interface that is not there")
+    expect(answer.one("eth7", "interface"), "fail", "name one of: eth0")
+
+
+@case(modes=ONE)
+def this_machine(ctx):
+    """The present machine is checked for real, and its recording is judged the same."""
+    live = ask(ctx)
+    check(live.status in (0, 1) and not live.err, f"status {live.status}: {live.err}")
+    for name in ("machine", "kernel", "glibc", "memlock", "nofile", "library"):
+        live.one("host", name)
+    recorded = run(ctx, "--record")
+    equal((recorded.status, recorded.err), (0, ""), "recording")
+    again = ask(ctx, "--facts", ctx.file("recorded.json", recorded.out.encode()))
+    # Another test may listen meanwhile, and links go up and down.
+    equal(lasting(again), lasting(live), "the recording")
+
+
+def lasting(answer):
+    return [f for f in answer.findings() if f["check"] not in ("ports", "link")]
