@@ -1,7 +1,8 @@
 """Recorded hosts and what is to be said of them."""
 
+import hosts
 from checking import HOSTS, ONE, ask, expect, run
-from harness import check, equal
+from harness import check, equal, need
 from matrix import case
 
 # Host: exit status, and for each (subject, check) the level and what must be said.
@@ -124,6 +125,21 @@ def this_machine(ctx):
     again = ask(ctx, "--facts", ctx.file("recorded.json", recorded.out.encode()))
     # Another test may listen meanwhile, and links go up and down.
     equal(lasting(again), lasting(live), "the recording")
+
+
+@case(modes=ONE)
+def interfaces_without_a_device(ctx):
+    """A pair of virtual interfaces: passed over, and shown when asked for; the kernel's word is asked for real."""
+    hosts.need_root()
+    a, b = hosts.Host(ctx), hosts.Host(ctx)
+    hosts.cable(a, b, "veth0", "10.9.8.1/24", "10.9.8.2/24")
+    # sysfs shows the network namespace of whoever mounted it.
+    within = [*a.within, need("unshare"), "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
+    expect(ask(ctx, within=within).one("host", "interfaces"), "ok", "not looked at: veth0")
+    found = ask(ctx, "-a", within=within)
+    expect(found.one("veth0", "driver"), "ok", "veth: pair of a container", "(virtual)")
+    expect(found.one("veth0", "link"), "ok", "up, MTU 1500")
+    expect(ask(ctx, "-i", "veth0", within=within).one("veth0", "driver"), "ok")
 
 
 def lasting(answer):

@@ -16,6 +16,10 @@ pub(crate) fn judge(host: &Host, facts: &Interface, rules: &Rules, report: &mut 
     }
     let rule = facts.driver.as_deref().and_then(|driver| rules.find(driver, host));
     driver(host, facts, rule, report);
+    if !facts.device {
+        link(facts, rule, report);
+        return;
+    }
     version(host, facts, rule, report);
     module(host, facts, report);
     name(host, facts, rule, report);

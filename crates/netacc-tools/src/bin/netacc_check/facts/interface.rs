@@ -53,7 +53,7 @@ fn one(system: &System, folder: &Path, ethtool: Option<&Ethtool>, kernel: &str, 
     if let Err(error) = fs::read_to_string(folder.join("operstate")) {
         facts.problems.push(format!("{}: {error}", folder.join("operstate").display()));
     }
-    if let Some(ethtool) = ethtool.filter(|_| facts.device) {
+    if let Some(ethtool) = ethtool {
         ask(ethtool, &name, &mut facts);
     }
     if facts.device {
@@ -76,7 +76,9 @@ fn ask(ethtool: &Ethtool, name: &str, facts: &mut Interface) {
             facts.firmware = some(driver.firmware);
             facts.bus = some(driver.bus);
         }
-        Err(error) => facts.problems.push(format!("ethtool -i {name}: {}", reason(&error))),
+        // Many that exist only in the kernel have nothing to tell.
+        Err(error) if facts.device => facts.problems.push(format!("ethtool -i {name}: {}", reason(&error))),
+        Err(_) => {}
     }
     if let Ok((rx_usecs, adaptive)) = ethtool.coalescing(name) {
         facts.rx_usecs = Some(rx_usecs);
