@@ -56,17 +56,20 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
 /// A connect that was withdrawn is made once more, with what was written so far. Under both direction locks.
 fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
     let s = r.obj;
-    let mut bytes = written(old);
+    let (mut bytes, first) = written(old);
     let ended = old.ended();
     match again(s) {
         Ok(new) => {
-            let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            let sent = new.try_write(&mut Iov::one(&v));
+            // The ring is as large as the one that held these bytes, if they come into the same windows.
+            let (small, large) = bytes.split_at_mut(first);
+            let fits = [small, large].into_iter().filter(|b| !b.is_empty()).all(|b| {
+                let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
+                new.try_write(&mut Iov::one(&v)) == Ok(b.len())
+            });
             if ended {
                 new.shutdown(Shut::Write);
             }
-            // The ring is as large as the one that held these bytes.
-            if !bytes.is_empty() && sent != Ok(bytes.len()) {
+            if !fits {
                 new.fail(Errno::CONNRESET);
             }
             epoll::moved(s, old, new);
@@ -81,10 +84,12 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
     }
 }
 
-/// Everything that was written so far.
-fn written(old: &ShmEndpoint) -> Vec<u8> {
+/// Everything that was written so far, and how much of it the first window held.
+fn written(old: &ShmEndpoint) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
+    let mut first = None;
     old.replay(|p, n| {
+        first.get_or_insert(n);
         let at = bytes.len();
         bytes.resize(at + n, 0);
         #[allow(unsafe_code)]
@@ -93,7 +98,7 @@ fn written(old: &ShmEndpoint) -> Vec<u8> {
             core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
         }
     });
-    bytes
+    (bytes, first.unwrap_or(0))
 }
 
 /// A connect waits too long at its process: by TCP any of those that serve the listener may take it. It stays where
@@ -113,7 +118,7 @@ pub fn bypass(r: Ref<Socket>) {
     s.opts.apply(s, real);
     // First the connection, then the decision: what was withdrawn cannot be queued again.
     if dial(s, real, target, Deadline::after(AT_ONCE)).is_ok() && old.withdraw() {
-        let done = pour(s, real, &written(old), old.ended(), Deadline::after(PATIENCE));
+        let done = pour(s, real, &written(old).0, old.ended(), Deadline::after(PATIENCE));
         if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
             s.set(PLACEHOLDER, false);
             old.link().stuck.store(1, Ordering::Relaxed);
