@@ -101,8 +101,8 @@ fn written(old: &ShmEndpoint) -> (Vec<u8>, usize) {
     (bytes, first.unwrap_or(0))
 }
 
-/// A connect waits too long at its process: by TCP any of those that serve the listener may take it. It stays where
-/// it is if the kernel does not take it at once. Takes both direction locks.
+/// A connect waits too long at its process: by TCP any of those that serve the listener may take it. If the kernel does
+/// not take it at once it is queued anew. Takes both direction locks.
 #[cold]
 pub fn bypass(r: Ref<Socket>) {
     let s = r.obj;
@@ -116,8 +116,12 @@ pub fn bypass(r: Ref<Socket>) {
         return;
     };
     s.opts.apply(s, real);
-    // First the connection, then the decision: what was withdrawn cannot be queued again.
-    if dial(s, real, target, Deadline::after(AT_ONCE)).is_ok() && old.withdraw() {
+    // First the decision: a connection by TCP that is not needed after all would be one more that the server accepts.
+    if !old.withdraw() {
+        // Taken just now.
+    } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
+        move_on(r, old);
+    } else {
         let done = pour(s, real, &written(old).0, old.ended(), Deadline::after(PATIENCE));
         if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
             s.set(PLACEHOLDER, false);
@@ -159,7 +163,7 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 /// than that is no listener of this host.
 const PATIENCE: i64 = 1_000_000_000;
 /// How long (ns) the kernel may take for a connect that could also stay where it is.
-const AT_ONCE: i64 = 1_000_000;
+const AT_ONCE: i64 = 20_000_000;
 
 /// The same connect by the kernel, and the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
