@@ -11,8 +11,8 @@ RUN = harness.ROOT / "tests" / "apps" / "run"
 PATIENCE = 6
 
 
-@case(modes=("rxe",), limit=400)
+@case(modes=("rxe",), limit=600)
 def small_programs(ctx):
-    text = ctx.run([RUN, "--netacc", "--patience", PATIENCE], role="server", limit=380)
+    text = ctx.run([RUN, "--netacc", "--patience", PATIENCE], role="server", limit=580, status=None)
     passed, failed = map(int, re.search(r"^(\d+) passed, (\d+) failed", text, re.M).groups())
-    check(passed and not failed, text)
+    check(passed and not failed, "\n".join(re.findall(r"^FAIL .*$", text, re.M)) or text[-1000:])

@@ -1,6 +1,7 @@
 //! Making the connection.
 
 use crate::link::{Link, Outcome, RECEIVES, event_error, sleep_on};
+use netacc_sys::Errno;
 use netacc_verbs::{CmEvent, CmEventType, CmId, ConnParam, EventChannel};
 use std::net::SocketAddr;
 
@@ -77,12 +78,24 @@ pub fn connect(address: SocketAddr) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Listens on a port that the kernel chooses, and takes one client.
+/// A listener on a port that the kernel chooses. It is free for RDMA; siw listens on the same port of TCP, which somebody
+/// may have.
+fn listen(events: &EventChannel, address: SocketAddr) -> netacc_verbs::Result<CmId> {
+    let mut attempts = 20;
+    loop {
+        let listener = CmId::create(events, LISTENER)?;
+        listener.bind_addr(address)?;
+        match listener.listen(1) {
+            Err(error) if error.errno() == Errno::ADDRINUSE && attempts > 0 => attempts -= 1,
+            outcome => return outcome.map(|()| listener),
+        }
+    }
+}
+
+/// Takes one client.
 pub fn accept(address: SocketAddr) -> Outcome<Link> {
     let events = channel()?;
-    let listener = CmId::create(&events, LISTENER).map_err(text)?;
-    listener.bind_addr(address).map_err(text)?;
-    listener.listen(1).map_err(text)?;
+    let listener = listen(&events, address).map_err(text)?;
     println!("port {}", listener.local_addr().ok_or("the listener has no address")?.port());
     let request = expect(&events, CmEventType::CONNECT_REQUEST, LISTENER)?;
     let credits = credits(&request)?;

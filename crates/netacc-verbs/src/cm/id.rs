@@ -217,7 +217,8 @@ impl CmId {
         check(VERB, unsafe { (self.cma().rdma_resolve_route)(self.raw(), timeout) })
     }
 
-    /// Takes connect requests from now on (`rdma_listen`).
+    /// Takes connect requests from now on (`rdma_listen`). siw listens on the same port of TCP: `EADDRINUSE` if
+    /// somebody has that, though the port was free for RDMA.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         let backlog = c_int::try_from(backlog).unwrap_or(c_int::MAX);
         // SAFETY: it exists.

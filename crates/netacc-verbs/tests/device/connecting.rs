@@ -107,17 +107,19 @@ fn an_identifier_moves_to_another_channel() {
 #[ignore = "needs an RDMA device"]
 fn options_are_taken() {
     let events = channel();
-    let id = CmId::create(&events, 1).unwrap();
-    id.set_tos(0x10).unwrap();
-    id.set_reuse_addr(true).unwrap();
-    id.set_af_only(true).unwrap();
-    id.bind_addr("[::]:0".parse().unwrap()).unwrap();
-    id.listen(1).unwrap();
-    // IPv6 only, so the same port is free for IPv4.
-    let port = id.local_addr().unwrap().port();
-    let v4 = CmId::create(&events, 2).unwrap();
-    v4.bind_addr(SocketAddr::new("0.0.0.0".parse().unwrap(), port)).unwrap();
-    v4.listen(1).unwrap();
+    let (_v6, v4) = until_port_is_free(|| {
+        let id = CmId::create(&events, 1)?;
+        id.set_tos(0x10)?;
+        id.set_reuse_addr(true)?;
+        id.set_af_only(true)?;
+        id.bind_addr("[::]:0".parse().unwrap())?;
+        id.listen(1)?;
+        // IPv6 only, so the same port is free for IPv4.
+        let v4 = CmId::create(&events, 2)?;
+        v4.bind_addr(SocketAddr::new("0.0.0.0".parse().unwrap(), id.local_addr().unwrap().port()))?;
+        v4.listen(1)?;
+        Ok((id, v4))
+    });
     // Taken by a listener that does not share.
     let again = CmId::create(&events, 3).unwrap();
     assert_eq!(again.bind_addr(v4.local_addr().unwrap()).unwrap_err().errno(), Errno::ADDRNOTAVAIL);

@@ -1,9 +1,10 @@
 //! Two ends of a connection over the device under test.
 
+use netacc_sys::Errno;
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{
-    CmEvent, CmEventType, CmId, CompChannel, ConnParam, Context, Cq, EventChannel, Mr, Pd, Qp, QpInit, RecvWr, SendWr,
-    Transport, Wc,
+    CmEvent, CmEventType, CmId, CompChannel, ConnParam, Context, Cq, Error, EventChannel, Mr, Pd, Qp, QpInit, RecvWr,
+    SendWr, Transport, Wc,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
@@ -51,14 +52,24 @@ pub fn expect(events: &EventChannel, event_type: CmEventType, cookie: u64) -> Cm
     event
 }
 
+/// What `attempt` listens on, at the latest at the twentieth. The kernel chooses a port that is free for RDMA; siw
+/// listens on the same port of TCP, which somebody may have, if only in TIME_WAIT.
+pub fn until_port_is_free<T>(attempt: impl Fn() -> Result<T, Error>) -> T {
+    let mut outcomes = (0..20).map(|_| attempt());
+    let settled = outcomes.find(|o| !o.as_ref().is_err_and(|e| e.errno() == Errno::ADDRINUSE));
+    settled.expect("a free port").unwrap()
+}
+
 /// A listener on a port that the kernel has chosen, and its address.
 pub fn listener(events: &EventChannel) -> (CmId, SocketAddr) {
-    let id = CmId::create(events, LISTENER).unwrap();
-    id.bind_addr(SocketAddr::new(address(), 0)).unwrap();
-    id.listen(8).unwrap();
-    let bound = id.local_addr().unwrap();
-    assert_ne!(bound.port(), 0);
-    (id, bound)
+    until_port_is_free(|| {
+        let id = CmId::create(events, LISTENER)?;
+        id.bind_addr(SocketAddr::new(address(), 0))?;
+        id.listen(8)?;
+        let bound = id.local_addr().unwrap();
+        assert_ne!(bound.port(), 0);
+        Ok((id, bound))
+    })
 }
 
 /// An identifier that knows its way to the address.
