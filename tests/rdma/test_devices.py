@@ -1,7 +1,9 @@
 """The devices themselves, with rdma-core's own programs: what fails here is not NetACC's."""
 
+import json
 import re
 
+import harness
 import world
 from harness import Failure, check, equal, need
 from host import wait_until
@@ -14,6 +16,23 @@ def active(ctx):
         text = ctx.run([need("ibv_devinfo"), "-d", side.device], role=side.role)
         check(re.search(r"state:\s+PORT_ACTIVE", text), f"{side.device}: {text}")
         check(re.search(rf"active_mtu:\s+{world.PATH_MTU}\b", text) or ctx.kind != "rxe", f"{side.device}: {text}")
+
+
+@case()
+def netacc_check_sees_them(ctx):
+    """Device, state and interface, from sysfs alone."""
+    for side in ctx.ends():
+        # sysfs shows the network namespace of whoever mounted it.
+        look = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh",
+                harness.ROOT / "build" / "netacc_check", "--json", "--fail-on", "fail", "-i", side.netdev]
+
+        def port():
+            found = json.loads(ctx.run(look, role=side.role))["findings"]
+            lines = [f for f in found if f["check"] == "rdma"]
+            check(len(lines) == 1, f"{side.netdev}: {found}")
+            return lines[0]
+        said = port()
+        check(said["level"] == "ok" and f"{side.device} port 1: ACTIVE" in said["text"], said)
 
 
 @case()

@@ -18,6 +18,7 @@ pub(crate) fn judge(host: &Host, facts: &Interface, rules: &Rules, report: &mut 
     driver(host, facts, rule, report);
     if !facts.device {
         link(facts, rule, report);
+        rdma(host, facts, rule, report);
         return;
     }
     version(host, facts, rule, report);

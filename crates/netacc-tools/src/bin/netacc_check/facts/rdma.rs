@@ -21,11 +21,14 @@ fn names(folder: &Path) -> impl Iterator<Item = String> + use<> {
 }
 
 fn one(system: &System, folder: &Path, name: String) -> Rdma {
-    let on_device = on_same_device(system, folder);
+    let mut below = on_same_device(system, folder);
+    if below.is_empty() {
+        below = of_same_address(system, folder);
+    }
     let mut ports: Vec<RdmaPort> = names(&folder.join("ports"))
         .filter_map(|number| Some((folder.join("ports").join(&number), number.parse().ok()?)))
         .map(|(port, number)| {
-            // The interfaces of the port's addresses; where none is told, those of the device.
+            // The interfaces of the port's addresses; an iWARP port has none, then those of the device.
             let told: BTreeSet<String> = names(&port.join("gid_attrs/ndevs"))
                 .filter_map(|index| text(&port.join("gid_attrs/ndevs").join(index)))
                 .filter(|name| !name.is_empty())
@@ -36,7 +39,7 @@ fn one(system: &System, folder: &Path, name: String) -> Rdma {
                 physical: text(&port.join("phys_state")),
                 link_layer: text(&port.join("link_layer")),
                 rate: text(&port.join("rate")),
-                interfaces: if told.is_empty() { on_device.clone() } else { told.into_iter().collect() },
+                interfaces: if told.is_empty() { below.clone() } else { told.into_iter().collect() },
             }
         })
         .collect();
@@ -47,12 +50,27 @@ fn one(system: &System, folder: &Path, name: String) -> Rdma {
 /// The network interfaces of the device (a PCI function) that this RDMA device belongs to.
 fn on_same_device(system: &System, folder: &Path) -> Vec<String> {
     let Ok(device) = fs::canonicalize(folder.join("device")) else { return Vec::new() };
+    interfaces(system, |net| fs::canonicalize(net.join("device")).is_ok_and(|other| other == device))
+}
+
+/// The network interfaces with the address from which the device's GUID was made, as iWARP drivers (eRDMA, siw) do it.
+fn of_same_address(system: &System, folder: &Path) -> Vec<String> {
+    let guid = text(&folder.join("node_guid")).unwrap_or_default();
+    interfaces(system, |net| text(&net.join("address")).and_then(|mac| eui64(&mac)).is_some_and(|eui| eui == guid))
+}
+
+fn interfaces(system: &System, is_it: impl Fn(&Path) -> bool) -> Vec<String> {
     let net = system.path("/sys/class/net");
-    let mut found: Vec<String> = names(&net)
-        .filter(|name| fs::canonicalize(net.join(name).join("device")).is_ok_and(|other| other == device))
-        .collect();
+    let mut found: Vec<String> = names(&net).filter(|name| is_it(&net.join(name))).collect();
     found.sort();
     found
+}
+
+/// The EUI-64 of an Ethernet address as sysfs writes a GUID: `02:fc:00:00:00:01` is `00fc:00ff:fe00:0001`.
+fn eui64(mac: &str) -> Option<String> {
+    let bytes: Vec<u8> = mac.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect::<Option<_>>()?;
+    let [a, b, c, d, e, f] = bytes.as_slice() else { return None };
+    Some(format!("{:02x}{b:02x}:{c:02x}ff:fe{d:02x}:{e:02x}{f:02x}", a ^ 2))
 }
 
 #[cfg(test)]
@@ -80,6 +98,17 @@ mod tests {
         let port = &device.ports[0];
         assert_eq!((port.number, port.state.as_deref(), port.rate.as_deref()), (1, Some("4: ACTIVE"), None));
         assert_eq!(port.interfaces, ["eth0"]);
+    }
+
+    #[test]
+    fn by_the_address_of_the_interface() {
+        let tree = Tree::new("rdma-address");
+        tree.put("sys/class/infiniband/erdma_0/node_guid", "00fc:00ff:fe00:0001\n");
+        tree.put("sys/class/infiniband/erdma_0/ports/1/state", "4: ACTIVE\n");
+        tree.put("sys/class/net/eth0/address", "02:fc:00:00:00:01\n");
+        tree.put("sys/class/net/eth1/address", "02:fc:00:00:00:02\n");
+        tree.put("sys/class/net/odd/address", "02:fc\n");
+        assert_eq!(all(&tree.system())[0].ports[0].interfaces, ["eth0"]);
     }
 
     #[test]
