@@ -9,7 +9,6 @@ from harness import check, equal, need
 from host import wait_until
 from matrix import case
 
-MB = 1 << 20
 MODULES = "/usr/lib/apache2/modules"
 
 CONF = """
@@ -39,7 +38,7 @@ def start(ctx, mpm):
     for place in (ctx.dir, www):
         place.chmod(0o755)
     sums = {}
-    for size in (100, 65536, MB):
+    for size in (100, 65536):
         data = ctx.bytes(size)
         (www / f"f{size}").write_bytes(data)
         sums[f"f{size}"] = hashlib.sha256(data).hexdigest()
@@ -73,7 +72,9 @@ def served(ctx, mpm):
     ab(ctx, apache, "-c", 10, "-n", 2000)
     ab(ctx, apache, "-k", "-c", 10, "-n", 2000)
     ctx.prove(apache, accepts=3)
-    getter = ctx.client(ctx.script("http_client.py", apache.port, "again", f"/f{MB}", sums[f"f{MB}"]))
+    # A reply that fits a connection's buffer: of one that does not, the event module of Apache loses the end when its
+    # worker is stopped, by kernel TCP as well (seen there with SendBufferSize 65536 and 1 MiB).
+    getter = ctx.client(ctx.script("http_client.py", apache.port, "again", "/f65536", sums["f65536"]))
     for _ in range(3):
         old = set(host.children(apache.pid))
         lines = len(getter.stdout())
