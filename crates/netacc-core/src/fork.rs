@@ -254,6 +254,7 @@ pub fn child(f: Forking) {
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
+    crate::carrier::after_fork();
     socket::untaken::after_fork();
     socket::adopt::after_fork();
     netacc_transport::shm::promote::after_fork();

@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod addr;
+pub mod carrier;
 pub mod epoll;
 pub mod fdtable;
 pub mod fork;

@@ -8,7 +8,7 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, DEMOTED, INHERITED, Path, Pin, Socket, adopt, promote, untaken};
+use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, promote, untaken};
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -38,7 +38,12 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     match r.obj.path() {
         Path::Tcp if r.obj.has(CANDIDATE) && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
         Path::Shm => Some(Ours::Connection(r.obj)),
-        Path::Listener => Some(Ours::Listener(r.obj)),
+        Path::Listener => {
+            if r.obj.has(DORMANT) {
+                adopt::wake(fd, r);
+            }
+            Some(Ours::Listener(r.obj))
+        }
         Path::Tcp if r.obj.has(INHERITED) && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
         Path::New | Path::Tcp => None,
     }

@@ -3,9 +3,9 @@
 use crate::next::Next;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
-use netacc_core::fork;
 use netacc_core::namespace;
 use netacc_core::socket::create;
+use netacc_core::{carrier, fork};
 use netacc_sys::raw;
 
 unsafe extern "C" {
@@ -151,4 +151,30 @@ pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
         }
     }
     call_next!(fclose(f => *mut libc::FILE) -> c_int)
+}
+
+/// What was written to other hosts goes out before the process ends by exit(3) or by returning from main.
+extern "C" fn finish() {
+    carrier::flush();
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static FINISH: extern "C" fn() = finish;
+
+fn leave(status: c_int) -> ! {
+    carrier::flush();
+    netacc_sys::raw::exit_group(status)
+}
+
+/// _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    leave(status)
+}
+
+/// Another name of _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    leave(status)
 }

@@ -321,6 +321,13 @@ pub fn detached(run: impl FnOnce()) -> Result<()> {
     child.map(drop)
 }
 
+/// Ends the process (exit_group(2)).
+pub fn exit_group(status: i32) -> ! {
+    loop {
+        let _ = call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
+    }
+}
+
 /// The name that ps(1) shows for the calling thread; NUL-terminated, at most 16 bytes (prctl(2)).
 pub fn set_name(name: &[u8; 16]) {
     let _ = call(libc::SYS_prctl, [libc::PR_SET_NAME as usize, name.as_ptr() as usize, 0, 0, 0, 0]);

@@ -1,11 +1,13 @@
 //! Transports: how the bytes of an accelerated connection really move.
 //!
 //! [`Endpoint`] is the contract; every transport fulfils it and passes the same conformance suite.
-//! One folder per transport: today [`shm`].
+//! One folder per transport: [`shm`] within a host. Between hosts bytes go over the queue pairs of [`rdma`]; a connection
+//! there has a ring at each end, and its endpoint is that of the ring.
 
 pub mod bells;
 pub mod endpoint;
 pub mod iov;
+pub mod rdma;
 pub mod shm;
 pub mod wait;
 

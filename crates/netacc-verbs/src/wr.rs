@@ -63,6 +63,12 @@ impl<'a> SendWr<'a> {
         Some(SendWr::new(wr_id, sge, IBV_SEND_INLINE))
     }
 
+    /// Its completion has this number.
+    pub fn numbered(mut self, wr_id: u64) -> SendWr<'a> {
+        self.raw.wr_id = wr_id;
+        self
+    }
+
     /// Completes visibly. A request that is not signalled has no completion unless it fails, but its place
     /// in the queue is free again only when a later signalled one has completed.
     pub fn signaled(mut self) -> SendWr<'a> {

@@ -1,4 +1,4 @@
-//! The messages on a link's control socket and the names of the rendezvous.
+//! The messages on a link's control socket, the names of the rendezvous, and ([`frame`]) what goes over a queue pair.
 //!
 //! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
 //! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod frame;
 mod name;
 pub use name::{Name, Scope};
 

@@ -10,7 +10,7 @@ use crate::epoll::{
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::materialize;
-use crate::socket::{CANDIDATE, INHERITED, Path, Socket, adopt};
+use crate::socket::{CANDIDATE, DORMANT, INHERITED, Path, Socket, adopt};
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
@@ -69,7 +69,7 @@ fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
 
 fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u32, u64)>) -> Outcome {
     let s = r.obj;
-    if op == EPOLL_CTL_ADD && s.has(INHERITED) {
+    if op == EPOLL_CTL_ADD && s.has(INHERITED | DORMANT) {
         adopt::wake(fd, r);
     }
     if s.path() == Path::New

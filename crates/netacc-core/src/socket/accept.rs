@@ -5,7 +5,9 @@ use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
-use crate::socket::{CANDIDATE, INHERITED, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote, ports};
+use crate::socket::{
+    CANDIDATE, DORMANT, INHERITED, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote, ports,
+};
 use crate::wait;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -28,7 +30,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     let Some(r) = fdtable::socket(fd) else {
         return Outcome::Pass;
     };
-    if r.obj.has(INHERITED) {
+    if r.obj.has(INHERITED | DORMANT) {
         adopt::wake(fd, r);
     }
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
@@ -219,7 +221,8 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
     s.set_endpoint(ep);
     s.set_path(Path::Shm);
     if let Some(e) = s.stats() {
-        e.open(State::Established, Transport::Shm, Reason::None, time::realtime_coarse());
+        let transport = if ep.is_far() { Transport::Rdma } else { Transport::Shm };
+        e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());
@@ -258,13 +261,10 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
         bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
     let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
-    (served
-        && family
-        && !privileged
-        && local.port() == bound.port()
-        && ports::is_local(peer.ip(), now)
-        && ports::is_local(local.ip(), now))
-    .then_some((local, peer))
+    // A carrier of our own user speaks for clients on other hosts, whom its queue pairs have confirmed.
+    let known = if open.is_far() { ep.link().trusts_peer() } else { !privileged && ports::is_local(peer.ip(), now) };
+    (served && family && known && local.port() == bound.port() && ports::is_local(local.ip(), now))
+        .then_some((local, peer))
 }
 
 fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {

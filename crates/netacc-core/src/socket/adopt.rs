@@ -79,7 +79,8 @@ fn note(fd: i32) {
     }
 }
 
-/// The program waits on such a listener: now it is to be found. True if it is accelerated.
+/// The program waits on a listener: now it is to be found, by clients on this host if it came from elsewhere, and by those
+/// on others. True if it is accelerated.
 #[cold]
 pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
@@ -98,6 +99,7 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
         // Last: a thread that does not see it finds the path decided.
         s.set(INHERITED, false);
     }
+    listen::wake(s);
     s.path() == Path::Listener
 }
 

@@ -1,6 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::addr;
+use crate::carrier;
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::kernel_only;
@@ -24,6 +25,11 @@ use netacc_transport::shm::{owner, rendezvous};
 /// So many reserved ports are kept by sockets of our own per link, as far as descriptors allow; further
 /// connections on it hold their port by their own descriptor.
 const PORTS_KEPT: usize = 100;
+
+/// So long (ns) a connect waits to learn whether its destination is reached by RDMA, where nobody has asked lately.
+const PATIENCE: u64 = 1_000_000_000;
+/// The same for one that is not to wait.
+const PATIENCE_NONBLOCK: u64 = 50_000_000;
 
 /// connect(2).
 pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
@@ -174,7 +180,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     if ports::known_absent(target, now) {
         return Err(Reason::PeerPlain);
     }
-    let source = ports::local_source(target.ip(), now).ok_or(Reason::OtherHost)?;
+    let Some(source) = ports::local_source(target.ip(), now) else { return reach(fd, s, target) };
     let mut bound = bound_to(fd, s);
     if let Some(b) = bound
         && !b.ip().is_unspecified()
@@ -202,6 +208,30 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
             ports::note_absent(target, now);
         }
     })?;
+    occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
+}
+
+/// Connects to a server on another host, or says why not. Nothing has happened to the socket on failure.
+fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Result<(), Reason> {
+    let patience = if s.has(NONBLOCK) { PATIENCE_NONBLOCK } else { PATIENCE };
+    let (link, source) = carrier::reach(target, patience)?;
+    let bound = bound_to(fd, s);
+    if bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source) {
+        return Err(Reason::OtherHost);
+    }
+    occupy(fd, s, pool::claim_far(target, link)?, bound, SocketAddr::new(source, 0), target)
+}
+
+/// Puts the socket into the slot it has been given, and queues the connect.
+fn occupy(
+    fd: i32,
+    s: &'static Socket,
+    claim: pool::Claim,
+    bound: Option<SocketAddr>,
+    from: SocketAddr,
+    target: SocketAddr,
+) -> core::result::Result<(), Reason> {
+    let ip = from.ip();
     let (link, slot, epoch) = (claim.link, claim.claimed.slot, claim.claimed.epoch);
     let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
         Some(p) => p,
@@ -241,7 +271,8 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     s.set_path(Path::Shm);
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
-        e.open(State::Established, Transport::Shm, Reason::None, time::realtime_coarse());
+        let transport = if link.is_far() { Transport::Rdma } else { Transport::Shm };
+        e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(target));
         e.set_peer_pid(link.peer_pid());
         e.set_link(link.id().into());

@@ -1,6 +1,7 @@
 //! listen(2) and the rendezvous that goes with it.
 
 use crate::addr;
+use crate::carrier;
 use crate::epoll;
 use crate::fdtable;
 use crate::kernel_only;
@@ -8,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{INHERITED, Path, Socket, opts, packets, ports};
+use crate::socket::{DORMANT, INHERITED, Path, Socket, opts, packets, ports};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
@@ -54,6 +55,18 @@ pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
     open(fd, s, backlog, rendezvous::PLACES);
 }
 
+/// The program waits on a listener: clients on other hosts are to find it, in this process. Not before, since of several
+/// processes one that only hands the listener on must not be found.
+#[cold]
+pub fn wake(s: &'static Socket) {
+    if s.path() == Path::Listener
+        && s.set(DORMANT, false)
+        && let Some(local) = s.local.get()
+    {
+        carrier::listen(local);
+    }
+}
+
 /// Opens the listener's rendezvous at the first free one of so many places.
 fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     let Some(local) = addr::local_of(fd) else {
@@ -78,6 +91,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 } else {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }
+                s.set(DORMANT, true);
                 s.set_path(Path::Listener);
                 ports::forget_absent();
                 epoll::became_listener(fd, s);
@@ -103,6 +117,10 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
         crate::log!(Info, "fd {fd}: listens at {local} and for shared memory");
     }
     s.local.set(local);
+    if !s.regs.load(Ordering::Acquire).is_null() {
+        // It is waited on already.
+        wake(s);
+    }
 }
 
 fn scope_of(fd: i32, ip: IpAddr) -> Scope {

@@ -1,7 +1,8 @@
 //! The accelerated half of a listening socket: its rendezvous, its links, and who waits at either.
 
+use crate::carrier;
 use crate::epoll;
-use crate::socket::Socket;
+use crate::socket::{DORMANT, Socket};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
@@ -300,6 +301,14 @@ impl Listener {
     fn end(&'static self, last: impl Fn(&'static Link, Segment)) {
         // A handler may close another listener, which needs the same locks.
         let _b = Blocked::all();
+        #[allow(unsafe_code)]
+        // SAFETY: null or a socket object, which is never freed.
+        if let Some(s) = unsafe { self.owner.load(Ordering::Acquire).as_ref() }
+            && !s.has(DORMANT)
+            && let Some(local) = s.local.get()
+        {
+            carrier::unlisten(local);
+        }
         let mut next = {
             let _g = self.lock.lock();
             let sock = self.rendezvous.swap(0, Ordering::Relaxed);

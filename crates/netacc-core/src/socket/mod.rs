@@ -76,6 +76,8 @@ pub const HANDED: u32 = 1 << 11;
 pub const REBOUND: u32 = 1 << 9;
 /// A listener that the program did not make and has not waited on: see [`adopt`].
 pub const INHERITED: u32 = 1 << 15;
+/// A listener that clients on other hosts cannot find yet: the program has not waited on it.
+pub const DORMANT: u32 = 1 << 16;
 /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
 pub const PACKETS: u32 = 1 << 13;
 /// The same, and it cannot be asked.

@@ -265,6 +265,22 @@ pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::r
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
+/// A slot on the link to `dest`, a server on another host.
+pub fn claim_far(dest: SocketAddr, link: &'static Link) -> core::result::Result<Claim, Reason> {
+    let order = POOL.lock();
+    let t = target(dest).ok_or(Reason::NoMemory)?;
+    sweep(t);
+    if !links(t).any(|l| core::ptr::eq(l, link)) {
+        // The list has the reference that the link was made with.
+        link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+        t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    }
+    if link.backlog_full() {
+        return Err(Reason::BacklogFull);
+    }
+    claim_on(link, order).map_err(|_| Reason::NoMemory)
+}
+
 /// From the `turn`th of the links to `member` on the next one whose process waits for connects, if it is among the first
 /// few.
 fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {

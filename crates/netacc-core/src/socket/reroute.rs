@@ -138,6 +138,10 @@ pub fn bypass(r: Ref<Socket>) {
 /// The same connect once more, over another link.
 fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reason> {
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
+    if s.endpoint().is_some_and(ShmEndpoint::is_far) {
+        // Of this host the rendezvous of that name would be somebody else's.
+        return Err(Reason::OtherHost);
+    }
     let claim = pool::claim(local, target, None)?;
     let (link, slot) = (claim.link, claim.claimed.slot);
     let epoch = claim.claimed.epoch;

@@ -99,6 +99,8 @@ pub struct Link {
     /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
     /// (client side).
     pub member: AtomicU64,
+    /// The server is on another host: its side is held by a carrier of our own process (client side).
+    pub far: AtomicU32,
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -138,6 +140,7 @@ impl Link {
         link.seen.store(0, Ordering::Relaxed);
         link.member.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
+        link.far.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.slots.reset();
         for (i, ep) in link.eps.iter().enumerate() {

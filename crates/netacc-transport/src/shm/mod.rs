@@ -31,6 +31,7 @@ pub mod control;
 mod depart;
 pub mod endpoint;
 pub mod family;
+mod far;
 pub mod link;
 pub mod owner;
 pub mod promote;

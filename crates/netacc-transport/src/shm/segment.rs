@@ -104,6 +104,9 @@ pub struct Open {
     pub leaving: AtomicU32,
 }
 
+/// Beside a client's address family: it is on another host.
+const FAR: u32 = 1 << 30;
+
 impl Open {
     /// Writes who connects to whom; the queue's push publishes it.
     pub fn tell(&self, local: SocketAddr, remote: SocketAddr) {
@@ -125,9 +128,22 @@ impl Open {
         }
     }
 
+    /// The same for a client on another host, whose process is not the one that writes this.
+    pub fn tell_far(&self, client: SocketAddr, server: SocketAddr) {
+        self.tell(client, server);
+        let [fp, _] = &self.family_port;
+        fp.fetch_or(FAR, Ordering::Relaxed);
+    }
+
+    /// Whether the client is on another host, by its own claim.
+    pub fn is_far(&self) -> bool {
+        let [fp, _] = &self.family_port;
+        fp.load(Ordering::Relaxed) & FAR != 0
+    }
+
     /// What a client wrote: side 0 is itself, side 1 whom it wants. `None` if that is no address.
     pub fn told(&self, side: usize) -> Option<SocketAddr> {
-        let fp = self.family_port.get(side)?.load(Ordering::Relaxed);
+        let fp = self.family_port.get(side)?.load(Ordering::Relaxed) & !FAR;
         let mut w = [0u32; 4];
         for (out, cell) in w.iter_mut().zip(self.ip.get(side)?) {
             *out = cell.load(Ordering::Relaxed);

@@ -1,0 +1,303 @@
+//! One connection: from its ring to the queue pair, and back.
+
+use crate::carrier::engine::Engine;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use netacc_sys::errno::Errno;
+use netacc_transport::rdma::{Pipe, Sends};
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Iov, Shut};
+use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
+
+/// Of a connection that has more to send, so many messages go out before others have their turn.
+const TURN: usize = 4;
+/// So many bytes that reached the reader are told to the other side by a message of their own.
+const TELL: u32 = WINDOW / 4;
+/// Bytes that are worth a look into a short buffer first.
+const SHORT: usize = 96;
+
+/// A connection that is carried.
+#[derive(Debug)]
+pub(super) struct Conn {
+    /// Our side of the ring.
+    pub ep: &'static ShmEndpoint,
+    /// Which link it is on, and where.
+    pub local: usize,
+    pub slot: usize,
+    /// The queue pair.
+    pub pipe: usize,
+    /// Its name there.
+    pub id: u16,
+    pub epoch: u32,
+    /// To be sent before anything else: who connects to whom.
+    pub opening: Option<[u8; ADDRESSES]>,
+    /// So many bytes may be sent.
+    pub credit: u32,
+    /// So many have reached the reader here, and the other side has not been told.
+    pub delivered: u32,
+    /// Bytes that found no room in the ring.
+    pub pending: VecDeque<u8>,
+    /// We have told the other side that our direction has ended.
+    pub fin_sent: bool,
+    /// The other side has said so of its own.
+    pub fin_seen: bool,
+    /// And the program here has been told.
+    pub fin_given: bool,
+    /// It waits for the queue pair to have room.
+    pub stalled: bool,
+    /// It is in the queue of those that are to be looked at.
+    pub queued: bool,
+    /// The queue pair has ended.
+    pub cut: bool,
+}
+
+/// How sending went.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    /// There is nothing more for now.
+    All,
+    /// The queue pair has no room.
+    Stalled,
+    /// Others have their turn first.
+    More,
+    /// The program's side was reset: the other side has been told.
+    Reset,
+    /// The queue pair failed.
+    Broken,
+}
+
+impl Conn {
+    fn frame(&mut self, kind: Kind) -> Frame {
+        let window = core::mem::take(&mut self.delivered);
+        Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window }
+    }
+
+    /// Bytes for the program here, as many as there is room for; the rest waits. False: nobody reads any more.
+    pub fn give(&mut self, pipe: &Pipe, message: u32, bytes: *const u8, len: usize) -> bool {
+        let mut done = 0;
+        if self.pending.is_empty() {
+            let Some(n) = self.write(bytes, len) else { return false };
+            done = n;
+        }
+        if done < len {
+            let mut rest = vec![0; len - done];
+            if pipe.copy(message, done, &mut rest) {
+                self.pending.extend(rest);
+            }
+        }
+        true
+    }
+
+    /// Into the ring. `None`: nobody reads any more.
+    fn write(&mut self, bytes: *const u8, len: usize) -> Option<usize> {
+        let v = libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: len };
+        let mut iov = Iov::one(&v);
+        let mut asked = false;
+        while iov.left() > 0 {
+            match self.ep.try_write(&mut iov) {
+                Ok(_) => {}
+                // Asked for room, the reader tells us of it; it may have made some just before.
+                Err(Errno::AGAIN) if !asked && self.ep.want_room() => asked = true,
+                Err(Errno::AGAIN) => break,
+                Err(_) => return None,
+            }
+        }
+        let done = len - iov.left();
+        self.delivered = self.delivered.saturating_add(done as u32);
+        Some(done)
+    }
+
+    /// What waited goes on into the ring, and the end after it. False: nobody reads any more.
+    fn give_pending(&mut self) -> bool {
+        while !self.pending.is_empty() {
+            let (front, _) = self.pending.as_slices();
+            let (p, len) = (front.as_ptr(), front.len());
+            match self.write(p, len) {
+                None => return false,
+                Some(n) => drop(self.pending.drain(..n)),
+            }
+            if !self.pending.is_empty() && self.ep.readiness().0 & netacc_transport::Readiness::OUT == 0 {
+                return true;
+            }
+        }
+        if self.fin_seen && !self.fin_given {
+            self.fin_given = true;
+            self.ep.shutdown(Shut::Write);
+        }
+        true
+    }
+
+    fn send(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Sent {
+        for _ in 0..TURN {
+            if !pipe.can_send() {
+                return Sent::Stalled;
+            }
+            if let Some(addresses) = self.opening.take() {
+                let frame = self.frame(Kind::Open);
+                if pipe.send(sends, frame, &addresses).is_err() {
+                    return Sent::Broken;
+                }
+                continue;
+            }
+            if self.fin_sent || self.credit == 0 {
+                return self.tell_window(pipe, sends);
+            }
+            let got = self.send_bytes(pipe, sends);
+            match got {
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => return Sent::Stalled,
+                Ok(None) => {
+                    let frame = self.frame(Kind::Fin);
+                    self.fin_sent = true;
+                    if pipe.send(sends, frame, &[]).is_err() {
+                        return Sent::Broken;
+                    }
+                }
+                Err(Errno::AGAIN) => return self.tell_window(pipe, sends),
+                Err(Errno::IO) => return Sent::Broken,
+                Err(_) => {
+                    let frame = self.frame(Kind::Reset);
+                    return if pipe.send(sends, frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
+                }
+            }
+        }
+        Sent::More
+    }
+
+    /// One message of bytes: whether there was a buffer for it; `None` at the end of the stream. `EIO`: the queue pair
+    /// failed.
+    fn send_bytes(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Result<Option<bool>, Errno> {
+        let inline = pipe.payload_inline().min(self.credit as usize).min(SHORT);
+        if inline > 0 && self.ep.unread() <= inline {
+            let mut bytes = [0u8; SHORT];
+            let n = self.read(bytes.as_mut_ptr(), inline)?;
+            if n == 0 {
+                return Ok(None);
+            }
+            self.credit -= n as u32;
+            let frame = self.frame(Kind::Data);
+            let bytes = bytes.get(..n).unwrap_or_default();
+            return pipe.send(sends, frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO);
+        }
+        let room = pipe.payload().min(self.credit as usize);
+        let Some((buffer, start)) = sends.take() else { return Ok(Some(false)) };
+        match self.read(start.wrapping_add(netacc_wire::frame::FRAME), room) {
+            Ok(0) => {
+                sends.give_back(buffer);
+                Ok(None)
+            }
+            Err(e) => {
+                sends.give_back(buffer);
+                Err(e)
+            }
+            Ok(n) => {
+                self.credit -= n as u32;
+                let frame = self.frame(Kind::Data);
+                pipe.send_buffer(sends, frame, buffer, n).map(|()| Some(true)).map_err(|_| Errno::IO)
+            }
+        }
+    }
+
+    fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
+        let v = libc::iovec { iov_base: to.cast(), iov_len: room };
+        self.ep.try_read(&mut Iov::one(&v), false)
+    }
+
+    fn tell_window(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Sent {
+        if self.delivered < TELL {
+            return Sent::All;
+        }
+        let frame = self.frame(Kind::Window);
+        if pipe.send(sends, frame, &[]).is_err() { Sent::Broken } else { Sent::All }
+    }
+}
+
+impl Engine {
+    /// Moves what can be moved of a connection, in both directions.
+    pub(super) fn pump(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        conn.queued = false;
+        if !conn.give_pending() {
+            return self.reset(at);
+        }
+        if conn.cut {
+            return self.pump_cut(at);
+        }
+        let Some(entry) = self.pipes.get_mut(conn.pipe) else { return };
+        let Some((pipe, device)) = entry.parts(&mut self.devices) else { return };
+        match conn.send(pipe, &mut device.sends) {
+            Sent::All => {}
+            Sent::More => self.queue(at),
+            Sent::Stalled => {
+                if !conn.stalled {
+                    conn.stalled = true;
+                    entry.stalled.push_back(at);
+                }
+            }
+            Sent::Reset => return self.drop_conn(at, true),
+            Sent::Broken => {
+                let pipe = conn.pipe;
+                self.broken.push(pipe);
+            }
+        }
+        if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
+            self.drop_conn(at, false);
+        }
+    }
+
+    /// Of a connection whose queue pair has ended: what the program still writes is answered by a reset.
+    fn pump_cut(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let mut bytes = [0u8; SHORT];
+        match conn.read(bytes.as_mut_ptr(), SHORT) {
+            Err(Errno::AGAIN) => {}
+            Ok(0) if conn.fin_given => self.drop_conn(at, false),
+            Ok(0) => {}
+            _ => self.drop_conn(at, true),
+        }
+    }
+
+    /// The connection is over, by us: both ends learn it.
+    pub(super) fn reset(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        if !conn.cut
+            && let Some(entry) = self.pipes.get_mut(conn.pipe)
+            && let Some((pipe, device)) = entry.parts(&mut self.devices)
+        {
+            let frame = conn.frame(Kind::Reset);
+            if pipe.can_send() {
+                let _ = pipe.send(&mut device.sends, frame, &[]);
+            } else {
+                entry.resets.push_back(frame);
+            }
+        }
+        self.drop_conn(at, true);
+    }
+
+    /// Puts a connection into the queue of those to be looked at.
+    pub(super) fn queue(&mut self, at: usize) {
+        if let Some(conn) = self.conns.get_mut(at)
+            && !conn.queued
+        {
+            conn.queued = true;
+            self.ready.push_back(at);
+        }
+    }
+
+    /// The connection is forgotten; with `abort` the program here sees a reset.
+    pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
+        let Some(conn) = self.conns.remove(at) else { return };
+        if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot)) {
+            *place = 0;
+        }
+        conn.ep.watch(0);
+        conn.ep.close(abort);
+        let now = netacc_sys::time::now();
+        if let Some(entry) = self.pipes.get_mut(conn.pipe)
+            && !conn.cut
+        {
+            entry.conns.remove(&conn.id);
+            entry.idle_since = now;
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! The engine: all that is carried, one round of the work, and what to sleep on.
+
+use crate::carrier::conn::Conn;
+use crate::carrier::local::Local;
+use crate::carrier::meet::{Entry, FarListener, RouteEntry};
+use crate::carrier::table::Table;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use netacc_conf::Config;
+use netacc_sys::time;
+use netacc_transport::Endpoint;
+use netacc_transport::bells;
+use netacc_transport::rdma::{Completion, Device};
+use netacc_verbs::{EventChannel, Result, Wc};
+use netacc_wire::frame::{Frame, Kind, WINDOW};
+
+/// Completions that are taken at a time.
+const BATCH: usize = 16;
+/// So often (ms) the thread looks for what has grown old.
+const TIDY: i64 = 1_000;
+
+/// What to do after a round.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Another one.
+    Again,
+    /// The same, after a moment.
+    Poll,
+    /// Sleep for at most so many milliseconds.
+    Sleep(i64),
+}
+
+/// What a descriptor is that the thread sleeps on.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Bell,
+    Events,
+    Device(usize),
+    LocalBell(usize),
+    Control(usize),
+    /// A kernel socket of a connection whose side is several processes.
+    Kernel(usize),
+}
+
+/// All that is carried.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub events: EventChannel,
+    bell: i32,
+    pub devices: Vec<Device>,
+    pub listeners: Vec<FarListener>,
+    pub routes: Table<RouteEntry>,
+    pub pipes: Table<Entry>,
+    pub conns: Table<Conn>,
+    pub locals: Table<Local>,
+    /// Connections that are to be looked at.
+    pub ready: VecDeque<usize>,
+    /// Queue pairs that have failed.
+    pub broken: Vec<usize>,
+    /// The completion queues will tell the channel.
+    armed: bool,
+    sleeps_on: Vec<(i32, What)>,
+    tidied: u64,
+    pub limits: Limits,
+}
+
+/// What the configuration says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub msg_size: usize,
+    pub conn_per_qp: usize,
+    pub comp_vector: u32,
+    pub poll_ns: u64,
+    pub idle_ns: Option<u64>,
+    pub idle_all: usize,
+    pub idle_per: usize,
+}
+
+impl Engine {
+    pub fn new(conf: &Config) -> Result<Engine> {
+        let events = EventChannel::create()?;
+        events.set_nonblocking(true)?;
+        let bell = bells::create().map_err(|errno| netacc_verbs::Error::Verb { verb: "eventfd", errno })?;
+        let limits = Limits {
+            msg_size: conf.msg_size as usize,
+            conn_per_qp: conf.conn_per_qp as usize,
+            comp_vector: conf.comp_vector,
+            poll_ns: u64::from(conf.poll_cq_ms) * 1_000_000,
+            idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
+            idle_all: conf.empty_qp_max_all as usize,
+            idle_per: conf.empty_qp_max_per as usize,
+        };
+        Ok(Engine {
+            events,
+            bell,
+            devices: Vec::new(),
+            listeners: Vec::new(),
+            routes: Table::default(),
+            pipes: Table::default(),
+            conns: Table::default(),
+            locals: Table::default(),
+            ready: VecDeque::new(),
+            broken: Vec::new(),
+            armed: false,
+            sleeps_on: Vec::new(),
+            tidied: 0,
+            limits,
+        })
+    }
+
+    /// The thread is to look.
+    pub fn ring(&self) {
+        bells::ring(self.bell);
+    }
+
+    /// The thread's next step; `last` is when there was something to do.
+    pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
+        let now = time::now();
+        if self.round() {
+            *last = now;
+            return Step::Again;
+        }
+        if now.saturating_sub(*last) < self.limits.poll_ns {
+            return Step::Poll;
+        }
+        if !self.arm() {
+            return Step::Again;
+        }
+        fds.clear();
+        self.list();
+        fds.extend(self.sleeps_on.iter().map(|&(fd, _)| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        Step::Sleep(if self.has_to_tidy() { TIDY } else { 60 * TIDY })
+    }
+
+    /// One round of the work; whether there was any.
+    pub fn round(&mut self) -> bool {
+        let mut busy = self.complete();
+        busy |= self.look_at_locals();
+        // What is queued meanwhile has its turn in the next round.
+        for _ in 0..self.ready.len() {
+            let Some(at) = self.ready.pop_front() else { break };
+            busy = true;
+            self.pump(at);
+        }
+        while let Some(pipe) = self.broken.pop() {
+            busy = true;
+            self.end_pipe(pipe, "the queue pair failed");
+        }
+        busy
+    }
+
+    /// Takes completions.
+    fn complete(&mut self) -> bool {
+        let mut busy = false;
+        for d in 0..self.devices.len() {
+            for q in 0.. {
+                let Some(cq) = self.devices.get(d).and_then(|d| d.cqs().nth(q)).cloned() else { break };
+                let mut found = [Wc::default(); BATCH];
+                let n = cq.poll(&mut found).unwrap_or(0);
+                busy |= n > 0;
+                for wc in found.iter().take(n) {
+                    self.completed(wc);
+                }
+            }
+        }
+        busy
+    }
+
+    fn completed(&mut self, wc: &Wc) {
+        let at = super::meet::pipe_of(wc.wr_id());
+        // A late one of a queue pair that is gone.
+        if super::meet::tag(&self.pipes, at) != (wc.wr_id() >> 32) as u32 {
+            return;
+        }
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
+        if let Err(e) = wc.check() {
+            crate::log!(Debug, "QP {}: {e}", pipe.qp_num());
+            self.broken.push(at);
+            return;
+        }
+        match pipe.completed(&mut device.sends, wc.wr_id(), wc.byte_len()) {
+            None => {
+                netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
+                self.broken.push(at);
+            }
+            Some(Completion::Sent) => {}
+            Some(Completion::Message(n, frame, payload, len)) => {
+                if !self.message(at, n, frame, payload, len) {
+                    self.broken.push(at);
+                }
+                let Some(entry) = self.pipes.get_mut(at) else { return };
+                let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
+                if pipe.repost(n).is_err() || (pipe.owes() && pipe.send_credits(&mut device.sends).is_err()) {
+                    self.broken.push(at);
+                }
+            }
+        }
+        self.unstall(at);
+    }
+
+    /// A queue pair may have room again: those that wait for it go on, in turn.
+    fn unstall(&mut self, at: usize) {
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        while let Some(frame) = entry.resets.front().copied() {
+            let Some((pipe, device)) = entry.live_parts(&mut self.devices).filter(|(p, _)| p.can_send()) else {
+                return;
+            };
+            let _ = pipe.send(&mut device.sends, frame, &[]);
+            entry.resets.pop_front();
+        }
+        if !entry.parts(&mut self.devices).is_some_and(|(p, _)| p.can_send()) {
+            return;
+        }
+        let waiting = core::mem::take(&mut entry.stalled);
+        for c in waiting {
+            if let Some(conn) = self.conns.get_mut(c).filter(|c| c.stalled && c.pipe == at) {
+                conn.stalled = false;
+                self.queue(c);
+            }
+        }
+    }
+
+    /// A message came by a queue pair. False: the other side broke the rules.
+    fn message(&mut self, at: usize, n: u32, frame: Frame, payload: *const u8, len: usize) -> bool {
+        match frame.kind {
+            Kind::Credit => return true,
+            Kind::Open => return self.opened(at, n, frame, len),
+            Kind::Data | Kind::Fin | Kind::Reset | Kind::Window => {}
+        }
+        let Some(entry) = self.pipes.get_mut(at) else { return true };
+        let Some(&c) = entry.conns.get(&frame.conn) else { return true };
+        // Of an earlier connection with that number: it is over here, and the other side will learn it.
+        let Some(conn) = self.conns.get_mut(c).filter(|c| c.epoch == frame.epoch) else { return true };
+        conn.credit = match conn.credit.checked_add(frame.window) {
+            Some(credit) if credit <= WINDOW => credit,
+            _ => return false,
+        };
+        match frame.kind {
+            Kind::Data => {
+                // What is pending was not told as delivered, so an honest peer cannot send more than this.
+                if conn.fin_seen || conn.pending.len() + len > WINDOW as usize {
+                    return false;
+                }
+                let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return true };
+                if !conn.give(pipe, n, payload, len) {
+                    self.reset(c);
+                    return true;
+                }
+            }
+            Kind::Fin => conn.fin_seen = true,
+            Kind::Reset => {
+                self.drop_conn(c, true);
+                return true;
+            }
+            Kind::Open | Kind::Window | Kind::Credit => {}
+        }
+        self.queue(c);
+        true
+    }
+
+    /// Before a sleep: everybody who may have news is to say so. False if there are some already.
+    fn arm(&mut self) -> bool {
+        if !self.armed {
+            for cq in self.devices.iter().flat_map(Device::cqs) {
+                let _ = cq.req_notify(false);
+            }
+            self.armed = true;
+        }
+        let mut quiet = true;
+        for (_, local) in self.locals.each() {
+            quiet &= local.arm();
+        }
+        // Completions that came before the arming have no event.
+        quiet && !self.round()
+    }
+
+    fn list(&mut self) {
+        let mut list = core::mem::take(&mut self.sleeps_on);
+        list.clear();
+        list.push((self.bell, What::Bell));
+        list.push((self.events.fd(), What::Events));
+        list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.fd(), What::Device(n))));
+        for (n, local) in self.locals.each() {
+            list.push((local.bell(), What::LocalBell(n)));
+            list.push((local.link.control_fd(), What::Control(n)));
+            if local.shared {
+                let here = local.slots.iter().filter_map(|c| (*c as usize).checked_sub(1));
+                for c in here {
+                    if let Some(fd) = self.conns.get(c).map(|c| c.ep.witness_fd()).filter(|fd| *fd >= 0) {
+                        list.push((fd, What::Kernel(c)));
+                    }
+                }
+            }
+        }
+        self.sleeps_on = list;
+    }
+
+    /// After a sleep on what [`Engine::step`] listed.
+    pub fn wake(&mut self, fds: &[libc::pollfd]) {
+        let list = core::mem::take(&mut self.sleeps_on);
+        for ((fd, what), p) in list.iter().zip(fds) {
+            if p.revents == 0 || p.fd != *fd {
+                continue;
+            }
+            match *what {
+                What::Bell => bells::silence(self.bell),
+                What::Events => self.meet_events(),
+                What::Device(n) => {
+                    if let Some(d) = self.devices.get(n) {
+                        d.take_events();
+                        self.armed = false;
+                    }
+                }
+                // Another thread may have changed things since: only what is still there is read.
+                What::LocalBell(n) => {
+                    if let Some(local) = self.locals.get(n).filter(|l| l.bell() == *fd) {
+                        bells::silence(local.bell());
+                    }
+                }
+                What::Control(n) => {
+                    if self.locals.get(n).is_some_and(|l| l.link.control_fd() == *fd) {
+                        self.serve_local(n);
+                    }
+                }
+                What::Kernel(c) => {
+                    if let Some(conn) = self.conns.get(c) {
+                        conn.ep.hear();
+                        self.queue(c);
+                    }
+                }
+            }
+        }
+        self.sleeps_on = list;
+        let now = time::now();
+        if self.has_to_tidy() && now.saturating_sub(self.tidied) > TIDY as u64 * 1_000_000 / 2 {
+            self.tidied = now;
+            self.tidy(now);
+        }
+    }
+
+    /// The process ends: whether all that was written has reached the other hosts.
+    pub fn flush(&mut self) -> bool {
+        let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
+        for c in &all {
+            self.queue(*c);
+        }
+        self.round();
+        let mut done = self.conns.each().all(|(_, c)| c.cut || c.ep.unread() == 0);
+        let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
+        for p in pipes {
+            let Some(entry) = self.pipes.get_mut(p) else { continue };
+            if let Some((pipe, device)) = entry.parts(&mut self.devices) {
+                let _ = pipe.flush(&mut device.sends);
+                done &= pipe.is_flushed();
+            }
+        }
+        done
+    }
+
+    /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
+    pub fn leave_to_parent(&self) {
+        for (_, local) in self.locals.each() {
+            crate::fork::inherit(local.link);
+        }
+        let fds = self.devices.iter().flat_map(Device::descriptors).chain([self.events.fd()]);
+        for fd in fds {
+            let _ = netacc_sys::raw::close(fd);
+        }
+        netacc_sys::private::close(self.bell);
+    }
+}

@@ -1,0 +1,283 @@
+//! Links, and the connections that begin on them.
+
+use crate::carrier::conn::Conn;
+use crate::carrier::engine::Engine;
+use crate::carrier::meet::State;
+use crate::socket::accept::take_slot;
+use crate::socket::pool;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use netacc_stats::Reason;
+use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
+use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addresses};
+
+/// As many connections as their numbers can name.
+const CONNS: usize = 1 << 16;
+/// Queue pairs that are being connected to one destination at a time.
+const AT_A_TIME: usize = 16;
+
+/// A link with our side of it.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub link: &'static Link,
+    channel: u32,
+    /// Per slot: the connection's number + 1.
+    pub slots: Vec<u32>,
+    /// The destination whose connects come by it (client's host).
+    pub route: Option<usize>,
+    /// A side of some connection may be several processes.
+    pub shared: bool,
+}
+
+impl Local {
+    /// Our doorbell.
+    pub fn bell(&self) -> i32 {
+        self.link.bell_fd(self.channel)
+    }
+
+    /// The other side is to ring; false if it has left bits already.
+    pub fn arm(&self) -> bool {
+        self.link.my_channel(self.channel).is_none_or(netacc_ring::Channel::arm)
+    }
+}
+
+impl Engine {
+    /// Watches a link, of which the caller gives us a reference.
+    pub(super) fn add_local(&mut self, link: &'static Link, route: Option<usize>) -> Option<usize> {
+        let Ok(channel) = link.open_channel() else {
+            link.put();
+            return None;
+        };
+        let local = Local { link, channel, slots: vec![0; SLOTS], route, shared: false };
+        let at = self.locals.add(CONNS, local)?;
+        if route.is_some()
+            && let Some(q) = link.endpoint(CONTROL_SLOT)
+        {
+            q.watch(channel);
+        }
+        Some(at)
+    }
+
+    /// The one for a link of the pool's.
+    fn local_of(&mut self, link: &'static Link) -> Option<usize> {
+        if let Some((at, _)) = self.locals.each().find(|(_, l)| core::ptr::eq(l.link, link)) {
+            return Some(at);
+        }
+        link.hold();
+        self.add_local(link, None)
+    }
+
+    /// Looks which connections have news.
+    pub(super) fn look_at_locals(&mut self) -> bool {
+        let mut busy = false;
+        let mut at = 0;
+        while at < self.locals.len() {
+            if let Some(local) = self.locals.get(at)
+                && let Some(channel) = local.link.my_channel(local.channel)
+            {
+                for slot in channel.take() {
+                    busy = true;
+                    if slot == CONTROL_SLOT {
+                        self.take_connects(at);
+                    } else if let Some(c) = self.conn_at(at, slot) {
+                        self.queue(c);
+                    }
+                }
+            }
+            at += 1;
+        }
+        busy
+    }
+
+    fn conn_at(&self, local: usize, slot: usize) -> Option<usize> {
+        (*self.locals.get(local)?.slots.get(slot)? as usize).checked_sub(1)
+    }
+
+    /// Client's host: connects that wait on the link of a route, as many as there are queue pairs for.
+    pub(super) fn take_connects(&mut self, local: usize) {
+        let Some((link, route)) = self.locals.get(local).and_then(|l| Some((l.link, l.route?))) else { return };
+        while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
+            let Some(pipe) = self.choose_pipe(route, queued as usize) else { return };
+            let Some(slot) = link.pop() else { return };
+            let Some(ep) = take_slot(link, slot) else { continue };
+            let told = link
+                .segment()
+                .and_then(|s| s.slot(slot as usize).map(|s| (s.open.told(0), s.open.told(1))))
+                .and_then(|(client, server)| Some(encode_addresses(client?, server?)));
+            match told {
+                Some(addresses) => self.begin(ep, local, pipe, None, Some(addresses)),
+                None => netacc_transport::Endpoint::close(ep, true),
+            }
+        }
+    }
+
+    /// A queue pair of a route that can have one more connection; more are connected if they are wanted.
+    fn choose_pipe(&mut self, route: usize, queued: usize) -> Option<usize> {
+        let r = self.routes.get(route)?;
+        let up = |at: &usize| self.pipes.get(*at).filter(|e| e.is_up());
+        let least = r.pipes.iter().filter_map(|at| Some((up(at)?.conns.len(), *at))).min();
+        let (load, pipe) = least?;
+        if load < self.limits.conn_per_qp {
+            return Some(pipe);
+        }
+        let connecting = r.pipes.iter().filter(|at| self.pipes.get(**at).is_some_and(|e| !e.is_up())).count();
+        if r.crowded {
+            return Some(pipe);
+        }
+        for _ in connecting..queued.div_ceil(self.limits.conn_per_qp).min(AT_A_TIME) {
+            if self.begin_pipe(route).is_err() {
+                if let Some(r) = self.routes.get_mut(route) {
+                    r.crowded = true;
+                }
+                return Some(pipe);
+            }
+        }
+        None
+    }
+
+    /// A connection begins to be carried. `name` is what the other side calls it.
+    fn begin(
+        &mut self,
+        ep: &'static ShmEndpoint,
+        local: usize,
+        pipe: usize,
+        name: Option<(u16, u32)>,
+        opening: Option<[u8; ADDRESSES]>,
+    ) {
+        let conn = Conn {
+            ep,
+            local,
+            slot: ep.slot_index(),
+            pipe,
+            id: 0,
+            epoch: 0,
+            opening,
+            credit: WINDOW,
+            delivered: 0,
+            pending: VecDeque::new(),
+            fin_sent: false,
+            fin_seen: false,
+            fin_given: false,
+            stalled: false,
+            queued: false,
+            cut: false,
+        };
+        let Some(at) = self.conns.add(CONNS, conn) else {
+            return netacc_transport::Endpoint::close(ep, true);
+        };
+        let (id, epoch) = name.unwrap_or((at as u16, self.conns.generation(at)));
+        if let Some(conn) = self.conns.get_mut(at) {
+            (conn.id, conn.epoch) = (id, epoch);
+        }
+        if let Some(entry) = self.pipes.get_mut(pipe) {
+            entry.conns.insert(id, at);
+        }
+        if let Some(local) = self.locals.get_mut(local) {
+            if let Some(place) = local.slots.get_mut(ep.slot_index()) {
+                *place = at as u32 + 1;
+            }
+            ep.watch(local.channel);
+        }
+        self.queue(at);
+    }
+
+    /// Server's host: a client on another host opens a connection. False: it broke the rules.
+    pub(super) fn opened(&mut self, at: usize, n: u32, frame: Frame, len: usize) -> bool {
+        let Some(entry) = self.pipes.get_mut(at) else { return true };
+        if entry.route.is_some() || len != ADDRESSES {
+            return false;
+        }
+        let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return true };
+        let mut bytes = [0u8; ADDRESSES];
+        let Some((client, server)) =
+            Some(()).filter(|()| pipe.copy(n, 0, &mut bytes)).and_then(|()| decode_addresses(&bytes))
+        else {
+            return false;
+        };
+        // Who it is the connection manager has confirmed; the port is the client's to say.
+        let honest = pipe.peer_ip() == Some(client.ip()) && pipe.local_ip() == Some(server.ip());
+        if !honest || entry.port != server.port() || client.port() == 0 {
+            return false;
+        }
+        if let Some(&old) = entry.conns.get(&frame.conn) {
+            // The same name for two: the first one is over, or the other side is confused.
+            self.drop_conn(old, true);
+        }
+        match self.join(client, server) {
+            Ok((ep, local)) => self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None),
+            Err(why) => {
+                crate::log!(Info, "a connection from {client} to {server} by RDMA is refused: {}", why.name());
+                if let Some(entry) = self.pipes.get_mut(at) {
+                    entry.resets.push_back(Frame {
+                        kind: netacc_wire::frame::Kind::Reset,
+                        window: 0,
+                        credits: 0,
+                        ..frame
+                    });
+                }
+            }
+        }
+        true
+    }
+
+    /// Connects to a listener of this host on behalf of `client`.
+    fn join(&mut self, client: SocketAddr, server: SocketAddr) -> Result<(&'static ShmEndpoint, usize), Reason> {
+        let claim = pool::claim(client, server, None)?;
+        let (link, claimed) = (claim.link, claim.claimed);
+        let Some(ep) = link.endpoint(claimed.slot).filter(|ep| ep.begin(claimed.epoch)) else {
+            link.slots.burned();
+            return Err(Reason::NoMemory);
+        };
+        if let Some(slot) = link.segment().and_then(|s| s.slot(claimed.slot)) {
+            slot.open.tell_far(client, server);
+        }
+        let Some(local) = self.local_of(link) else {
+            drop(claim);
+            ep.never_mind(claimed.epoch);
+            netacc_transport::Endpoint::close(ep, true);
+            return Err(Reason::NoDescriptors);
+        };
+        if !pool::push(claim) {
+            ep.never_mind(claimed.epoch);
+            netacc_transport::Endpoint::close(ep, true);
+            return Err(Reason::Refused);
+        }
+        Ok((ep, local))
+    }
+
+    /// A link's control socket has something: messages, or the end.
+    pub(super) fn serve_local(&mut self, at: usize) {
+        let Some(local) = self.locals.get_mut(at) else { return };
+        local.link.service();
+        let here: Vec<usize> = local.slots.iter().filter_map(|c| (*c as usize).checked_sub(1)).collect();
+        local.shared = here.iter().any(|c| self.conns.get(*c).is_some_and(|c| c.ep.witness_fd() >= 0));
+        let (link, route) = (local.link, local.route);
+        if !link.is_lost() {
+            return;
+        }
+        for c in &here {
+            self.queue(*c);
+        }
+        if here.is_empty() {
+            self.drop_local(at);
+        }
+        if let Some(r) = route.and_then(|r| self.routes.get_mut(r))
+            && r.local == Some(at)
+        {
+            r.local = None;
+            r.link = None;
+            r.state = if r.state == State::Open { State::Opening } else { r.state };
+        }
+    }
+
+    /// The link is let go.
+    pub(super) fn drop_local(&mut self, at: usize) {
+        if let Some(local) = self.locals.remove(at) {
+            local.link.close_channel(local.channel);
+            local.link.put();
+        }
+    }
+}

@@ -1,0 +1,578 @@
+//! Listeners, routes to servers on other hosts, and queue pairs that come and go.
+
+use crate::carrier::engine::Engine;
+use crate::carrier::table::Table;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use netacc_stats::Reason;
+use netacc_sys::errno::Errno;
+use netacc_sys::{private, time};
+use netacc_transport::Endpoint;
+use netacc_transport::rdma::{Device, Pipe, port_of};
+use netacc_transport::shm::Link;
+use netacc_verbs::{CmEvent, CmEventType, CmId, Error, Result};
+use netacc_wire::frame::{Frame, Greeting, Stranger};
+use rustix::fs::{Mode, OFlags, RawDir, open};
+
+/// Queue pairs of this process.
+const PIPES: usize = 4096;
+/// How long (ms) the network is asked for a neighbour. The kernel misses an answer that comes while it asks, and looks
+/// again when the time is over: so first a short time.
+const RESOLVE: [u32; 3] = [100, 300, 1_000];
+/// A queue pair that is not connected after so long (ns) is given up.
+const PATIENCE: u64 = 2_000_000_000;
+/// "Nobody is to be reached there by RDMA" is believed for so long (ns).
+const CLOSED: u64 = 5_000_000_000;
+
+const LISTENER: u64 = 1 << 63;
+
+/// What becomes of a destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Route {
+    /// It is reached by this link, from this address of ours.
+    Open(&'static Link, IpAddr),
+    /// That is not known yet; an event will come by this descriptor.
+    Opening(i32),
+    /// It is not.
+    Closed(Reason),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Opening,
+    Open,
+    Closed(Reason, u64),
+}
+
+/// A destination.
+#[derive(Debug)]
+pub(super) struct RouteEntry {
+    dest: SocketAddr,
+    pub state: State,
+    source: IpAddr,
+    /// The socket layer's side of the link, and our own side.
+    pub link: Option<&'static Link>,
+    pub local: Option<usize>,
+    pub pipes: Vec<usize>,
+    /// No more queue pairs are to be had: those that are there take all connections.
+    pub crowded: bool,
+}
+
+/// A listener for other hosts.
+#[derive(Debug)]
+pub(super) struct FarListener {
+    local: SocketAddr,
+    /// Sockets of the program that listen there.
+    users: u32,
+    id: Option<CmId>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Resolving(CmId, usize),
+    Routing(CmId),
+    Connecting(Pipe),
+    Up(Pipe),
+    Gone,
+}
+
+/// A queue pair, from the first question for its way to its end.
+#[derive(Debug)]
+pub(super) struct Entry {
+    stage: Stage,
+    device: usize,
+    /// Whose connections it carries (client's host).
+    pub route: Option<usize>,
+    /// The TCP port of the listener (server's host).
+    pub port: u16,
+    pub conns: BTreeMap<u16, usize>,
+    /// Connections that wait for room, in turn.
+    pub stalled: VecDeque<usize>,
+    /// Connections that are over, which the other side is to be told.
+    pub resets: VecDeque<Frame>,
+    pub idle_since: u64,
+}
+
+impl Entry {
+    fn new(stage: Stage, device: usize, route: Option<usize>, port: u16) -> Entry {
+        Entry {
+            stage,
+            device,
+            route,
+            port,
+            conns: BTreeMap::new(),
+            stalled: VecDeque::new(),
+            resets: VecDeque::new(),
+            idle_since: time::now(),
+        }
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up(_))
+    }
+
+    /// The queue pair and its device, if it is connected.
+    pub fn parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
+        match &mut self.stage {
+            Stage::Up(pipe) => Some((pipe, devices.get_mut(self.device)?)),
+            _ => None,
+        }
+    }
+
+    /// The same, also while it is being connected.
+    pub fn live_parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
+        match &mut self.stage {
+            Stage::Up(pipe) | Stage::Connecting(pipe) => Some((pipe, devices.get_mut(self.device)?)),
+            _ => None,
+        }
+    }
+}
+
+/// The upper half of the numbers of a queue pair's work requests: 24 bits say which one, 8 which use of that place.
+pub(super) fn tag(pipes: &Table<Entry>, at: usize) -> u32 {
+    (pipes.generation(at) & 0xff) << 24 | at as u32
+}
+
+/// Which queue pair a work request belongs to.
+pub(super) fn pipe_of(wr_id: u64) -> usize {
+    (wr_id >> 32) as usize & 0xff_ffff
+}
+
+/// Whether the kernel knows an RDMA device.
+pub(super) fn host_has_device() -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = open(c"/sys/class/infiniband", flags, Mode::empty()) else { return false };
+    let mut buf = [core::mem::MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(&dir, &mut buf);
+    let mut found = false;
+    while let Some(Ok(entry)) = entries.next() {
+        found |= !entry.file_name().to_bytes().starts_with(b".");
+    }
+    private::drop_raw(dir);
+    found
+}
+
+impl Engine {
+    /// Clients on other hosts are to find a listener at `local`.
+    pub fn listen(&mut self, local: SocketAddr) {
+        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
+            l.users += 1;
+            return;
+        }
+        self.listeners.push(FarListener { local, users: 1, id: None });
+        self.open_listeners();
+    }
+
+    fn open_listeners(&mut self) {
+        for at in 0..self.listeners.len() {
+            let Some(l) = self.listeners.get_mut(at).filter(|l| l.id.is_none()) else { continue };
+            let Some(port) = port_of(l.local.port()) else {
+                crate::log!(Info, "port {} + 20000 is no port: not reachable by RDMA", l.local.port());
+                continue;
+            };
+            let opened = CmId::create(&self.events, LISTENER | at as u64).and_then(|id| {
+                id.bind_addr(SocketAddr::new(l.local.ip(), port))?;
+                id.listen(128)?;
+                Ok(id)
+            });
+            match opened {
+                Ok(id) => {
+                    crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
+                    l.id = Some(id);
+                }
+                Err(e) => crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local),
+            }
+        }
+    }
+
+    /// One socket less listens there.
+    pub fn unlisten(&mut self, local: SocketAddr) {
+        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
+            l.users = l.users.saturating_sub(1);
+            if l.users == 0 {
+                // Its place stays: events name it by number.
+                l.id = None;
+                l.local.set_port(0);
+            }
+        }
+    }
+
+    /// The way to a server on another host.
+    pub fn route(&mut self, dest: SocketAddr) -> Route {
+        self.meet_events();
+        let now = time::now();
+        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let entry = RouteEntry {
+                    dest,
+                    state: State::Opening,
+                    source: dest.ip(),
+                    link: None,
+                    local: None,
+                    pipes: Vec::new(),
+                    crowded: false,
+                };
+                let Some(at) = self.routes.add(PIPES, entry) else { return Route::Closed(Reason::NoMemory) };
+                let _ = self.begin_pipe(at).map_err(|e| self.close_route(at, why(&e), &e));
+                at
+            }
+        };
+        let fd = self.events.fd();
+        let Some(r) = self.routes.get(at) else { return Route::Closed(Reason::OtherHost) };
+        match (r.state, r.link) {
+            (State::Open, Some(link)) if link.accepting() => Route::Open(link, r.source),
+            (State::Closed(reason, until), _) if now < until => Route::Closed(reason),
+            (State::Opening, None) if r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(|p| !p.is_up())) => {
+                Route::Opening(fd)
+            }
+            // Its link or its queue pairs have gone, or the answer is old: once more.
+            _ => {
+                let up = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::is_up));
+                if let Some(r) = self.routes.get_mut(at) {
+                    (r.state, r.link, r.crowded) = (State::Opening, None, false);
+                }
+                match up {
+                    Some(pipe) => self.open_route(at, pipe),
+                    None => drop(self.begin_pipe(at).map_err(|e| self.close_route(at, why(&e), &e))),
+                }
+                Route::Opening(fd)
+            }
+        }
+    }
+
+    /// A further queue pair for a route begins to be connected.
+    pub(super) fn begin_pipe(&mut self, route: usize) -> Result<()> {
+        let dest = self.routes.get(route).ok_or(Error::NoDevice)?.dest;
+        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
+        let id = CmId::create(&self.events, 0)?;
+        let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
+        let at = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, Some(route), dest.port())).ok_or(full)?;
+        id.set_cookie(u64::from(tag(&self.pipes, at)));
+        let [first, ..] = RESOLVE;
+        match id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first) {
+            Ok(()) => {
+                if let Some(entry) = self.pipes.get_mut(at) {
+                    entry.stage = Stage::Resolving(id, 1);
+                }
+                if let Some(r) = self.routes.get_mut(route) {
+                    r.pipes.push(at);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                self.pipes.remove(at);
+                Err(e)
+            }
+        }
+    }
+
+    /// What the connection manager has to say.
+    pub fn meet_events(&mut self) {
+        while let Ok(Some(event)) = self.events.get_event() {
+            if event.event_type == CmEventType::CONNECT_REQUEST {
+                self.requested(event);
+                continue;
+            }
+            if event.cookie & LISTENER != 0 {
+                if event.event_type == CmEventType::DEVICE_REMOVAL {
+                    self.forget_listener(event.cookie);
+                }
+                continue;
+            }
+            let at = event.cookie as usize & 0xff_ffff;
+            if tag(&self.pipes, at) == event.cookie as u32 && self.pipes.get(at).is_some() {
+                self.happened(at, &event);
+            }
+        }
+    }
+
+    fn forget_listener(&mut self, cookie: u64) {
+        if let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) {
+            l.id = None;
+        }
+    }
+
+    /// A step of a queue pair's life.
+    fn happened(&mut self, at: usize, event: &CmEvent) {
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        let stage = core::mem::replace(&mut entry.stage, Stage::Gone);
+        let next = match (stage, event.event_type) {
+            (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
+                self.resolve_again(at, id, tries)
+            }
+            (Stage::Resolving(id, _), CmEventType::ADDR_RESOLVED) => {
+                id.resolve_route(2_000).map(|()| Stage::Routing(id))
+            }
+            (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => self.make(id, at).and_then(|(pipe, device)| {
+                if let Some(entry) = self.pipes.get_mut(at) {
+                    entry.device = device;
+                }
+                pipe.connect().map(|()| Stage::Connecting(pipe))
+            }),
+            (Stage::Connecting(mut pipe), CmEventType::ESTABLISHED) => {
+                match Greeting::decode(event.private_data.as_slice()) {
+                    Ok(greeting) => {
+                        pipe.meet(greeting);
+                        Ok(Stage::Up(pipe))
+                    }
+                    Err(_) => {
+                        Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
+                    }
+                }
+            }
+            (stage, CmEventType::DISCONNECTED | CmEventType::DEVICE_REMOVAL | CmEventType::TIMEWAIT_EXIT) => {
+                self.put_back(at, stage);
+                return self.end_pipe(at, "the other side has ended it");
+            }
+            (stage, _) if event.event_type.is_failure() => {
+                let error = event.check().err().unwrap_or(Error::NoDevice);
+                let refused = Greeting::decode(event.private_data.as_slice()) == Err(Stranger::Version);
+                self.put_back(at, stage);
+                return self.failed(at, if refused { Reason::PeerVersion } else { why(&error) }, &error);
+            }
+            (stage, _) => Ok(stage),
+        };
+        match next {
+            Ok(stage) => {
+                let up = matches!(stage, Stage::Up(_)) && event.event_type == CmEventType::ESTABLISHED;
+                self.put_back(at, stage);
+                if let Some(route) = self.pipes.get(at).and_then(|e| e.route).filter(|_| up) {
+                    self.open_route(route, at);
+                }
+            }
+            Err(e) => self.failed(at, why(&e), &e),
+        }
+    }
+
+    fn resolve_again(&mut self, at: usize, id: CmId, tries: usize) -> Result<Stage> {
+        let route = self.pipes.get(at).and_then(|e| e.route);
+        let dest = route.and_then(|r| self.routes.get(r)).ok_or(Error::NoDevice)?.dest;
+        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
+        let time = RESOLVE.get(tries).copied().unwrap_or(1_000);
+        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), time)?;
+        Ok(Stage::Resolving(id, tries + 1))
+    }
+
+    fn put_back(&mut self, at: usize, stage: Stage) {
+        if let Some(entry) = self.pipes.get_mut(at) {
+            entry.stage = stage;
+        }
+    }
+
+    /// A queue pair for an identifier that is on a device, which is opened if it is the first.
+    fn make(&mut self, id: CmId, at: usize) -> Result<(Pipe, usize)> {
+        let device = match self.devices.iter().position(|d| d.has(&id)) {
+            Some(n) => n,
+            None => {
+                let device = Device::open(&id, self.limits.msg_size, self.limits.comp_vector)?;
+                crate::log!(Info, "uses RDMA device {}", device.name());
+                self.devices.push(device);
+                self.devices.len() - 1
+            }
+        };
+        let tag = tag(&self.pipes, at);
+        let d = self.devices.get_mut(device).ok_or(Error::NoDevice)?;
+        Ok((Pipe::new(id, d, tag)?, device))
+    }
+
+    /// A client on another host asks for a queue pair.
+    fn requested(&mut self, event: CmEvent) {
+        let Some(id) = event.request else { return };
+        let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
+        let Some(port) = listener.filter(|l| l.id.is_some()).map(|l| l.local.port()) else { return };
+        let ours = Greeting { receives: netacc_transport::rdma::RECEIVES, size: self.limits.msg_size as u32 };
+        let greeting = match Greeting::decode(event.private_data.as_slice()) {
+            Ok(greeting) => greeting,
+            Err(stranger) => {
+                netacc_stats::page().fallback(match stranger {
+                    Stranger::Version => Reason::PeerVersion,
+                    Stranger::Garbage => Reason::ProtocolError,
+                });
+                // It learns our version from the answer.
+                let _ = id.reject(&ours.encode());
+                return;
+            }
+        };
+        let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else { return };
+        id.set_cookie(u64::from(tag(&self.pipes, at)));
+        let made = self.make(id, at).and_then(|(mut pipe, device)| {
+            pipe.accept(greeting)?;
+            Ok((pipe, device))
+        });
+        match made {
+            Ok((pipe, device)) => {
+                if let Some(entry) = self.pipes.get_mut(at) {
+                    (entry.stage, entry.device) = (Stage::Up(pipe), device);
+                }
+            }
+            Err(e) => {
+                crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+                self.pipes.remove(at);
+            }
+        }
+    }
+
+    /// The first queue pair of a route is there, or a further one.
+    fn open_route(&mut self, route: usize, pipe: usize) {
+        let source = self.pipes.get_mut(pipe).and_then(|e| e.parts(&mut self.devices)?.0.local_ip());
+        let Some(r) = self.routes.get(route) else { return };
+        if r.local.is_none() {
+            let Ok((client, server)) = Link::pair() else {
+                let e = Error::Verb { verb: "memfd_create", errno: Errno::NOMEM };
+                return self.close_route(route, Reason::NoMemory, &e);
+            };
+            let local = self.add_local(server, Some(route));
+            if let Some(r) = self.routes.get_mut(route) {
+                (r.link, r.local) = (Some(client), local);
+            }
+        }
+        if let Some(r) = self.routes.get_mut(route) {
+            r.state = State::Open;
+            r.source = source.unwrap_or(r.source);
+        }
+        if let Some(local) = self.routes.get(route).and_then(|r| r.local) {
+            self.take_connects(local);
+        }
+    }
+
+    /// A queue pair could not be connected.
+    fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
+        let route = self.pipes.get(at).and_then(|e| e.route);
+        self.end_pipe(at, "it could not be connected");
+        let Some(route) = route else { return };
+        let Some(r) = self.routes.get_mut(route) else { return };
+        if r.pipes.is_empty() {
+            self.close_route(route, reason, error);
+        } else {
+            r.crowded = true;
+            if let Some(local) = r.local {
+                self.take_connects(local);
+            }
+        }
+    }
+
+    fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
+        let Some(r) = self.routes.get_mut(route) else { return };
+        crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
+        r.state = State::Closed(reason, time::now().saturating_add(CLOSED));
+        r.link = None;
+        if let Some(local) = r.local.take()
+            && let Some(l) = self.locals.get_mut(local)
+        {
+            l.route = None;
+            l.link.turn_away();
+        }
+    }
+
+    /// A queue pair is over, and so are its connections.
+    pub(super) fn end_pipe(&mut self, at: usize, how: &str) {
+        let Some(mut entry) = self.pipes.remove(at) else { return };
+        match core::mem::replace(&mut entry.stage, Stage::Gone) {
+            Stage::Up(pipe) | Stage::Connecting(pipe) => {
+                crate::log!(Debug, "QP {} ends with {} connections: {how}", pipe.qp_num(), entry.conns.len());
+                pipe.disconnect();
+                if let Some(device) = self.devices.get_mut(entry.device) {
+                    pipe.end(device);
+                }
+            }
+            Stage::Resolving(..) | Stage::Routing(_) | Stage::Gone => {}
+        }
+        for c in entry.conns.into_values() {
+            self.cut(c);
+        }
+        let Some(route) = entry.route else { return };
+        let Some(r) = self.routes.get_mut(route) else { return };
+        r.pipes.retain(|p| *p != at);
+        if r.pipes.is_empty() && r.state == State::Open {
+            // Connects that wait are made another way; the next one asks anew.
+            r.state = State::Opening;
+            r.link = None;
+            if let Some(local) = r.local.take()
+                && let Some(l) = self.locals.get_mut(local)
+            {
+                l.route = None;
+                l.link.turn_away();
+            }
+        }
+    }
+
+    /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or
+    /// is reset if the other side has not had all of ours.
+    fn cut(&mut self, c: usize) {
+        let Some(conn) = self.conns.get_mut(c) else { return };
+        conn.cut = true;
+        let whole = conn.credit == netacc_wire::frame::WINDOW && conn.ep.unread() == 0 && conn.opening.is_none();
+        if !whole && !conn.fin_seen {
+            return self.drop_conn(c, true);
+        }
+        conn.fin_seen = true;
+        self.queue(c);
+    }
+
+    /// Whether something may grow old.
+    pub(super) fn has_to_tidy(&self) -> bool {
+        self.pipes.each().next().is_some() || self.listeners.iter().any(|l| l.users > 0 && l.id.is_none())
+    }
+
+    /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
+    pub(super) fn tidy(&mut self, now: u64) {
+        let mut idle = 0;
+        let mut old = Vec::new();
+        for (at, e) in self.pipes.each() {
+            let age = now.saturating_sub(e.idle_since);
+            match &e.stage {
+                Stage::Up(_) if e.conns.is_empty() && e.route.is_some() => {
+                    let same = |p: &&usize| self.pipes.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
+                    let here =
+                        e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.pipes.iter().filter(same).count());
+                    idle += 1;
+                    if self.limits.idle_ns.is_some_and(|ns| age > ns)
+                        || idle > self.limits.idle_all
+                        || here > self.limits.idle_per + old.len()
+                    {
+                        old.push((at, None));
+                    }
+                }
+                Stage::Up(_) => {}
+                _ if age > PATIENCE => {
+                    old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))
+                }
+                _ => {}
+            }
+        }
+        for (at, error) in old {
+            match error {
+                None => self.end_pipe(at, "it has been idle"),
+                Some(e) => self.failed(at, Reason::PeerPlain, &e),
+            }
+        }
+        let lost: Vec<usize> = self
+            .locals
+            .each()
+            .filter(|(_, l)| {
+                (l.link.is_lost() || (l.route.is_none() && l.link.is_left())) && l.slots.iter().all(|s| *s == 0)
+            })
+            .map(|(at, _)| at)
+            .collect();
+        for at in lost {
+            self.drop_local(at);
+        }
+        self.open_listeners();
+    }
+}
+
+/// What a failure means for the connection that was to be accelerated.
+fn why(e: &Error) -> Reason {
+    match e {
+        Error::Cm { event: CmEventType::REJECTED | CmEventType::UNREACHABLE | CmEventType::CONNECT_ERROR, .. } => {
+            Reason::PeerPlain
+        }
+        Error::Verb { verb: "rdma_connect", .. } => Reason::PeerPlain,
+        Error::Misuse { verb: "rdma_connect", .. } => Reason::PeerVersion,
+        Error::Memlock { .. } => Reason::NoMemory,
+        _ => Reason::OtherHost,
+    }
+}

@@ -1,0 +1,18 @@
+//! Queue pairs between hosts.
+//!
+//! A [`Pipe`] is a connected queue pair that carries messages ([`netacc_wire::frame`]) of many connections, by SEND
+//! into buffers that the other side has posted: no peer gets a key to our memory. It never sends what the other side
+//! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all pipes on one RDMA device share.
+//!
+//! What the connections are is not known here: `netacc-core`'s `carrier` joins them to rings.
+
+mod device;
+mod pipe;
+
+pub use device::{Device, Sends};
+pub use pipe::{Completion, Pipe, RECEIVES};
+
+/// The RDMA port of a TCP listener's port, if there is one.
+pub fn port_of(tcp: u16) -> Option<u16> {
+    tcp.checked_add(20_000)
+}

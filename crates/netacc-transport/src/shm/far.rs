@@ -1,0 +1,62 @@
+//! Links to servers on other hosts: both sides are in this process, the client's with the socket layer, the server's
+//! with a carrier, which sends over the network what comes by the rings.
+
+use crate::shm::Link;
+use crate::shm::ShmEndpoint;
+use crate::shm::link::Side;
+use crate::shm::segment::{SERVER_LEFT, SERVER_OPEN, Segment};
+use crate::shm::slots::SLOTS;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::Result;
+use netacc_sys::{private, raw};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+impl Link {
+    /// Both sides of a link: the client's, and the server's.
+    pub fn pair() -> Result<(&'static Link, &'static Link)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let memfd = Segment::create()?;
+        let one = |side, control: OwnedFd| {
+            // Each unmaps its own mapping.
+            let seg = Segment::map(memfd.as_fd())?;
+            let control = private::adopt(control)?;
+            Link::new(side, seg, control, true, raw::getpid())
+        };
+        let made = one(Side::Client, near).and_then(|client| Ok((client, one(Side::Server, far)?)));
+        private::drop_raw(memfd);
+        let (client, server) = made?;
+        client.far.store(1, Ordering::Relaxed);
+        if let Some(seg) = server.segment() {
+            seg.header().backlog.store(SLOTS as u32, Ordering::Relaxed);
+            seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
+        }
+        Ok((client, server))
+    }
+
+    /// Whether the server is on another host (client side).
+    #[inline]
+    pub fn is_far(&self) -> bool {
+        self.far.load(Ordering::Relaxed) != 0
+    }
+
+    /// Connects that wait here are to be made another way, and no more are to come (server side).
+    pub fn turn_away(&'static self) {
+        let Some(seg) = self.segment() else { return };
+        // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+        seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
+        for slot in core::iter::from_fn(|| self.pop()).take(SLOTS) {
+            if let Some(ep) = self.endpoint(slot as usize) {
+                ep.stir_peer();
+            }
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Whether the other program is on another host.
+    pub fn is_far(&self) -> bool {
+        self.view().is_some_and(|v| v.slot.open.is_far()) || self.link().is_far()
+    }
+}
