@@ -1,8 +1,7 @@
 """Programs on two hosts, joined by RDMA: what they say arrives, and the devices' own counters show by which way."""
 
-import json
-
 import harness
+import world
 from harness import check, need
 from host import wait_until
 from matrix import case
@@ -50,3 +49,142 @@ def redis_benchmark(ctx):
     benchmark(ctx, port, "-t", "set", "-n", 300, "-c", 5, "-k", 0, limit=100)
     ctx.prove(600, 300 * 512)
     check(server.running(), server.text())
+
+
+def converse(ctx, what, roles=("server", "client"), family="address", options=(), limit=170):
+    """Both ends of one of far.py's conversations, to their end."""
+    ctx.accelerated = roles
+    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    address, port = getattr(ctx.server_end, family), ctx.port()
+    ctx.mark()
+    server = ctx.spawn(["python3", script, what, "server", address, port], role="server", env=dict(options))
+    wait_until(lambda: "ready" in server.stdout() or not server.running(), 60, "the server's listener")
+    if len(roles) == 2:
+        ctx.await_listener(server, port + 20000)
+    client = ctx.spawn(["python3", script, what, "client", address, port], role="client", env=dict(options))
+    wait_until(lambda: not (client.running() and server.running()), limit, "one of them ends")
+    server.result(limit)
+    client.result(limit)
+
+
+MB = 1 << 20
+
+
+@case(limit=240)
+def bulk(ctx):
+    converse(ctx, "Bulk")
+    for sender in ("client", "server"):
+        ctx.prove(50, 6 * MB, sender)
+
+
+@case()
+def addresses(ctx):
+    for family in ("address", "address6"):
+        converse(ctx, "Names", family=family)
+        ctx.prove(5, sender="server")
+
+
+@case()
+def half_close(ctx):
+    converse(ctx, "HalfClose")
+    ctx.prove(10, 3 * MB)
+
+
+@case()
+def written_before_the_end(ctx):
+    converse(ctx, "Exits")
+    ctx.prove(10, 600_000, "server")
+
+
+@case(limit=240)
+def one_that_does_not_read(ctx):
+    """Nor where both share a queue pair."""
+    for per_qp in ("1", "8"):
+        converse(ctx, "Stops", options={"NACC_SOR_CONN_PER_QP": per_qp})
+        ctx.prove(300, 3 * MB)
+
+
+@case(limit=240)
+def fork_per_connection(ctx):
+    converse(ctx, "Forks")
+    for sender in ("client", "server"):
+        ctx.prove(50, 12 * MB, sender)
+
+
+@case()
+def exec_of_another_program(ctx):
+    converse(ctx, "Executes")
+
+
+@case()
+def readiness(ctx):
+    for per_qp in ("1", "8"):
+        converse(ctx, "Polls", options={"NACC_SOR_CONN_PER_QP": per_qp})
+        ctx.prove(320)
+
+
+@case()
+def one_end_only(ctx):
+    """A peer without NetACC is reached by TCP."""
+    for roles in (("server",), ("client",)):
+        converse(ctx, "HalfClose", roles)
+        # To ask for a connection, and the refusal, are counted too.
+        carried = ctx.carried("server")["rdma_recvs"] + ctx.carried("client")["rdma_recvs"]
+        check(carried < 5, f"{roles} alone: {carried} RDMA messages")
+
+
+def silent_pair(ctx):
+    """A connection over RDMA on which both ends wait for bytes."""
+    ctx.accelerated = ("server", "client")
+    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    address, port = ctx.server_end.address, ctx.port()
+    server = ctx.spawn(["python3", script, "Silent", "server", address, port], role="server")
+    ctx.await_listener(server, port + 20000)
+    client = ctx.spawn(["python3", script, "Silent", "client", address, port], role="client")
+    for proc in (server, client):
+        wait_until(lambda: "waiting" in proc.stdout() or not proc.running(), 60, "both wait")
+        check(proc.running(), proc.text())
+    return server, client
+
+
+def saw_the_end(proc):
+    """Within bounded time, and as TCP tells it."""
+    proc.result(30)
+    check(proc.stdout().split()[-1] in ("end", "ConnectionResetError"), proc.stdout())
+
+
+@case()
+def killed(ctx):
+    """kill -9 of either end is the end of the connection at the other."""
+    for victim in (0, 1):
+        pair = silent_pair(ctx)
+        pair[victim].kill()
+        saw_the_end(pair[1 - victim])
+
+
+@case()
+def device_removed(ctx):
+    """rdma link delete ends the connections, and is not held up by the program, which goes on by TCP."""
+    for side, survivor in ((ctx.server_end, 0), (ctx.client_end, 0)):
+        pair = silent_pair(ctx)
+        removal = ctx.spawn([*world.inside(side.namespace), "rdma", "link", "delete", side.device], role="client")
+        check(removal.wait(30) == 0, removal.text())
+        for proc in pair:
+            saw_the_end(proc)
+        world.ensure_device(side, ctx.kind)
+
+
+@case()
+def host_falls_silent(ctx):
+    """Packets that go nowhere: whoever writes learns of it in bounded time."""
+    server, port = redis(ctx, ("server", "client"))
+    client = ctx.spawn([need("redis-benchmark"), "-h", ctx.server_end.address, "-p", port, "-q", "-t", "set",
+                        "-n", 10_000_000, "-c", 2], role="client")
+    wait_until(lambda: ctx.carried("client")["rdma_sends"] > 100 or not client.running(), 60, "requests are sent")
+    world.command("ip", "-n", "client", "link", "set", ctx.client_end.netdev, "down")
+    try:
+        wait_until(lambda: not client.running(), 60, "the client gives up")
+    finally:
+        world.command("ip", "-n", "client", "link", "set", ctx.client_end.netdev, "up")
+    check(server.running(), server.text())
+    check(cli(ctx, port, "ping").strip() == "PONG", "the server goes on")

@@ -4,6 +4,7 @@ use crate::carrier::engine::Engine;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use netacc_sys::errno::Errno;
+use netacc_sys::raw;
 use netacc_transport::rdma::{Pipe, Sends};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
@@ -21,6 +22,11 @@ const SHORT: usize = 96;
 pub(super) struct Conn {
     /// Our side of the ring.
     pub ep: &'static ShmEndpoint,
+    /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to
+    /// somebody who has no ring.
+    pub kernel: i32,
+    /// A descriptor of its own can wake it, and is listed.
+    pub listed: bool,
     /// Which link it is on, and where.
     pub local: usize,
     pub slot: usize,
@@ -94,10 +100,14 @@ impl Conn {
         let mut iov = Iov::one(&v);
         let mut asked = false;
         while iov.left() > 0 {
-            match self.ep.try_write(&mut iov) {
+            let done = match self.kernel {
+                -1 => self.ep.try_write(&mut iov),
+                fd => send_some(fd, &mut iov),
+            };
+            match done {
                 Ok(_) => {}
                 // Asked for room, the reader tells us of it; it may have made some just before.
-                Err(Errno::AGAIN) if !asked && self.ep.want_room() => asked = true,
+                Err(Errno::AGAIN) if self.kernel < 0 && !asked && self.ep.want_room() => asked = true,
                 Err(Errno::AGAIN) => break,
                 Err(_) => return None,
             }
@@ -112,17 +122,18 @@ impl Conn {
         while !self.pending.is_empty() {
             let (front, _) = self.pending.as_slices();
             let (p, len) = (front.as_ptr(), front.len());
-            match self.write(p, len) {
-                None => return false,
-                Some(n) => drop(self.pending.drain(..n)),
-            }
-            if !self.pending.is_empty() && self.ep.readiness().0 & netacc_transport::Readiness::OUT == 0 {
+            let Some(n) = self.write(p, len) else { return false };
+            self.pending.drain(..n);
+            if n == 0 {
                 return true;
             }
         }
         if self.fin_seen && !self.fin_given {
             self.fin_given = true;
-            self.ep.shutdown(Shut::Write);
+            match self.kernel {
+                -1 => self.ep.shutdown(Shut::Write),
+                fd => drop(raw::shutdown(fd, libc::SHUT_WR)),
+            }
         }
         true
     }
@@ -168,7 +179,7 @@ impl Conn {
     /// failed.
     fn send_bytes(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Result<Option<bool>, Errno> {
         let inline = pipe.payload_inline().min(self.credit as usize).min(SHORT);
-        if inline > 0 && self.ep.unread() <= inline {
+        if inline > 0 && self.kernel < 0 && self.ep.unread() <= inline {
             let mut bytes = [0u8; SHORT];
             let n = self.read(bytes.as_mut_ptr(), inline)?;
             if n == 0 {
@@ -199,8 +210,45 @@ impl Conn {
     }
 
     fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
+        if self.kernel >= 0 {
+            return raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT);
+        }
         let v = libc::iovec { iov_base: to.cast(), iov_len: room };
         self.ep.try_read(&mut Iov::one(&v), false)
+    }
+
+    /// What wakes it beside its channel: a descriptor and its events.
+    pub fn waits_on(&self) -> Option<(i32, i16)> {
+        match (self.kernel, self.ep.witness_to_hear()) {
+            (-1, -1) => None,
+            (-1, witness) => Some((witness, libc::POLLIN)),
+            (fd, _) => {
+                let read = if self.fin_sent || self.stalled || self.credit == 0 { 0 } else { libc::POLLIN };
+                let write = if self.pending.is_empty() { 0 } else { libc::POLLOUT };
+                Some((fd, read | write))
+            }
+        }
+    }
+
+    /// The program's side went over to a kernel socket: so do we. False: it is lost.
+    fn follow(&mut self) -> bool {
+        if self.kernel >= 0 || !self.ep.displaced() {
+            return true;
+        }
+        if self.ep.orphaned() {
+            return false;
+        }
+        match self.ep.follow() {
+            Ok(None) => true,
+            Ok(Some(fd)) => {
+                let Ok(ours) = netacc_sys::private::copy(fd) else { return false };
+                self.ep.watch(0);
+                self.ep.leave();
+                self.kernel = ours;
+                true
+            }
+            Err(_) => false,
+        }
     }
 
     fn tell_window(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Sent {
@@ -212,12 +260,25 @@ impl Conn {
     }
 }
 
+/// As much as the kernel takes.
+fn send_some(fd: i32, iov: &mut Iov<'_>) -> Result<usize, Errno> {
+    let Some((p, n)) = iov.first() else { return Ok(0) };
+    let done = raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?;
+    iov.skip(done);
+    Ok(done)
+}
+
 impl Engine {
     /// Moves what can be moved of a connection, in both directions.
     pub(super) fn pump(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         conn.queued = false;
-        if !conn.give_pending() {
+        let there = conn.follow();
+        if !conn.listed && conn.waits_on().is_some() {
+            conn.listed = true;
+            self.listed.push(at);
+        }
+        if !there || !conn.give_pending() {
             return self.reset(at);
         }
         if conn.cut {
@@ -287,11 +348,23 @@ impl Engine {
     /// The connection is forgotten; with `abort` the program here sees a reset.
     pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
         let Some(conn) = self.conns.remove(at) else { return };
-        if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot)) {
+        if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot))
+            && *place == at as u32 + 1
+        {
             *place = 0;
         }
-        conn.ep.watch(0);
-        conn.ep.close(abort);
+        match conn.kernel {
+            -1 => {
+                conn.ep.watch(0);
+                conn.ep.close(abort);
+            }
+            fd => {
+                if abort {
+                    netacc_transport::shm::reset_at_close(fd);
+                }
+                netacc_sys::private::close(fd);
+            }
+        }
         let now = netacc_sys::time::now();
         if let Some(entry) = self.pipes.get_mut(conn.pipe)
             && !conn.cut

@@ -57,9 +57,11 @@ pub(super) struct Engine {
     pub ready: VecDeque<usize>,
     /// Queue pairs that have failed.
     pub broken: Vec<usize>,
+    /// Connections that a descriptor of their own can wake.
+    pub listed: Vec<usize>,
     /// The completion queues will tell the channel.
     armed: bool,
-    sleeps_on: Vec<(i32, What)>,
+    sleeps_on: Vec<(i32, i16, What)>,
     tidied: u64,
     pub limits: Limits,
 }
@@ -101,6 +103,7 @@ impl Engine {
             locals: Table::default(),
             ready: VecDeque::new(),
             broken: Vec::new(),
+            listed: Vec::new(),
             armed: false,
             sleeps_on: Vec::new(),
             tidied: 0,
@@ -128,7 +131,7 @@ impl Engine {
         }
         fds.clear();
         self.list();
-        fds.extend(self.sleeps_on.iter().map(|&(fd, _)| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        fds.extend(self.sleeps_on.iter().map(|&(fd, events, _)| libc::pollfd { fd, events, revents: 0 }));
         Step::Sleep(if self.has_to_tidy() { TIDY } else { 60 * TIDY })
     }
 
@@ -278,28 +281,35 @@ impl Engine {
     fn list(&mut self) {
         let mut list = core::mem::take(&mut self.sleeps_on);
         list.clear();
-        list.push((self.bell, What::Bell));
-        list.push((self.events.fd(), What::Events));
-        list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.fd(), What::Device(n))));
+        const IN: i16 = libc::POLLIN;
+        list.push((self.bell, IN, What::Bell));
+        list.push((self.events.fd(), IN, What::Events));
+        list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.fd(), IN, What::Device(n))));
         for (n, local) in self.locals.each() {
-            list.push((local.bell(), What::LocalBell(n)));
-            list.push((local.link.control_fd(), What::Control(n)));
-            if local.shared {
-                let here = local.slots.iter().filter_map(|c| (*c as usize).checked_sub(1));
-                for c in here {
-                    if let Some(fd) = self.conns.get(c).map(|c| c.ep.witness_fd()).filter(|fd| *fd >= 0) {
-                        list.push((fd, What::Kernel(c)));
-                    }
-                }
+            list.push((local.bell(), IN, What::LocalBell(n)));
+            // The end of a link is told once.
+            if !local.link.is_lost() {
+                list.push((local.link.control_fd(), IN, What::Control(n)));
             }
         }
+        let conns = &self.conns;
+        self.listed.retain(|c| match conns.get(*c).and_then(Conn::waits_on) {
+            Some((fd, events)) => {
+                // Nothing is wanted of it now, and its end would be told over and over.
+                if events != 0 {
+                    list.push((fd, events, What::Kernel(*c)));
+                }
+                true
+            }
+            None => false,
+        });
         self.sleeps_on = list;
     }
 
     /// After a sleep on what [`Engine::step`] listed.
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
         let list = core::mem::take(&mut self.sleeps_on);
-        for ((fd, what), p) in list.iter().zip(fds) {
+        for ((fd, _, what), p) in list.iter().zip(fds) {
             if p.revents == 0 || p.fd != *fd {
                 continue;
             }
@@ -325,7 +335,9 @@ impl Engine {
                 }
                 What::Kernel(c) => {
                     if let Some(conn) = self.conns.get(c) {
-                        conn.ep.hear();
+                        if conn.kernel < 0 {
+                            conn.ep.hear();
+                        }
                         self.queue(c);
                     }
                 }
@@ -346,7 +358,7 @@ impl Engine {
             self.queue(*c);
         }
         self.round();
-        let mut done = self.conns.each().all(|(_, c)| c.cut || c.ep.unread() == 0);
+        let mut done = self.conns.each().all(|(_, c)| c.cut || c.kernel >= 0 || c.ep.unread() == 0);
         let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
         for p in pipes {
             let Some(entry) = self.pipes.get_mut(p) else { continue };

@@ -28,8 +28,6 @@ pub(super) struct Local {
     pub slots: Vec<u32>,
     /// The destination whose connects come by it (client's host).
     pub route: Option<usize>,
-    /// A side of some connection may be several processes.
-    pub shared: bool,
 }
 
 impl Local {
@@ -51,7 +49,7 @@ impl Engine {
             link.put();
             return None;
         };
-        let local = Local { link, channel, slots: vec![0; SLOTS], route, shared: false };
+        let local = Local { link, channel, slots: vec![0; SLOTS], route };
         let at = self.locals.add(CONNS, local)?;
         if route.is_some()
             && let Some(q) = link.endpoint(CONTROL_SLOT)
@@ -149,6 +147,8 @@ impl Engine {
     ) {
         let conn = Conn {
             ep,
+            kernel: -1,
+            listed: false,
             local,
             slot: ep.slot_index(),
             pipe,
@@ -250,10 +250,9 @@ impl Engine {
 
     /// A link's control socket has something: messages, or the end.
     pub(super) fn serve_local(&mut self, at: usize) {
-        let Some(local) = self.locals.get_mut(at) else { return };
+        let Some(local) = self.locals.get(at) else { return };
         local.link.service();
         let here: Vec<usize> = local.slots.iter().filter_map(|c| (*c as usize).checked_sub(1)).collect();
-        local.shared = here.iter().any(|c| self.conns.get(*c).is_some_and(|c| c.ep.witness_fd() >= 0));
         let (link, route) = (local.link, local.route);
         if !link.is_lost() {
             return;

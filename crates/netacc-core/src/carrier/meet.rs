@@ -22,8 +22,10 @@ const PIPES: usize = 4096;
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
 /// A queue pair that is not connected after so long (ns) is given up.
 const PATIENCE: u64 = 2_000_000_000;
-/// "Nobody is to be reached there by RDMA" is believed for so long (ns).
-const CLOSED: u64 = 5_000_000_000;
+/// "Nobody listens there" is believed for so long (ns).
+const REFUSED: u64 = 1_000_000_000;
+/// "No device leads there" and silence, which cost more to find out.
+const UNREACHED: u64 = 30_000_000_000;
 
 const LISTENER: u64 = 1 << 63;
 
@@ -457,7 +459,10 @@ impl Engine {
     fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
         let Some(r) = self.routes.get_mut(route) else { return };
         crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
-        r.state = State::Closed(reason, time::now().saturating_add(CLOSED));
+        let refused =
+            matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
+        let believed = if refused { REFUSED } else { UNREACHED };
+        r.state = State::Closed(reason, time::now().saturating_add(believed));
         r.link = None;
         if let Some(local) = r.local.take()
             && let Some(l) = self.locals.get_mut(local)
@@ -504,7 +509,10 @@ impl Engine {
     fn cut(&mut self, c: usize) {
         let Some(conn) = self.conns.get_mut(c) else { return };
         conn.cut = true;
-        let whole = conn.credit == netacc_wire::frame::WINDOW && conn.ep.unread() == 0 && conn.opening.is_none();
+        let whole = conn.credit == netacc_wire::frame::WINDOW
+            && conn.kernel < 0
+            && conn.ep.unread() == 0
+            && conn.opening.is_none();
         if !whole && !conn.fin_seen {
             return self.drop_conn(c, true);
         }

@@ -405,7 +405,8 @@ fn replace(cell: &core::sync::atomic::AtomicI32, new: i32) {
     }
 }
 
-fn reset_at_close(fd: i32) {
+/// Whoever closes the socket resets its connection.
+pub fn reset_at_close(fd: i32) {
     let on = [1i32, 0];
     let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, on.as_ptr().cast(), 8);
 }

@@ -3,6 +3,7 @@
 
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::WITNESS_GONE;
 use crate::shm::link::Side;
 use crate::shm::segment::{SERVER_LEFT, SERVER_OPEN, Segment};
 use crate::shm::slots::SLOTS;
@@ -58,5 +59,10 @@ impl ShmEndpoint {
     /// Whether the other program is on another host.
     pub fn is_far(&self) -> bool {
         self.view().is_some_and(|v| v.slot.open.is_far()) || self.link().is_far()
+    }
+
+    /// The witness, as long as there is something to be heard from it; else -1.
+    pub fn witness_to_hear(&self) -> i32 {
+        if self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 { -1 } else { self.witness_fd() }
     }
 }

@@ -44,6 +44,7 @@ pub mod tail;
 mod users;
 mod waiters;
 
+pub use depart::reset_at_close;
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};
 pub use state::Marks;

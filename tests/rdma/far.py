@@ -1,0 +1,262 @@
+"""far.py WHAT ROLE ADDRESS PORT: one end of a conversation between two hosts.
+
+Each ends with status 0 if everything was as kernel TCP has it, else with a traceback.
+"""
+
+import hashlib
+import os
+import random
+import selectors
+import signal
+import socket
+import sys
+import threading
+import time
+
+SIZE = 3 << 20
+
+
+def data(seed, size=SIZE):
+    return random.Random(seed).randbytes(size)
+
+
+def receive(s, size):
+    got = bytearray()
+    while len(got) < size:
+        piece = s.recv(min(65536, size - len(got)))
+        assert piece, f"the end after {len(got)} of {size} bytes"
+        got += piece
+    return bytes(got)
+
+
+def both_ways(s, seed_out, seed_in):
+    sender = threading.Thread(target=s.sendall, args=(data(seed_out),))
+    sender.start()
+    assert hashlib.sha256(receive(s, SIZE)).digest() == hashlib.sha256(data(seed_in)).digest(), "other bytes"
+    sender.join()
+
+
+class Bulk:
+    """Both directions at once, over two connections."""
+
+    def server(self, listener):
+        threads = [threading.Thread(target=self.one, args=(listener.accept()[0],)) for _ in range(2)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+
+    def one(self, s):
+        both_ways(s, 1, 2)
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(1) == b""
+
+    def client(self, connect):
+        threads = [threading.Thread(target=self.two, args=(connect(),)) for _ in range(2)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+
+    def two(self, s):
+        both_ways(s, 2, 1)
+        assert s.recv(1) == b""
+
+
+class Names:
+    """Both ends call each other by the same addresses; ports are distinct."""
+
+    def server(self, listener):
+        for _ in range(5):
+            s, peer = listener.accept()
+            assert s.getpeername() == peer, (s.getpeername(), peer)
+            s.sendall(f"{peer[0]} {peer[1]} {s.getsockname()[0]} {s.getsockname()[1]}\n".encode())
+            receive(s, 1)
+
+    def client(self, connect):
+        seen = set()
+        kept = [connect() for _ in range(5)]
+        for s in kept:
+            mine, theirs = s.getsockname(), s.getpeername()
+            said = s.makefile().readline().split()
+            assert said == [mine[0], str(mine[1]), theirs[0], str(theirs[1])], (said, mine, theirs)
+            seen.add(mine[1])
+            s.sendall(b"!")
+        assert len(seen) == 5, seen
+
+
+class HalfClose:
+    """The answer comes after the end of the question; then the end of the answer."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        question = bytearray()
+        while piece := s.recv(65536):
+            question += piece
+        assert bytes(question) == data(3)
+        s.sendall(hashlib.sha256(question).digest())
+        s.close()
+
+    def client(self, connect):
+        s = connect()
+        s.sendall(data(3))
+        s.shutdown(socket.SHUT_WR)
+        assert receive(s, 32) == hashlib.sha256(data(3)).digest()
+        assert s.recv(1) == b""
+
+
+class Exits:
+    """What a process has written arrives, though it ends at once."""
+
+    def server(self, listener):
+        for how in (sys.exit, os._exit):
+            s, _ = listener.accept()
+            if (child := os.fork()) == 0:
+                listener.close()
+                s.sendall(data(4, 200_000))
+                how(0)
+            s.close()
+            assert os.waitpid(child, 0)[1] == 0
+        s, _ = listener.accept()
+        s.sendall(data(4, 200_000))
+
+    def client(self, connect):
+        for _ in range(3):
+            s = connect()
+            assert receive(s, 200_000) == data(4, 200_000)
+            assert s.recv(1) == b""
+
+
+class Stops:
+    """A connection that nobody reads from does not hold up another one."""
+
+    def server(self, listener):
+        idle, _ = listener.accept()
+        busy, _ = listener.accept()
+        for _ in range(300):
+            busy.sendall(receive(busy, 64))
+        assert receive(idle, SIZE) == data(5)
+
+    def client(self, connect):
+        idle, busy = connect(), connect()
+        sender = threading.Thread(target=idle.sendall, args=(data(5),))
+        sender.start()
+        for n in range(300):
+            busy.sendall(bytes([n % 256]) * 64)
+            assert receive(busy, 64) == bytes([n % 256]) * 64
+        sender.join()
+
+
+class Forks:
+    """A process per connection; the parent goes on."""
+
+    def server(self, listener):
+        children = []
+        for n in range(4):
+            s, _ = listener.accept()
+            if (child := os.fork()) == 0:
+                listener.close()
+                both_ways(s, 1, 2)
+                s.shutdown(socket.SHUT_WR)
+                assert s.recv(1) == b""
+                os._exit(0)
+            s.close()
+            children.append(child)
+        for child in children:
+            assert os.waitpid(child, 0)[1] == 0
+
+    def client(self, connect):
+        for _ in range(4):
+            s = connect()
+            both_ways(s, 2, 1)
+            assert s.recv(1) == b""
+            s.close()
+
+
+class Executes:
+    """Another program goes on with the connection, as under inetd."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        if (child := os.fork()) == 0:
+            os.dup2(s.fileno(), 0)
+            os.dup2(s.fileno(), 1)
+            os.execvp("sh", ["sh", "-c", "while read line; do echo you said $line; done"])
+        s.close()
+        assert os.waitpid(child, 0)[1] == 0
+
+    def client(self, connect):
+        s = connect()
+        f = s.makefile()
+        for n in range(5):
+            s.sendall(f"{n}\n".encode())
+            assert f.readline() == f"you said {n}\n"
+        s.shutdown(socket.SHUT_WR)
+        assert f.readline() == ""
+
+
+class Polls:
+    """Not blocking, by readiness: many small answers."""
+
+    def server(self, listener):
+        listener.setblocking(False)
+        waiting = selectors.DefaultSelector()
+        waiting.register(listener, selectors.EVENT_READ)
+        ended = 0
+        while ended < 8:
+            for key, _ in waiting.select():
+                if key.fileobj is listener:
+                    s, _ = listener.accept()
+                    s.setblocking(False)
+                    waiting.register(s, selectors.EVENT_READ)
+                elif got := key.fileobj.recv(4096):
+                    key.fileobj.send(got.upper())
+                else:
+                    waiting.unregister(key.fileobj)
+                    key.fileobj.close()
+                    ended += 1
+
+    def client(self, connect):
+        socks = [connect() for _ in range(8)]
+        for n in range(40):
+            for s in socks:
+                s.sendall(b"a%d" % n)
+            for s in socks:
+                want = b"A%d" % n
+                assert receive(s, len(want)) == want
+
+
+class Silent:
+    """Until somebody is killed: both ends wait for bytes that do not come. What the survivor sees it prints."""
+
+    def wait(self, s):
+        print("waiting", flush=True)
+        began = time.monotonic()
+        try:
+            print("end" if s.recv(1) == b"" else "bytes", flush=True)
+        except ConnectionError as e:
+            print(type(e).__name__, flush=True)
+        print(f"after {time.monotonic() - began:.1f} s", file=sys.stderr)
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        receive(s, 1)
+        self.wait(s)
+
+    def client(self, connect):
+        s = connect()
+        s.sendall(b"!")
+        self.wait(s)
+
+
+def main():
+    what, role, address, port = sys.argv[1:]
+    case = globals()[what]()
+    signal.alarm(170)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if role == "server":
+        listener = socket.create_server((address, int(port)), family=family)
+        print("ready", flush=True)
+        case.server(listener)
+    else:
+        case.client(lambda: socket.create_connection((address, int(port))))
+
+
+if __name__ == "__main__":
+    main()
