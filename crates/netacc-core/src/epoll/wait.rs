@@ -36,9 +36,9 @@ pub(super) struct Looked {
     pub(super) foreign: usize,
     /// Events of ours.
     own: usize,
-    /// Some of `foreign` are of connections that may be promoted. Such a one can be in our queue a moment later, and
-    /// no call reports a connection twice: what the queue has is for the next one.
-    candidates: bool,
+    /// Some of `foreign` are of connections that may be promoted, or of listeners. Such a one can be in our queue a
+    /// moment later, and no call reports a registration twice: what the queue has is for the next one.
+    queueable: bool,
 }
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2). `pass` is libc's call, -1 with errno set when it fails.
@@ -123,7 +123,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         e.kernel_first.store(0, Ordering::Relaxed);
         let seen = kernel(e, call, stashed, 0, false)?;
         stashed += seen.foreign;
-        if seen.candidates {
+        if seen.queueable {
             return Ok(stashed);
         }
     }
@@ -171,7 +171,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
         if seen.own == 0 {
             return Ok(seen.foreign);
         }
-        let n = seen.foreign + if seen.candidates { 0 } else { round(e, call, seen.foreign) };
+        let n = seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign) };
         if n > 0 {
             return Ok(n);
         }
@@ -209,7 +209,7 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
         page().count(Counter::Wakeups);
     }
     if seen.foreign > 0 {
-        return Ok(Some(seen.foreign + if seen.candidates { 0 } else { round(e, call, seen.foreign) }));
+        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign) }));
     }
     if quiet && !bounded && seen.own == 0 && call.deadline.passed() {
         return Ok(Some(0));
@@ -258,7 +258,7 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
             Some((events, data)) => {
                 call.put(from + seen.foreign, events, data);
                 seen.foreign += 1;
-                seen.candidates |= matches!(open_cookie(ev.u64), Some((Kind::Candidate, _)));
+                seen.queueable |= matches!(open_cookie(ev.u64), Some((Kind::Candidate | Kind::TcpListener, _)));
             }
             None => seen.own += 1,
         }
