@@ -22,6 +22,8 @@ static DESCENDANTS: [AtomicI32; FORKS] = [const { AtomicI32::new(0) }; FORKS];
 static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Guards both.
 static LOCK: Lock = Lock::new();
+/// Forks under way, whose child is or is about to be there and is not counted yet.
+static FORKING: AtomicU32 = AtomicU32::new(0);
 /// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
 /// between work and sleep must not pay for it each time.
 const LOOK_EVERY: u64 = 1_000_000;
@@ -37,6 +39,8 @@ pub struct Forking {
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
 /// processes need to share it.
 pub fn prepare() -> Forking {
+    // Before anything is marked as shared: another thread must not find it to be ours alone until the child is counted.
+    FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
     let mut splits = None;
     fdtable::each(0, usize::MAX, |fd, e| {
@@ -141,10 +145,15 @@ pub fn parent(f: Forking, forked: bool) {
     if forked {
         page().count(Counter::Forks);
     }
-    let Some((reading, writing)) = f.pipe else {
-        return;
-    };
-    private::close(writing);
+    if let Some((reading, writing)) = f.pipe {
+        private::close(writing);
+        follow(reading);
+    }
+    FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Remembers a fork by the end of its pipe.
+fn follow(reading: i32) {
     // A process that forks for each request must not run out of places because it never sleeps in between.
     let _g = LOCK.lock();
     forget_ended();
@@ -162,6 +171,9 @@ pub fn parent(f: Forking, forked: bool) {
 
 /// Whether no descendant can hold a connection of ours any more. Asks the kernel.
 fn alone() -> bool {
+    if FORKING.load(Ordering::SeqCst) != 0 {
+        return false;
+    }
     if LIVE.load(Ordering::Relaxed) == 0 {
         return true;
     }
@@ -243,6 +255,7 @@ pub fn child(f: Forking) {
         }
     }
     LIVE.store(0, Ordering::Relaxed);
+    FORKING.store(0, Ordering::Relaxed);
     // The writing end stays open as long as we live: that is its purpose.
     if let Some((reading, _)) = f.pipe {
         private::close(reading);
@@ -268,6 +281,9 @@ pub fn child(f: Forking) {
         }
         if let Some(ep) = r.obj.endpoint() {
             inherit(ep.link());
+            if !r.obj.has(SHARED) {
+                r.obj.disown();
+            }
         }
     });
     let mut live = alloc::vec::Vec::new();

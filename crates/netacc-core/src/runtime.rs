@@ -4,11 +4,11 @@ use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Config;
 use netacc_stats::page;
 use netacc_sys::{Lock, private, raw};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 
 /// The process-wide state, made once.
@@ -86,8 +86,7 @@ fn publish(conf: &Config) {
     let n = read_into(b"/proc/self/comm", &mut comm);
     let name = comm.get(..n).unwrap_or(&[]).trim_ascii_end();
     if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
-        // The mark stays for the life of the process: readers find the page by this descriptor.
-        let _ = private::adopt(fd);
+        keep_page(fd);
     }
     let mut text = Vec::new();
     for (key, value, source) in conf.entries() {
@@ -98,13 +97,27 @@ fn publish(conf: &Config) {
     page().set_cfg(&text);
 }
 
+/// The descriptor of our stats page (+ 1).
+static PAGE: AtomicI32 = AtomicI32::new(0);
+
+/// Readers find the page by this descriptor, as long as the process lives.
+fn keep_page(fd: OwnedFd) {
+    if let Ok(fd) = private::adopt(fd) {
+        PAGE.store(fd + 1, Ordering::Relaxed);
+    }
+}
+
 /// A fresh stats page in the child of a fork; the parent's must not be written by two.
 pub fn after_fork(live: impl IntoIterator<Item = i32>) {
     if get().is_none() {
         return;
     }
+    let parents = PAGE.swap(0, Ordering::Relaxed);
     if let Ok(fd) = netacc_stats::reinit_after_fork(raw::getpid(), live) {
-        let _ = private::adopt(fd);
+        keep_page(fd);
+    }
+    if parents != 0 {
+        private::close(parents - 1);
     }
 }
 

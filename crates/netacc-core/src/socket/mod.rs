@@ -277,6 +277,14 @@ impl Socket {
         self.ep.store(core::ptr::null_mut(), Ordering::Release);
     }
 
+    /// In the child of a fork: another thread of the parent opened the connection at the same moment, and it was not
+    /// made ready for two processes. It is the parent's alone.
+    pub fn disown(&self) {
+        self.leave_endpoint();
+        self.set_path(Path::Tcp);
+        self.set(CANDIDATE, false);
+    }
+
     /// It is a listener no longer.
     pub fn forget_listener(&self) {
         self.set_path(Path::New);
@@ -408,6 +416,7 @@ fn retire(s: &'static Socket) {
 /// For the child of a fork: the locks of objects that other threads of the parent held.
 pub fn reset_locks() {
     SOCKETS.reset_lock();
+    listener::LISTENERS.reset_lock();
 }
 
 impl Socket {

@@ -91,7 +91,8 @@ fn listen_for_offers() {
         if let Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
-            l.take_links();
+            // A thread that sleeps on the listener does that itself; it would not hear of the end of a link that we took.
+            l.take_if(|l| l.waiters.load(Ordering::SeqCst) == 0);
             l.service_links();
         }
     });

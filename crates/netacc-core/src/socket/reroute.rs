@@ -74,6 +74,8 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
             }
             epoll::moved(s, old, new);
             s.set_endpoint(new);
+            // Of the new one no other process knows.
+            s.set(SHARED, false);
             old.close(false);
         }
         Err(_) => {

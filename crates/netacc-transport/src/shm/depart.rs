@@ -156,9 +156,7 @@ impl ShmEndpoint {
 
     /// The peer passed our end of the pair for connection `epoch`, perhaps before we have taken that.
     pub(crate) fn learn_moved(&self, epoch: u32, fd: OwnedFd) {
-        let coming = || self.view().is_some_and(|v| v.slot.open.epoch.load(Ordering::Relaxed) == epoch);
-        let expected = if self.is_live() { self.epoch.load(Ordering::Relaxed) == epoch } else { coming() };
-        if !expected {
+        if !self.expects(epoch) {
             return private::drop_raw(fd);
         }
         self.kernel_epoch.store(epoch, Ordering::Relaxed);

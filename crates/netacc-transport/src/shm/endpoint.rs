@@ -65,6 +65,8 @@ pub struct ShmEndpoint {
     pub(super) rooms: AtomicU32,
     /// The end of the peer's base that the peer passed to us (descriptor + 1).
     pub(super) witness: AtomicI32,
+    /// Which connection it was passed for.
+    pub(super) witness_epoch: AtomicU32,
     /// The application's descriptor that is our base (number + 1).
     pub(super) base: AtomicI32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
@@ -132,6 +134,24 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & LIVE != 0
     }
 
+    /// Whether connection `epoch` is open here or about to be: what the peer passes for it is kept.
+    pub(super) fn expects(&self, epoch: u32) -> bool {
+        if self.is_live() {
+            return self.epoch.load(Ordering::Relaxed) == epoch;
+        }
+        let coming = self.view().is_some_and(|v| v.slot.open.epoch.load(Ordering::Relaxed) == epoch);
+        if coming {
+            self.link().untaken.store(1, Ordering::Relaxed);
+        }
+        coming
+    }
+
+    /// The link ends: what was passed for a connection that was never taken goes with it.
+    pub(super) fn drop_untaken(&self) {
+        self.close_witness();
+        self.drop_kernel();
+    }
+
     /// Begins a connection in this slot, unless there is one. The client also wipes the shared words; the server then finds
     /// them wiped, or the client lies and hurts itself.
     pub fn begin(&'static self, epoch: u32) -> bool {
@@ -163,6 +183,9 @@ impl ShmEndpoint {
         self.tail.store(0, Ordering::Relaxed);
         if self.kernel_epoch.load(Ordering::Relaxed) != epoch {
             self.drop_kernel();
+        }
+        if self.witness_epoch.load(Ordering::Relaxed) != epoch {
+            self.close_witness();
         }
         self.registration.store(0, Ordering::Relaxed);
         self.channel.store(0, Ordering::Relaxed);

@@ -214,11 +214,12 @@ impl ShmEndpoint {
         v.link.put();
     }
 
-    /// The peer passed its end of this connection's base.
+    /// The peer passed its end of the base of connection `epoch`, perhaps before we have taken that.
     pub(crate) fn learn_base(&self, epoch: u32, fd: OwnedFd) {
-        if !self.is_live() || self.epoch.load(Ordering::Relaxed) != epoch {
+        if !self.expects(epoch) {
             return private::drop_raw(fd);
         }
+        self.witness_epoch.store(epoch, Ordering::Relaxed);
         if let Ok(fd) = private::adopt(fd) {
             let old = self.witness.swap(fd + 1, Ordering::AcqRel);
             if old != 0 {

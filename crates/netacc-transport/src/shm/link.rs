@@ -101,6 +101,8 @@ pub struct Link {
     pub member: AtomicU64,
     /// The server is on another host: its side is held by a carrier of our own process (client side).
     pub far: AtomicU32,
+    /// Descriptors came for connections before they were taken.
+    pub(super) untaken: AtomicU32,
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -139,6 +141,7 @@ impl Link {
         link.asked.store(0, Ordering::Relaxed);
         link.seen.store(0, Ordering::Relaxed);
         link.member.store(0, Ordering::Relaxed);
+        link.untaken.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.far.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -249,6 +252,9 @@ impl Link {
             return;
         }
         self.close_descriptors();
+        if self.untaken.load(Ordering::Relaxed) != 0 {
+            self.eps.iter().for_each(ShmEndpoint::drop_untaken);
+        }
         self.slots.close_ports();
         let seg = self.segment();
         self.seg.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -320,7 +326,10 @@ impl Link {
     /// Gives a channel back; its doorbell is kept for the next user.
     pub fn close_channel(&self, n: u32) {
         let _g = self.lock.lock();
-        if let Some(c) = self.my_channel(n) {
+        // In the child of a fork it is the parent's, who may sleep on it.
+        if let Some(c) = self.my_channel(n)
+            && !self.is_inherited()
+        {
             c.disarm();
         }
         self.channels.fetch_and(!(1 << n), Ordering::Relaxed);

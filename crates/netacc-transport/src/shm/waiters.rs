@@ -86,7 +86,8 @@ impl ShmEndpoint {
     /// Sets which of our channels hears of this connection (0: none).
     pub fn watch(&self, channel: u32) {
         self.channel.store(channel, Ordering::Relaxed);
-        let Some(v) = self.view() else { return };
+        // In the child of a fork the word is the parent's, who has the channels.
+        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
         let watch = &line!(v, side, v.me).watch;
         if channel != 0 {
             // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
