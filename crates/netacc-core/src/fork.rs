@@ -170,7 +170,7 @@ fn follow(reading: i32) {
 }
 
 /// Whether no descendant can hold a connection of ours any more. Asks the kernel.
-fn alone() -> bool {
+pub(crate) fn alone() -> bool {
     if FORKING.load(Ordering::SeqCst) != 0 {
         return false;
     }

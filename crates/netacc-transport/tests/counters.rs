@@ -27,7 +27,7 @@ fn links() -> (&'static Link, &'static Link) {
 }
 
 fn connect(client: &'static Link, server: &'static Link) -> (&'static ShmEndpoint, &'static ShmEndpoint) {
-    let claimed = client.slots.claim(client.segment().unwrap()).unwrap();
+    let claimed = client.claim().unwrap();
     let (c, s) = (client.endpoint(claimed.slot).unwrap(), server.endpoint(claimed.slot).unwrap());
     assert!(c.begin(claimed.epoch) && s.take() && s.begin(claimed.epoch));
     (c, s)

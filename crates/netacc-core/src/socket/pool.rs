@@ -1,5 +1,6 @@
 //! Links to servers, kept for the next connection to the same destination.
 
+use crate::fork;
 use crate::socket::group::{self, Group, Members};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -141,10 +142,10 @@ fn claim_on(
     link: &'static Link,
     order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
-    let Some(seg) = link.segment() else {
-        return Err(order);
-    };
-    match link.slots.claim(seg) {
+    if link.slots.any_left() && fork::alone() {
+        link.slots.rejoin();
+    }
+    match link.claim() {
         Some(claimed) => Ok(Claim { link, claimed, _order: order }),
         None => Err(order),
     }

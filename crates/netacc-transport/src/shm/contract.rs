@@ -175,7 +175,7 @@ impl Endpoint for ShmEndpoint {
         } else if let Some(reset) = self.end(&v, abort) {
             return self.close_moved(reset);
         }
-        self.close_witness();
+        self.release_witness(&v);
         self.drop_kernel();
         self.end_tail(self.tail_fd());
         let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;

@@ -296,27 +296,26 @@ impl ShmEndpoint {
     /// Gives the endpoint up after the connection went elsewhere. What the peer says afterwards it says there.
     pub fn leave(&'static self) {
         let Some(v) = self.view() else { return };
+        // A process of a family may look at the words at any time later.
         let shared = self.flags.load(Ordering::Acquire) & SHARED != 0;
-        // A process of a family may look at the words at any time later: such a slot is not used again.
-        let burned = shared || self.witness_fd() >= 0;
         if !shared {
             let side = line!(v, side, v.me);
             for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
                 w.store(0, Ordering::Relaxed);
             }
         }
-        self.close_witness();
+        self.release_witness(&v);
         self.drop_kernel();
         self.base.store(0, Ordering::Relaxed);
         self.end_tail(self.tail_fd());
         self.flags.store(0, Ordering::Release);
-        if v.me == Side::Server && !burned {
+        if v.me == Side::Server && !shared {
             // Release: after this the client may use the slot again, once it has left it too.
             v.slot.open.server_done.store(self.epoch.load(Ordering::Relaxed), Ordering::Release);
         }
         if v.me == Side::Client && !v.link.is_inherited() {
-            if burned {
-                v.link.slots.burned();
+            if shared {
+                v.link.slots.left(v.index);
             } else {
                 v.link.slots.closed(v.index);
             }

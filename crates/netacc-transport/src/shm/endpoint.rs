@@ -134,20 +134,29 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Whether connection `epoch` is open here or about to be: what the peer passes for it is kept.
+    /// Whether connection `epoch` is open here, or about to be (server), or waits for the end of the server's processes
+    /// (client; see [`ShmEndpoint::servers_gone`]): what the peer passes for it is kept.
     pub(super) fn expects(&self, epoch: u32) -> bool {
         if self.is_live() {
             return self.epoch.load(Ordering::Relaxed) == epoch;
         }
-        let coming = self.view().is_some_and(|v| v.slot.open.epoch.load(Ordering::Relaxed) == epoch);
-        if coming {
-            self.link().untaken.store(1, Ordering::Relaxed);
+        let Some(v) = self.view().filter(|_| epoch != 0) else { return false };
+        let open = &v.slot.open;
+        let state = match v.me {
+            Side::Server => open.fate.load(Ordering::Acquire) == FATE_QUEUED,
+            Side::Client => {
+                open.server_done.load(Ordering::Acquire) & !WIPED != epoch && v.link.slots.is_closing(v.index)
+            }
+        };
+        let expected = state && open.epoch.load(Ordering::Relaxed) == epoch;
+        if expected {
+            v.link.idle_passed.store(1, Ordering::Relaxed);
         }
-        coming
+        expected
     }
 
-    /// The link ends: what was passed for a connection that was never taken goes with it.
-    pub(super) fn drop_untaken(&self) {
+    /// The link ends: what was passed for connections that are not open goes with it.
+    pub(super) fn drop_passed(&self) {
         self.close_witness();
         self.drop_kernel();
     }

@@ -202,13 +202,14 @@ impl ShmEndpoint {
     /// it, and the kernel tells the peer when the last one is gone.
     pub fn leave_shared(&self) {
         let Some(v) = self.view() else { return };
+        // Not kept as in `release_witness`: whoever goes on with the connection must be missed when he dies.
         self.close_witness();
         self.drop_kernel();
         self.end_tail(self.tail_fd());
         self.base.store(0, Ordering::Relaxed);
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Client && !v.link.is_inherited() {
-            v.link.slots.burned();
+            v.link.slots.left(v.index);
         }
         v.link.slot_left();
         v.link.put();
@@ -227,6 +228,37 @@ impl ShmEndpoint {
             }
         }
         self.poke_self();
+    }
+
+    /// The connection ends here. A client keeps the witness: if the server is a family, none of its processes can say
+    /// that it was the last to use the slot, and the kernel does.
+    pub(super) fn release_witness(&self, v: &View) {
+        let told = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | SHARED) != 0;
+        if told || v.me == Side::Server || v.link.is_inherited() {
+            self.close_witness();
+        } else if self.witness_fd() >= 0 {
+            v.link.idle_passed.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Client: whether nobody is left of a server's family that had the last connection in this slot. The slot is closed
+    /// here, and no other process of ours has it.
+    pub(super) fn servers_gone(&self) -> bool {
+        let fd = self.witness_fd();
+        if fd < 0 || self.is_live() {
+            return false;
+        }
+        let mut rest = [0u8; 64];
+        // Before the end wake-up bytes that nobody needs any more; a family that goes on knocking is asked again later.
+        let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
+            Err(Errno::AGAIN) => Some(false),
+            Ok(0) | Err(_) => Some(true),
+            Ok(_) => None,
+        });
+        if ended == Some(true) {
+            self.close_witness();
+        }
+        ended == Some(true)
     }
 
     pub(super) fn close_witness(&self) {

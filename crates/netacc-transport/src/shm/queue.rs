@@ -1,13 +1,18 @@
 //! The connect queue of a link, as its owner sees it.
 
-use crate::shm::Link;
 use crate::shm::link::Side;
 use crate::shm::segment::SERVER_PENDING;
-use crate::shm::slots::CONTROL_SLOT;
+use crate::shm::slots::{CONTROL_SLOT, Claimed};
+use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
 impl Link {
+    /// A slot for a connection (client).
+    pub fn claim(&'static self) -> Option<Claimed> {
+        self.slots.claim(self.segment()?, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))
+    }
+
     /// Queues a connect (client, under the owner's lock).
     pub fn push(&self, slot: u32) -> bool {
         self.segment().is_some_and(|s| s.push(slot, &self.seen))

@@ -18,6 +18,8 @@ pub struct Slots {
     closing: [AtomicU32; SLOTS],
     closing_from: AtomicU64,
     closing_to: AtomicU64,
+    /// Closed by us while other processes of ours could look at their words.
+    left: [AtomicU64; SLOTS / 64],
     epoch: AtomicU32,
     open: AtomicU32,
     /// A socket (descriptor + 1) that holds the slot's local port reserved, and that port.
@@ -38,7 +40,7 @@ pub struct Claimed {
 
 impl Slots {
     pub(crate) fn reset(&self) {
-        for w in &self.used {
+        for w in self.used.iter().chain(&self.left) {
             w.store(0, Ordering::Relaxed);
         }
         if let Some(w) = self.used.first() {
@@ -59,10 +61,11 @@ impl Slots {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there.
-    pub fn claim(&self, seg: Segment) -> Option<Claimed> {
+    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there. `ended` says of a
+    /// closed slot whether the server's processes are gone, which then could not say that they are done.
+    pub fn claim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<Claimed> {
         let _g = self.lock.lock();
-        let slot = self.reclaim(seg).or_else(|| self.fresh())?;
+        let slot = self.reclaim(seg, ended).or_else(|| self.fresh())?;
         self.open.fetch_add(1, Ordering::Relaxed);
         let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
         self.epoch.store(epoch, Ordering::Relaxed);
@@ -70,7 +73,7 @@ impl Slots {
         Some(Claimed { slot, epoch, port })
     }
 
-    fn reclaim(&self, seg: Segment) -> Option<usize> {
+    fn reclaim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<usize> {
         let from = self.closing_from.load(Ordering::Relaxed);
         let to = self.closing_to.load(Ordering::Relaxed);
         // Looking past the oldest only matters when a server is slow to close one of them.
@@ -79,14 +82,28 @@ impl Slots {
             let slot = cell.load(Ordering::Relaxed) as usize;
             let open = &seg.slot(slot)?.open;
             // Acquire: the server's last accesses to the slot come before its mark.
-            if open.server_done.load(Ordering::Acquire) & !WIPED == open.epoch.load(Ordering::Relaxed) {
+            if open.server_done.load(Ordering::Acquire) & !WIPED == open.epoch.load(Ordering::Relaxed) || ended(slot) {
                 let oldest = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
                 cell.store(oldest, Ordering::Relaxed);
                 self.closing_from.store(from + 1, Ordering::Relaxed);
                 return Some(slot);
             }
         }
+        if to - from > 8 {
+            // The next one in their place next time: these may take as long as a process lives.
+            let first = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
+            self.closing_from.store(from + 1, Ordering::Relaxed);
+            self.append(first);
+        }
         None
+    }
+
+    fn append(&self, slot: u32) {
+        let to = self.closing_to.load(Ordering::Relaxed);
+        if let Some(cell) = self.closing.get(to as usize % SLOTS) {
+            cell.store(slot, Ordering::Relaxed);
+            self.closing_to.store(to + 1, Ordering::Relaxed);
+        }
     }
 
     fn fresh(&self) -> Option<usize> {
@@ -105,14 +122,44 @@ impl Slots {
     pub fn closed(&self, slot: usize) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
-        let to = self.closing_to.load(Ordering::Relaxed);
-        if let Some(cell) = self.closing.get(to as usize % SLOTS) {
-            cell.store(slot as u32, Ordering::Relaxed);
-            self.closing_to.store(to + 1, Ordering::Relaxed);
+        self.append(slot as u32);
+    }
+
+    /// Our side of the slot is closed, and other processes of ours may look at its words until [`Slots::rejoin`].
+    pub fn left(&self, slot: usize) {
+        let _g = self.lock.lock();
+        self.open.fetch_sub(1, Ordering::Relaxed);
+        if let Some(w) = self.left.get(slot / 64) {
+            w.fetch_or(1 << (slot % 64), Ordering::Relaxed);
         }
     }
 
-    /// The slot was used by more than one process of ours (after a fork): never use it again.
+    /// Whether the slot is closed here, for good and for all processes of ours, and not used again yet.
+    pub fn is_closing(&self, slot: usize) -> bool {
+        let _g = self.lock.lock();
+        let (from, to) = (self.closing_from.load(Ordering::Relaxed), self.closing_to.load(Ordering::Relaxed));
+        (from..to)
+            .any(|at| self.closing.get(at as usize % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot))
+    }
+
+    /// Whether some slots were left.
+    pub fn any_left(&self) -> bool {
+        self.left.iter().any(|w| w.load(Ordering::Relaxed) != 0)
+    }
+
+    /// No other process of ours is there any more.
+    pub fn rejoin(&self) {
+        let _g = self.lock.lock();
+        for (i, w) in self.left.iter().enumerate() {
+            let mut bits = w.swap(0, Ordering::Relaxed);
+            while bits != 0 {
+                self.append(i as u32 * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// The slot is in use against all bookkeeping: never use it again.
     pub fn burned(&self) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);

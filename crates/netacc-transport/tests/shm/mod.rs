@@ -75,7 +75,7 @@ impl Links {
     /// A connection, as connect(2) and accept(2) make it.
     fn connect(&self) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
         let seg = self.client.segment().unwrap();
-        let claimed = self.client.slots.claim(seg)?;
+        let claimed = self.client.claim()?;
         let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
         assert!(c.begin(claimed.epoch));
         assert!(s.take(), "the connect was withdrawn");
