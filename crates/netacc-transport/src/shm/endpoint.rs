@@ -142,13 +142,9 @@ impl ShmEndpoint {
         }
         let Some(v) = self.view().filter(|_| epoch != 0) else { return false };
         let open = &v.slot.open;
-        let state = match v.me {
-            Side::Server => open.fate.load(Ordering::Acquire) == FATE_QUEUED,
-            Side::Client => {
-                open.server_done.load(Ordering::Acquire) & !WIPED != epoch && v.link.slots.is_closing(v.index)
-            }
-        };
-        let expected = state && open.epoch.load(Ordering::Relaxed) == epoch;
+        let expected = open.epoch.load(Ordering::Relaxed) == epoch
+            && open.server_done.load(Ordering::Acquire) & !WIPED != epoch
+            && (v.me == Side::Server || v.link.slots.is_closing(v.index));
         if expected {
             v.link.idle_passed.store(1, Ordering::Relaxed);
         }
