@@ -77,9 +77,12 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
             // Of the new one no other process knows.
             s.set(SHARED, false);
             old.close(false);
+            crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());
         }
         Err(_) => {
-            if by_tcp(r, old, &bytes, ended).is_err() {
+            let done = by_tcp(r, old, &bytes, ended);
+            crate::log!(Info, "fd {}: its server is gone, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
+            if done.is_err() {
                 old.fail(Errno::CONNRESET);
             }
         }
