@@ -2,7 +2,7 @@
 // have as many descriptors as after fewer.
 #include "t.h"
 #include <dirent.h>
-enum { WARM = 400, ALL = 900, MORE = 150 };
+enum { WARM = 1200, ALL = 1700, MORE = 100 };
 static int descriptors(pid_t p)
 {
 	char path[40];

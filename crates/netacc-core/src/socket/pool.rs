@@ -142,8 +142,10 @@ fn claim_on(
     link: &'static Link,
     order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
-    if link.slots.any_left() && fork::alone() {
-        link.slots.rejoin();
+    if let Some(left) = link.slots.left_ones()
+        && fork::alone()
+    {
+        link.slots.rejoin(left);
     }
     match link.claim() {
         Some(claimed) => Ok(Claim { link, claimed, _order: order }),

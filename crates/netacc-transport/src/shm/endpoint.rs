@@ -63,10 +63,9 @@ pub struct ShmEndpoint {
     pub(super) room_asked: AtomicU32,
     /// How often such a writer could go on.
     pub(super) rooms: AtomicU32,
-    /// The end of the peer's base that the peer passed to us (descriptor + 1).
-    pub(super) witness: AtomicI32,
-    /// Which connection it was passed for.
-    pub(super) witness_epoch: AtomicU32,
+    /// The end of the peer's base that the peer passed to us (descriptor + 1), and in the upper half the epoch of the
+    /// connection it was passed for: one word, since it may come while the connection begins.
+    pub(super) witness: AtomicU64,
     /// The application's descriptor that is our base (number + 1).
     pub(super) base: AtomicI32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
@@ -137,16 +136,18 @@ impl ShmEndpoint {
     /// Whether connection `epoch` is open here, or about to be (server), or waits for the end of the server's processes
     /// (client; see [`ShmEndpoint::servers_gone`]): what the peer passes for it is kept.
     pub(super) fn expects(&self, epoch: u32) -> bool {
-        if self.is_live() {
-            return self.epoch.load(Ordering::Relaxed) == epoch;
-        }
         let Some(v) = self.view().filter(|_| epoch != 0) else { return false };
-        let open = &v.slot.open;
-        let expected = open.epoch.load(Ordering::Relaxed) == epoch
-            && open.server_done.load(Ordering::Acquire) & !WIPED != epoch
-            && (v.me == Side::Server || v.link.slots.is_closing(v.index));
+        let expected = if self.is_live() {
+            self.epoch.load(Ordering::Relaxed) == epoch
+        } else {
+            let open = &v.slot.open;
+            open.epoch.load(Ordering::Relaxed) == epoch
+                && open.server_done.load(Ordering::Acquire) & !WIPED != epoch
+                && (v.me == Side::Server || v.link.slots.is_closing(v.index))
+        };
         if expected {
-            v.link.idle_passed.store(1, Ordering::Relaxed);
+            // Also of a live one, which another thread may be about to close.
+            v.link.passed.store(1, Ordering::Relaxed);
         }
         expected
     }
@@ -189,9 +190,7 @@ impl ShmEndpoint {
         if self.kernel_epoch.load(Ordering::Relaxed) != epoch {
             self.drop_kernel();
         }
-        if self.witness_epoch.load(Ordering::Relaxed) != epoch {
-            self.close_witness();
-        }
+        self.forget_witness_of_another(epoch);
         self.registration.store(0, Ordering::Relaxed);
         self.channel.store(0, Ordering::Relaxed);
         self.lowat.store(1, Ordering::Relaxed);

@@ -169,7 +169,15 @@ impl ShmEndpoint {
             Ok(()) => Ok(Some(ours)),
             Err(e) => {
                 private::drop_raw(ours);
-                Err(e)
+                if !matches!(e, Errno::PIPE | Errno::CONNRESET) {
+                    return Err(e);
+                }
+                // The process with the link is gone already. If it left the connection to nobody, a child hears that
+                // from nobody else; what it did leave is at the witness.
+                if self.witness_fd() < 0 {
+                    self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+                }
+                Ok(None)
             }
         }
     }
@@ -220,11 +228,13 @@ impl ShmEndpoint {
         if !self.expects(epoch) {
             return private::drop_raw(fd);
         }
-        self.witness_epoch.store(epoch, Ordering::Relaxed);
         if let Ok(fd) = private::adopt(fd) {
-            let old = self.witness.swap(fd + 1, Ordering::AcqRel);
-            if old != 0 {
-                private::close(old - 1);
+            let new = u64::from(epoch) << 32 | (fd + 1) as u64;
+            // A connection has one base. A peer that sends a second does not make us close what another thread reads.
+            let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != epoch).then_some(new);
+            match self.witness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
+                Ok(old) => close_word(old),
+                Err(_) => private::close(fd),
             }
         }
         self.poke_self();
@@ -236,8 +246,6 @@ impl ShmEndpoint {
         let told = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | SHARED) != 0;
         if told || v.me == Side::Server || v.link.is_inherited() {
             self.close_witness();
-        } else if self.witness_fd() >= 0 {
-            v.link.idle_passed.store(1, Ordering::Relaxed);
         }
     }
 
@@ -251,9 +259,9 @@ impl ShmEndpoint {
         let mut rest = [0u8; 64];
         // Before the end wake-up bytes that nobody needs any more; a family that goes on knocking is asked again later.
         let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
-            Err(Errno::AGAIN) => Some(false),
-            Ok(0) | Err(_) => Some(true),
+            Ok(0) | Err(Errno::CONNRESET) => Some(true),
             Ok(_) => None,
+            Err(_) => Some(false),
         });
         if ended == Some(true) {
             self.close_witness();
@@ -264,15 +272,26 @@ impl ShmEndpoint {
     pub(super) fn close_witness(&self) {
         // A look first: most connections have none.
         let there = self.witness.load(Ordering::Relaxed) != 0;
-        let w = if there { self.witness.swap(0, Ordering::AcqRel) } else { 0 };
-        if w != 0 {
-            private::close(w - 1);
+        if there {
+            close_word(self.witness.swap(0, Ordering::AcqRel));
+        }
+    }
+
+    /// Connection `epoch` begins: a witness that lies here is its own, which came early, or of the one before.
+    pub(super) fn forget_witness_of_another(&self, epoch: u32) {
+        let w = self.witness.load(Ordering::Acquire);
+        // If it changes here, it is ours that comes.
+        if w != 0
+            && (w >> 32) as u32 != epoch
+            && self.witness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            close_word(w);
         }
     }
 
     /// The witness' descriptor, or -1.
     pub fn witness_fd(&self) -> i32 {
-        self.witness.load(Ordering::Acquire) - 1
+        self.witness.load(Ordering::Acquire) as u32 as i32 - 1
     }
 
     /// Whether everybody who could answer at the other end is gone.
@@ -398,6 +417,14 @@ impl ShmEndpoint {
                 poke(self.base_fd());
             }
         }
+    }
+}
+
+/// Closes the descriptor of a word of `witness`.
+fn close_word(w: u64) {
+    let fd = w as u32 as i32 - 1;
+    if fd >= 0 {
+        private::close(fd);
     }
 }
 

@@ -101,8 +101,8 @@ pub struct Link {
     pub member: AtomicU64,
     /// The server is on another host: its side is held by a carrier of our own process (client side).
     pub far: AtomicU32,
-    /// Descriptors came for connections before they were taken or after they were closed.
-    pub(super) idle_passed: AtomicU32,
+    /// The peer passed descriptors for connections: some may lie here for one that is not open when the link ends.
+    pub(super) passed: AtomicU32,
     /// After a fork in the child: the link is the parent's; only its segment is ours to use.
     pub inherited: AtomicU32,
 }
@@ -141,7 +141,7 @@ impl Link {
         link.asked.store(0, Ordering::Relaxed);
         link.seen.store(0, Ordering::Relaxed);
         link.member.store(0, Ordering::Relaxed);
-        link.idle_passed.store(0, Ordering::Relaxed);
+        link.passed.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.far.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -252,7 +252,7 @@ impl Link {
             return;
         }
         self.close_descriptors();
-        if self.idle_passed.load(Ordering::Relaxed) != 0 {
+        if self.passed.load(Ordering::Relaxed) != 0 {
             self.eps.iter().for_each(ShmEndpoint::drop_passed);
         }
         self.slots.close_ports();

@@ -38,6 +38,10 @@ pub struct Claimed {
     pub port: u16,
 }
 
+/// Slots that were closed while other processes of ours could look at their words.
+#[derive(Debug)]
+pub struct Left([u64; SLOTS / 64]);
+
 impl Slots {
     pub(crate) fn reset(&self) {
         for w in self.used.iter().chain(&self.left) {
@@ -142,16 +146,22 @@ impl Slots {
             .any(|at| self.closing.get(at as usize % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot))
     }
 
-    /// Whether some slots were left.
-    pub fn any_left(&self) -> bool {
-        self.left.iter().any(|w| w.load(Ordering::Relaxed) != 0)
+    /// The slots that were left, if there are any. First this, then the question whether another process of ours is
+    /// there: one that is forked in between cannot have them.
+    pub fn left_ones(&self) -> Option<Left> {
+        if self.left.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
+            return None;
+        }
+        // Under the lock: what is found was closed before.
+        let _g = self.lock.lock();
+        Some(Left(self.left.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
-    /// No other process of ours is there any more.
-    pub fn rejoin(&self) {
+    /// No other process of ours is there any more: these slots may be used again.
+    pub fn rejoin(&self, left: Left) {
         let _g = self.lock.lock();
-        for (i, w) in self.left.iter().enumerate() {
-            let mut bits = w.swap(0, Ordering::Relaxed);
+        for (i, (w, found)) in self.left.iter().zip(left.0).enumerate() {
+            let mut bits = found & w.fetch_and(!found, Ordering::Relaxed);
             while bits != 0 {
                 self.append(i as u32 * 64 + bits.trailing_zeros());
                 bits &= bits - 1;
