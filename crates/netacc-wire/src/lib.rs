@@ -12,7 +12,7 @@ pub use name::{Name, Scope};
 
 /// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
 /// the rendezvous name, so processes of different versions do not meet and stay on TCP.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Bytes of every message.
 pub const LEN: usize = 32;
@@ -54,6 +54,14 @@ pub enum Message {
         /// Its incarnation.
         epoch: u32,
     },
+    /// Before [`Message::Moved`], of a connection that began on TCP: the kernel socket with the receiver's stream from
+    /// there, which the sender did not see the end of, lies beside the message.
+    Tail {
+        /// The slot.
+        slot: u32,
+        /// Its incarnation.
+        epoch: u32,
+    },
     /// The TCP connection whose addresses the slot says is to go on in that slot.
     Promote {
         /// The slot.
@@ -73,6 +81,7 @@ impl Message {
             Message::Base { slot, epoch } => (4, slot, epoch.into()),
             Message::Promote { slot, epoch } => (5, slot, epoch.into()),
             Message::Moved { slot, epoch } => (6, slot, epoch.into()),
+            Message::Tail { slot, epoch } => (7, slot, epoch.into()),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -103,6 +112,7 @@ impl Message {
             4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()? },
             5 => Message::Promote { slot: a, epoch: u32::try_from(b).ok()? },
             6 => Message::Moved { slot: a, epoch: u32::try_from(b).ok()? },
+            7 => Message::Tail { slot: a, epoch: u32::try_from(b).ok()? },
             _ => return None,
         };
         // Bytes that no field owns must be zero: a later version may give them a meaning.
@@ -134,6 +144,7 @@ mod tests {
                 Message::Base { slot: a, epoch: e },
                 Message::Promote { slot: a, epoch: e },
                 Message::Moved { slot: a, epoch: e },
+                Message::Tail { slot: a, epoch: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));
             }

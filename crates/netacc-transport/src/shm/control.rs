@@ -96,35 +96,48 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 
 /// The byte beside which descriptors lie on a base or witness.
 pub(super) const PASSES: u8 = 0x02;
+/// The same, and the last of them is a tail (see [`Message::Tail`]).
+pub(super) const PASSES_TAIL: u8 = 0x03;
 
-/// Passes descriptors over a base or witness, never waiting.
-pub(super) fn pass_descriptors(fd: i32, pass: &[i32]) -> Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+/// What lies on a base or witness when the other end has left the rings.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// The socket on which the connection goes on.
+    pub(super) kernel: Option<OwnedFd>,
+    /// The other end of it, to be sent back for the rest of the sender's family.
+    pub(super) spare: Option<OwnedFd>,
+    /// The kernel socket with what the receiver sent before it came to the ring.
+    pub(super) tail: Option<OwnedFd>,
+}
+
+/// Passes up to two descriptors over a base or witness, and perhaps a tail, never waiting.
+pub(super) fn pass_descriptors(fd: i32, pass: &[i32], tail: Option<i32>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = SendAncillaryBuffer::new(&mut space);
     // SAFETY: the caller's open descriptors.
     let borrow = |fd: &i32| unsafe { BorrowedFd::borrow_raw(*fd) };
-    let [first, second] = match pass {
-        [a, b] => [borrow(a), borrow(b)],
-        [a] => [borrow(a), borrow(a)],
-        _ => return Err(Errno::INVAL),
-    };
-    let both = [first, second];
-    anc.push(SendAncillaryMessage::ScmRights(both.get(..pass.len()).unwrap_or(&both)));
-    sendmsg(borrow(&fd), &[IoSlice::new(&[PASSES])], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    let mut all = [borrow(&fd); 3];
+    let count = pass.len() + usize::from(tail.is_some());
+    for (cell, one) in all.iter_mut().zip(pass.iter().chain(&tail)) {
+        *cell = borrow(one);
+    }
+    anc.push(SendAncillaryMessage::ScmRights(all.get(..count).ok_or(Errno::INVAL)?));
+    let byte = [if tail.is_some() { PASSES_TAIL } else { PASSES }];
+    sendmsg(borrow(&fd), &[IoSlice::new(&byte)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Receives bytes of a base or witness, and up to two descriptors, never waiting. With `peek` all of it stays there (and
-/// the descriptors are duplicates, unix(7)).
-pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, [Option<OwnedFd>; 2]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+/// Receives bytes of a base or witness, and descriptors, never waiting. With `peek` all of it stays there (and the
+/// descriptors are duplicates, unix(7)).
+pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     // SAFETY: the caller's open descriptor.
     let from = unsafe { BorrowedFd::borrow_raw(fd) };
     let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     flags.set(RecvFlags::PEEK, peek);
-    let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags);
-    let mut fds = [None, None];
+    let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags).map(|r| r.bytes).map_err(Errno::from);
+    let mut fds = [const { None }; 3];
     for m in anc.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = m {
             for fd in received {
@@ -135,7 +148,15 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
             }
         }
     }
-    (got.map(|r| r.bytes).map_err(Errno::from), fds)
+    // Descriptors end what one call reads (unix(7)), so their byte is the last.
+    let last = got.ok().and_then(|n| bytes.get(n.checked_sub(1)?)).copied();
+    let tail =
+        if last == Some(PASSES_TAIL) { fds.iter_mut().rfind(|f| f.is_some()).and_then(Option::take) } else { None };
+    let [kernel, spare, surplus] = fds;
+    if let Some(fd) = surplus {
+        private::drop_raw(fd);
+    }
+    (got, Passed { kernel, spare, tail })
 }
 
 /// Tries, 10 ms apart.
@@ -300,6 +321,10 @@ impl Link {
                     private::drop_raw(fd);
                 }
             }
+            (Message::Tail { slot, epoch }, Some(fd)) => match self.endpoint(slot as usize) {
+                Some(ep) => ep.learn_left_over(epoch, fd),
+                None => private::drop_raw(fd),
+            },
             (Message::Moved { slot, epoch }, Some(fd)) => match self.endpoint(slot as usize) {
                 Some(ep) => ep.learn_moved(epoch, fd),
                 None => private::drop_raw(fd),

@@ -15,21 +15,19 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{pass_descriptors, patiently};
+use crate::shm::control::{Passed, pass_descriptors, patiently};
 use crate::shm::endpoint::{
     BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View, WITNESS_GONE,
 };
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
+use crate::shm::sockets::{PATIENCE, empty, replace, reset_at_close, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::{Consumer, FIN, MOVED};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
-
-/// How long a departing side waits for room in its socket, in milliseconds.
-const PATIENCE: u32 = 5_000;
 
 impl ShmEndpoint {
     /// Whether the peer or our family has left the rings and we have not followed yet.
@@ -61,7 +59,8 @@ impl ShmEndpoint {
     pub fn pour_rest(&self, far: &OwnedFd) -> Result<()> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
-        self.pour(&v, far)
+        // Who left before us had come over, so its half of the kernel's stream has ended.
+        self.pour(&v, far, true).map(drop)
     }
 
     fn drained(&self, v: &View) -> bool {
@@ -96,7 +95,9 @@ impl ShmEndpoint {
         own.fin.fetch_or(MOVED, Ordering::SeqCst);
         // Before the last look: an end that is marked now comes after bytes that are visible now.
         let ended = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & FIN != 0;
-        self.pour(v, far)?;
+        // Who has ended its stream in the ring, or is gone, does not come again.
+        let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
+        let tail = self.pour(v, far, !comes)?;
         if ended || flags & PEER_FIN != 0 {
             let _ = raw::shutdown(far.as_raw_fd(), libc::SHUT_WR);
         }
@@ -108,7 +109,7 @@ impl ShmEndpoint {
         if flags & DEAD != 0 {
             reset_at_close(far.as_raw_fd());
         } else if !self.peer_died(v) {
-            self.deliver(v, near.as_raw_fd(), far.as_raw_fd())?;
+            self.deliver(v, near.as_raw_fd(), far.as_raw_fd(), tail)?;
         }
         self.tell_data(v);
         self.tell_room(v, true);
@@ -116,20 +117,14 @@ impl ShmEndpoint {
     }
 
     /// What we have not read goes to the reader of `near`, in order: the kernel's rest, then the ring.
-    fn pour(&self, v: &View, far: &OwnedFd) -> Result<()> {
+    ///
+    /// The peer ends its half of the kernel's stream when it comes over, which it does at its next call, whenever that
+    /// is. `Some`: it has not, and nobody waited for it. The kernel's socket is then for the peer, which gives the rest
+    /// of both when it has come.
+    fn pour(&self, v: &View, far: &OwnedFd, wait: bool) -> Result<Option<i32>> {
         let tail = self.tail_fd();
-        if tail >= 0 {
-            // The peer ends its half of that stream when it comes over, which it does at its next call.
-            let mut buf = [0u8; 4096];
-            loop {
-                match raw::recv(tail, buf.as_mut_ptr(), buf.len(), libc::MSG_DONTWAIT) {
-                    Ok(0) => break,
-                    Ok(n) => send_all(far.as_raw_fd(), buf.as_ptr(), n)?,
-                    Err(Errno::AGAIN) => wait_for(tail, libc::POLLIN)?,
-                    Err(Errno::INTR) => {}
-                    Err(e) => return Err(e),
-                }
-            }
+        if tail >= 0 && !empty(tail, far.as_raw_fd(), if wait { PATIENCE } else { 0 })? {
+            return if wait { Err(Errno::CONNRESET) } else { Ok(Some(tail)) };
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
@@ -138,20 +133,24 @@ impl ShmEndpoint {
             self.rx.advance(n);
         }
         self.rx.publish(own);
-        Ok(())
+        Ok(None)
     }
 
-    fn deliver(&'static self, v: &View, near: i32, far: i32) -> Result<()> {
+    fn deliver(&'static self, v: &View, near: i32, far: i32, tail: Option<i32>) -> Result<()> {
         let (base, witness) = (self.base_fd(), self.witness_fd());
         // Where the peer is a family itself, to all of it.
         let over = if witness >= 0 { witness } else { base };
         if over >= 0 {
             let all = [far, near];
             let pass = if base >= 0 { &all[..] } else { &all[..1] };
-            return patiently(|| pass_descriptors(over, pass));
+            return patiently(|| pass_descriptors(over, pass, tail));
         }
-        let m = Message::Moved { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed) };
-        v.link.send_patiently(m, far)
+        let (slot, epoch) = (v.index as u32, self.epoch.load(Ordering::Relaxed));
+        if let Some(tail) = tail {
+            // First: who has the socket looks for this.
+            v.link.send_patiently(Message::Tail { slot, epoch }, tail)?;
+        }
+        v.link.send_patiently(Message::Moved { slot, epoch }, far)
     }
 
     /// The peer passed our end of the pair for connection `epoch`, perhaps before we have taken that.
@@ -159,8 +158,30 @@ impl ShmEndpoint {
         if !self.expects(epoch) {
             return private::drop_raw(fd);
         }
-        self.kernel_epoch.store(epoch, Ordering::Relaxed);
+        self.of_epoch(epoch);
         self.learn_kernel(fd);
+    }
+
+    /// The peer passed the kernel socket of connection `epoch` that it has not read to its end.
+    pub(crate) fn learn_left_over(&self, epoch: u32, fd: OwnedFd) {
+        if !self.expects(epoch) {
+            return private::drop_raw(fd);
+        }
+        self.of_epoch(epoch);
+        self.keep_left_over(fd);
+    }
+
+    /// What was passed for an earlier connection goes.
+    fn of_epoch(&self, epoch: u32) {
+        if self.kernel_epoch.swap(epoch, Ordering::Relaxed) != epoch {
+            self.drop_kernel();
+        }
+    }
+
+    fn keep_left_over(&self, fd: OwnedFd) {
+        if let Ok(fd) = private::adopt(fd) {
+            replace(&self.left_over, fd + 1);
+        }
     }
 
     pub(super) fn learn_kernel(&self, fd: OwnedFd) {
@@ -220,11 +241,15 @@ impl ShmEndpoint {
         }
     }
 
-    pub(super) fn learn_both(&self, [kernel, spare]: [Option<OwnedFd>; 2]) {
-        if let Some(k) = kernel {
+    /// What lay on a base or witness.
+    pub(super) fn learn_passed(&self, passed: Passed) {
+        if let Some(t) = passed.tail {
+            self.keep_left_over(t);
+        }
+        if let Some(k) = passed.kernel {
             self.learn_kernel(k);
         }
-        if let Some(s) = spare {
+        if let Some(s) = passed.spare {
             self.learn_spare(s);
         }
     }
@@ -244,6 +269,7 @@ impl ShmEndpoint {
             if flags & FAMILY_MOVED == 0 {
                 self.forward_spare();
                 let Ok(_family) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
+                self.give_left_over(&v, fd)?;
                 self.give_rest(&v, fd)?;
                 if flags & TX_SHUT != 0 {
                     let _ = raw::shutdown(fd, libc::SHUT_WR);
@@ -266,7 +292,7 @@ impl ShmEndpoint {
         let witness = self.witness_fd();
         if spare >= 0 {
             if witness >= 0 {
-                let _ = patiently(|| pass_descriptors(witness, &[spare]));
+                let _ = patiently(|| pass_descriptors(witness, &[spare], None));
             }
             private::close(spare);
             if let Some(v) = self.view() {
@@ -275,6 +301,18 @@ impl ShmEndpoint {
                 self.tell_room(&v, true);
             }
         }
+    }
+
+    /// What we sent by TCP and the peer has not read. We have ended that stream, so there is an end to it; a peer of
+    /// another user that passed us something else is not waited for.
+    fn give_left_over(&self, v: &View, fd: i32) -> Result<()> {
+        let left = self.left_over.swap(0, Ordering::AcqRel) - 1;
+        if left < 0 {
+            return Ok(());
+        }
+        let all = empty(left, fd, if v.link.trusts_peer() { PATIENCE } else { 10 });
+        private::close(left);
+        if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }
 
     /// What we wrote and the peer has not read, nor put into the socket itself. It has left the ring, so its
@@ -391,47 +429,6 @@ impl ShmEndpoint {
     pub(super) fn drop_kernel(&self) {
         replace(&self.kernel, 0);
         replace(&self.spare, 0);
+        replace(&self.left_over, 0);
     }
-}
-
-/// Stores a descriptor (+ 1) and closes the one that was there.
-fn replace(cell: &core::sync::atomic::AtomicI32, new: i32) {
-    let old = cell.swap(new, Ordering::AcqRel);
-    if old != 0 {
-        private::close(old - 1);
-    }
-}
-
-/// Whoever closes the socket resets its connection.
-pub fn reset_at_close(fd: i32) {
-    let on = [1i32, 0];
-    let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, on.as_ptr().cast(), 8);
-}
-
-fn wait_for(fd: i32, events: i16) -> Result<()> {
-    let mut p = libc::pollfd { fd, events, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: i64::from(PATIENCE / 1000), tv_nsec: 0 };
-    match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
-        Ok(0) => Err(Errno::CONNRESET),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(e) => Err(e),
-    }
-}
-
-/// All of it. A fresh pair takes more than a full ring without its reader, so this does not wait in practice. A
-/// socket whose reader is gone takes the bytes to nowhere, as the kernel would.
-fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
-    while n > 0 {
-        match raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-            Ok(k) => {
-                p = p.wrapping_add(k);
-                n = n.saturating_sub(k);
-            }
-            Err(Errno::AGAIN) => wait_for(fd, libc::POLLOUT)?,
-            Err(Errno::INTR) => {}
-            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }

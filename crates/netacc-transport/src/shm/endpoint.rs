@@ -76,6 +76,8 @@ pub struct ShmEndpoint {
     pub(super) kernel_epoch: AtomicU32,
     /// The peer's end of that pair, for the rest of its family (private descriptor + 1).
     pub(super) spare: AtomicI32,
+    /// What we sent by TCP and a peer that left the rings has not read (private descriptor + 1).
+    pub(super) left_over: AtomicI32,
     /// Bytes that we sent by the kernel, of a connection that began there.
     pub(super) sent_before: AtomicU64,
 }

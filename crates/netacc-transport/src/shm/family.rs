@@ -10,7 +10,7 @@
 //! woken by a byte on its base.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{PASSES, receive_descriptors};
+use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
 use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
@@ -450,7 +450,7 @@ impl ShmEndpoint {
         let mut buf = [0u8; 64];
         for _ in 0..64 {
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);
-            let found = fds.iter().any(Option::is_some);
+            let found = fds.kernel.is_some();
             if stays
                 && !found
                 && let Ok(n) = got
@@ -459,13 +459,13 @@ impl ShmEndpoint {
                 // Another process of the family may take these bytes between our look and this; what we then get
                 // instead is not lost here.
                 let (_, late) = receive_descriptors(fd, buf.get_mut(..n).unwrap_or_default(), false);
-                self.learn_both(late);
+                self.learn_passed(late);
             }
-            self.learn_both(fds);
+            self.learn_passed(fds);
             match got {
                 Ok(0) => return Heard::End,
                 Ok(_) if found => return Heard::Nothing,
-                Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES)) => {}
+                Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES | PASSES_TAIL)) => {}
                 Ok(_) => return Heard::Strange,
                 Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
                 Err(_) => return Heard::End,

@@ -39,12 +39,13 @@ mod queue;
 pub mod rendezvous;
 pub mod segment;
 pub mod slots;
+mod sockets;
 mod state;
 pub mod tail;
 mod users;
 mod waiters;
 
-pub use depart::reset_at_close;
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};
+pub use sockets::reset_at_close;
 pub use state::Marks;

@@ -253,6 +253,8 @@ fn forged_numbers_reach_nothing() {
         let strangers = [
             Message::Wake { id: forged },
             Message::Base { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
+            Message::Tail { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
+            Message::Tail { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
             Message::Base { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
             Message::Hello { pid: 1, segment: 1 },
             Message::Doorbell { id: forged.max(1024) },

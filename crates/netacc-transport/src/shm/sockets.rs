@@ -1,0 +1,73 @@
+//! What a departing side does with the kernel's sockets.
+
+use core::sync::atomic::{AtomicI32, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw};
+
+/// How long a departing side waits for room in its socket, in milliseconds.
+pub(super) const PATIENCE: u32 = 5_000;
+
+/// Stores a descriptor (+ 1) and closes the one that was there.
+pub(super) fn replace(cell: &AtomicI32, new: i32) {
+    let old = cell.swap(new, Ordering::AcqRel);
+    if old != 0 {
+        private::close(old - 1);
+    }
+}
+
+/// Whoever reads there then gets a reset.
+pub fn reset_at_close(fd: i32) {
+    let on = [1i32, 0];
+    let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, on.as_ptr().cast(), 8);
+}
+
+/// False if nothing happened within so many milliseconds.
+fn wait_for(fd: i32, events: i16, patience: u32) -> Result<bool> {
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: i64::from(patience / 1000), tv_nsec: i64::from(patience % 1000) * 1_000_000 };
+    match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
+        Ok(n) => Ok(n > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
+/// All of a kernel's stream goes into `to`. False if it did not come to its end within `patience`.
+pub(super) fn empty(from: i32, to: i32, patience: u32) -> Result<bool> {
+    let mut buf = [0u8; 4096];
+    loop {
+        match raw::recv(from, buf.as_mut_ptr(), buf.len(), libc::MSG_DONTWAIT) {
+            Ok(0) => return Ok(true),
+            Ok(n) => send_all(to, buf.as_ptr(), n)?,
+            Err(Errno::AGAIN) => {
+                if patience == 0 || !wait_for(from, libc::POLLIN, patience)? {
+                    return Ok(false);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// All of it. A fresh pair takes more than a full ring without its reader, so this does not wait in practice. A
+/// socket whose reader is gone takes the bytes to nowhere, as the kernel would.
+pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
+    while n > 0 {
+        match raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(k) => {
+                p = p.wrapping_add(k);
+                n = n.saturating_sub(k);
+            }
+            Err(Errno::AGAIN) => {
+                if !wait_for(fd, libc::POLLOUT, PATIENCE)? {
+                    return Err(Errno::CONNRESET);
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
