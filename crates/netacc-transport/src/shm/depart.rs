@@ -109,7 +109,11 @@ impl ShmEndpoint {
         if flags & DEAD != 0 {
             reset_at_close(far.as_raw_fd());
         } else if !self.peer_died(v) {
-            self.deliver(v, near.as_raw_fd(), far.as_raw_fd(), tail)?;
+            match self.deliver(v, near.as_raw_fd(), far.as_raw_fd(), tail) {
+                // It has closed, in good order, and nobody hears us any more: what it said is in the socket.
+                Err(Errno::PIPE | Errno::CONNRESET) if ended => {}
+                done => done?,
+            }
         }
         self.tell_data(v);
         self.tell_room(v, true);
@@ -155,7 +159,7 @@ impl ShmEndpoint {
 
     /// The peer passed our end of the pair for connection `epoch`, perhaps before we have taken that.
     pub(crate) fn learn_moved(&self, epoch: u32, fd: OwnedFd) {
-        if !self.expects(epoch) {
+        if !(self.expects(epoch) && self.will_go_on()) {
             return private::drop_raw(fd);
         }
         self.of_epoch(epoch);
@@ -164,7 +168,7 @@ impl ShmEndpoint {
 
     /// The peer passed the kernel socket of connection `epoch` that it has not read to its end.
     pub(crate) fn learn_left_over(&self, epoch: u32, fd: OwnedFd) {
-        if !self.expects(epoch) {
+        if !(self.expects(epoch) && self.will_go_on()) {
             return private::drop_raw(fd);
         }
         self.of_epoch(epoch);

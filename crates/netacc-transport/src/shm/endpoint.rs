@@ -154,6 +154,11 @@ impl ShmEndpoint {
         expected
     }
 
+    /// Whether a connection for which something is kept is not closed here: a socket to go on over is for nobody then.
+    pub(super) fn will_go_on(&self) -> bool {
+        self.is_live() || self.link().side() == Side::Server
+    }
+
     /// The link ends: what was passed for connections that are not open goes with it.
     pub(super) fn drop_passed(&self) {
         self.close_witness();
