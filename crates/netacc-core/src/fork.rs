@@ -69,6 +69,15 @@ pub fn prepare() -> Forking {
     });
     let mut forking = Forking::default();
     if shared {
+        // After all of them are marked: a peer that does the same waits for us as we wait for it.
+        fdtable::each(0, usize::MAX, |_, e| {
+            if let Entry::Socket(r) = e
+                && r.obj.has(SHARED)
+                && let Some(ep) = r.obj.endpoint()
+            {
+                ep.before_fork();
+            }
+        });
         forking.pipe = pipe_with(PipeFlags::CLOEXEC).ok().and_then(|(r, w)| {
             let r = private::adopt(r).ok()?;
             Some((r, private::adopt(w).ok()?))
@@ -82,6 +91,10 @@ fn share(fd: i32, r: Ref<Socket>) {
     let Some(ep) = s.endpoint() else { return };
     // Nobody is in the middle of an operation when the connection becomes shared.
     let _g = (s.rx.lock(), s.tx.lock());
+    // Another thread may have closed or moved it meanwhile: its slot is another connection's then.
+    if !r.valid() || s.path() != Path::Shm || !s.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
+        return;
+    }
     if s.set(SHARED, true) && ep.base_fd() >= 0 {
         return;
     }
@@ -194,8 +207,9 @@ fn forget_ended() {
     }
     for (p, d) in polled.iter().zip(&DESCENDANTS) {
         if p.fd >= 0 && p.revents != 0 {
-            private::close(p.fd);
+            // In this order: another thread may fork in between, and the child closes what it finds.
             d.store(0, Ordering::Relaxed);
+            private::close(p.fd);
             LIVE.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -78,6 +78,8 @@ pub struct SideLine {
     /// Per direction (0: reading, 1: writing) the process id of whoever of this side's family is in the
     /// middle of an operation, when several processes share the side after a fork; 0: nobody.
     pub owner: [AtomicU32; 2],
+    /// Not 0: this side is or was several processes, and has passed its base or is about to.
+    pub forked: AtomicU32,
 }
 
 impl OwnLine {
@@ -87,7 +89,7 @@ impl OwnLine {
         for w in [&p.head, &p.layout] {
             w.store(0, Ordering::Relaxed);
         }
-        for w in [&p.fin, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room].into_iter().chain(&s.owner) {
+        for w in [&p.fin, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room, &s.forked].into_iter().chain(&s.owner) {
             w.store(0, Ordering::Relaxed);
         }
     }

@@ -73,13 +73,16 @@ impl ShmEndpoint {
     pub fn depart(&'static self, near: &OwnedFd, far: OwnedFd) -> Result<()> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let done = self.depart_to(&v, near, &far);
-        let faster = done == Ok(false);
         if done.is_err() {
             // Too late to stay: both ends learn that something is missing.
             reset_at_close(far.as_raw_fd());
         }
         private::drop_raw(far);
-        if faster { Err(Errno::AGAIN) } else { Ok(()) }
+        match done {
+            Ok(false) => Err(Errno::AGAIN),
+            Ok(true) => Ok(()),
+            Err(e) => Err(if e == Errno::AGAIN { Errno::TIMEDOUT } else { e }),
+        }
     }
 
     /// False if somebody was faster.
@@ -141,6 +144,8 @@ impl ShmEndpoint {
     }
 
     fn deliver(&'static self, v: &View, near: i32, far: i32, tail: Option<i32>) -> Result<()> {
+        // Our mark is set: a peer that forks sees it or is seen here.
+        self.await_witness(v);
         let (base, witness) = (self.base_fd(), self.witness_fd());
         // Where the peer is a family itself, to all of it.
         let over = if witness >= 0 { witness } else { base };

@@ -17,7 +17,7 @@ use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_ring::{Consumer, MOVED, Producer, Ring, Violation};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, raw};
+use netacc_sys::{private, raw, time};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -159,6 +159,10 @@ impl ShmEndpoint {
         if self.base.load(Ordering::Relaxed) != 0 {
             return Ok(None);
         }
+        // SeqCst: a peer that forks too, or leaves the rings, marks that and then looks here; we look at its marks in
+        // [`ShmEndpoint::before_fork`]. One of us sees the other.
+        let forked = &line!(v, side, v.me).forked;
+        forked.store(1, Ordering::SeqCst);
         // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
         v.link.service();
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -169,6 +173,7 @@ impl ShmEndpoint {
             Ok(()) => Ok(Some(ours)),
             Err(e) => {
                 private::drop_raw(ours);
+                forked.store(0, Ordering::SeqCst);
                 if !matches!(e, Errno::PIPE | Errno::CONNRESET) {
                     return Err(e);
                 }
@@ -179,6 +184,42 @@ impl ShmEndpoint {
                 }
                 Ok(None)
             }
+        }
+    }
+
+    /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
+    /// socket must have come, since a child hears nothing there.
+    pub fn before_fork(&self) {
+        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
+        self.await_witness(&v);
+        let fin = &line!(v, producer, v.me.other()).fin;
+        self.await_word(&v, || self.kernel_fd() >= 0 || fin.load(Ordering::SeqCst) & MOVED == 0);
+    }
+
+    /// If the peer forks, its end of the base comes: waits for that.
+    pub(super) fn await_witness(&self, v: &View) {
+        let forked = &line!(v, side, v.me.other()).forked;
+        self.await_word(v, || self.witness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0);
+    }
+
+    /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so
+    /// this is short, unless the peer was stopped or lies.
+    fn await_word(&self, v: &View, there: impl Fn() -> bool) {
+        const TRUSTED: u64 = 500_000_000;
+        const OTHERS: u64 = 10_000_000;
+        if v.link.is_inherited() || there() {
+            return;
+        }
+        let until = time::now() + if v.link.trusts_peer() { TRUSTED } else { OTHERS };
+        while !v.link.is_lost() && time::now() < until {
+            // Another thread may be the one that reads.
+            v.link.service();
+            if there() {
+                return;
+            }
+            let mut p = libc::pollfd { fd: v.link.control_fd(), events: libc::POLLIN, revents: 0 };
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
         }
     }
 

@@ -16,6 +16,10 @@ impl ShmEndpoint {
             return;
         }
         let Some(v) = self.view() else { return };
+        if v.link.is_inherited() {
+            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their marks.
+            return self.wake_extra(&v);
+        }
         let own = line!(v, side, v.me);
         let data = notify_data(own, v.index, |n| v.seg.channel(v.me, n));
         let tx = own.tx_waiter.swap(0, Ordering::SeqCst);
