@@ -3,11 +3,12 @@
 use crate::fdtable::{self, Entry, Ref};
 use crate::namespace;
 use crate::socket::{self, Path, SHARED, Socket};
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{Lock, private, raw, time};
-use netacc_transport::shm::Link;
+use netacc_sys::{Guard, Lock, private, raw, time};
+use netacc_transport::shm::{Link, ShmEndpoint};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -34,6 +35,9 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 pub struct Forking {
     /// Reading and writing end of the pipe, if there is anything to share.
     pipe: Option<(i32, i32)>,
+    /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
+    /// descriptors and then the memory, and what comes in between the child would know of without having it.
+    unread: Vec<(&'static Link, Guard<'static>)>,
 }
 
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
@@ -70,12 +74,13 @@ pub fn prepare() -> Forking {
     let mut forking = Forking::default();
     if shared {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
-        fdtable::each(0, usize::MAX, |_, e| {
-            if let Entry::Socket(r) = e
-                && r.obj.has(SHARED)
-                && let Some(ep) = r.obj.endpoint()
+        each_shared(ShmEndpoint::before_fork);
+        each_shared(|ep| {
+            let link = ep.link();
+            if !forking.unread.iter().any(|(l, _)| core::ptr::eq(*l, link))
+                && let Some(reader) = link.stop_reading()
             {
-                ep.before_fork();
+                forking.unread.push((link, reader));
             }
         });
         forking.pipe = pipe_with(PipeFlags::CLOEXEC).ok().and_then(|(r, w)| {
@@ -84,6 +89,17 @@ pub fn prepare() -> Forking {
         });
     }
     forking
+}
+
+fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && r.obj.has(SHARED)
+            && let Some(ep) = r.obj.endpoint()
+        {
+            f(ep);
+        }
+    });
 }
 
 fn share(fd: i32, r: Ref<Socket>) {
@@ -163,6 +179,12 @@ pub fn parent(f: Forking, forked: bool) {
         follow(reading);
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
+    for (link, reader) in f.unread {
+        drop(reader);
+        // Who found it busy went away.
+        link.service_if_readable();
+        link.put();
+    }
 }
 
 /// Remembers a fork by the end of its pipe.
@@ -300,7 +322,11 @@ pub fn child(f: Forking) {
             }
         }
     });
-    let mut live = alloc::vec::Vec::new();
+    for (link, reader) in f.unread {
+        core::mem::forget(reader);
+        link.put();
+    }
+    let mut live = Vec::new();
     fdtable::each(0, usize::MAX, |fd, _| live.push(fd));
     crate::runtime::after_fork(live);
 }

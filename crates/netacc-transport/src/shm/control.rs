@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, time};
+use netacc_sys::{Guard, private, time};
 use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -248,6 +248,19 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Until the guard goes, nobody reads the control socket. `None` if another thread goes on reading: one that forks as
+    /// well may wait for us. The link is held.
+    pub fn stop_reading(&'static self) -> Option<Guard<'static>> {
+        for _ in 0..1_000 {
+            if let Some(guard) = self.reader.try_lock() {
+                self.hold();
+                return Some(guard);
+            }
+            netacc_sys::raw::sched_yield();
+        }
+        None
     }
 
     /// As [`Link::service`], for the price of one system call when there is nothing.
