@@ -251,15 +251,18 @@ impl Link {
     }
 
     /// Until the guard goes, nobody reads the control socket. `None` if another thread goes on reading: one that forks as
-    /// well may wait for us. The link is held.
+    /// well may wait for us. The link is held, unless it has just ended.
     pub fn stop_reading(&'static self) -> Option<Guard<'static>> {
+        if !self.hold_if_used() {
+            return None;
+        }
         for _ in 0..1_000 {
             if let Some(guard) = self.reader.try_lock() {
-                self.hold();
                 return Some(guard);
             }
             netacc_sys::raw::sched_yield();
         }
+        self.put();
         None
     }
 

@@ -238,6 +238,11 @@ impl Link {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// As [`Link::hold`], for somebody who holds nothing that keeps the link.
+    pub(crate) fn hold_if_used(&self) -> bool {
+        self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
+    }
+
     /// A connection of ours left its slot. Those that a fork gave us are counted where they were opened.
     pub(crate) fn slot_left(&self) {
         if !self.is_inherited() {
