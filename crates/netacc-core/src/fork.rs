@@ -180,10 +180,7 @@ pub fn parent(f: Forking, forked: bool) {
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
     for (link, reader) in f.unread {
-        drop(reader);
-        // Who found it busy went away.
-        link.service_if_readable();
-        link.put();
+        link.go_on_reading(reader);
     }
 }
 
@@ -322,9 +319,8 @@ pub fn child(f: Forking) {
             }
         }
     });
-    for (link, reader) in f.unread {
+    for (_, reader) in f.unread {
         core::mem::forget(reader);
-        link.put();
     }
     let mut live = Vec::new();
     fdtable::each(0, usize::MAX, |fd, _| live.push(fd));

@@ -251,19 +251,24 @@ impl Link {
     }
 
     /// Until the guard goes, nobody reads the control socket. `None` if another thread goes on reading: one that forks as
-    /// well may wait for us. The link is held, unless it has just ended.
+    /// well may wait for us. The link may end meanwhile: a lock is good for every life of the object.
     pub fn stop_reading(&'static self) -> Option<Guard<'static>> {
-        if !self.hold_if_used() {
-            return None;
-        }
         for _ in 0..1_000 {
             if let Some(guard) = self.reader.try_lock() {
                 return Some(guard);
             }
             netacc_sys::raw::sched_yield();
         }
-        self.put();
         None
+    }
+
+    /// After that: who found it busy went away.
+    pub fn go_on_reading(&'static self, guard: Guard<'static>) {
+        drop(guard);
+        if self.hold_if_used() {
+            self.service_if_readable();
+            self.put();
+        }
     }
 
     /// As [`Link::service`], for the price of one system call when there is nothing.

@@ -23,7 +23,7 @@ use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use crate::shm::sockets::{PATIENCE, empty, replace, reset_at_close, send_all};
 use core::sync::atomic::Ordering;
-use netacc_ring::{Consumer, FIN, MOVED};
+use netacc_ring::{Consumer, FIN, MOVED, RESET};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use netacc_wire::Message;
@@ -97,7 +97,8 @@ impl ShmEndpoint {
         }
         own.fin.fetch_or(MOVED, Ordering::SeqCst);
         // Before the last look: an end that is marked now comes after bytes that are visible now.
-        let ended = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & FIN != 0;
+        let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
+        let ended = fin & FIN != 0;
         // Who has ended its stream in the ring, or is gone, does not come again.
         let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
         let tail = self.pour(v, far, !comes)?;
@@ -113,8 +114,9 @@ impl ShmEndpoint {
             reset_at_close(far.as_raw_fd());
         } else if !self.peer_died(v) {
             match self.deliver(v, near.as_raw_fd(), far.as_raw_fd(), tail) {
-                // It has closed, in good order, and nobody hears us any more: what it said is in the socket.
-                Err(Errno::PIPE | Errno::CONNRESET) if ended => {}
+                // It has closed, or is gone as its base or witness tells: what it said is in the socket.
+                Err(Errno::PIPE | Errno::CONNRESET)
+                    if fin & (FIN | RESET) != 0 || self.witness_fd() >= 0 || v.link.is_inherited() => {}
                 done => done?,
             }
         }

@@ -44,6 +44,7 @@ mod state;
 pub mod tail;
 mod users;
 mod waiters;
+mod witness;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};

@@ -1,0 +1,127 @@
+//! The peer's end of its base, which tells when the last process of its family is gone: how it comes, how long it stays.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{SHARED, View, WITNESS_GONE};
+use crate::shm::link::Side;
+use core::sync::atomic::Ordering;
+use netacc_ring::MOVED;
+use netacc_sys::errno::Errno;
+use netacc_sys::{private, raw, time};
+use rustix::fd::OwnedFd;
+
+impl ShmEndpoint {
+    /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
+    /// socket must have come, since a child hears nothing there.
+    pub fn before_fork(&self) {
+        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
+        self.await_witness(&v);
+        let fin = &line!(v, producer, v.me.other()).fin;
+        self.await_word(&v, || self.kernel_fd() >= 0 || fin.load(Ordering::SeqCst) & MOVED == 0);
+    }
+
+    /// If the peer forks, its end of the base comes: waits for that.
+    pub(super) fn await_witness(&self, v: &View) {
+        let forked = &line!(v, side, v.me.other()).forked;
+        self.await_word(v, || self.witness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0);
+    }
+
+    /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so
+    /// this is short, unless the peer was stopped or lies.
+    fn await_word(&self, v: &View, there: impl Fn() -> bool) {
+        const TRUSTED: u64 = 500_000_000;
+        const OTHERS: u64 = 10_000_000;
+        if v.link.is_inherited() || there() {
+            return;
+        }
+        let until = time::now() + if v.link.trusts_peer() { TRUSTED } else { OTHERS };
+        while !v.link.is_lost() && time::now() < until {
+            // Another thread may be the one that reads.
+            v.link.service();
+            if there() {
+                return;
+            }
+            let mut p = libc::pollfd { fd: v.link.control_fd(), events: libc::POLLIN, revents: 0 };
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+        }
+    }
+
+    /// The peer passed its end of the base of connection `epoch`, perhaps before we have taken that.
+    pub(crate) fn learn_base(&self, epoch: u32, fd: OwnedFd) {
+        if !self.expects(epoch) {
+            return private::drop_raw(fd);
+        }
+        if let Ok(fd) = private::adopt(fd) {
+            let new = u64::from(epoch) << 32 | (fd + 1) as u64;
+            // A connection has one base. A peer that sends a second does not make us close what another thread reads.
+            let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != epoch).then_some(new);
+            match self.witness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
+                Ok(old) => close_word(old),
+                Err(_) => private::close(fd),
+            }
+        }
+        self.poke_self();
+    }
+
+    /// The connection ends here. A client keeps the witness: if the server is a family, none of its processes can say
+    /// that it was the last to use the slot, and the kernel does.
+    pub(super) fn release_witness(&self, v: &View) {
+        let told = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | SHARED) != 0;
+        if told || v.me == Side::Server || v.link.is_inherited() {
+            self.close_witness();
+        }
+    }
+
+    /// Client: whether nobody is left of a server's family that had the last connection in this slot. The slot is closed
+    /// here, and no other process of ours has it.
+    pub(super) fn servers_gone(&self) -> bool {
+        let fd = self.witness_fd();
+        if fd < 0 || self.is_live() {
+            return false;
+        }
+        let mut rest = [0u8; 64];
+        // Before the end wake-up bytes that nobody needs any more; a family that goes on knocking is asked again later.
+        let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
+            Ok(0) | Err(Errno::CONNRESET) => Some(true),
+            Ok(_) => None,
+            Err(_) => Some(false),
+        });
+        if ended == Some(true) {
+            self.close_witness();
+        }
+        ended == Some(true)
+    }
+
+    pub(super) fn close_witness(&self) {
+        // A look first: most connections have none.
+        let there = self.witness.load(Ordering::Relaxed) != 0;
+        if there {
+            close_word(self.witness.swap(0, Ordering::AcqRel));
+        }
+    }
+
+    /// Connection `epoch` begins: a witness that lies here is its own, which came early, or of the one before.
+    pub(super) fn forget_witness_of_another(&self, epoch: u32) {
+        let w = self.witness.load(Ordering::Acquire);
+        // If it changes here, it is ours that comes.
+        if w != 0
+            && (w >> 32) as u32 != epoch
+            && self.witness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            close_word(w);
+        }
+    }
+
+    /// The witness' descriptor, or -1.
+    pub fn witness_fd(&self) -> i32 {
+        self.witness.load(Ordering::Acquire) as u32 as i32 - 1
+    }
+}
+
+/// Closes the descriptor of a word of `witness`.
+fn close_word(w: u64) {
+    let fd = w as u32 as i32 - 1;
+    if fd >= 0 {
+        private::close(fd);
+    }
+}
