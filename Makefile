@@ -24,7 +24,7 @@ PAGES := $(wildcard man/*.[1-8])
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall test test-rdma conformance demo bench lint fmt clean help need-cargo
+.PHONY: all install uninstall test test-rdma conformance storm demo bench lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
@@ -75,6 +75,10 @@ conformance:
 	@$(MAKE) --no-print-directory all
 	tests/conformance/run $(ARGS)
 
+storm: all
+	@$(MAKE) --no-print-directory -C tests/storm
+	tests/storm/run --seconds 600 $(ARGS)
+
 demo:
 	scripts/deps demo
 	@$(MAKE) --no-print-directory all
@@ -111,5 +115,6 @@ help:
 	@echo "make test       all tests, with real programs"
 	@echo "make test-rdma  RDMA in a virtual machine with soft RoCE and soft iWARP (ARGS=--list names the tests)"
 	@echo "make conformance  CPython's, memcached's and redis' own tests, plain and accelerated (ARGS=--subset: minutes)"
+	@echo "make storm      10 minutes of fork, exec, kill, demote and promote at once (ARGS='--seconds 60 --seed 1')"
 	@echo "make lint       formatting and clippy;  make fmt formats"
 	@echo "make clean      remove what was built"
