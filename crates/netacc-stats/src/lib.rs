@@ -16,6 +16,7 @@ extern crate std;
 
 mod addr;
 mod counter;
+mod link;
 mod map;
 mod page;
 #[cfg(feature = "reader")]
@@ -26,9 +27,11 @@ mod table;
 
 pub use addr::SockAddr;
 pub use counter::{Counter, Kind};
+pub use link::{LinkEntry, LinkKind, NewLink};
 pub use map::{init, page, reinit_after_fork};
 pub use page::{
-    CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS, SOCK_ENTRIES,
+    CFG_CAPACITY, COUNTER_SLOTS, LAYOUT_VERSION, LINK_ENTRIES, MAGIC, PAGE_SIZE, Page, PageOf, REASON_SLOTS,
+    SOCK_ENTRIES,
 };
 pub use reason::Reason;
 pub use sock::{SockEntry, State, Transport};

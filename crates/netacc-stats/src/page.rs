@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use crate::counter::Counter;
+use crate::link::{LinkEntry, NewLink};
 use crate::reason::Reason;
 use crate::sock::SockEntry;
 
@@ -11,7 +12,12 @@ use crate::sock::SockEntry;
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"NACCSTAT");
 /// Version of the layout. Counters and reasons added at the end of their tables
 /// do not change it.
-pub const LAYOUT_VERSION: u32 = 1;
+///
+/// Every version begins alike, so that a reader of another one can say whose page it is: magic, version, process,
+/// and at bytes 56 and 120 the names of the program and of the library's release.
+pub const LAYOUT_VERSION: u32 = 2;
+/// Number of entries for links: further ones are counted, and not shown one by one.
+pub const LINK_ENTRIES: usize = 1024;
 /// Number of socket entries: descriptors beyond are not shown.
 pub const SOCK_ENTRIES: usize = 65536;
 /// Number of slots for counters, used or not.
@@ -26,21 +32,25 @@ pub const PAGE_SIZE: usize = size_of::<PageOf<[SockEntry; SOCK_ENTRIES]>>();
 pub(crate) const PROGRAM_LEN: usize = 64;
 pub(crate) const LIBRARY_LEN: usize = 32;
 /// Fills the header up to 256 bytes.
-const HEADER_SPARE: usize = 26;
+const HEADER_SPARE: usize = 25;
 /// Fills header and counters up to a memory page.
-const COUNTER_SPARE: usize = 160;
+const COUNTER_SPARE: usize = 32;
 
 // The layout is a contract between versions: a change here is a new LAYOUT_VERSION.
 const _: () = {
     use core::mem::offset_of;
-    assert!(size_of::<SockEntry>() == 128 && align_of::<SockEntry>() == 64);
+    assert!(size_of::<SockEntry>() == 256 && align_of::<SockEntry>() == 64);
     assert!(offset_of!(Head, magic) == 0 && offset_of!(Head, version) == 8);
     assert!(offset_of!(Head, program) == 56 && offset_of!(Head, library) == 120);
     assert!(offset_of!(Head, counters) == 256);
     assert!(offset_of!(Head, fallbacks) == 256 + 8 * COUNTER_SLOTS);
+    assert!(offset_of!(Head, promotions) == 256 + 8 * (COUNTER_SLOTS + REASON_SLOTS));
+    assert!(offset_of!(Head, demotions) == 256 + 8 * (COUNTER_SLOTS + 2 * REASON_SLOTS));
     assert!(offset_of!(Head, cfg) == 4096);
-    assert!(offset_of!(PageOf<[SockEntry; SOCK_ENTRIES]>, socks) == 4096 + CFG_CAPACITY);
-    assert!(PAGE_SIZE == 4096 + CFG_CAPACITY + 128 * SOCK_ENTRIES);
+    assert!(size_of::<LinkEntry>() == 128 && align_of::<LinkEntry>() == 64);
+    assert!(offset_of!(Head, links) == 4096 + CFG_CAPACITY);
+    assert!(offset_of!(PageOf<[SockEntry; SOCK_ENTRIES]>, socks) == 4096 + CFG_CAPACITY + 128 * LINK_ENTRIES);
+    assert!(PAGE_SIZE == 4096 + CFG_CAPACITY + 128 * LINK_ENTRIES + 256 * SOCK_ENTRIES);
     assert!(PAGE_SIZE.is_multiple_of(4096));
 };
 
@@ -63,14 +73,19 @@ pub(crate) struct Head {
     pub(crate) reasons_known: AtomicU32,
     /// Bytes of `cfg` in use; stored last with Release.
     pub(crate) cfg_len: AtomicU32,
-    spare: AtomicU32,
+    pub(crate) link_entries: AtomicU32,
     pub(crate) program: [AtomicU8; PROGRAM_LEN],
     pub(crate) library: [AtomicU8; LIBRARY_LEN],
+    pub(crate) link_entry_size: AtomicU32,
     spare2: [AtomicU32; HEADER_SPARE],
     pub(crate) counters: [AtomicU64; COUNTER_SLOTS],
     pub(crate) fallbacks: [AtomicU64; REASON_SLOTS],
+    /// By what had kept the connection on TCP.
+    pub(crate) promotions: [AtomicU64; REASON_SLOTS],
+    pub(crate) demotions: [AtomicU64; REASON_SLOTS],
     spare3: [AtomicU64; COUNTER_SPARE],
     pub(crate) cfg: [AtomicU8; CFG_CAPACITY],
+    pub(crate) links: [LinkEntry; LINK_ENTRIES],
 }
 
 /// A page with `T` for socket entries: an array where it is made, a slice where
@@ -103,14 +118,18 @@ impl PageOf<[SockEntry; 0]> {
                 counters_known: AtomicU32::new(0),
                 reasons_known: AtomicU32::new(0),
                 cfg_len: AtomicU32::new(0),
-                spare: AtomicU32::new(0),
+                link_entries: AtomicU32::new(0),
                 program: [const { AtomicU8::new(0) }; PROGRAM_LEN],
                 library: [const { AtomicU8::new(0) }; LIBRARY_LEN],
+                link_entry_size: AtomicU32::new(0),
                 spare2: [const { AtomicU32::new(0) }; HEADER_SPARE],
                 counters: [const { AtomicU64::new(0) }; COUNTER_SLOTS],
                 fallbacks: [const { AtomicU64::new(0) }; REASON_SLOTS],
+                promotions: [const { AtomicU64::new(0) }; REASON_SLOTS],
+                demotions: [const { AtomicU64::new(0) }; REASON_SLOTS],
                 spare3: [const { AtomicU64::new(0) }; COUNTER_SPARE],
                 cfg: [const { AtomicU8::new(0) }; CFG_CAPACITY],
+                links: [const { LinkEntry::new() }; LINK_ENTRIES],
             },
             socks: [],
         }
@@ -182,6 +201,48 @@ impl Page {
         cell.map_or(0, |cell| cell.load(Relaxed))
     }
 
+    /// Counts a connection that went over to a faster transport, by what had kept it back.
+    pub fn promoted(&self, from: Reason) {
+        self.count(Counter::Promotions);
+        if let Some(cell) = self.head.promotions.get(from as usize) {
+            cell.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts a connection that went back to a kernel socket.
+    pub fn demoted(&self, why: Reason) {
+        self.count(Counter::Demotions);
+        if let Some(cell) = self.head.demotions.get(why as usize) {
+            cell.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Enters a link; the place of its entry, or `None` when all are taken.
+    pub fn open_link(&self, link: &NewLink) -> Option<u32> {
+        // Without a mapped page there is nobody to read it.
+        if self.socks.is_empty() {
+            return None;
+        }
+        let first = link.id as usize % LINK_ENTRIES;
+        let place = |step: usize| (first + step) % LINK_ENTRIES;
+        let free = |at: &usize| self.head.links.get(*at).is_some_and(|entry| entry.open(link));
+        (0..LINK_ENTRIES).map(place).find(free).and_then(|at| u32::try_from(at).ok())
+    }
+
+    /// The entry of a link, by its place.
+    #[inline]
+    #[must_use]
+    pub fn link(&self, place: u32) -> Option<&LinkEntry> {
+        self.head.links.get(place as usize)
+    }
+
+    /// Connection slots of links in use now: those of the links with an entry, and those of the others.
+    #[must_use]
+    pub fn slots_in_use(&self) -> u64 {
+        let entries = self.head.links.iter().filter(|link| link.is_open()).map(|link| u64::from(link.in_use()));
+        entries.fold(self.value(Counter::SlotsInUse), u64::wrapping_add)
+    }
+
     /// Publishes the effective configuration: lines of `KEY\tVALUE\tSOURCE`.
     ///
     /// What does not fit into [`CFG_CAPACITY`] bytes is left out by whole lines.
@@ -222,6 +283,8 @@ impl Page {
         // Table sizes, all far below 2^32.
         head.sock_entries.store(SOCK_ENTRIES as u32, Relaxed);
         head.sock_entry_size.store(size_of::<SockEntry>() as u32, Relaxed);
+        head.link_entries.store(LINK_ENTRIES as u32, Relaxed);
+        head.link_entry_size.store(size_of::<LinkEntry>() as u32, Relaxed);
         head.counters_known.store(Counter::ALL.len() as u32, Relaxed);
         head.reasons_known.store(Reason::ALL.len() as u32, Relaxed);
         store_text(&head.library, env!("CARGO_PKG_VERSION").as_bytes());
@@ -233,7 +296,9 @@ impl Page {
     pub(crate) fn take_counts(&self, from: &Self) {
         let pairs = self.head.counters.iter().zip(&from.head.counters);
         let reasons = self.head.fallbacks.iter().zip(&from.head.fallbacks);
-        for (to, from) in pairs.chain(reasons) {
+        let promotions = self.head.promotions.iter().zip(&from.head.promotions);
+        let demotions = self.head.demotions.iter().zip(&from.head.demotions);
+        for (to, from) in pairs.chain(reasons).chain(promotions).chain(demotions) {
             to.fetch_add(from.load(Relaxed), Relaxed);
         }
     }

@@ -39,6 +39,14 @@ numbered! {
     }
 }
 
+impl Transport {
+    /// Whether it is a faster one than TCP.
+    #[must_use]
+    pub const fn is_fast(self) -> bool {
+        matches!(self, Self::Shm | Self::Rdma)
+    }
+}
+
 /// An address in the page; consistent only under the entry's `addr_seq`.
 #[derive(Debug)]
 #[repr(C)]
@@ -86,7 +94,8 @@ impl AddrCell {
 /// by a plain load and store.
 ///
 /// What the two directions count lies on two cache lines, so that a thread that
-/// sends and one that receives do not fight for one.
+/// sends and one that receives do not fight for one; the others are touched when
+/// a number is used again.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct SockEntry {
@@ -98,13 +107,37 @@ pub struct SockEntry {
     link: AtomicU64,
     msgs_in: AtomicU64,
     bytes_in: AtomicU64,
-    /// Odd while the addresses are being written; grows by 2 per change.
+    /// Odd while addresses, transport and past volumes are being written; grows by 2 per change.
     addr_seq: AtomicU32,
     spare: [AtomicU32; 3],
     msgs_out: AtomicU64,
     bytes_out: AtomicU64,
     local: AddrCell,
     peer: AddrCell,
+    /// What earlier sockets of this number moved. Together with the four counters above they make the totals of the
+    /// process, at no cost but when a number is used again.
+    past_tcp: Volume,
+    past_shm: Volume,
+    past_rdma: Volume,
+    /// Makes the size a power of two: an entry is found by a shift.
+    spare2: [AtomicU64; 4],
+}
+
+/// Messages and bytes, received and sent. Sums wrap: what one gains another may lose below zero.
+#[derive(Debug)]
+#[repr(C)]
+struct Volume([AtomicU64; 4]);
+
+impl Volume {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; 4])
+    }
+
+    fn add(&self, moved: [u64; 4]) {
+        for (cell, by) in self.0.iter().zip(moved) {
+            bump(cell, by);
+        }
+    }
 }
 
 /// Byte offsets of the fields, for the reader.
@@ -124,6 +157,9 @@ pub(crate) mod at {
     pub(crate) const ADDR_SEQ: usize = offset_of!(SockEntry, addr_seq);
     pub(crate) const MSGS_OUT: usize = offset_of!(SockEntry, msgs_out);
     pub(crate) const BYTES_OUT: usize = offset_of!(SockEntry, bytes_out);
+    pub(crate) const PAST_TCP: usize = offset_of!(SockEntry, past_tcp);
+    pub(crate) const PAST_SHM: usize = offset_of!(SockEntry, past_shm);
+    pub(crate) const PAST_RDMA: usize = offset_of!(SockEntry, past_rdma);
     pub(crate) const LOCAL: usize = offset_of!(SockEntry, local);
     pub(crate) const PEER: usize = offset_of!(SockEntry, peer);
     pub(crate) const ADDR_PORT: usize = offset_of!(AddrCell, port);
@@ -154,6 +190,10 @@ impl SockEntry {
             bytes_out: AtomicU64::new(0),
             local: AddrCell::new(),
             peer: AddrCell::new(),
+            past_tcp: Volume::new(),
+            past_shm: Volume::new(),
+            past_rdma: Volume::new(),
+            spare2: [const { AtomicU64::new(0) }; 4],
         }
     }
 
@@ -161,13 +201,18 @@ impl SockEntry {
     ///
     /// `now_ns` is CLOCK_REALTIME in nanoseconds.
     pub fn open(&self, state: State, transport: Transport, reason: Reason, now_ns: u64) {
-        for cell in [&self.msgs_in, &self.bytes_in, &self.msgs_out, &self.bytes_out, &self.link] {
-            cell.store(0, Relaxed);
-        }
+        // A reader must not see the last socket's volumes twice, or not at all: totals never fall.
+        self.change(|| {
+            self.past(self.transport()).add(self.moved());
+            for cell in [&self.msgs_in, &self.bytes_in, &self.msgs_out, &self.bytes_out, &self.link] {
+                cell.store(0, Relaxed);
+            }
+            self.transport.store(transport as u32, Relaxed);
+            self.local.store(&SockAddr::default());
+            self.peer.store(&SockAddr::default());
+        });
         self.peer_pid.store(0, Relaxed);
         self.since_ns.store(now_ns, Relaxed);
-        self.set_addrs(&SockAddr::default(), &SockAddr::default());
-        self.set_transport(transport);
         self.set_reason(reason);
         // Release: who sees the entry in use sees none of the last socket's values.
         self.state.store(state as u32, Release);
@@ -178,9 +223,28 @@ impl SockEntry {
         self.state.store(state as u32, Release);
     }
 
-    /// Says what carries the bytes now.
+    /// Says what carries the bytes now. What was moved so far stays with the transport that moved it.
     pub fn set_transport(&self, transport: Transport) {
-        self.transport.store(transport as u32, Relaxed);
+        self.change(|| {
+            // The socket keeps its counts, and the next transport will be credited with them: that is
+            // taken back here.
+            let moved = self.moved();
+            self.past(self.transport()).add(moved);
+            self.past(transport).add(moved.map(u64::wrapping_neg));
+            self.transport.store(transport as u32, Relaxed);
+        });
+    }
+
+    fn moved(&self) -> [u64; 4] {
+        [&self.msgs_in, &self.bytes_in, &self.msgs_out, &self.bytes_out].map(|cell| cell.load(Relaxed))
+    }
+
+    fn past(&self, transport: Transport) -> &Volume {
+        match transport {
+            Transport::None | Transport::Tcp => &self.past_tcp,
+            Transport::Shm => &self.past_shm,
+            Transport::Rdma => &self.past_rdma,
+        }
     }
 
     /// Says why it is not something faster.
@@ -202,20 +266,21 @@ impl SockEntry {
     ///
     /// A sequence count tells a reader that it saw half of a change.
     pub fn set_addrs(&self, local: &SockAddr, peer: &SockAddr) {
-        self.change_addrs(|| {
+        self.change(|| {
             self.local.store(local);
             self.peer.store(peer);
         });
     }
 
-    fn change_addrs(&self, write: impl FnOnce()) {
+    /// Changes what a reader must see as a whole.
+    fn change(&self, write: impl FnOnce()) {
         let odd = self.addr_seq.load(Relaxed) | 1;
         self.addr_seq.store(odd, Relaxed);
-        // Keeps the stores of the addresses behind the odd count; pairs with the
-        // reader, which reads the count again after the addresses.
+        // Keeps the stores of the change behind the odd count; pairs with the
+        // reader, which reads the count again after them.
         fence(Release);
         write();
-        // Release: the even count is seen only with the addresses complete.
+        // Release: the even count is seen only with the change complete.
         self.addr_seq.store(odd.wrapping_add(1), Release);
     }
 
@@ -250,10 +315,16 @@ impl SockEntry {
         Transport::from_u32(self.transport.load(Relaxed)).unwrap_or(Transport::None)
     }
 
+    /// Why it is not something faster, as last stored.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        Reason::from_u32(self.reason.load(Relaxed)).unwrap_or(Reason::None)
+    }
+
     /// Takes over who is connected to whom from the entry that `from` is, with
     /// the counters at zero: a forked child counts what it moves itself.
     pub(crate) fn inherit(&self, from: &Self) {
-        self.change_addrs(|| {
+        self.change(|| {
             self.local.copy_from(&from.local);
             self.peer.copy_from(&from.peer);
         });

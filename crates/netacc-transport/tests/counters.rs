@@ -36,35 +36,59 @@ fn connect(client: &'static Link, server: &'static Link) -> (&'static ShmEndpoin
 #[test]
 fn counters_of_links_and_slots() {
     let count = || {
-        [Counter::LinksOpened, Counter::LinksClosed, Counter::LinksLost, Counter::SlotsInUse].map(|c| page().value(c))
+        let [opened, closed, lost] =
+            [Counter::LinksOpened, Counter::LinksClosed, Counter::LinksLost].map(|c| page().value(c));
+        [opened, closed, lost, page().slots_in_use()]
     };
+    // Without a page, as here, a link has no entry, and its slots are counted all the same.
+    let (client, server) = links();
+    let (c, s) = connect(client, server);
+    assert_eq!(count(), [2, 0, 0, 2]);
+    // A page made in between changes nothing for them.
+    let mark = netacc_stats::init(b"test", 1).unwrap();
+    // A link's connections as its entry has them.
+    let in_use = |id: u32| {
+        let links = netacc_stats::reader::read_fd(&mark).unwrap().links;
+        links.iter().find(|link| link.id == id).map(|link| link.in_use)
+    };
+    assert_eq!(count(), [2, 0, 0, 2]);
+    s.close(false);
+    c.close(false);
+    client.put();
+    server.put();
+    assert_eq!(count(), [2, 2, 0, 0]);
+
     // The peer ends its streams and goes: closed, not lost.
     let (client, server) = links();
     let (c, s) = connect(client, server);
     let (c2, s2) = connect(client, server);
-    assert_eq!(count(), [2, 0, 0, 4]);
+    assert_eq!(count(), [4, 2, 0, 4]);
+    assert_eq!(in_use(client.id()), Some(2));
     s.close(false);
     c.close(false);
     s2.close(false);
-    assert_eq!(count(), [2, 0, 0, 1]);
+    assert_eq!(count(), [4, 2, 0, 1]);
     server.put();
     client.service();
     assert!(client.is_lost());
+    assert_eq!(in_use(client.id()), Some(1));
+    let id = client.id();
     c2.close(false);
     client.put();
-    assert_eq!(count(), [2, 2, 0, 0]);
+    assert_eq!(in_use(id), None, "its entry is free");
+    assert_eq!(count(), [4, 4, 0, 0]);
 
     // It goes with a connection open: lost, and not closed as well.
     let (client, server) = links();
     let (c, s) = connect(client, server);
     server.close_descriptors();
     client.service();
-    assert_eq!(count(), [4, 2, 1, 2]);
+    assert_eq!(count(), [6, 4, 1, 2]);
     s.close(false);
     c.close(false);
     client.put();
     server.put();
-    assert_eq!(count(), [4, 3, 1, 0]);
+    assert_eq!(count(), [6, 5, 1, 0]);
 
     // Why a client could not be taken up.
     let refused = |bytes: &[u8]| {

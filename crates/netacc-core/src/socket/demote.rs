@@ -10,7 +10,7 @@ use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
 use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, relay, reroute};
 use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
-use netacc_stats::{Counter, Reason, Transport, page};
+use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::Endpoint;
@@ -142,7 +142,7 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
     s.set(DEMOTED, true);
     s.set_path(Path::Tcp);
     epoll::to_kernel(s, ep);
-    page().count(Counter::Demotions);
+    page().demoted(why);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);
         e.set_reason(why);

@@ -26,7 +26,7 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, Socket, pool};
 use core::sync::atomic::Ordering;
-use netacc_stats::{Counter, Reason, Transport, page};
+use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, time};
 use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
@@ -202,8 +202,9 @@ fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
 }
 
 fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
-    page().count(Counter::Promotions);
-    if let Some(e) = s.stats() {
+    let entry = s.stats();
+    page().promoted(entry.map_or(Reason::None, |e| e.reason()));
+    if let Some(e) = entry {
         e.set_transport(Transport::Shm);
         e.set_reason(Reason::None);
         e.set_peer_pid(ep.link().peer_pid());

@@ -12,7 +12,7 @@ use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use netacc_stats::{Counter, Reason, Transport, page};
+use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
@@ -203,7 +203,7 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) 
 
 /// The numbers of `s` are a connected kernel socket.
 fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
-    page().count(Counter::Demotions);
+    page().demoted(why);
     page().fallback(why);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);

@@ -1,7 +1,9 @@
 //! Why a page could not be read.
 
 use std::fmt;
+use std::format;
 use std::io;
+use std::string::String;
 
 use crate::page::LAYOUT_VERSION;
 
@@ -17,13 +19,20 @@ pub enum Error {
     Denied,
     /// The process has no page: NetACC is not loaded into it.
     NotAccelerated,
+    /// NetACC is loaded, but the process has no page: it begins with the first TCP socket.
+    Unused,
     /// The process holds only the page of another process, whose number in its
     /// own PID namespace this is. Seen just after a fork.
     Inherited(u32),
     /// The page is being filled at this moment.
     Starting,
     /// The page has a layout that this version does not know.
-    Newer(u32),
+    Layout {
+        /// The version of the layout.
+        found: u32,
+        /// The release of NetACC in the process; empty if the page does not say.
+        library: String,
+    },
     /// The page is shorter than its layout, in bytes.
     Truncated(u64),
     /// The page contradicts itself.
@@ -60,15 +69,22 @@ impl fmt::Display for Error {
                 "is not accelerated by NetACC; restart it with 'netacc_run COMMAND', \
                  and run netacc_ss without a PID to list the accelerated processes",
             ),
+            Self::Unused => f.write_str(
+                "has NetACC loaded but has not opened a TCP socket yet; its figures begin with the first one",
+            ),
             Self::Inherited(owner) => {
                 write!(f, "was forked from process {owner} and has no statistics of its own (yet)")
             }
             Self::Starting => f.write_str("is just starting; try again"),
-            Self::Newer(found) => write!(
-                f,
-                "runs a newer NetACC (page layout {found}, this netacc_ss knows \
-                 {LAYOUT_VERSION}); use the netacc_ss of that version"
-            ),
+            Self::Layout { found, library } => {
+                let release = if library.is_empty() { String::new() } else { format!(" {library}") };
+                let (age, advice) = if *found > LAYOUT_VERSION {
+                    ("a newer", "use the netacc_ss of that version")
+                } else {
+                    ("an older", "restart it, or use the netacc_ss of that version")
+                };
+                write!(f, "runs {age} NetACC{release} (page layout {found}, this one knows {LAYOUT_VERSION}); {advice}")
+            }
             Self::Truncated(len) => write!(f, "has a damaged statistics page (only {len} bytes); restart the process"),
             Self::Corrupt(what) => write!(f, "has a damaged statistics page ({what}); restart the process"),
             Self::Io(error) => write!(f, "cannot be read: {error}"),

@@ -17,15 +17,19 @@ use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use crate::addr::SockAddr;
 use crate::counter::Counter;
+use crate::link::LinkKind;
 use crate::reason::Reason;
 use crate::sock::{State, Transport};
 
 pub use error::Error;
+
+/// How the path of the preloaded library ends, as `/proc/PID/maps` shows it.
+const LIBRARY: &str = "/libnetacc-preload.so";
 
 /// A copy of the page of a process.
 #[derive(Clone, Debug)]
@@ -43,10 +47,18 @@ pub struct Snapshot {
     pub counters: Vec<u64>,
     /// Fallbacks by the number of their reason, as many as the writer knows.
     pub fallbacks: Vec<u64>,
+    /// Promotions by the number of the reason that had kept the connection back.
+    pub promotions: Vec<u64>,
+    /// Demotions by the number of their reason.
+    pub demotions: Vec<u64>,
     /// The effective configuration.
     pub cfg: Vec<CfgLine>,
+    /// The links in use, by rising number.
+    pub links: Vec<Link>,
     /// The entries in use, by rising descriptor.
     pub socks: Vec<Sock>,
+    /// What all sockets moved, closed ones too, as far as NetACC saw it.
+    pub moved: Moved,
 }
 
 impl Snapshot {
@@ -61,6 +73,78 @@ impl Snapshot {
     pub fn fallback(&self, reason: Reason) -> u64 {
         self.fallbacks.get(reason as usize).copied().unwrap_or(0)
     }
+}
+
+/// Messages and bytes in both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// Messages received.
+    pub msgs_in: u64,
+    /// Bytes received.
+    pub bytes_in: u64,
+    /// Messages sent.
+    pub msgs_out: u64,
+    /// Bytes sent.
+    pub bytes_out: u64,
+}
+
+impl Volume {
+    /// The sum of both; it wraps, as parts of it may (see [`crate::SockEntry`]).
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            msgs_in: self.msgs_in.wrapping_add(other.msgs_in),
+            bytes_in: self.bytes_in.wrapping_add(other.bytes_in),
+            msgs_out: self.msgs_out.wrapping_add(other.msgs_out),
+            bytes_out: self.bytes_out.wrapping_add(other.bytes_out),
+        }
+    }
+}
+
+/// What all sockets of a process moved, by what carried it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// By kernel TCP.
+    pub tcp: Volume,
+    /// Over shared memory.
+    pub shm: Volume,
+    /// Over RDMA.
+    pub rdma: Volume,
+}
+
+impl Moved {
+    /// The sum of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { tcp: self.tcp.plus(other.tcp), shm: self.shm.plus(other.shm), rdma: self.rdma.plus(other.rdma) }
+    }
+}
+
+/// What carries connections to one other process.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// Its number in the process.
+    pub id: u32,
+    /// What it is made of.
+    pub kind: Known<LinkKind>,
+    /// The process listened.
+    pub server: bool,
+    /// The process at the other end; 0 for not known.
+    pub peer_pid: u32,
+    /// When it was set up: CLOCK_REALTIME in nanoseconds.
+    pub opened_ns: u64,
+    /// When its last connection left; means nothing while it has some.
+    pub idle_ns: u64,
+    /// When it ends for want of use; 0: never.
+    pub expires_ns: u64,
+    /// Connections now.
+    pub in_use: u32,
+    /// Connections since it was set up.
+    pub ever: u32,
+    /// Connections that there is room for.
+    pub capacity: u32,
+    /// Where its memory is mapped in the process.
+    pub address: u64,
 }
 
 /// One setting of the configuration in effect.
@@ -139,6 +223,14 @@ pub struct Sock {
     pub bytes_out: u64,
 }
 
+impl Sock {
+    /// What it moved.
+    #[must_use]
+    pub fn volume(&self) -> Volume {
+        Volume { msgs_in: self.msgs_in, bytes_in: self.bytes_in, msgs_out: self.msgs_out, bytes_out: self.bytes_out }
+    }
+}
+
 /// The accelerated processes that [`list_processes`] found.
 #[derive(Debug, Default)]
 pub struct Listing {
@@ -154,7 +246,7 @@ pub struct Listing {
 ///
 /// # Errors
 ///
-/// [`Error::Starting`], [`Error::Newer`], [`Error::Truncated`] or [`Error::Corrupt`].
+/// [`Error::Starting`], [`Error::Layout`], [`Error::Truncated`] or [`Error::Corrupt`].
 pub fn parse(bytes: &[u8]) -> Result<Snapshot, Error> {
     parse::snapshot(&bytes)
 }
@@ -168,12 +260,39 @@ pub fn read_fd(page: impl AsFd) -> Result<Snapshot, Error> {
     parse::snapshot(&page.as_fd())
 }
 
+/// The page of a process, held open: it can be read after the process has ended, too.
+#[derive(Debug)]
+pub struct Page {
+    pid: u32,
+    file: OwnedFd,
+}
+
+impl Page {
+    /// Copies the page once more.
+    ///
+    /// # Errors
+    ///
+    /// As [`parse`], and [`Error::Io`].
+    pub fn read(&self) -> Result<Snapshot, Error> {
+        read_fd(&self.file).map(|page| Snapshot { pid: self.pid, ..page })
+    }
+}
+
 /// Copies the page of process `pid`.
 ///
 /// # Errors
 ///
 /// Says by its variant why there is none to be had.
 pub fn open(pid: u32) -> Result<Snapshot, Error> {
+    hold(pid).map(|(_, page)| page)
+}
+
+/// Copies the page of process `pid` and keeps it open.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn hold(pid: u32) -> Result<(Page, Snapshot), Error> {
     let proc = format!("/proc/{pid}");
     let status = fs::read_to_string(format!("{proc}/status")).map_err(Error::of_proc)?;
     if field(&status, "State:").is_some_and(|state| state.starts_with(['Z', 'X'])) {
@@ -190,14 +309,26 @@ pub fn open(pid: u32) -> Result<Snapshot, Error> {
             continue;
         }
         match read_page(&path) {
-            Ok(page) if own.is_empty() || own.contains(&page.pid) => {
-                return Ok(Snapshot { pid, ..page });
+            Ok((file, page)) if own.is_empty() || own.contains(&page.pid) => {
+                return Ok((Page { pid, file }, Snapshot { pid, ..page }));
             }
-            Ok(page) => failure = Error::Inherited(page.pid),
+            Ok((_, page)) => failure = Error::Inherited(page.pid),
             Err(error) => failure = error,
         }
     }
+    if matches!(failure, Error::NotAccelerated) && has_library(&proc) {
+        return Err(Error::Unused);
+    }
     Err(failure)
+}
+
+/// Whether the preloaded library is mapped.
+fn has_library(proc: &str) -> bool {
+    let Ok(maps) = fs::read(format!("{proc}/maps")) else {
+        return false;
+    };
+    // Also after an upgrade, as "... (deleted)".
+    maps.windows(LIBRARY.len()).any(|piece| piece == LIBRARY.as_bytes())
 }
 
 /// Copies the pages of all accelerated processes that we may look into.
@@ -214,7 +345,14 @@ pub fn list_processes() -> io::Result<Listing> {
         match open(pid) {
             Ok(page) => listing.processes.push(page),
             Err(Error::Denied) => listing.hidden += 1,
-            Err(Error::NoProcess | Error::Exited | Error::NotAccelerated | Error::Inherited(_) | Error::Starting) => {}
+            Err(
+                Error::NoProcess
+                | Error::Exited
+                | Error::NotAccelerated
+                | Error::Unused
+                | Error::Inherited(_)
+                | Error::Starting,
+            ) => {}
             Err(error) => listing.unreadable.push((pid, error)),
         }
     }
@@ -236,7 +374,7 @@ fn is_page(link: &Path) -> bool {
         .is_some_and(|name| name.trim_end_matches(" (deleted)") == crate::MEMFD_NAME)
 }
 
-fn read_page(path: &Path) -> Result<Snapshot, Error> {
+fn read_page(path: &Path) -> Result<(OwnedFd, Snapshot), Error> {
     // The name may be a lie: opening a FIFO must not block, and a device must
     // not be read.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -246,5 +384,6 @@ fn read_page(path: &Path) -> Result<Snapshot, Error> {
     if FileType::from_raw_mode(mode) != FileType::RegularFile {
         return Err(Error::Corrupt("it is no file in memory"));
     }
-    read_fd(&file)
+    let page = read_fd(&file)?;
+    Ok((file, page))
 }

@@ -7,13 +7,20 @@ use std::vec::Vec;
 
 use super::error::Error;
 use super::source::Source;
-use super::{CfgLine, Known, Snapshot, Sock};
+use super::{CfgLine, Known, Link, Moved, Snapshot, Sock, Volume};
 use crate::addr::SockAddr;
-use crate::page::{CFG_CAPACITY, Head, LAYOUT_VERSION, LIBRARY_LEN, MAGIC, PAGE_SIZE, PROGRAM_LEN, SOCK_ENTRIES};
+use crate::counter::Counter;
+use crate::link::{self, LinkEntry, LinkKind};
+use crate::page::{
+    CFG_CAPACITY, Head, LAYOUT_VERSION, LIBRARY_LEN, LINK_ENTRIES, MAGIC, PAGE_SIZE, PROGRAM_LEN, SOCK_ENTRIES,
+};
 use crate::reason::Reason;
 use crate::sock::{SockEntry, State, Transport, at};
 
 const ENTRY: usize = size_of::<SockEntry>();
+const LINK: usize = size_of::<LinkEntry>();
+/// What every version of the page begins with (see [`LAYOUT_VERSION`]).
+const INTRO: usize = 256;
 const SOCKS_AT: u64 = size_of::<Head>() as u64;
 /// Entries copied by one read.
 const BATCH: usize = 512;
@@ -61,8 +68,12 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     let mut head = vec![0; size_of::<Head>()];
     // The words that say what follows are read first: a page of another layout
     // may have another length.
-    let intro = head.get_mut(..offset_of!(Head, page_size)).unwrap_or_default();
+    let said = usize::try_from(len).unwrap_or(usize::MAX).min(INTRO);
+    let intro = head.get_mut(..said).unwrap_or_default();
     source.read(0, intro).map_err(|_| Error::Truncated(len))?;
+    if said < offset_of!(Head, page_size) {
+        return Err(Error::Truncated(len));
+    }
     match u64_at(intro, offset_of!(Head, magic)) {
         MAGIC => {}
         0 => return Err(Error::Starting),
@@ -70,8 +81,10 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     }
     match u32_at(intro, offset_of!(Head, version)) {
         LAYOUT_VERSION => {}
-        newer if newer > LAYOUT_VERSION => return Err(Error::Newer(newer)),
-        _ => return Err(Error::Corrupt("unknown layout")),
+        0 => return Err(Error::Corrupt("unknown layout")),
+        found => {
+            return Err(Error::Layout { found, library: text_at::<LIBRARY_LEN>(intro, offset_of!(Head, library)) });
+        }
     }
     if len < PAGE_SIZE as u64 {
         return Err(Error::Truncated(len));
@@ -81,29 +94,63 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
     if u64_at(&head, offset_of!(Head, page_size)) != PAGE_SIZE as u64
         || u32_at(&head, offset_of!(Head, sock_entries)) as usize != SOCK_ENTRIES
         || u32_at(&head, offset_of!(Head, sock_entry_size)) as usize != ENTRY
+        || u32_at(&head, offset_of!(Head, link_entries)) as usize != LINK_ENTRIES
+        || u32_at(&head, offset_of!(Head, link_entry_size)) as usize != LINK
     {
         return Err(Error::Corrupt("its sizes are not those of its layout"));
     }
-    Ok(Snapshot {
+    let reasons_known = u32_at(&head, offset_of!(Head, reasons_known));
+    let by_reason = |at| words(&head, at, reasons_known, crate::REASON_SLOTS);
+    let links = links(&head);
+    let mut counters =
+        words(&head, offset_of!(Head, counters), u32_at(&head, offset_of!(Head, counters_known)), crate::COUNTER_SLOTS);
+    // The counter has those of links without an entry only.
+    if let Some(slots) = counters.get_mut(Counter::SlotsInUse as usize) {
+        *slots = links.iter().fold(*slots, |sum, link| sum.wrapping_add(u64::from(link.in_use)));
+    }
+    let mut page = Snapshot {
         pid: u32_at(&head, offset_of!(Head, pid)),
         program: text_at::<PROGRAM_LEN>(&head, offset_of!(Head, program)),
         library_version: text_at::<LIBRARY_LEN>(&head, offset_of!(Head, library)),
         start_ns: u64_at(&head, offset_of!(Head, start_ns)),
-        counters: words(
-            &head,
-            offset_of!(Head, counters),
-            u32_at(&head, offset_of!(Head, counters_known)),
-            crate::COUNTER_SLOTS,
-        ),
-        fallbacks: words(
-            &head,
-            offset_of!(Head, fallbacks),
-            u32_at(&head, offset_of!(Head, reasons_known)),
-            crate::REASON_SLOTS,
-        ),
+        counters,
+        fallbacks: by_reason(offset_of!(Head, fallbacks)),
+        promotions: by_reason(offset_of!(Head, promotions)),
+        demotions: by_reason(offset_of!(Head, demotions)),
         cfg: cfg(&head),
-        socks: socks(source).map_err(shortened)?,
-    })
+        links,
+        socks: Vec::new(),
+        moved: Moved::default(),
+    };
+    socks(source, &mut page).map_err(shortened)?;
+    Ok(page)
+}
+
+/// The links in use, by number.
+fn links(head: &[u8]) -> Vec<Link> {
+    let area = head.get(offset_of!(Head, links)..).unwrap_or_default();
+    let entries = area.chunks_exact(LINK).take(LINK_ENTRIES);
+    let mut found: Vec<Link> = entries
+        .filter(|entry| !matches!(u32_at(entry, link::at::ID), 0 | LinkEntry::TAKEN))
+        .map(|entry| {
+            let conns = u64_at(entry, link::at::CONNS);
+            Link {
+                id: u32_at(entry, link::at::ID),
+                kind: Known::new(u32_at(entry, link::at::KIND), LinkKind::from_u32),
+                server: u32_at(entry, link::at::SERVER) != 0,
+                peer_pid: u32_at(entry, link::at::PEER_PID),
+                opened_ns: u64_at(entry, link::at::OPENED),
+                idle_ns: u64_at(entry, link::at::IDLE),
+                expires_ns: u64_at(entry, link::at::EXPIRES),
+                in_use: conns as u32,
+                ever: (conns >> 32) as u32,
+                capacity: u32_at(entry, link::at::CAPACITY),
+                address: u64_at(entry, link::at::ADDRESS),
+            }
+        })
+        .collect();
+    found.sort_by_key(|link| link.id);
+    found
 }
 
 fn cfg(head: &[u8]) -> Vec<CfgLine> {
@@ -120,9 +167,8 @@ fn cfg(head: &[u8]) -> Vec<CfgLine> {
         .collect()
 }
 
-/// Every entry in use, by descriptor.
-fn socks(source: &impl Source) -> std::io::Result<Vec<Sock>> {
-    let mut found = Vec::new();
+/// Every entry in use, by descriptor, and the sums of what all of them moved.
+fn socks(source: &impl Source, page: &mut Snapshot) -> std::io::Result<()> {
     let end = SOCKS_AT + (SOCK_ENTRIES * ENTRY) as u64;
     let mut batch = vec![0; BATCH * ENTRY];
     let mut next = SOCKS_AT;
@@ -135,22 +181,27 @@ fn socks(source: &impl Source) -> std::io::Result<Vec<Sock>> {
             let piece = batch.get_mut(..many * ENTRY).unwrap_or_default();
             source.read(SOCKS_AT + index * ENTRY as u64, piece)?;
             for (entry, fd) in piece.chunks_exact(ENTRY).zip(index..) {
-                if u32_at(entry, at::STATE) != State::Closed as u32 {
-                    found.push(sock(source, fd, entry)?);
+                if entry.iter().all(|byte| *byte == 0) {
+                    continue;
+                }
+                let (seen, moved) = sock(source, fd, entry)?;
+                page.moved = page.moved.plus(moved);
+                if seen.state != Known::Is(State::Closed) {
+                    page.socks.push(seen);
                 }
             }
             index += many as u64;
         }
         next = data.end.max(SOCKS_AT + stop * ENTRY as u64);
     }
-    Ok(found)
+    Ok(())
 }
 
-/// One entry, read again while its addresses change under our hands.
+/// One entry, read again while it changes under our hands, and what its number moved since the process began.
 ///
 /// A process that is stopped in the middle of the change stays there: after
 /// [`RETRIES`] reads the addresses are given as unknown.
-fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<Sock> {
+fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<(Sock, Moved)> {
     let offset = SOCKS_AT + fd * ENTRY as u64;
     let mut entry: [u8; ENTRY] = bytes(first, 0);
     let mut steady = false;
@@ -175,7 +226,7 @@ fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<Sock> {
             ip: bytes(&entry, at + at::ADDR_IP),
         }
     };
-    Ok(Sock {
+    let seen = Sock {
         fd: u32::try_from(fd).unwrap_or(u32::MAX),
         state: Known::new(u32_at(&entry, at::STATE), State::from_u32),
         transport: Known::new(u32_at(&entry, at::TRANSPORT), Transport::from_u32),
@@ -189,5 +240,19 @@ fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<Sock> {
         bytes_in: u64_at(&entry, at::BYTES_IN),
         msgs_out: u64_at(&entry, at::MSGS_OUT),
         bytes_out: u64_at(&entry, at::BYTES_OUT),
-    })
+    };
+    let past = |at: usize| Volume {
+        msgs_in: u64_at(&entry, at),
+        bytes_in: u64_at(&entry, at + 8),
+        msgs_out: u64_at(&entry, at + 16),
+        bytes_out: u64_at(&entry, at + 24),
+    };
+    let mut moved = Moved { tcp: past(at::PAST_TCP), shm: past(at::PAST_SHM), rdma: past(at::PAST_RDMA) };
+    let last = match seen.transport.get() {
+        Some(Transport::Shm) => &mut moved.shm,
+        Some(Transport::Rdma) => &mut moved.rdma,
+        Some(Transport::Tcp | Transport::None) | None => &mut moved.tcp,
+    };
+    *last = last.plus(seen.volume());
+    Ok((seen, moved))
 }

@@ -203,7 +203,7 @@ impl ShmEndpoint {
         self.lowat.store(1, Ordering::Relaxed);
         self.room_asked.store(0, Ordering::Relaxed);
         self.flags.store(LIVE, Ordering::Release);
-        page().count(Counter::SlotsInUse);
+        v.link.slot_taken();
         true
     }
 

@@ -69,6 +69,8 @@ pub struct Link {
     peer_pid: AtomicU32,
     peer_uid: AtomicU32,
     id: AtomicU32,
+    /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
+    pub(super) entry: AtomicU32,
     /// Our doorbells (descriptor + 1), which the peer rings.
     my_bells: [AtomicI32; BELLS],
     /// The peer's doorbells (descriptor + 1).
@@ -151,6 +153,7 @@ impl Link {
         }
         link.refs.store(1, Ordering::Release);
         page().count(Counter::LinksOpened);
+        link.enter();
         Ok(link)
     }
 
@@ -274,6 +277,7 @@ impl Link {
         if self.lost.load(Ordering::Relaxed) != LOST && !self.is_inherited() {
             page().count(Counter::LinksClosed);
         }
+        self.leave();
         LINKS.release(self);
     }
 
@@ -422,6 +426,8 @@ impl Link {
         if self.inherited.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
+        // The entry is on the parent's page.
+        self.entry.store(0, Ordering::Relaxed);
         self.lock.reset();
         self.reader.reset();
         self.slots.reset_lock();

@@ -38,6 +38,7 @@ pub mod promote;
 mod queue;
 pub mod rendezvous;
 pub mod segment;
+mod shown;
 pub mod slots;
 mod sockets;
 mod state;

@@ -1,0 +1,163 @@
+//! One entry per link or queue pair: what carries the connections to another process.
+
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::table::numbered;
+
+numbered! {
+    /// What a link is made of.
+    pub enum LinkKind {
+        /// A segment of shared memory.
+        Shm = 1, "SHM";
+        /// A reliable connected queue pair.
+        Rdma = 2, "RDMA";
+    }
+}
+
+/// One more connection, in use and in all.
+const ONE_MORE: u64 = 1 << 32 | 1;
+
+/// What the page says about one link; found by [`Page::link`](crate::Page::link).
+///
+/// An entry belongs to the link from [`Page::open_link`](crate::Page::open_link) to [`close`](Self::close).
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct LinkEntry {
+    /// The link's number in its process; 0: the entry is free. Stored last with Release.
+    pub(crate) id: AtomicU32,
+    pub(crate) kind: AtomicU32,
+    /// 1: this process listened.
+    pub(crate) server: AtomicU32,
+    pub(crate) peer_pid: AtomicU32,
+    /// CLOCK_REALTIME in nanoseconds.
+    pub(crate) opened_ns: AtomicU64,
+    /// When the last connection left; means nothing while there are some.
+    pub(crate) idle_ns: AtomicU64,
+    /// When an idle link ends; 0: never.
+    pub(crate) expires_ns: AtomicU64,
+    /// Connections now (low half) and ever (high half), so that each costs one instruction.
+    pub(crate) conns: AtomicU64,
+    /// Connections that there is room for.
+    pub(crate) capacity: AtomicU32,
+    spare: AtomicU32,
+    /// Where its memory is mapped: the process' own address, as `/proc/PID/maps` shows it.
+    pub(crate) address: AtomicU64,
+    /// For what queue pairs have to tell.
+    spare2: [AtomicU64; 8],
+}
+
+/// Byte offsets of the fields, for the reader.
+#[cfg(feature = "reader")]
+pub(crate) mod at {
+    use super::LinkEntry;
+    use core::mem::offset_of;
+
+    pub(crate) const ID: usize = offset_of!(LinkEntry, id);
+    pub(crate) const KIND: usize = offset_of!(LinkEntry, kind);
+    pub(crate) const SERVER: usize = offset_of!(LinkEntry, server);
+    pub(crate) const PEER_PID: usize = offset_of!(LinkEntry, peer_pid);
+    pub(crate) const OPENED: usize = offset_of!(LinkEntry, opened_ns);
+    pub(crate) const IDLE: usize = offset_of!(LinkEntry, idle_ns);
+    pub(crate) const EXPIRES: usize = offset_of!(LinkEntry, expires_ns);
+    pub(crate) const CONNS: usize = offset_of!(LinkEntry, conns);
+    pub(crate) const CAPACITY: usize = offset_of!(LinkEntry, capacity);
+    pub(crate) const ADDRESS: usize = offset_of!(LinkEntry, address);
+}
+
+/// What is known of a link when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct NewLink {
+    /// Its number in this process, not 0.
+    pub id: u32,
+    /// What it is made of.
+    pub kind: LinkKind,
+    /// This process listened.
+    pub server: bool,
+    /// The process at the other end; 0 for not known.
+    pub peer_pid: u32,
+    /// CLOCK_REALTIME in nanoseconds.
+    pub now_ns: u64,
+    /// Connections that there is room for.
+    pub capacity: u32,
+    /// Where its memory is mapped.
+    pub address: u64,
+}
+
+impl LinkEntry {
+    /// Marks an entry that is being filled: no link has this number, and readers pass over it.
+    pub(crate) const TAKEN: u32 = u32::MAX;
+
+    /// A free entry.
+    pub(crate) const fn new() -> Self {
+        Self {
+            id: AtomicU32::new(0),
+            kind: AtomicU32::new(0),
+            server: AtomicU32::new(0),
+            peer_pid: AtomicU32::new(0),
+            opened_ns: AtomicU64::new(0),
+            idle_ns: AtomicU64::new(0),
+            expires_ns: AtomicU64::new(0),
+            conns: AtomicU64::new(0),
+            capacity: AtomicU32::new(0),
+            spare: AtomicU32::new(0),
+            address: AtomicU64::new(0),
+            spare2: [const { AtomicU64::new(0) }; 8],
+        }
+    }
+
+    /// Takes the entry if it is free.
+    pub(crate) fn open(&self, link: &NewLink) -> bool {
+        // Acquire: the stores below stay behind those of the link before.
+        if self.id.compare_exchange(0, Self::TAKEN, Acquire, Relaxed).is_err() {
+            return false;
+        }
+        self.kind.store(link.kind as u32, Relaxed);
+        self.server.store(link.server.into(), Relaxed);
+        self.peer_pid.store(link.peer_pid, Relaxed);
+        self.opened_ns.store(link.now_ns, Relaxed);
+        self.idle_ns.store(link.now_ns, Relaxed);
+        self.expires_ns.store(0, Relaxed);
+        self.conns.store(0, Relaxed);
+        self.capacity.store(link.capacity, Relaxed);
+        self.address.store(link.address, Relaxed);
+        // Release: who sees the number sees what belongs to it.
+        self.id.store(link.id, Release);
+        true
+    }
+
+    /// Counts a connection that begins on the link.
+    #[inline]
+    pub fn taken(&self) {
+        self.conns.fetch_add(ONE_MORE, Relaxed);
+    }
+
+    /// Counts a connection that ends; true if it was the last one.
+    #[inline]
+    #[must_use]
+    pub fn left(&self) -> bool {
+        // The low half never borrows from the high one: each connection that leaves was counted when it came.
+        self.conns.fetch_sub(1, Relaxed) as u32 == 1
+    }
+
+    /// Says since when the link has no connection.
+    pub fn idle_since(&self, now_ns: u64) {
+        self.idle_ns.store(now_ns, Relaxed);
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.id.load(Relaxed) != 0
+    }
+
+    /// Connections now.
+    #[must_use]
+    pub fn in_use(&self) -> u32 {
+        self.conns.load(Relaxed) as u32
+    }
+
+    /// Frees the entry, if it is still that of link `id`: in the child of a fork it is not.
+    pub fn close(&self, id: u32) {
+        // AcqRel: all that was stored for this link comes before what is stored for the next one.
+        let _ = self.id.compare_exchange(id, 0, AcqRel, Relaxed);
+    }
+}
