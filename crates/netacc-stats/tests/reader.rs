@@ -1,5 +1,7 @@
 //! The reader takes any bytes and says what is wrong with them.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+
 use netacc_stats::reader::{self, Error};
 use netacc_stats::{LAYOUT_VERSION, LINK_ENTRIES, LinkKind, MAGIC, PAGE_SIZE, State};
 use proptest::prelude::*;
