@@ -67,7 +67,13 @@ numbered! {
 }
 
 impl Reason {
-    /// A sentence that says why, and what would change it.
+    /// The two halves of the sentence: why, and what would change it.
+    #[must_use]
+    pub fn why_and_remedy(self) -> (&'static str, &'static str) {
+        self.sentence().split_once("; ").unwrap_or((self.sentence(), ""))
+    }
+
+    /// A sentence that says why, and behind a semicolon what would change it.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
@@ -135,7 +141,7 @@ impl Reason {
             }
             Self::Unsupported => {
                 "The program did something, or the system refused something, without which the fast path \
-                 cannot go on; the connection works as TCP."
+                 cannot go on; the connection works as TCP, and the log at level INFO has the moment."
             }
             Self::LinkLost => {
                 "The link to the peer process was lost and the connection went on over TCP; \
@@ -179,7 +185,7 @@ impl Reason {
             }
             Self::Confined => {
                 "The process confined itself, by a filter on system calls (seccomp) or a limit that leaves it no \
-                 descriptors, without which the fast path cannot go on; connections from before, in other processes, are accelerated."
+                 descriptors, without which the fast path cannot go on; without that its connections are accelerated."
             }
         }
     }
@@ -198,6 +204,8 @@ mod tests {
             assert_eq!(Reason::from_u32(slot as u32), Some(*reason));
             assert!(names.insert(reason.name()));
             assert!(reason.sentence().ends_with('.'));
+            let (why, remedy) = reason.why_and_remedy();
+            assert!(!why.is_empty() && (!remedy.is_empty() || *reason == Reason::None), "{reason}");
         }
         assert_eq!(Reason::from_u32(u32::MAX), None);
         assert!(Reason::ALL.len() <= crate::REASON_SLOTS);

@@ -1,10 +1,13 @@
 //! What the process' signal handlers say about restarting, and what they must not interrupt.
 //!
 //! # Safety
-//! `rt_sigaction` is only asked, never told; what `rt_sigprocmask` is told is taken back.
+//! `rt_sigaction` is only asked, never told; what `rt_sigprocmask` is told is taken back, except by [`Waiting`], which
+//! is for programs of our own and not for the library.
 #![allow(unsafe_code)]
 
+use crate::errno::{Errno, Result};
 use crate::raw;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The kernel's `struct sigaction` on x86-64 and AArch64.
 #[repr(C)]
@@ -70,4 +73,59 @@ fn set_mask(mask: u64) -> u64 {
         raw::syscall6(libc::SYS_rt_sigprocmask, [how, (&raw const mask) as usize, (&raw mut before) as usize, 8, 0, 0]);
     }
     before
+}
+
+/// Signals that wait to be read instead of doing what they do: for a program that has to tidy up first.
+#[derive(Debug)]
+pub struct Waiting(OwnedFd);
+
+impl Waiting {
+    /// Holds `signals` back from this thread, and from those that it starts.
+    pub fn begin(signals: &[i32]) -> Result<Waiting> {
+        let bit = |signal: &i32| u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(0);
+        let mask = signals.iter().fold(0, |mask, signal| mask | bit(signal));
+        let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
+        // SAFETY: a mask of the size that is said; -1 asks for a new descriptor.
+        let fd =
+            unsafe { raw::syscall6(libc::SYS_signalfd4, [usize::MAX, (&raw const mask) as usize, 8, flags, 0, 0]) };
+        let fd =
+            i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(i32::try_from(-fd).unwrap_or(libc::EINVAL)))?;
+        let how = libc::SIG_BLOCK as usize;
+        // SAFETY: as above; no old mask is asked for.
+        unsafe { raw::syscall6(libc::SYS_rt_sigprocmask, [how, (&raw const mask) as usize, 0, 8, 0, 0]) };
+        // SAFETY: the kernel gave us the descriptor just now, and nobody else knows it.
+        Ok(Waiting(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The next signal, if there is one.
+    pub fn next(&self) -> Option<i32> {
+        let mut info = [0u8; 128];
+        let read = raw::read(self.0.as_raw_fd(), info.as_mut_ptr(), info.len(), None).ok()?;
+        let [a, b, c, d, ..] = info;
+        (read == info.len()).then(|| i32::from_ne_bytes([a, b, c, d]))
+    }
+}
+
+/// Readable when there is a signal.
+impl AsFd for Waiting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_waits_to_be_read() {
+        // In a thread of its own, whose mask ends with it.
+        let seen = std::thread::spawn(|| {
+            let waiting = Waiting::begin(&[libc::SIGUSR1, libc::SIGWINCH]).unwrap();
+            let none = waiting.next();
+            raw::raise(libc::SIGUSR1);
+            (none, waiting.next(), waiting.next())
+        });
+        assert_eq!(seen.join().unwrap(), (None, Some(libc::SIGUSR1), None));
+    }
 }

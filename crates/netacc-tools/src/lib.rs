@@ -4,3 +4,4 @@ pub mod conf_file;
 pub mod elf;
 pub mod library;
 pub mod program;
+pub mod terminal;

@@ -337,11 +337,8 @@ fn has_library(proc: &str) -> bool {
 ///
 /// When `/proc` itself cannot be read.
 pub fn list_processes() -> io::Result<Listing> {
-    let mut pids: Vec<u32> =
-        fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    pids.sort_unstable();
     let mut listing = Listing::default();
-    for pid in pids {
+    for pid in pids()? {
         match open(pid) {
             Ok(page) => listing.processes.push(page),
             Err(Error::Denied) => listing.hidden += 1,
@@ -357,6 +354,47 @@ pub fn list_processes() -> io::Result<Listing> {
         }
     }
     Ok(listing)
+}
+
+/// A page that outlives its process, because another one holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leftover {
+    /// The process whose page it was, as its PID namespace numbered it.
+    pub owner: u32,
+    /// The name of its program.
+    pub program: String,
+    /// The process that holds the page.
+    pub holder: u32,
+}
+
+/// Finds the pages of processes that have ended.
+///
+/// # Errors
+///
+/// When `/proc` itself cannot be read.
+pub fn leftovers() -> io::Result<Vec<Leftover>> {
+    let mut found = Vec::new();
+    for holder in pids()? {
+        let fds = fs::read_dir(format!("/proc/{holder}/fd")).into_iter().flatten().flatten();
+        for path in fds.map(|fd| fd.path()).filter(|path| is_page(path)) {
+            // The holder's own one, under the number of its PID namespace, is found by `open`.
+            if let Ok((_, page)) = read_page(&path)
+                && !Path::new(&format!("/proc/{}", page.pid)).exists()
+                && open(holder).map_or(true, |own| own.start_ns != page.start_ns)
+            {
+                found.push(Leftover { owner: page.pid, program: page.program, holder });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// All processes, by rising number.
+fn pids() -> io::Result<Vec<u32>> {
+    let mut pids: Vec<u32> =
+        fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    Ok(pids)
 }
 
 /// The value of a line of `/proc/PID/status`.

@@ -1,7 +1,12 @@
 //! The command line.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
+
+use crate::explain::Question;
 
 /// A group of metrics that `-s` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,10 +41,10 @@ sock: socket information";
     version,
     disable_version_flag = true,
     disable_help_flag = true,
-    override_usage = "netacc_ss [-p] <PID> [OPTIONS]\n       netacc_ss [--json]",
-    after_help = "Without a PID all accelerated processes are listed.\n\n\
+    override_usage = "netacc_ss [-p] <PID> [OPTIONS]\n       netacc_ss [OPTIONS]",
+    after_help = "Without a PID all accelerated processes are shown.\n\n\
                   Examples:\n  netacc_ss\n  netacc_ss 12345\n  netacc_ss -p 12345 -s mem,cnt\n  \
-                  netacc_ss -p 12345 -s all --json"
+                  netacc_ss -w 2\n  netacc_ss --explain 12345:8\n  netacc_ss --serve 127.0.0.1:9467"
 )]
 pub(crate) struct Args {
     /// Process to show
@@ -55,13 +60,35 @@ pub(crate) struct Args {
     #[arg(hide_possible_values = true, help = METRICS)]
     show: Vec<Group>,
 
-    /// Clear unused sock files (there are none: nothing is left behind)
+    /// Clear unused sock files: pages of ended processes (there are none: nothing is left behind)
     #[arg(short = 'c', long)]
     pub(crate) clear: bool,
+
+    /// Watch: show rates per second, anew every SECONDS; on a terminal with keys (? names them)
+    #[arg(short = 'w', long, value_name = "SECONDS", value_parser = interval)]
+    #[arg(conflicts_with_all = ["clear", "openmetrics", "serve", "explain"])]
+    pub(crate) watch: Option<Duration>,
+
+    /// With -w: end after so many times
+    #[arg(long, value_name = "TIMES", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: Option<u64>,
 
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Print metrics in the format of OpenMetrics
+    #[arg(long, conflicts_with_all = ["json", "clear"])]
+    pub(crate) openmetrics: bool,
+
+    /// Serve these metrics at http://ADDR:PORT/metrics
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["json", "clear", "openmetrics"])]
+    pub(crate) serve: Option<SocketAddr>,
+
+    /// Say why connections are on TCP, and what would change it
+    #[arg(long, value_name = "PID[:FD]")]
+    #[arg(conflicts_with_all = ["bare_pid", "pid", "show", "clear", "openmetrics", "serve"])]
+    pub(crate) explain: Option<Question>,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
@@ -76,7 +103,8 @@ impl Args {
     /// Reads the command line; on a mistake says so and exits with status 2.
     pub(crate) fn read() -> Self {
         let args = Self::parse();
-        if !args.show.is_empty() && args.pid().is_none() && !args.clear {
+        let many = args.clear || args.openmetrics || args.serve.is_some();
+        if !args.show.is_empty() && args.pid().is_none() && !many {
             Self::command().error(ErrorKind::MissingRequiredArgument, "-s needs the PID of a process").exit();
         }
         args
@@ -87,7 +115,13 @@ impl Args {
         self.pid.or(self.bare_pid)
     }
 
-    /// The groups asked for, each once, in the order of the manual.
+    /// The groups asked for as metrics. What there is for each single socket has to be asked for: a scraper would
+    /// keep a time series of every connection.
+    pub(crate) fn metrics(&self) -> Vec<Group> {
+        if self.show.is_empty() { vec![Group::Cnt, Group::Mem, Group::Qp] } else { self.groups() }
+    }
+
+    /// The groups asked for, each once, in the order of the manual; `cnt` if none.
     pub(crate) fn groups(&self) -> Vec<Group> {
         let asked = |group: &Group| self.show.contains(group) || self.show.contains(&Group::All);
         let mut groups = Group::value_variants().to_vec();
@@ -97,6 +131,12 @@ impl Args {
         }
         groups
     }
+}
+
+/// An interval from a tenth of a second to a day.
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=86_400.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "allowed: 0.1 to 86400".into())
 }
 
 #[cfg(test)]
@@ -117,6 +157,32 @@ mod tests {
         assert_eq!(groups(&["netacc_ss", "1"]), [Group::Cnt]);
         assert_eq!(groups(&["netacc_ss", "-p", "1", "-s", "mem,cnt,mem"]), [Group::Cnt, Group::Mem]);
         assert_eq!(groups(&["netacc_ss", "-s", "all", "-p", "1"]).len(), 5);
+    }
+
+    #[test]
+    fn intervals_have_bounds() {
+        let watch = |text| Args::try_parse_from(["netacc_ss", "-w", text]).ok().and_then(|args| args.watch);
+        assert_eq!(watch("0.5"), Some(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "0.05", "nan", "inf", "1e9", "x", ""] {
+            assert_eq!(watch(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together() {
+        for wrong in [
+            &["--json", "--openmetrics"][..],
+            &["--serve", "127.0.0.1:0", "--json"],
+            &["--serve", "nowhere"],
+            &["--explain", "1", "-p", "1"],
+            &["--explain", "1", "-s", "cnt"],
+            &["-w", "1", "--openmetrics"],
+            &["-w", "1", "-c"],
+            &["--count", "3"],
+        ] {
+            let line = std::iter::once(&"netacc_ss").chain(wrong);
+            assert!(Args::try_parse_from(line).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -2,52 +2,46 @@
 
 use std::io;
 
-use netacc_stats::reader::{self, Snapshot, Sock};
-use netacc_stats::{State, Transport};
+use netacc_stats::Transport;
+use netacc_stats::reader::{self, Listing, Snapshot, Sock};
+use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{note, time};
+use crate::{note, sock, time};
 
-/// What the open sockets of a process add up to. A listener takes connections of every kind, so it is counted
+/// The open sockets of a process, and what it moved since it began. A listener takes connections of every kind, so it is counted
 /// as what it is.
-struct Summary {
-    listeners: usize,
-    tcp: usize,
-    shm: usize,
-    rdma: usize,
-    bytes_in: u64,
-    bytes_out: u64,
+pub(crate) struct Summary {
+    pub(crate) listeners: usize,
+    pub(crate) tcp: usize,
+    pub(crate) shm: usize,
+    pub(crate) rdma: usize,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
 }
 
 impl Summary {
-    fn of(page: &Snapshot) -> Self {
-        let listens = |sock: &&Sock| sock.state.get() == Some(State::Listening);
+    pub(crate) fn of(page: &Snapshot) -> Self {
+        let listens = |sock: &&Sock| sock::listens(sock);
         let connections = || page.socks.iter().filter(|sock| !listens(sock));
         let on = |transport| connections().filter(|sock| sock.transport.get() == Some(transport)).count();
-        let sum = |bytes: fn(&Sock) -> u64| page.socks.iter().fold(0u64, |sum, sock| sum.wrapping_add(bytes(sock)));
+        let moved = page.moved.tcp.plus(page.moved.shm).plus(page.moved.rdma);
         Self {
             listeners: page.socks.iter().filter(listens).count(),
             tcp: on(Transport::Tcp),
             shm: on(Transport::Shm),
             rdma: on(Transport::Rdma),
-            bytes_in: sum(|sock| sock.bytes_in),
-            bytes_out: sum(|sock| sock.bytes_out),
+            bytes_in: moved.bytes_in,
+            bytes_out: moved.bytes_out,
         }
     }
 }
 
-/// The list, as text or JSON; what could not be seen is said on stderr.
-pub(crate) fn all(json: bool) -> io::Result<String> {
-    let listing = reader::list_processes()?;
-    for (pid, error) in &listing.unreadable {
-        note(format_args!("process {pid} {error}"));
-    }
-    if listing.hidden > 0 {
-        let many = listing.hidden;
-        note(format_args!("{many} processes of other users are not shown; root sees all"));
-    }
+/// The list, as text or JSON.
+pub(crate) fn all(json: bool, style: Style) -> io::Result<String> {
+    let listing = listed()?;
     if json {
         let each: Value = listing.processes.iter().map(one).collect();
         return Ok(format!("{each:#}\n"));
@@ -56,10 +50,25 @@ pub(crate) fn all(json: bool) -> io::Result<String> {
         note("no accelerated process found; start one with 'netacc_run COMMAND'");
         return Ok(String::new());
     }
-    Ok(table(&listing.processes))
+    let mut out = String::new();
+    table(&listing.processes, style, &mut out);
+    Ok(out)
 }
 
-fn table(pages: &[Snapshot]) -> String {
+/// All accelerated processes; what could not be seen is said on stderr.
+pub(crate) fn listed() -> io::Result<Listing> {
+    let listing = reader::list_processes()?;
+    for (pid, error) in &listing.unreadable {
+        note(format_args!("process {pid} {error}"));
+    }
+    if listing.hidden > 0 {
+        let many = listing.hidden;
+        note(format_args!("{many} processes of other users are not shown; root sees all"));
+    }
+    Ok(listing)
+}
+
+fn table(pages: &[Snapshot], style: Style, out: &mut String) {
     let mut table = Table::new([
         ("Pid", Right),
         ("Program", Left),
@@ -70,7 +79,8 @@ fn table(pages: &[Snapshot]) -> String {
         ("Bytes-In", Right),
         ("Bytes-Out", Right),
         ("Since", Left),
-    ]);
+    ])
+    .spare(&["Since", "Rdma"]);
     for page in pages {
         let sum = Summary::of(page);
         table.row([
@@ -85,9 +95,7 @@ fn table(pages: &[Snapshot]) -> String {
             time::utc(page.start_ns),
         ]);
     }
-    let mut out = String::new();
-    table.write(&mut out);
-    out
+    table.write(style, out);
 }
 
 fn one(page: &Snapshot) -> Value {

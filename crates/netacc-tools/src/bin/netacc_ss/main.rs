@@ -2,40 +2,81 @@
 
 mod args;
 mod cfg;
+mod clear;
 mod cnt;
+mod complaint;
+mod explain;
 mod list;
 mod mem;
+mod metrics;
+mod openmetrics;
 mod qp;
 mod reasons;
+mod rendezvous;
+mod serve;
 mod show;
 mod sock;
 mod table;
 mod time;
+mod watch;
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use netacc_stats::reader::Error;
+use netacc_stats::reader::{self, Listing, Snapshot};
+use netacc_tools::terminal::Style;
 
-use args::Args;
+use args::{Args, Group};
+use show::Seen;
 
 fn main() -> ExitCode {
-    let args = Args::read();
-    let output = if args.clear {
-        Ok(clear(args.json))
-    } else if let Some(pid) = args.pid() {
-        show::process(pid, &args.groups(), args.json).map_err(|error| complaint(pid, &error))
-    } else {
-        list::all(args.json).map_err(|error| format!("/proc cannot be read: {error}"))
-    };
-    match output.and_then(|text| print(&text)) {
+    match run(&Args::read()).and_then(|text| print(&text)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             note(message);
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is to be printed, or what went wrong.
+fn run(args: &Args) -> Result<String, String> {
+    let no_proc = |error: io::Error| format!("/proc cannot be read: {error}");
+    if args.clear {
+        return clear::run(args.json).map_err(no_proc);
+    }
+    if let Some(addr) = args.serve {
+        return serve::run(addr, args.pid(), args.metrics());
+    }
+    let style = Style::of_stdout();
+    if let Some(question) = args.explain {
+        return explain::run(question, args.json, style);
+    }
+    if let Some(interval) = args.watch {
+        return watch::run(&watch::Order::new(args, interval));
+    }
+    match (args.pid(), args.openmetrics) {
+        (None, false) => list::all(args.json, style).map_err(no_proc),
+        (None, true) => Ok(metrics::text(list::listed().map_err(no_proc)?, &args.metrics())),
+        (Some(pid), true) => {
+            // What else there is to see of it is looked for before the text begins: a failure must be told.
+            let page = look(pid, &args.metrics())?.page;
+            let listing = Listing { processes: vec![page], ..Listing::default() };
+            Ok(metrics::text(listing, &args.metrics()))
+        }
+        (Some(pid), false) => {
+            let groups = args.groups();
+            let seen = look(pid, &groups)?;
+            Ok(if args.json { format!("{:#}\n", seen.json(&groups)) } else { seen.text(&groups, style) })
+        }
+    }
+}
+
+/// What there is to see of a process now.
+fn look(pid: u32, groups: &[Group]) -> Result<Seen, String> {
+    let page: Result<Snapshot, _> = reader::open(pid);
+    page.and_then(|page| Seen::new(page, groups)).map_err(|error| complaint::of(pid, &error))
 }
 
 /// Says something that is not part of the output.
@@ -52,23 +93,5 @@ fn print(text: &str) -> Result<(), String> {
             Err(format!("the output cannot be written: {error}"))
         }
         _ => Ok(()),
-    }
-}
-
-fn clear(json: bool) -> String {
-    if json {
-        return "{\"cleared\":0}\n".into();
-    }
-    "Nothing to clear: NetACC keeps statistics and connections in unnamed memory (memfd)\n\
-     and abstract sockets, which the kernel removes with the last process that uses them.\n"
-        .into()
-}
-
-/// What is the matter with a process, with its name if it has one.
-fn complaint(pid: u32, error: &Error) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    match name.trim_end() {
-        "" => format!("process {pid} {error}"),
-        name => format!("process {pid} ({}) {error}", name.escape_debug()),
     }
 }

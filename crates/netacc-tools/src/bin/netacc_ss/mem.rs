@@ -1,9 +1,12 @@
-//! `-s mem`: the shared memory of NetACC in a process.
+//! `-s mem`: the shared memory of NetACC in a process, and what it has pinned.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-use netacc_stats::reader::Error;
+use netacc_stats::Counter;
+use netacc_stats::reader::{Error, Link, Snapshot};
+use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
@@ -11,14 +14,16 @@ use crate::table::Table;
 
 /// How the mappings of NetACC are named in `/proc/PID/smaps`.
 const PREFIX: &str = "/memfd:netacc-";
+/// The name of a link's segment behind that.
+const SEGMENT: &str = "netacc-link";
 
-/// What the mappings of one name add up to; sizes in KiB.
+/// What mappings add up to; sizes in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Use {
-    maps: u64,
-    size: u64,
-    rss: u64,
-    pss: u64,
+pub(crate) struct Use {
+    pub(crate) maps: u64,
+    pub(crate) size: u64,
+    pub(crate) rss: u64,
+    pub(crate) pss: u64,
 }
 
 impl Use {
@@ -38,22 +43,44 @@ impl Use {
     }
 }
 
-/// The memory of a process, by name of the mapping.
-pub(crate) struct Memory(BTreeMap<String, Use>);
+/// One file in memory: its mappings in the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Area {
+    name: String,
+    /// Where its mappings begin.
+    starts: Vec<u64>,
+    used: Use,
+}
 
-/// Reads `/proc/PID/smaps`.
+/// The memory of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// By inode.
+    areas: BTreeMap<u64, Area>,
+    /// Bytes that the kernel may not move, as devices need them.
+    pub(crate) pinned: u64,
+    /// Limit of locked memory in bytes; `None`: unlimited.
+    pub(crate) memlock: Option<u64>,
+}
+
+/// Reads `/proc/PID/smaps`, `status` and `limits`.
 pub(crate) fn read(pid: u32) -> Result<Memory, Error> {
-    let file = std::fs::File::open(format!("/proc/{pid}/smaps"));
-    file.and_then(|file| parse(BufReader::new(file))).map_err(|error| match error.kind() {
+    let open = |name| File::open(format!("/proc/{pid}/{name}")).map(BufReader::new);
+    let all = || {
+        let areas = parse(open("smaps")?)?;
+        let pinned = pinned(open("status")?)?;
+        Ok(Memory { areas, pinned, memlock: memlock(open("limits")?)? })
+    };
+    all().map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => Error::NoProcess,
         io::ErrorKind::PermissionDenied => Error::Denied,
         _ => Error::Io(error),
     })
 }
 
-fn parse(smaps: impl BufRead) -> io::Result<Memory> {
-    let mut found: BTreeMap<String, Use> = BTreeMap::new();
-    let mut current: Option<String> = None;
+fn parse(smaps: impl BufRead) -> io::Result<BTreeMap<u64, Area>> {
+    let mut found: BTreeMap<u64, Area> = BTreeMap::new();
+    let mut current: Option<u64> = None;
     for line in smaps.split(b'\n') {
         // File names may be in any encoding.
         let line = line?;
@@ -61,37 +88,92 @@ fn parse(smaps: impl BufRead) -> io::Result<Memory> {
         let mut words = line.split_ascii_whitespace();
         let Some(first) = words.next() else { continue };
         let Some(key) = first.strip_suffix(':') else {
-            // ADDRESSES PERMS OFFSET DEVICE INODE NAME begins a mapping; names of others
-            // may contain anything, so they count only from their first character on.
-            let name = words.nth(4).and_then(|name| name.strip_prefix(PREFIX));
-            current = name.map(|name| format!("netacc-{}", name.escape_debug()));
-            if let Some(name) = &current {
-                found.entry(name.clone()).or_default().maps += 1;
-            }
+            current = mapping(first, words).map(|(start, inode, name)| {
+                let area = found.entry(inode).or_default();
+                area.name = name;
+                area.starts.push(start);
+                area.used.maps += 1;
+                inode
+            });
             continue;
         };
-        let used = current.as_ref().and_then(|name| found.get_mut(name));
-        let (Some(used), Some(kib)) = (used, words.next().and_then(|kib| kib.parse::<u64>().ok())) else {
+        let used = current.and_then(|inode| found.get_mut(&inode));
+        let (Some(area), Some(kib)) = (used, words.next().and_then(|kib| kib.parse::<u64>().ok())) else {
             continue;
         };
         let sum = match key {
-            "Size" => &mut used.size,
-            "Rss" => &mut used.rss,
-            "Pss" => &mut used.pss,
+            "Size" => &mut area.used.size,
+            "Rss" => &mut area.used.rss,
+            "Pss" => &mut area.used.pss,
             _ => continue,
         };
         *sum = sum.wrapping_add(kib);
     }
-    Ok(Memory(found))
+    Ok(found)
+}
+
+/// ADDRESSES PERMS OFFSET DEVICE INODE NAME begins a mapping; names of others may contain anything, so they count
+/// only from their first character on.
+fn mapping<'a>(addresses: &str, mut words: impl Iterator<Item = &'a str>) -> Option<(u64, u64, String)> {
+    let start = u64::from_str_radix(addresses.split('-').next()?, 16).ok()?;
+    let inode = words.nth(3)?.parse().ok()?;
+    let name = words.next()?.strip_prefix(PREFIX)?;
+    Some((start, inode, format!("netacc-{}", name.escape_debug())))
+}
+
+fn pinned(status: impl BufRead) -> io::Result<u64> {
+    for line in status.split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        if let Some(size) = line.strip_prefix("VmPin:") {
+            let kib = size.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
+            return Ok(kib.unwrap_or(0).saturating_mul(1024));
+        }
+    }
+    Ok(0)
+}
+
+/// The soft limit.
+fn memlock(limits: impl BufRead) -> io::Result<Option<u64>> {
+    for line in limits.lines() {
+        let line = line?;
+        if let Some(values) = line.strip_prefix("Max locked memory") {
+            return Ok(values.split_whitespace().next().and_then(|soft| soft.parse().ok()));
+        }
+    }
+    Ok(None)
 }
 
 impl Memory {
-    fn total(&self) -> Use {
-        self.0.values().fold(Use::default(), |sum, used| sum.plus(*used))
+    /// What the mappings of each name add up to.
+    pub(crate) fn by_name(&self) -> BTreeMap<&str, Use> {
+        let mut sums: BTreeMap<&str, Use> = BTreeMap::new();
+        for area in self.areas.values() {
+            let sum = sums.entry(&area.name).or_default();
+            *sum = sum.plus(area.used);
+        }
+        sums
     }
 
-    /// Appends the memory as a table.
-    pub(crate) fn text(&self, out: &mut String) {
+    pub(crate) fn total(&self) -> Use {
+        self.areas.values().fold(Use::default(), |sum, area| sum.plus(area.used))
+    }
+
+    /// The segment of a link.
+    pub(crate) fn segment(&self, link: &Link) -> Option<Use> {
+        self.areas.values().find(|area| area.starts.contains(&link.address)).map(|area| area.used)
+    }
+
+    /// Resident bytes of all segments, shared among the connections that there are.
+    pub(crate) fn per_connection(&self, page: &Snapshot) -> Option<u64> {
+        let segments = self.by_name().get(SEGMENT).map_or(0, |used| used.rss);
+        // A gauge may be below zero for a moment.
+        let connections = u64::try_from(page.counter(Counter::SlotsInUse).cast_signed()).unwrap_or(0);
+        segments.saturating_mul(1024).checked_div(connections)
+    }
+
+    /// Appends the memory as tables.
+    pub(crate) fn text(&self, page: &Snapshot, style: Style, out: &mut String) {
         let mut table = Table::new([
             ("Memory", Left),
             ("Mappings", Right),
@@ -99,21 +181,61 @@ impl Memory {
             ("Rss-KiB", Right),
             ("Pss-KiB", Right),
         ]);
-        let total = ("total", self.total());
-        let each = self.0.iter().map(|(name, used)| (name.as_str(), *used));
-        for (name, used) in each.chain([total]) {
+        for (name, used) in self.by_name().into_iter().chain([("total", self.total())]) {
             let numbers = [used.maps, used.size, used.rss, used.pss];
             let [maps, size, rss, pss] = numbers.map(|number| number.to_string());
             table.row([name.to_owned(), maps, size, rss, pss]);
         }
-        table.write(out);
+        table.write(style, out);
+        self.segments(page, style, out);
+        let each = self.per_connection(page).map_or_else(|| "-".into(), |bytes| bytes.to_string());
+        let limit = self.memlock.map_or_else(|| "unlimited".into(), |bytes| bytes.to_string());
+        let mut table = Table::new([("Sum", Left), ("Bytes", Right)]);
+        table.row(["resident per connection".into(), each]);
+        table.row(["pinned".into(), self.pinned.to_string()]);
+        table.row(["limit of pinned".into(), limit]);
+        out.push('\n');
+        table.write(style, out);
+    }
+
+    fn segments(&self, page: &Snapshot, style: Style, out: &mut String) {
+        let mut table = Table::new([
+            ("Segment of QP", Right),
+            ("Conns", Right),
+            ("Size-KiB", Right),
+            ("Rss-KiB", Right),
+            ("Pss-KiB", Right),
+        ]);
+        let mut any = false;
+        for (link, used) in page.links.iter().filter_map(|link| Some((link, self.segment(link)?))) {
+            any = true;
+            let numbers = [u64::from(link.id), link.in_use.into(), used.size, used.rss, used.pss];
+            table.row(numbers.map(|number| number.to_string()));
+        }
+        if any {
+            out.push('\n');
+            table.write(style, out);
+        }
     }
 
     /// The same as an object.
-    pub(crate) fn json(&self) -> Value {
+    pub(crate) fn json(&self, page: &Snapshot) -> Value {
         let each: serde_json::Map<String, Value> =
-            self.0.iter().map(|(name, used)| (name.clone(), used.json())).collect();
-        json!({ "total": self.total().json(), "areas": each })
+            self.by_name().into_iter().map(|(name, used)| (name.to_owned(), used.json())).collect();
+        let segments: Vec<Value> = page
+            .links
+            .iter()
+            .filter_map(|link| Some((link, self.segment(link)?)))
+            .map(|(link, used)| json!({ "link": link.id, "connections": link.in_use, "memory": used.json() }))
+            .collect();
+        json!({
+            "total": self.total().json(),
+            "areas": each,
+            "segments": segments,
+            "bytes_per_connection": self.per_connection(page),
+            "pinned_bytes": self.pinned,
+            "memlock_limit_bytes": self.memlock,
+        })
     }
 }
 
@@ -144,10 +266,21 @@ Pss:                  16 kB
 
     #[test]
     fn only_our_mappings_are_summed() {
-        let memory = parse(SMAPS.as_bytes()).unwrap();
+        let memory = Memory { areas: parse(SMAPS.as_bytes()).unwrap(), ..Memory::default() };
         let link = Use { maps: 2, size: 104, rss: 44, pss: 22 };
-        assert_eq!(memory.0.get("netacc-link"), Some(&link));
-        assert_eq!(memory.0.len(), 2);
+        assert_eq!(memory.by_name().get("netacc-link"), Some(&link));
+        assert_eq!(memory.by_name().len(), 2);
         assert_eq!(memory.total(), Use { maps: 3, size: 8308, rss: 60, pss: 38 });
+        assert_eq!(memory.areas[&2061].starts, [0x7f00, 0x7f10]);
+    }
+
+    #[test]
+    fn pinned_and_its_limit() {
+        assert_eq!(pinned(&b"VmLck:\t 4 kB\nVmPin:\t    12 kB\n"[..]).unwrap(), 12 * 1024);
+        assert_eq!(pinned(&b"Name:\t\xff\n"[..]).unwrap(), 0);
+        let line =
+            |soft: &str| format!("Limit  Soft  Hard  Units\nMax locked memory         {soft}  unlimited  bytes\n");
+        assert_eq!(memlock(line("8388608").as_bytes()).unwrap(), Some(8_388_608));
+        assert_eq!(memlock(line("unlimited").as_bytes()).unwrap(), None);
     }
 }

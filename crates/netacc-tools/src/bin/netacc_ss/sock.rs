@@ -1,19 +1,29 @@
 //! `-s sock`: the sockets.
 
+use netacc_stats::State;
 use netacc_stats::reader::{Snapshot, Sock};
+use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{reasons, time};
+use crate::{reasons, rendezvous, time};
 
 /// A process number, `-` for not known.
 pub(crate) fn pid(pid: u32) -> String {
     if pid == 0 { "-".into() } else { pid.to_string() }
 }
 
-/// Appends the sockets as a table, and what the reasons in it mean.
-pub(crate) fn text(page: &Snapshot, out: &mut String) {
+pub(crate) fn listens(sock: &Sock) -> bool {
+    sock.state.get() == Some(State::Listening)
+}
+
+fn reason(sock: &Sock) -> String {
+    reasons::of(sock).map_or_else(|| "-".into(), |reason| reason.to_string())
+}
+
+/// Appends the sockets as a table, the listeners once more with where they are found, and what the reasons mean.
+pub(crate) fn text(page: &Snapshot, names: &[String], style: Style, out: &mut String) {
     let mut table = Table::new([
         ("Fd", Right),
         ("Transport", Left),
@@ -22,11 +32,13 @@ pub(crate) fn text(page: &Snapshot, out: &mut String) {
         ("Peer Address:Port", Left),
         ("Peer-Pid", Right),
         ("Reason", Left),
+        ("QP", Right),
         ("Msgs-In", Right),
         ("Bytes-In", Right),
         ("Msgs-Out", Right),
         ("Bytes-Out", Right),
-    ]);
+    ])
+    .spare(&["QP", "Peer-Pid", "Local Address:Port", "Reason", "State"]);
     for sock in &page.socks {
         table.row([
             sock.fd.to_string(),
@@ -35,26 +47,56 @@ pub(crate) fn text(page: &Snapshot, out: &mut String) {
             sock.local.to_string(),
             sock.peer.to_string(),
             pid(sock.peer_pid),
-            reasons::of(sock).map_or_else(|| "-".into(), |reason| reason.to_string()),
+            reason(sock),
+            if sock.link == 0 { "-".into() } else { sock.link.to_string() },
             sock.msgs_in.to_string(),
             sock.bytes_in.to_string(),
             sock.msgs_out.to_string(),
             sock.bytes_out.to_string(),
         ]);
     }
-    table.write(out);
+    table.write(style, out);
+    listeners(page, names, style, out);
     let shown = page.socks.iter().filter_map(reasons::of);
-    reasons::explain(shown.filter_map(|reason| reason.get()), out);
+    reasons::explain(shown.filter_map(|reason| reason.get()), style, out);
+}
+
+fn listeners(page: &Snapshot, names: &[String], style: Style, out: &mut String) {
+    if !page.socks.iter().any(listens) {
+        return;
+    }
+    let mut table = Table::new([
+        ("Fd", Right),
+        ("Listener", Left),
+        ("TCP-Port", Right),
+        ("RDMA-Port", Right),
+        ("Rendezvous", Left),
+        ("Reason", Left),
+    ])
+    .spare(&["Listener", "RDMA-Port"]);
+    for sock in page.socks.iter().filter(|sock| listens(sock)) {
+        table.row([
+            sock.fd.to_string(),
+            sock.local.to_string(),
+            sock.local.port.to_string(),
+            "-".into(),
+            rendezvous::of(&sock.local, names).unwrap_or("-").to_owned(),
+            reason(sock),
+        ]);
+    }
+    out.push('\n');
+    table.write(style, out);
 }
 
 /// The sockets as a list; what is not known is null.
-pub(crate) fn json(page: &Snapshot) -> Value {
-    page.socks.iter().map(one).collect()
+pub(crate) fn json(page: &Snapshot, names: &[String]) -> Value {
+    page.socks.iter().map(|sock| one(sock, names)).collect()
 }
 
-fn one(sock: &Sock) -> Value {
+fn one(sock: &Sock, names: &[String]) -> Value {
     let reason = reasons::of(sock);
     let known = |family: u16, text: String| (family != 0).then_some(text);
+    let rendezvous = if listens(sock) { rendezvous::of(&sock.local, names) } else { None };
     json!({
         "fd": sock.fd,
         "transport": sock.transport.to_string(),
@@ -63,6 +105,8 @@ fn one(sock: &Sock) -> Value {
         "peer": known(sock.peer.family, sock.peer.to_string()),
         "peer_pid": (sock.peer_pid != 0).then_some(sock.peer_pid),
         "link": (sock.link != 0).then_some(sock.link),
+        "rendezvous": rendezvous,
+        "rdma_port": null,
         "reason": reason.map(|reason| reason.to_string()),
         "reason_text": reason.and_then(|reason| reason.get()).map(|reason| reason.sentence()),
         "since": time::utc(sock.since_ns),

@@ -1,5 +1,7 @@
 //! Aligned columns.
 
+use netacc_tools::terminal::Style;
+
 /// To which side a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -9,17 +11,29 @@ pub(crate) enum Align {
     Right,
 }
 
+/// Numbers from here on are shortened where a terminal is too narrow for them.
+const LONG: u64 = 100_000;
+
 /// A table of `N` columns with a line of titles.
 #[derive(Debug)]
 pub(crate) struct Table<const N: usize> {
     align: [Align; N],
     rows: Vec<[String; N]>,
+    /// Titles of columns that a narrow terminal may go without, the first to go first.
+    spare: &'static [&'static str],
 }
 
 impl<const N: usize> Table<N> {
     /// A table with titles only.
     pub(crate) fn new(columns: [(&str, Align); N]) -> Self {
-        Self { align: columns.map(|(_, align)| align), rows: vec![columns.map(|(title, _)| title.to_owned())] }
+        let align = columns.map(|(_, align)| align);
+        Self { align, rows: vec![columns.map(|(title, _)| title.to_owned())], spare: &[] }
+    }
+
+    /// Names columns that a narrow terminal may go without, the first to go first.
+    pub(crate) fn spare(mut self, titles: &'static [&'static str]) -> Self {
+        self.spare = titles;
+        self
     }
 
     /// Adds a line.
@@ -28,16 +42,69 @@ impl<const N: usize> Table<N> {
     }
 
     /// Appends the table to `out`, two spaces between columns, none at line ends.
-    pub(crate) fn write(&self, out: &mut String) {
+    ///
+    /// On a terminal that is too narrow long numbers are shortened; if that is not enough, columns are left out,
+    /// and a last line says which.
+    pub(crate) fn write(mut self, style: Style, out: &mut String) {
+        let mut shown = [true; N];
+        let mut missing: Vec<&str> = Vec::new();
+        if let Some(limit) = style.width {
+            if self.width(&shown) > limit {
+                self.shorten();
+            }
+            for title in self.spare {
+                if self.width(&shown) <= limit {
+                    break;
+                }
+                let titles = self.rows.first().into_iter().flatten();
+                for (_, shown) in titles.zip(&mut shown).filter(|(found, _)| found == title) {
+                    *shown = false;
+                    missing.push(title);
+                }
+            }
+        }
+        self.lines(&shown, style, out);
+        if !missing.is_empty() {
+            let list = missing.join(", ");
+            out.push_str(&format!("({list}: in a wider terminal or a pipe)\n"));
+        }
+    }
+
+    fn widths(&self) -> [usize; N] {
         let mut widths = [0; N];
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
                 *width = cell.chars().count().max(*width);
             }
         }
-        for row in &self.rows {
+        widths
+    }
+
+    fn width(&self, shown: &[bool; N]) -> usize {
+        let widths = self.widths();
+        let visible = widths.iter().zip(shown).filter(|(_, shown)| **shown);
+        visible.map(|(width, _)| width + 2).sum::<usize>().saturating_sub(2)
+    }
+
+    fn shorten(&mut self) {
+        for row in self.rows.iter_mut().skip(1) {
+            for (cell, align) in row.iter_mut().zip(self.align) {
+                if align == Align::Right
+                    && let Some(number) = cell.parse().ok().filter(|number| *number >= LONG)
+                {
+                    *cell = short(number);
+                }
+            }
+        }
+    }
+
+    fn lines(&self, shown: &[bool; N], style: Style, out: &mut String) {
+        let widths = self.widths();
+        for (index, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
-            for ((cell, width), align) in row.iter().zip(widths).zip(self.align) {
+            for (((cell, width), align), _) in
+                row.iter().zip(widths).zip(self.align).zip(shown).filter(|(_, shown)| **shown)
+            {
                 if !line.is_empty() {
                     line.push_str("  ");
                 }
@@ -46,23 +113,65 @@ impl<const N: usize> Table<N> {
                     Align::Right => line.push_str(&format!("{cell:>width$}")),
                 }
             }
-            out.push_str(line.trim_end());
+            let line = line.trim_end();
+            out.push_str(&if index == 0 { style.paint("1", line) } else { line.to_owned() });
             out.push('\n');
         }
     }
+}
+
+/// A number in four digits or less: `107.7M`.
+pub(crate) fn short(number: u64) -> String {
+    let mut scaled = number as f64;
+    for unit in ["", "k", "M", "G", "T", "P"] {
+        if scaled < 999.5 {
+            let digits = usize::from(!unit.is_empty() && scaled < 99.95);
+            return format!("{scaled:.digits$}{unit}");
+        }
+        scaled /= 1000.0;
+    }
+    format!("{scaled:.0}E")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn columns_line_up() {
-        let mut table = Table::new([("Name", Align::Left), ("Value", Align::Right), ("", Align::Left)]);
+    fn table() -> Table<3> {
+        let mut table = Table::new([("Name", Align::Left), ("Value", Align::Right), ("More", Align::Left)]);
         table.row(["a".into(), "10".into(), String::new()]);
         table.row(["längere".into(), "1000000".into(), "x".into()]);
+        table
+    }
+
+    fn written(table: Table<3>, style: Style) -> String {
         let mut out = String::new();
-        table.write(&mut out);
-        assert_eq!(out, "Name       Value\na             10\nlängere  1000000  x\n");
+        table.write(style, &mut out);
+        out
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let wide = "Name       Value  More\na             10\nlängere  1000000  x\n";
+        assert_eq!(written(table(), Style::default()), wide);
+        assert_eq!(written(table(), Style { width: Some(22), colour: false }), wide);
+        let bright = written(table(), Style { width: None, colour: true });
+        assert!(bright.starts_with("\x1b[1mName       Value  More\x1b[0m\n"), "{bright:?}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_less_and_is_told() {
+        let shortened = written(table(), Style { width: Some(21), colour: false });
+        assert_eq!(shortened, "Name     Value  More\na           10\nlängere   1.0M  x\n");
+        let less = written(table().spare(&["More"]), Style { width: Some(15), colour: false });
+        assert_eq!(less, "Name     Value\na           10\nlängere   1.0M\n(More: in a wider terminal or a pipe)\n");
+    }
+
+    #[test]
+    fn short_numbers() {
+        let cases = [(0, "0"), (999, "999"), (1000, "1.0k"), (99_949, "99.9k"), (99_950, "100k"), (999_499, "999k")];
+        for (number, text) in cases.into_iter().chain([(999_500, "1.0M"), (u64::MAX, "18E")]) {
+            assert_eq!(short(number), text);
+        }
     }
 }

@@ -1,4 +1,6 @@
-//! Points in time as text.
+//! Points and lengths of time as text.
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// CLOCK_REALTIME in nanoseconds as `2026-11-30T12:34:56Z`.
 pub(crate) fn utc(ns: u64) -> String {
@@ -7,6 +9,29 @@ pub(crate) fn utc(ns: u64) -> String {
     let (year, month, day) = date(days);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+}
+
+/// CLOCK_REALTIME in nanoseconds.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Nanoseconds as seconds, to the millisecond.
+pub(crate) fn seconds(ns: u64) -> f64 {
+    (ns / 1_000_000) as f64 / 1000.0
+}
+
+/// A length of time in nanoseconds, in two figures that matter: `0.4s`, `59s`, `4m05s`, `3h12m`, `9d04h`.
+pub(crate) fn span(ns: u64) -> String {
+    let whole = ns / 1_000_000_000;
+    match whole {
+        0..10 => format!("{}.{}s", whole, ns / 100_000_000 % 10),
+        10..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h{:02}m", whole / 3600, whole / 60 % 60),
+        _ => format!("{}d{:02}h", whole / 86_400, whole / 3600 % 24),
+    }
 }
 
 /// The date `days` after 1970-01-01.
@@ -28,6 +53,16 @@ fn date(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn spans() {
+        let cases = [(0.0, "0.0s"), (9.96, "9.9s"), (59.9, "59s"), (65.0, "1m05s"), (11_000.0, "3h03m")];
+        for (seconds, text) in cases.into_iter().chain([(90_000.0, "1d01h")]) {
+            assert_eq!(span((seconds * 1e9) as u64), text);
+        }
+        assert!(span(u64::MAX).starts_with("213503d"));
+        assert_eq!(seconds(1_234_567_890), 1.234);
+    }
 
     #[test]
     fn known_dates() {

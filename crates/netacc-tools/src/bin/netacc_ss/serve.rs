@@ -1,0 +1,308 @@
+//! `--serve`: the metrics over HTTP, for a scraper.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netacc_stats::reader;
+
+use crate::args::Group;
+use crate::{metrics, note, openmetrics};
+
+/// A client has so long for its request and for taking the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest request; what is beyond it is refused.
+const REQUEST: usize = 8192;
+/// So many clients at once; for a further one the one that is there longest has to go.
+const CLIENTS: usize = 64;
+
+/// What is served.
+struct Service {
+    pid: Option<u32>,
+    groups: Vec<Group>,
+    /// Those that are there, the oldest first, by number.
+    clients: Mutex<VecDeque<(u64, TcpStream)>>,
+    /// One looks at a time: many scrapers cost no more than the time of one after the other.
+    looking: Mutex<()>,
+}
+
+/// Serves until the program is ended.
+pub(crate) fn run(addr: SocketAddr, pid: Option<u32>, groups: Vec<Group>) -> Result<String, String> {
+    let listener = TcpListener::bind(addr).map_err(|error| format!("cannot listen at {addr}: {error}"))?;
+    let addr = listener.local_addr().map_err(|error| error.to_string())?;
+    note(format_args!("metrics at http://{addr}/metrics"));
+    let clients = Mutex::new(VecDeque::new());
+    let service = Arc::new(Service { pid, groups, clients, looking: Mutex::new(()) });
+    for number in 0.. {
+        match listener.accept() {
+            Ok((client, _)) => take(&service, number, client),
+            Err(error) => {
+                note(format_args!("a client could not be accepted: {error}"));
+                // Out of descriptors or memory: the same again at once would not help.
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+    Ok(String::new())
+}
+
+/// What a thread that panicked may leave behind is whole at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a client a thread of its own, so that nobody waits for a slow one. Many that are silent cannot keep others
+/// out: the oldest gives way.
+fn take(service: &Arc<Service>, number: u64, client: TcpStream) {
+    let Ok(handle) = client.try_clone() else { return };
+    {
+        let mut clients = lock(&service.clients);
+        clients.push_back((number, handle));
+        if clients.len() > CLIENTS
+            && let Some((_, oldest)) = clients.pop_front()
+        {
+            // Its thread sees the end.
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+    }
+    let turn = Turn { service: Arc::clone(service), number };
+    let started = thread::Builder::new().name("client".into()).spawn(move || {
+        // A client that goes away or is too slow is its own affair.
+        let _ = serve(&turn.service, &client);
+    });
+    if let Err(error) = started {
+        note(format_args!("no thread for a client: {error}"));
+    }
+}
+
+/// The place of one client; free again when it is dropped.
+struct Turn {
+    service: Arc<Service>,
+    number: u64,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.service.clients).retain(|(number, _)| *number != self.number);
+    }
+}
+
+fn serve(service: &Service, client: &TcpStream) -> io::Result<()> {
+    let until = Instant::now() + PATIENCE;
+    let answer = match request(client, until)? {
+        Ok(Request::Metrics) => Answer::metrics(service),
+        Ok(Request::Head) => Answer { head: true, ..Answer::metrics(service) },
+        Err(answer) => answer,
+    };
+    send(client, &answer.bytes(!answer.head), until)?;
+    client.shutdown(Shutdown::Write)?;
+    // What the client still sends is read: closing with it unread would be a reset, and might cost it the answer.
+    let until = Instant::now() + Duration::from_secs(1);
+    let mut rest = [0; 4096];
+    let mut left = 64 * 1024;
+    while left > 0 {
+        left -= match receive(client, &mut rest, until)? {
+            0 => break,
+            count => count.min(left),
+        };
+    }
+    Ok(())
+}
+
+fn time_left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+fn receive(mut client: &TcpStream, buffer: &mut [u8], until: Instant) -> io::Result<usize> {
+    client.set_read_timeout(Some(time_left(until)?))?;
+    client.read(buffer)
+}
+
+fn send(mut client: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        client.set_write_timeout(Some(time_left(until)?))?;
+        match client.write(bytes)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => bytes = bytes.get(count..).unwrap_or_default(),
+        }
+    }
+    Ok(())
+}
+
+/// What a client wants.
+#[derive(Debug, PartialEq, Eq)]
+enum Request {
+    Metrics,
+    /// Only what the answer would be like.
+    Head,
+}
+
+/// Reads a request to the end of its header; what is wrong with it is an answer, too.
+fn request(client: &TcpStream, until: Instant) -> io::Result<Result<Request, Answer>> {
+    let mut seen = Vec::new();
+    let mut buffer = [0; 1024];
+    while !ends(&seen) {
+        match receive(client, &mut buffer, until) {
+            // A client that says nothing at all, as one that looks whether the port is open.
+            Ok(0) if seen.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) => break,
+            Ok(count) => seen.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                // It gets its answer after its time, briefly.
+                let late = Answer::plain(408, "Request Timeout", "the request took too long\n");
+                send(client, &late.bytes(true), Instant::now() + Duration::from_secs(1))?;
+                return Err(error);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if seen.len() > REQUEST {
+            return Ok(Err(Answer::plain(431, "Request Header Fields Too Large", "the request is too long\n")));
+        }
+    }
+    Ok(understand(&seen))
+}
+
+/// Whether the empty line is there that ends a header.
+fn ends(seen: &[u8]) -> bool {
+    seen.windows(4).any(|end| end == b"\r\n\r\n") || seen.windows(2).any(|end| end == b"\n\n")
+}
+
+/// Judges a request.
+fn understand(seen: &[u8]) -> Result<Request, Answer> {
+    let wrong = |what: &str| Answer::plain(400, "Bad Request", &format!("{what}\n"));
+    if !ends(seen) {
+        return Err(wrong("the request has no end"));
+    }
+    let text = std::str::from_utf8(seen).map_err(|_| wrong("the request is not text"))?;
+    let mut lines = text.lines();
+    let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
+    let [method, target, version] = *words.as_slice() else {
+        return Err(wrong("the request line is not METHOD TARGET VERSION"));
+    };
+    if !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
+        return Err(wrong("the version is not HTTP/1.0 or HTTP/1.1"));
+    }
+    let token = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
+    let mut host = false;
+    for line in lines.take_while(|line| !line.is_empty()) {
+        let name = line.split_once(':').map(|(name, _)| name).filter(|name| token(name));
+        let name = name.ok_or_else(|| wrong("a line of the header is not NAME: VALUE"))?;
+        host |= name.eq_ignore_ascii_case("host");
+    }
+    if version == "HTTP/1.1" && !host {
+        return Err(wrong("the header names no host"));
+    }
+    if !token(method) {
+        return Err(wrong("the method is no word"));
+    }
+    if path(target) != Some("/metrics") {
+        return Err(Answer::plain(404, "Not Found", "the metrics are at /metrics\n"));
+    }
+    match method {
+        "GET" => Ok(Request::Metrics),
+        "HEAD" => Ok(Request::Head),
+        _ => Err(Answer::plain(405, "Method Not Allowed", "GET and HEAD only\n")),
+    }
+}
+
+/// The path of a target, which may be a whole URL.
+fn path(target: &str) -> Option<&str> {
+    let local = match target.split_once("://") {
+        Some((_, rest)) => rest.get(rest.find('/')?..)?,
+        None => target,
+    };
+    local.split(['?', '#']).next()
+}
+
+/// What is answered.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    status: u16,
+    phrase: &'static str,
+    kind: &'static str,
+    body: String,
+    /// Without its body.
+    head: bool,
+}
+
+impl Answer {
+    fn plain(status: u16, phrase: &'static str, body: &str) -> Self {
+        Self { status, phrase, kind: "text/plain; charset=utf-8", body: body.to_owned(), head: false }
+    }
+
+    fn metrics(service: &Service) -> Self {
+        let turn = lock(&service.looking);
+        let listing = match service.pid {
+            None => reader::list_processes(),
+            // A process that has ended is no failure of the scrape: its metrics end.
+            Some(pid) => {
+                Ok(reader::Listing { processes: reader::open(pid).into_iter().collect(), ..Default::default() })
+            }
+        };
+        let text = listing.map(|listing| metrics::text(listing, &service.groups));
+        drop(turn);
+        match text {
+            Ok(body) => Self { status: 200, phrase: "OK", kind: openmetrics::CONTENT_TYPE, body, head: false },
+            Err(error) => Self::plain(500, "Internal Server Error", &format!("/proc cannot be read: {error}\n")),
+        }
+    }
+
+    fn bytes(&self, body: bool) -> Vec<u8> {
+        let allow = if self.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
+            self.status,
+            self.phrase,
+            self.kind,
+            self.body.len()
+        );
+        let mut bytes = head.into_bytes();
+        if body {
+            bytes.extend_from_slice(self.body.as_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests() {
+        let status = |text: &str| understand(text.as_bytes()).map_err(|answer| answer.status);
+        assert_eq!(status("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), Ok(Request::Metrics));
+        assert_eq!(status("GET http://x:9/metrics?a=b HTTP/1.1\r\nhost:x\r\n\r\n"), Ok(Request::Metrics));
+        assert_eq!(status("HEAD /metrics HTTP/1.0\n\n"), Ok(Request::Head));
+        for (text, code) in [
+            ("GET / HTTP/1.0\r\n\r\n", 404),
+            ("GET /metrics/ HTTP/1.0\r\n\r\n", 404),
+            ("GET http://x HTTP/1.0\r\n\r\n", 404),
+            ("POST /metrics HTTP/1.0\r\n\r\n", 405),
+            ("GET /metrics HTTP/1.1\r\n\r\n", 400),
+            ("GET /metrics HTTP/2\r\nHost: x\r\n\r\n", 400),
+            ("GET  /metrics HTTP/1.0\r\n\r\n", 400),
+            ("GET /metrics HTTP/1.0\r\nno colon\r\n\r\n", 400),
+            ("GET /metrics HTTP/1.0\r\n: empty\r\n\r\n", 400),
+            ("GET /metrics HTTP/1.0\r\nHost: x\r\n", 400),
+            ("\r\n\r\n", 400),
+            ("", 400),
+        ] {
+            assert_eq!(status(text), Err(code), "{text:?}");
+        }
+        assert_eq!(understand(b"GET /\xff HTTP/1.0\r\n\r\n").map_err(|answer| answer.status), Err(400));
+    }
+
+    #[test]
+    fn answers_say_their_length() {
+        let answer = Answer::plain(405, "Method Not Allowed", "no\n");
+        let text = String::from_utf8(answer.bytes(true)).unwrap();
+        assert!(text.contains("\r\nContent-Length: 3\r\nAllow: GET, HEAD\r\n") && text.ends_with("\r\n\r\nno\n"));
+        assert!(answer.bytes(false).ends_with(b"close\r\n\r\n"));
+    }
+}

@@ -1,0 +1,107 @@
+//! What a terminal at standard output is like, and text folded to its width.
+
+use std::fmt::Write;
+use std::io::{self, IsTerminal};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
+
+/// Below this a folded text is harder to read than a line that the terminal breaks.
+const NARROWEST: usize = 40;
+
+/// How output is written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// With colours.
+    pub colour: bool,
+    /// So many columns at most; `None` leaves lines whole, for other programs.
+    pub width: Option<usize>,
+}
+
+impl Style {
+    /// What suits standard output.
+    #[must_use]
+    pub fn of_stdout() -> Self {
+        let terminal = io::stdout().is_terminal();
+        Self { colour: terminal && colours_welcome(), width: terminal.then(columns).flatten() }
+    }
+
+    /// `text` between the escape sequence `on` and its end, if colours are wanted.
+    #[must_use]
+    pub fn paint(&self, on: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{on}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Whether the environment has nothing against colours (<https://no-color.org>: set and not empty).
+#[must_use]
+pub fn colours_welcome() -> bool {
+    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    !unwanted && !dumb
+}
+
+/// The terminal at standard output, opened once more: a description of our own, whose modes of reading are not shared
+/// with other programs.
+#[must_use]
+pub fn open_stdout() -> Option<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(c"/proc/self/fd/1", flags, Mode::empty()).ok()
+}
+
+/// How wide the terminal at standard output is.
+#[must_use]
+pub fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(open_stdout()?).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Writes `text` behind `head`, which takes `indent` columns; further lines begin where the first one did.
+pub fn paragraph(head: &str, text: &str, indent: usize, width: Option<usize>, out: &mut String) {
+    out.push_str(head);
+    let room = width.map(|width| width.saturating_sub(indent)).filter(|room| *room >= NARROWEST);
+    let Some(room) = room else {
+        out.push_str(text);
+        out.push('\n');
+        return;
+    };
+    let mut used = 0;
+    for word in text.split(' ') {
+        let len = word.chars().count();
+        if used > 0 && used + 1 + len > room {
+            let _ = write!(out, "\n{:indent$}", "");
+            used = 0;
+        } else if used > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(word);
+        used += len;
+    }
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folded_lines_keep_to_the_width_and_hold_all_words() {
+        let text = "a word ".repeat(30);
+        let mut out = String::new();
+        paragraph("head: ", text.trim_end(), 6, Some(60), &mut out);
+        assert!(out.lines().count() > 3 && out.lines().all(|line| line.chars().count() <= 60), "{out}");
+        assert!(out.lines().skip(1).all(|line| line.starts_with("      ")), "{out}");
+        assert_eq!(out.split_whitespace().count(), 61);
+        let mut narrow = String::new();
+        paragraph("head: ", text.trim_end(), 6, Some(45), &mut narrow);
+        assert_eq!(narrow.lines().count(), 1, "too narrow to fold for");
+    }
+
+    #[test]
+    fn colours_only_where_asked_for() {
+        let plain = Style::default();
+        assert_eq!(plain.paint("1", "x"), "x");
+        assert_eq!(Style { colour: true, ..plain }.paint("1", "x"), "\x1b[1mx\x1b[0m");
+    }
+}
