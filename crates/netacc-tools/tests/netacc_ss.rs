@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 
-use netacc_stats::{Counter, Reason, SockAddr, State, Transport};
+use netacc_stats::{Counter, LinkKind, NewLink, Reason, SockAddr, State, Transport};
 use serde_json::Value;
 
 /// The page of this process. It is filled once; the descriptor stays open.
@@ -21,6 +21,20 @@ static PAGE: LazyLock<rustix::fd::OwnedFd> = LazyLock::new(|| {
     // A gauge caught between down and up.
     page.sub(Counter::SlotsInUse, 1);
     page.fallback(Reason::PeerPlain);
+    page.demoted(Reason::Exec);
+    page.promoted(Reason::TcpFirst);
+    let link = NewLink {
+        id: 4,
+        kind: LinkKind::Shm,
+        server: true,
+        peer_pid: 77,
+        now_ns: 1_000_000_000,
+        capacity: 511,
+        address: 4096,
+    };
+    let entry = page.open_link(&link).and_then(|place| page.link(place)).expect("a link");
+    entry.taken();
+    assert!(entry.left());
     page.fallback(Reason::PeerPlain);
     page.set_cfg(b"NACC_LOG_LEVEL\t4\t/etc/netacc.conf:7\nNACC_SOR_AFFINITY\t\tdefault\n");
     let sock = |fd, state, transport, reason, peer: SockAddr| {
@@ -83,8 +97,17 @@ fn counters_are_the_default() {
     assert_eq!(text, good(&["-s", "cnt", "-p", &own()]));
     let lines = words(&text);
     assert_eq!(lines[0], ["Counter", "Value"]);
-    for expected in [["connects_shm", "12"], ["slots_in_use", "-1"], ["fallbacks", "2"], ["fallbacks.peer-plain", "2"]]
-    {
+    for expected in [
+        ["connects_shm", "12"],
+        ["slots_in_use", "-1"],
+        ["fallbacks", "2"],
+        ["fallbacks.peer-plain", "2"],
+        ["demotions.exec", "1"],
+        ["promotions.tcp-first", "1"],
+        ["shm.bytes_in", "512"],
+        ["tcp.bytes_out", "9"],
+        ["syscalls_avoided", "2"],
+    ] {
         assert!(lines.iter().any(|line| *line == expected), "{expected:?} in {text}");
     }
     assert!(!text.contains("other-host"));
@@ -96,11 +119,11 @@ fn sockets_are_columns_with_the_volumes_rightmost() {
     let text = good(&["-p", &own(), "-s", "sock"]);
     let lines = words(&text);
     assert!(lines[0].ends_with(&["Msgs-In", "Bytes-In", "Msgs-Out", "Bytes-Out"]));
-    assert_eq!(lines[1], ["6", "SHM", "LISTEN", "127.0.0.1:6379", "-", "-", "-", "0", "0", "0", "0"]);
-    let shm = "7 SHM ESTAB 127.0.0.1:6379 127.0.0.1:40000 4242 - 1 512 1 1024";
+    assert_eq!(lines[1], ["6", "SHM", "LISTEN", "127.0.0.1:6379", "-", "-", "-", "-", "0", "0", "0", "0"]);
+    let shm = "7 SHM ESTAB 127.0.0.1:6379 127.0.0.1:40000 4242 - 5 1 512 1 1024";
     assert_eq!(lines[2].join(" "), shm);
     let peer = "[2020:2020:2020:2020:2020:2020:2020:2020]:40001";
-    let tcp = format!("8 TCP ESTAB 127.0.0.1:6379 {peer} - plain-client 0 0 1 9");
+    let tcp = format!("8 TCP ESTAB 127.0.0.1:6379 {peer} - plain-client - 0 0 1 9");
     assert_eq!(lines[3].join(" "), tcp);
     assert!(text.contains(Reason::PlainClient.sentence()));
     let width = |line: &str| line.chars().count();
@@ -123,7 +146,13 @@ fn memory_and_queue_pairs() {
     let lines = words(&text);
     assert!(lines.iter().any(|line| line.starts_with(&["netacc-stats", "1"])), "{text}");
     assert!(lines.iter().any(|line| *line == ["links_open", "2"]), "{text}");
-    assert!(lines.iter().any(|line| *line == ["5", "SHM", "4242", "1", "512", "1024"]), "{text}");
+    // A link with an entry, and one that only a socket tells of.
+    let row = lines.iter().find(|line| line.starts_with(&["4", "SHM"])).expect("link 4");
+    assert_eq!((&row[2..7], &row[9..]), (&["server", "77", "0", "511", "1"][..], &["never", "0", "0"][..]), "{text}");
+    let row = "5 SHM - 4242 1 - - - - - 512 1024";
+    assert!(lines.iter().any(|line| line.join(" ") == row), "{text}");
+    assert!(lines.iter().any(|line| *line == ["pinned", "0"]), "{text}");
+    assert!(text.contains("resident per connection"), "{text}");
 }
 
 #[test]
@@ -138,7 +167,13 @@ fn json_holds_what_was_asked_for() {
     assert_eq!(all["sock"][1]["reason"], Value::Null);
     assert_eq!(all["sock"][1]["since"], "1970-01-01T00:00:01Z");
     assert_eq!(all["sock"][2]["reason"], "plain-client");
-    assert_eq!(all["qp"]["links"][0]["link"], 5);
+    assert_eq!(all["cnt"]["moved"]["shm"]["bytes_out"], 1024);
+    assert_eq!(all["cnt"]["demotion_reasons"]["reasons"]["exec"], 1);
+    assert_eq!(all["qp"]["links"][0]["ever"], 1);
+    assert!(all["qp"]["links"][0]["idle_seconds"].as_f64().expect("idle") > 1e8);
+    assert_eq!(all["qp"]["links"][0]["expires_seconds"], Value::Null);
+    assert_eq!(all["qp"]["links"][1]["link"], 5);
+    assert_eq!(all["qp"]["links"][1]["age_seconds"], Value::Null);
     assert_eq!(all["mem"]["areas"]["netacc-stats"]["mappings"], 1);
     let some = json(&["-s", "sock", "--json", &own()]);
     assert_eq!(some["cnt"], Value::Null);

@@ -1,5 +1,6 @@
 //! Without a PID: the accelerated processes of this host.
 
+use std::collections::BTreeMap;
 use std::io;
 
 use netacc_stats::Transport;
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{note, sock, time};
+use crate::{complaint, note, sock, time};
 
 /// The open sockets of a process, and what it moved since it began. A listener takes connections of every kind, so it is counted
 /// as what it is.
@@ -58,8 +59,16 @@ pub(crate) fn all(json: bool, style: Style) -> io::Result<String> {
 /// All accelerated processes; what could not be seen is said on stderr.
 pub(crate) fn listed() -> io::Result<Listing> {
     let listing = reader::list_processes()?;
+    // After an upgrade many processes may have the same to tell.
+    let mut alike: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for (pid, error) in &listing.unreadable {
-        note(format_args!("process {pid} {error}"));
+        alike.entry(error.to_string()).or_default().push(*pid);
+    }
+    for (text, pids) in alike {
+        let Some((first, others)) = pids.split_first() else { continue };
+        let list: Vec<String> = others.iter().map(ToString::to_string).collect();
+        let more = if list.is_empty() { String::new() } else { format!("; the same with {}", list.join(", ")) };
+        note(format_args!("{}{more}", complaint::about(*first, text)));
     }
     if listing.hidden > 0 {
         let many = listing.hidden;

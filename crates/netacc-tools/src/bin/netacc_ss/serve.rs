@@ -13,7 +13,7 @@ use crate::args::Group;
 use crate::{metrics, note, openmetrics};
 
 /// A client has so long for its request and for taking the answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request; what is beyond it is refused.
 const REQUEST: usize = 8192;
 /// So many clients at once; for a further one the one that is there longest has to go.

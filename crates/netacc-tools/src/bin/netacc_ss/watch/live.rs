@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use netacc_tools::terminal::{Style, colours_welcome};
+use netacc_tools::terminal::{Style, colours_welcome, paragraph};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -14,8 +14,9 @@ use super::{Order, Round, Watcher};
 use crate::args::Group;
 use crate::{complaint, time};
 
-const KEYS: &str = "q quit  ↑↓ choose  Enter open  ← back  <> sort  r reverse  1-5 cfg cnt mem qp sock  a all  \
-                    +- interval  Space pause";
+const KEYS: &str = "q: quit. Up, down (k, j): choose a process, or scroll. Enter, right: open it. Backspace, left: back \
+                    to all. < >: sort by another column. r: reverse. 1 cfg, 2 cnt, 3 mem, 4 qp, 5 sock, a: all of \
+                    them. + -: longer or shorter interval. Space: pause. Ctrl-Z: suspend. ?: these lines.";
 
 /// What is on the screen.
 struct View {
@@ -226,12 +227,21 @@ impl View {
         self.chosen = order.get(next).copied();
     }
 
+    /// Marks the first process where the marked one is not there.
+    fn choose(&mut self) {
+        let Some(now) = self.now.as_ref().filter(|_| self.pid.is_none()) else { return };
+        if !now.seen.iter().any(|seen| Some(seen.page.pid) == self.chosen) {
+            self.chosen = rates::sorted(self.before.as_ref().unwrap_or(now), now, self.sort).first().copied();
+        }
+    }
+
     fn draw(&mut self, screen: &Screen) -> std::io::Result<()> {
         let (columns, rows) = screen.size();
         let style = Style { colour: colours_welcome(), width: Some(columns) };
-        let head = self.head();
+        self.choose();
+        let head: String = self.head().chars().take(columns).collect();
         let body = self.body(style);
-        let foot = if self.help { KEYS } else { "q quit  ? keys" };
+        let foot = "q quit  ? keys";
         // Head, foot, and an empty line behind the head.
         let room = rows.saturating_sub(3);
         let lines: Vec<&str> = body.lines().collect();
@@ -262,6 +272,11 @@ impl View {
     }
 
     fn body(&self, style: Style) -> String {
+        if self.help {
+            let mut out = String::new();
+            paragraph("", KEYS, 0, style.width, &mut out);
+            return out;
+        }
         if let Some(trouble) = &self.trouble {
             return trouble.clone();
         }
