@@ -21,6 +21,7 @@ BINDIR := $(DESTDIR)$(PREFIX)/bin
 CONFIG := $(DESTDIR)$(SYSCONFDIR)/netacc.conf
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PAGES := $(wildcard man/*.[1-8])
+SHARED := $(DESTDIR)$(PREFIX)/share/netacc
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
@@ -48,12 +49,15 @@ install:
 	else $(INSTALL) -m 644 dist/netacc.conf "$(CONFIG)"; fi
 	@set -e; for page in $(PAGES); do \
 		$(INSTALL) -D -m 644 "$$page" "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
+	$(INSTALL) -D -m 644 dist/grafana-netacc.json "$(SHARED)/grafana-netacc.json"
 	@$(LDCONFIG)
 	@echo "installed: $(addprefix $(BINDIR)/,$(PROGRAMS)) $(DESTDIR)$(LIBDIR)/$(LIBRARY) $(CONFIG)"
 
 # A configuration that somebody has changed stays.
 uninstall:
 	rm -f $(foreach p,$(PROGRAMS),"$(BINDIR)/$(p)") "$(DESTDIR)$(LIBDIR)/$(LIBRARY)"
+	rm -f "$(SHARED)/grafana-netacc.json"
+	@rmdir "$(SHARED)" 2>/dev/null || true
 	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
 	@if cmp -s dist/netacc.conf "$(CONFIG)"; then rm -f "$(CONFIG)"; \
 	elif test -e "$(CONFIG)"; then echo "kept, because it was changed: $(CONFIG)"; fi

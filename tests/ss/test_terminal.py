@@ -93,7 +93,7 @@ def keys(ctx):
     screen.type(b"j" * 10)
     screen.until(lambda p: not any("NACC_SOR_MSG_SIZE" in text for text in p), "scrolling")
     screen.type(b" ")
-    screen.until(lambda p: p[0].rstrip().endswith("paused"), "a pause")
+    screen.until(lambda p: "every 0.2 s, paused" in p[0], "a pause")
     screen.type(b" +")
     screen.until(lambda p: "every 0.4 s" in p[0], "a longer interval")
     screen.type(b"-?")

@@ -268,7 +268,8 @@ impl View {
         let ended = if self.now.as_ref().is_some_and(|round| round.ended) { ", ended: last figures" } else { "" };
         let paused = if self.paused { ", paused" } else { "" };
         let seconds = self.interval.as_secs_f64();
-        format!("netacc_ss  {}  every {seconds} s  {}{ended}{paused}", time::utc(time::now()), what.trim_end())
+        // What matters most comes first: a narrow terminal cuts the end.
+        format!("{}{ended}  every {seconds} s{paused}  {}", what.trim_end(), time::utc(time::now()))
     }
 
     fn body(&self, style: Style) -> String {
