@@ -33,8 +33,8 @@ pub(crate) const PROGRAM_LEN: usize = 64;
 pub(crate) const LIBRARY_LEN: usize = 32;
 /// Fills the header up to 256 bytes.
 const HEADER_SPARE: usize = 25;
-/// Fills header and counters up to a memory page.
-const COUNTER_SPARE: usize = 32;
+/// Listeners whose RDMA port can be told. They and the counters fill the first memory page.
+const RDMA_PORTS: usize = 32;
 
 // The layout is a contract between versions: a change here is a new LAYOUT_VERSION.
 const _: () = {
@@ -83,7 +83,8 @@ pub(crate) struct Head {
     /// By what had kept the connection on TCP.
     pub(crate) promotions: [AtomicU64; REASON_SLOTS],
     pub(crate) demotions: [AtomicU64; REASON_SLOTS],
-    spare3: [AtomicU64; COUNTER_SPARE],
+    /// Port for RDMA and, above it, the TCP port that it stands for; 0: free.
+    pub(crate) rdma_ports: [AtomicU64; RDMA_PORTS],
     pub(crate) cfg: [AtomicU8; CFG_CAPACITY],
     pub(crate) links: [LinkEntry; LINK_ENTRIES],
 }
@@ -127,7 +128,7 @@ impl PageOf<[SockEntry; 0]> {
                 fallbacks: [const { AtomicU64::new(0) }; REASON_SLOTS],
                 promotions: [const { AtomicU64::new(0) }; REASON_SLOTS],
                 demotions: [const { AtomicU64::new(0) }; REASON_SLOTS],
-                spare3: [const { AtomicU64::new(0) }; COUNTER_SPARE],
+                rdma_ports: [const { AtomicU64::new(0) }; RDMA_PORTS],
                 cfg: [const { AtomicU8::new(0) }; CFG_CAPACITY],
                 links: [const { LinkEntry::new() }; LINK_ENTRIES],
             },
@@ -214,6 +215,22 @@ impl Page {
         self.count(Counter::Demotions);
         if let Some(cell) = self.head.demotions.get(why as usize) {
             cell.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Says by which port for RDMA the listeners at TCP port `tcp` are found; `None`: by none any more. What does not
+    /// fit is not told. Not to be called by two threads at once.
+    pub fn set_rdma_port(&self, tcp: u16, rdma: Option<u16>) {
+        let cells = &self.head.rdma_ports;
+        let of = |cell: &&AtomicU64| cell.load(Relaxed) >> 16 == u64::from(tcp);
+        let free = |cell: &&AtomicU64| cell.load(Relaxed) == 0;
+        let known = cells.iter().find(of).filter(|_| tcp != 0);
+        let cell = match rdma {
+            Some(_) => known.or_else(|| cells.iter().find(free)),
+            None => known,
+        };
+        if let Some(cell) = cell {
+            cell.store(rdma.map_or(0, |rdma| u64::from(tcp) << 16 | u64::from(rdma)), Relaxed);
         }
     }
 

@@ -106,6 +106,23 @@ fn a_connection_that_moves_leaves_its_bytes_where_they_went() {
 }
 
 #[test]
+fn ports_for_rdma_come_and_go() {
+    let _turn = turn();
+    let fd = netacc_stats::init(b"x", own()).unwrap();
+    let page = netacc_stats::page();
+    for tcp in 1..=40 {
+        page.set_rdma_port(tcp, Some(tcp + 20_000));
+    }
+    let seen = || reader::read_fd(&fd).unwrap();
+    assert_eq!((seen().rdma_ports.len(), seen().rdma_port(32), seen().rdma_port(33)), (32, Some(20_032), None));
+    page.set_rdma_port(7, None);
+    page.set_rdma_port(50, None);
+    page.set_rdma_port(8, Some(9));
+    page.set_rdma_port(33, Some(1));
+    assert_eq!([7, 8, 33, 50].map(|tcp| seen().rdma_port(tcp)), [None, Some(9), Some(1), None]);
+}
+
+#[test]
 fn links_have_entries_while_there_is_room() {
     let _turn = turn();
     let fd = netacc_stats::init(b"x", own()).unwrap();

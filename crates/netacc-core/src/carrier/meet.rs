@@ -5,7 +5,7 @@ use crate::carrier::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use netacc_stats::Reason;
+use netacc_stats::{Reason, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::{private, time};
 use netacc_transport::Endpoint;
@@ -181,6 +181,7 @@ impl Engine {
             match opened {
                 Ok(id) => {
                     crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
+                    page().set_rdma_port(l.local.port(), Some(port));
                     l.id = Some(id);
                 }
                 Err(e) => crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local),
@@ -195,7 +196,9 @@ impl Engine {
             if l.users == 0 {
                 // Its place stays: events name it by number.
                 l.id = None;
+                let port = l.local.port();
                 l.local.set_port(0);
+                self.closed_port(port);
             }
         }
     }
@@ -294,6 +297,15 @@ impl Engine {
     fn forget_listener(&mut self, cookie: u64) {
         if let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) {
             l.id = None;
+            let port = l.local.port();
+            self.closed_port(port);
+        }
+    }
+
+    /// A listener at this port is not reachable any more; one at another address may be.
+    fn closed_port(&self, port: u16) {
+        if !self.listeners.iter().any(|l| l.local.port() == port && l.id.is_some()) {
+            page().set_rdma_port(port, None);
         }
     }
 

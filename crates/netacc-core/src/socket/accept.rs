@@ -193,8 +193,9 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     enter(new, r).inspect_err(|_| {
         let _ = raw::close(new);
     })?;
-    page().count(Counter::AcceptsShm);
-    crate::log!(Debug, "fd {new}: accepted {peer} over shared memory");
+    let far = ep.is_far();
+    page().count(if far { Counter::AcceptsRdma } else { Counter::AcceptsShm });
+    crate::log!(Debug, "fd {new}: accepted {peer} over {}", if far { "RDMA" } else { "shared memory" });
     if create::is_stdio(new) {
         demote::by_number(new, Reason::Stdio);
     }
@@ -224,7 +225,8 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
         let transport = if ep.is_far() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
-        e.set_peer_pid(link.peer_pid());
+        // Of one on another host only the carrier in our own process is seen here.
+        e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());
     }
 }

@@ -93,8 +93,9 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     }
     match accelerate(fd, s, dest) {
         Ok(()) => {
-            page().count(Counter::ConnectsShm);
-            crate::log!(Debug, "fd {fd}: connected to {dest} over shared memory");
+            let far = s.endpoint().is_some_and(|e| e.link().is_far());
+            page().count(if far { Counter::ConnectsRdma } else { Counter::ConnectsShm });
+            crate::log!(Debug, "fd {fd}: connected to {dest} over {}", if far { "RDMA" } else { "shared memory" });
             if s.endpoint().is_some_and(|e| e.link().may_be_served_by_many()) {
                 untaken::note(r);
             }
@@ -274,7 +275,8 @@ fn occupy(
         let transport = if link.is_far() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(target));
-        e.set_peer_pid(link.peer_pid());
+        // Of one on another host only the carrier in our own process is seen here.
+        e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());
     }
     Ok(())

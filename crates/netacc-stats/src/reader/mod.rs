@@ -55,6 +55,8 @@ pub struct Snapshot {
     pub cfg: Vec<CfgLine>,
     /// The links in use, by rising number.
     pub links: Vec<Link>,
+    /// TCP ports of listeners that clients on other hosts reach by RDMA, each with the port for that.
+    pub rdma_ports: Vec<(u16, u16)>,
     /// The entries in use, by rising descriptor.
     pub socks: Vec<Sock>,
     /// What all sockets moved, closed ones too, as far as NetACC saw it.
@@ -66,6 +68,12 @@ impl Snapshot {
     #[must_use]
     pub fn counter(&self, counter: Counter) -> u64 {
         self.counters.get(counter as usize).copied().unwrap_or(0)
+    }
+
+    /// The port for RDMA of the listeners at TCP port `tcp`.
+    #[must_use]
+    pub fn rdma_port(&self, tcp: u16) -> Option<u16> {
+        self.rdma_ports.iter().find(|(port, _)| *port == tcp).map(|(_, rdma)| *rdma)
     }
 
     /// How many connections fell back for `reason`.

@@ -119,11 +119,19 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
         demotions: by_reason(offset_of!(Head, demotions)),
         cfg: cfg(&head),
         links,
+        rdma_ports: rdma_ports(&head),
         socks: Vec::new(),
         moved: Moved::default(),
     };
     socks(source, &mut page).map_err(shortened)?;
     Ok(page)
+}
+
+fn rdma_ports(head: &[u8]) -> Vec<(u16, u16)> {
+    let area = head.get(offset_of!(Head, rdma_ports)..offset_of!(Head, cfg)).unwrap_or_default();
+    let cells = area.chunks_exact(8).map(|cell| u64_at(cell, 0)).filter(|cell| *cell != 0);
+    // Two ports of 16 bits each.
+    cells.map(|cell| ((cell >> 16) as u16, cell as u16)).collect()
 }
 
 /// The links in use, by number.

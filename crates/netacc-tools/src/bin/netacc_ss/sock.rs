@@ -79,7 +79,7 @@ fn listeners(page: &Snapshot, names: &[String], style: Style, out: &mut String) 
             sock.fd.to_string(),
             sock.local.to_string(),
             sock.local.port.to_string(),
-            "-".into(),
+            page.rdma_port(sock.local.port).map_or_else(|| "-".into(), |port| port.to_string()),
             rendezvous::of(&sock.local, names).unwrap_or("-").to_owned(),
             reason(sock),
         ]);
@@ -90,13 +90,14 @@ fn listeners(page: &Snapshot, names: &[String], style: Style, out: &mut String) 
 
 /// The sockets as a list; what is not known is null.
 pub(crate) fn json(page: &Snapshot, names: &[String]) -> Value {
-    page.socks.iter().map(|sock| one(sock, names)).collect()
+    page.socks.iter().map(|sock| one(page, sock, names)).collect()
 }
 
-fn one(sock: &Sock, names: &[String]) -> Value {
+fn one(page: &Snapshot, sock: &Sock, names: &[String]) -> Value {
     let reason = reasons::of(sock);
     let known = |family: u16, text: String| (family != 0).then_some(text);
     let rendezvous = if listens(sock) { rendezvous::of(&sock.local, names) } else { None };
+    let rdma_port = if listens(sock) { page.rdma_port(sock.local.port) } else { None };
     json!({
         "fd": sock.fd,
         "transport": sock.transport.to_string(),
@@ -106,7 +107,7 @@ fn one(sock: &Sock, names: &[String]) -> Value {
         "peer_pid": (sock.peer_pid != 0).then_some(sock.peer_pid),
         "link": (sock.link != 0).then_some(sock.link),
         "rendezvous": rendezvous,
-        "rdma_port": null,
+        "rdma_port": rdma_port,
         "reason": reason.map(|reason| reason.to_string()),
         "reason_text": reason.and_then(|reason| reason.get()).map(|reason| reason.sentence()),
         "since": time::utc(sock.since_ns),
