@@ -1,7 +1,9 @@
 //! What the tools of NetACC share.
 
+pub mod bench_wire;
 pub mod conf_file;
 pub mod elf;
 pub mod library;
 pub mod program;
 pub mod terminal;
+pub mod text;

@@ -1,5 +1,6 @@
 //! What a check found, and all of it together.
 
+use netacc_tools::text::clean;
 use serde_json::{Value, json};
 
 /// How a finding is to be taken; a later one is worse.
@@ -131,14 +132,6 @@ impl Detail<'_> {
         }
         self
     }
-}
-
-/// Names of files, drivers and hosts are foreign: none may move the cursor or forge a line.
-fn clean(text: &str) -> String {
-    let plain = |c: char| {
-        !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|c| if plain(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
 #[cfg(test)]
