@@ -9,7 +9,7 @@ INSTALL ?= install
 
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 LIBRARY := libnetacc-preload.so
-PROGRAMS := netacc_run netacc_ss netacc_check
+PROGRAMS := netacc_run netacc_ss netacc_check netacc_bench
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 
 # Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64.

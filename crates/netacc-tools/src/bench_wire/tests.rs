@@ -76,7 +76,8 @@ fn messages_come_back() {
     for request in [Request::Mark { side: Side::Netacc, seconds: 3 }, Request::Bye {}] {
         assert_eq!(parse(write(&request).trim_end()), Ok(request));
     }
-    for wrong in ["", "{}", "[]", "\"bye\"", "{\"bye\":{},\"bye\":{}}", "{\"mark\":{\"side\":\"plain\"}}", "{\"bye\":{\"x\":1}}"]
+    for wrong in
+        ["", "{}", "[]", "\"bye\"", "{\"bye\":{},\"bye\":{}}", "{\"mark\":{\"side\":\"plain\"}}", "{\"bye\":{\"x\":1}}"]
     {
         let error = parse::<Request>(wrong).unwrap_err();
         assert!(error.contains("no message of the protocol"), "{wrong}: {error}");

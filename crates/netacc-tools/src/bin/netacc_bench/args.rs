@@ -1,0 +1,343 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use netacc_tools::bench_wire::{MAX_MESSAGE, Side};
+use serde::{Deserialize, Serialize};
+
+/// Where a server listens unless told otherwise; the next two ports are for data.
+pub(crate) const PORT: u16 = 5220;
+
+/// Measure what acceleration brings on your own hosts
+#[derive(Debug, Parser)]
+#[command(
+    name = "netacc_bench",
+    version,
+    disable_version_flag = true,
+    disable_help_flag = true,
+    disable_help_subcommand = true,
+    after_help = "On one host:    netacc_bench client\n\
+                  On two hosts:   netacc_bench server                 (there)\n                \
+                  netacc_bench client HOST            (here)\n\
+                  As the manual:  netacc_bench redis\n\n\
+                  Exit status: 0 measured, 1 it could not be measured (all of it), 2 wrong usage or the output\n\
+                  could not be written. 'netacc_bench COMMAND -h' shows the options of a command."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// Display this help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+
+    /// Display the NetACC version
+    #[arg(short = 'v', long, action = ArgAction::Version)]
+    version: Option<bool>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Wait for clients and be measured with
+    Server(ServerArgs),
+    /// Measure: both ends plain, one of them accelerated, both
+    Client(ClientArgs),
+    /// Run redis-benchmark as the manual does, on TCP and under NetACC in turn
+    Redis(RedisArgs),
+    /// A server's measuring process
+    #[command(hide = true)]
+    Listener(ListenerArgs),
+    /// A client's measuring process
+    #[command(hide = true)]
+    Worker,
+    /// A program that ends with us
+    #[command(hide = true)]
+    Launch(LaunchArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "It takes whatever connects. Let it run only while you measure, or bind it to an address that only\n\
+                  your hosts reach."
+)]
+pub(crate) struct ServerArgs {
+    /// Listen on this port, and on the next two for data; 0: on free ports
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, value_parser = clap::value_parser!(u16).range(..=65533))]
+    pub(crate) port: u16,
+
+    /// Listen on this address only
+    #[arg(short = 'B', long, value_name = "ADDRESS")]
+    pub(crate) bind: Option<IpAddr>,
+
+    /// End after one client
+    #[arg(short = '1', long)]
+    pub(crate) one_off: bool,
+
+    /// End with the process that started us
+    #[arg(long, hide = true)]
+    pub(crate) with_parent: bool,
+
+    /// Display this help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListenerArgs {
+    #[arg(long)]
+    pub(crate) bind: Option<IpAddr>,
+    #[arg(long)]
+    pub(crate) port: u16,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct LaunchArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    pub(crate) words: Vec<String>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Workload {
+    /// One message there and back, then the next one
+    RoundTrip,
+    /// One connection, as many bytes as go through
+    Stream,
+    /// A connection, one round trip, an end; then the next one
+    Connect,
+    /// Several clients, each of which asks and waits for the answer
+    Requests,
+}
+
+impl Workload {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Workload::RoundTrip => "round-trip",
+            Workload::Stream => "stream",
+            Workload::Connect => "connect",
+            Workload::Requests => "requests",
+        }
+    }
+}
+
+/// Which ends are accelerated: the latency study's matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Ends {
+    /// Neither
+    Plain,
+    /// The client only
+    Client,
+    /// The server only
+    Server,
+    /// Both
+    Both,
+}
+
+impl Ends {
+    pub(crate) fn client(self) -> Side {
+        if matches!(self, Ends::Client | Ends::Both) { Side::Netacc } else { Side::Plain }
+    }
+
+    pub(crate) fn server(self) -> Side {
+        if matches!(self, Ends::Server | Ends::Both) { Side::Netacc } else { Side::Plain }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Ends::Plain => "plain",
+            Ends::Client => "client",
+            Ends::Server => "server",
+            Ends::Both => "both",
+        }
+    }
+
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Ends::Plain => "both plain",
+            Ends::Client => "client only",
+            Ends::Server => "server only",
+            Ends::Both => "both ends",
+        }
+    }
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Times are SECONDS for each of the cells of the matrix, workloads and rounds: by default 100 seconds\n\
+                  in all. SIZE may end in K or M (1024, 1024 x 1024)."
+)]
+pub(crate) struct ClientArgs {
+    /// Where the server runs; without it one is started here
+    #[arg(value_name = "HOST")]
+    pub(crate) host: Option<String>,
+
+    /// The server's port
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, requires = "host", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+
+    /// Measure these only (separated by commas)
+    #[arg(
+        short = 'w',
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "round-trip,stream,connect,requests"
+    )]
+    pub(crate) workloads: Vec<Workload>,
+
+    /// Accelerate these ends only (separated by commas)
+    #[arg(short = 'e', long, value_name = "LIST", value_delimiter = ',', default_value = "plain,client,server,both")]
+    pub(crate) ends: Vec<Ends>,
+
+    /// Measure each for so long in each round
+    #[arg(short = 't', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) time: f64,
+
+    /// Rounds that count; one more comes first and does not
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Bytes of a round trip, in each direction
+    #[arg(short = 's', long, value_name = "SIZE", default_value = "64", value_parser = size)]
+    pub(crate) size: u32,
+
+    /// Bytes of a write of the stream
+    #[arg(short = 'l', long, value_name = "SIZE", default_value = "128K", value_parser = size)]
+    pub(crate) block: u32,
+
+    /// Clients that make requests at the same time
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) clients: u32,
+
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
+    pub(crate) request: u32,
+
+    /// Bytes of the answer to it
+    #[arg(long, value_name = "SIZE", default_value = "512", value_parser = size)]
+    pub(crate) reply: u32,
+
+    /// Reckon what it means for a request that makes so many round trips
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) trips: u64,
+
+    /// ... and for so many of those a day
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    pub(crate) per_day: u64,
+
+    /// Do not measure the kernel's ICMP echo
+    #[arg(long)]
+    pub(crate) no_icmp: bool,
+
+    /// Print JSON instead of tables
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+
+    /// Draw a chart too
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// Display this help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Both servers run with --save '' --appendonly no. The manual's figures are of 5,000,000 requests (-n)\n\
+                  between two hosts; here both ends are on this one."
+)]
+pub(crate) struct RedisArgs {
+    /// Requests of a round
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) requests: u64,
+
+    /// Rounds that count; one more comes first and does not
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Clients
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) clients: u32,
+
+    /// Threads of redis-benchmark
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(crate) threads: u32,
+
+    /// Bytes of a value
+    #[arg(short = 'd', long, value_name = "SIZE", default_value = "512", value_parser = size)]
+    pub(crate) size: u32,
+
+    /// The command that is measured
+    #[arg(long, value_name = "NAME", default_value = "set", value_parser = ["set", "get", "incr", "lpush", "lpop", "sadd", "hset", "spop", "zadd", "ping_mbulk"])]
+    pub(crate) test: String,
+
+    /// Print JSON instead of a table
+    #[arg(short = 'J', long)]
+    pub(crate) json: bool,
+
+    /// Display this help
+    #[arg(short = 'h', long, action = ArgAction::HelpShort)]
+    help: Option<bool>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    if (0.01..=600.0).contains(&value) { Ok(value) } else { Err(format!("{text} is not allowed: 0.01 to 600")) }
+}
+
+fn size(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let value = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    match value {
+        Some(value) if (1..=MAX_MESSAGE).contains(&value) => Ok(value),
+        _ => Err(format!("{text:?} is not allowed: 1 to {}M", MAX_MESSAGE >> 20)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds_together() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_seconds() {
+        assert_eq!((size("64"), size("128K"), size("16m")), (Ok(64), Ok(131_072), Ok(MAX_MESSAGE)));
+        for wrong in ["", "0", "K", "17M", "-1", "4294967295K", "1G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for wrong in ["0", "nan", "inf", "601", "x"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_a_client_measures() {
+        let Command::Client(all) = Args::try_parse_from(["x", "client"]).unwrap().command else { panic!() };
+        assert_eq!((all.workloads.len(), all.ends.len(), all.block), (4, 4, 131_072));
+        let line = ["x", "client", "h", "-w", "stream,connect", "-e", "both", "-p", "1"];
+        let Command::Client(some) = Args::try_parse_from(line).unwrap().command else { panic!() };
+        assert_eq!((some.workloads, some.ends), (vec![Workload::Stream, Workload::Connect], vec![Ends::Both]));
+        for wrong in
+            [&["x"][..], &["x", "client", "-p", "1"], &["x", "client", "-w", "ping"], &["x", "server", "-p", "65534"]]
+        {
+            assert!(Args::try_parse_from(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

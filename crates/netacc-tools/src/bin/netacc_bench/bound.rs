@@ -1,0 +1,28 @@
+//! Listening sockets.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+
+/// Listens on `address`, or on all there are; the error names what was asked for.
+pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, String> {
+    let bind = |address: IpAddr| TcpListener::bind((address, port));
+    let done = match address {
+        Some(address) => bind(address),
+        // One socket for both families, where there are both.
+        None => match bind(Ipv6Addr::UNSPECIFIED.into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
+            Err(_) => bind(Ipv4Addr::UNSPECIFIED.into()),
+            done => done,
+        },
+    };
+    done.map_err(|error| {
+        let place = address.map_or_else(|| format!("port {port}"), |address| format!("{address}, port {port}"));
+        match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                format!("{place} is taken (by another netacc_bench server?); choose a port by -p, or 0 for free ones")
+            }
+            io::ErrorKind::AddrNotAvailable => format!("{place}: this host does not have the address"),
+            _ => format!("cannot listen on {place}: {error}"),
+        }
+    })
+}

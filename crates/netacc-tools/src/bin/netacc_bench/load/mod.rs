@@ -1,0 +1,123 @@
+//! What a client does with its connections while it measures.
+
+pub(crate) mod connect;
+pub(crate) mod requests;
+pub(crate) mod round_trip;
+pub(crate) mod stream;
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use netacc_tools::bench_wire::{Header, Job};
+
+use crate::conn::STAMP;
+use crate::cpu;
+use crate::page::Paths;
+use crate::worker::{Measured, Task, Times};
+
+/// A workload with its connections.
+pub(crate) trait Load {
+    /// Does it for so long.
+    fn measure(&mut self, time: Duration) -> Result<Measured, String>;
+
+    /// Gets ready for another time, after the warm-up.
+    fn renew(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// How many connections there are, or have been.
+    fn connections(&self) -> u64;
+}
+
+/// Clock and CPU time from the beginning of a measurement.
+struct Watch {
+    start: Instant,
+    cpu: Duration,
+}
+
+impl Watch {
+    fn start() -> Self {
+        Self { cpu: cpu::used(), start: Instant::now() }
+    }
+
+    fn done(&self, times: &Times) -> Measured {
+        let seconds = self.start.elapsed().as_secs_f64();
+        Measured {
+            operations: times.count(),
+            bytes: 0,
+            seconds,
+            cpu_ns: cpu::nanoseconds(cpu::used().saturating_sub(self.cpu)),
+            latency: times.latency(),
+            paths: Paths::default(),
+        }
+    }
+}
+
+/// A data connection with its header sent.
+fn open(task: &Task, job: Job) -> Result<TcpStream, String> {
+    let mut stream = TcpStream::connect(task.to).map_err(|error| refused(task, &error))?;
+    let header = Header { job, request: task.request, reply: task.reply }.encode();
+    stream.set_nodelay(true).and_then(|()| stream.write_all(&header)).map_err(|error| lost(task, &error))?;
+    Ok(stream)
+}
+
+fn refused(task: &Task, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable => {
+            "; does a firewall let the server's port and the two behind it through?"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            "; no local port is free: wait a minute until TIME_WAIT is over, or measure for a shorter time"
+        }
+        _ => "",
+    };
+    format!("no data connection to {}: {error}{advice}", task.to)
+}
+
+fn lost(task: &Task, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            format!("the server at {} closed a data connection in the middle; see what it says there", task.to)
+        }
+        _ => format!("the data connection to {} failed: {error}", task.to),
+    }
+}
+
+/// A request and the place for its answer.
+struct Exchange {
+    request: Vec<u8>,
+    reply: Vec<u8>,
+    number: u64,
+}
+
+impl Exchange {
+    fn new(task: &Task) -> Self {
+        Self { request: vec![0x33; task.request as usize], reply: vec![0; task.reply as usize], number: 0 }
+    }
+
+    /// Makes the request another one than the last.
+    fn next(&mut self) -> &[u8] {
+        self.number += 1;
+        for (place, byte) in self.request.iter_mut().zip(self.number.to_le_bytes()) {
+            *place = byte;
+        }
+        &self.request
+    }
+
+    /// Whether the answer is one to this request.
+    fn matches(&self) -> bool {
+        self.reply.iter().zip(&self.request).take(STAMP).all(|(a, b)| a == b)
+    }
+
+    fn once(&mut self, stream: &mut TcpStream, task: &Task) -> Result<(), String> {
+        self.next();
+        stream.write_all(&self.request).map_err(|error| lost(task, &error))?;
+        stream.read_exact(&mut self.reply).map_err(|error| lost(task, &error))?;
+        if self.matches() { Ok(()) } else { Err(wrong(task)) }
+    }
+}
+
+fn wrong(task: &Task) -> String {
+    format!("{} answers with other bytes than it was sent; is it a netacc_bench of this version?", task.to)
+}

@@ -1,0 +1,116 @@
+//! `netacc_bench`: what does acceleration bring on the user's own hosts?
+
+mod args;
+mod bound;
+mod child;
+mod client;
+mod conclusion;
+mod conn;
+mod control;
+mod cpu;
+mod facts;
+mod json;
+mod listener;
+mod load;
+mod page;
+mod ping;
+mod progress;
+mod redis;
+mod redis_show;
+mod results;
+mod server;
+mod stats;
+mod svg;
+mod table;
+mod timed;
+mod worker;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, ClientArgs, Command, RedisArgs};
+
+/// The status where something could not be measured.
+const FAILED: u8 = 1;
+/// The status for wrong usage, as clap has it, and for an output that cannot be written.
+const USAGE: u8 = 2;
+
+/// What went wrong, and the status that says so.
+struct Failure(u8, String);
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Self(FAILED, text)
+    }
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Server(args) => server::run(&args).map(|()| true).map_err(Failure::from),
+        Command::Client(args) => client(&args),
+        Command::Redis(args) => redis(&args),
+        Command::Launch(args) => redis::launch(&args).map(|()| true).map_err(Failure::from),
+        Command::Listener(args) => listener::run(&args).map(|()| true).map_err(Failure::from),
+        Command::Worker => worker::run().map(|()| true).map_err(Failure::from),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(FAILED),
+        Err(Failure(status, text)) => {
+            note(&text);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// `false` if a part could not be measured.
+fn client(args: &ClientArgs) -> Result<bool, Failure> {
+    // A chart that cannot be written is better known before a long measurement than after it.
+    let mut chart = match &args.svg {
+        Some(path) => Some((path, File::create(path).map_err(|error| unwritten(path, &error))?)),
+        None => None,
+    };
+    let results = client::run(args)?;
+    if let Some((path, file)) = &mut chart {
+        file.write_all(svg::chart(&results).as_bytes()).map_err(|error| unwritten(path, &error))?;
+    }
+    let text = if args.json { format!("{:#}\n", json::value(&results)) } else { table::text(&results) };
+    write_out(&text).map_err(|text| Failure(USAGE, text))?;
+    Ok(results.parts.iter().all(|part| part.cells.iter().all(|cell| cell.error.is_none())))
+}
+
+fn redis(args: &RedisArgs) -> Result<bool, Failure> {
+    let report = redis::run(args)?;
+    let text = if args.json { format!("{:#}\n", redis_show::json(&report)) } else { redis_show::text(&report) };
+    write_out(&text).map(|()| true).map_err(|text| Failure(USAGE, text))
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    Failure(USAGE, format!("{}: {error}", netacc_tools::text::clean(&path.to_string_lossy())))
+}
+
+/// Says something that is not part of the output.
+fn note(text: &str) {
+    // Nobody is left to tell when stderr is gone.
+    let _ = writeln!(io::stderr(), "netacc_bench: {text}");
+}
+
+/// Says where the server is: those who started it may wait for the line.
+fn print(text: &str) -> Result<(), String> {
+    write_out(&format!("netacc_bench: {text}"))
+}
+
+/// Writes the output at once; a reader that has seen enough (`| head`) is no failure.
+fn write_out(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("the output cannot be written: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
