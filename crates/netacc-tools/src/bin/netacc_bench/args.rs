@@ -64,7 +64,7 @@ pub(crate) enum Command {
                   your hosts reach."
 )]
 pub(crate) struct ServerArgs {
-    /// Listen on this port, and on the next two for data; 0: on free ports
+    /// Listen on this port, and on the next two for data; 0: any
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, value_parser = clap::value_parser!(u16).range(..=65533))]
     pub(crate) port: u16,
 
@@ -181,8 +181,10 @@ pub(crate) struct ClientArgs {
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, requires = "host", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: u16,
 
-    /// Measure these only (separated by commas)
+    /// Measure these only, of round-trip,stream,connect,requests
     #[arg(
+        hide_possible_values = true,
+        hide_default_value = true,
         short = 'w',
         long,
         value_name = "LIST",
@@ -191,8 +193,16 @@ pub(crate) struct ClientArgs {
     )]
     pub(crate) workloads: Vec<Workload>,
 
-    /// Accelerate these ends only (separated by commas)
-    #[arg(short = 'e', long, value_name = "LIST", value_delimiter = ',', default_value = "plain,client,server,both")]
+    /// Accelerate these ends only, of plain,client,server,both
+    #[arg(
+        hide_possible_values = true,
+        hide_default_value = true,
+        short = 'e',
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "plain,client,server,both"
+    )]
     pub(crate) ends: Vec<Ends>,
 
     /// Measure each for so long in each round
@@ -223,7 +233,7 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = size)]
     pub(crate) reply: u32,
 
-    /// Reckon what it means for a request that makes so many round trips
+    /// Reckon for a request that makes so many round trips
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) trips: u64,
 
@@ -275,8 +285,8 @@ pub(crate) struct RedisArgs {
     #[arg(short = 'd', long, value_name = "SIZE", default_value = "512", value_parser = size)]
     pub(crate) size: u32,
 
-    /// The command that is measured
-    #[arg(long, value_name = "NAME", default_value = "set", value_parser = ["set", "get", "incr", "lpush", "lpop", "sadd", "hset", "spop", "zadd", "ping_mbulk"])]
+    /// The command that is measured, as redis-benchmark's -t has it
+    #[arg(hide_possible_values = true, long, value_name = "NAME", default_value = "set", value_parser = ["set", "get", "incr", "lpush", "lpop", "sadd", "hset", "spop", "zadd", "ping_mbulk"])]
     pub(crate) test: String,
 
     /// Print JSON instead of a table

@@ -135,6 +135,10 @@ impl Run {
                 if let Some(part) = into.parts.last_mut() {
                     self.round(round, part)?;
                 }
+                let failed = into.parts.last().is_some_and(|part| part.cells.iter().all(|cell| cell.error.is_some()));
+                if failed {
+                    break;
+                }
                 if let Some(Ok(open)) = &mut pinger {
                     self.progress.step(&format!("round {round} of {}, ICMP echo", self.settings.rounds));
                     match open.round(self.time()) {
@@ -179,12 +183,13 @@ impl Run {
         let task = self.task(workload, ends);
         let mut worker =
             Child::start("measuring process", &["worker".to_owned()], ends.client()).map_err(Trouble::Cell)?;
-        let ready = said(&mut worker, &netacc_tools::bench_wire::write(&task), time)?;
-        if !matches!(ready, Said::Ready) {
+        let ready = said(&mut worker, &netacc_tools::bench_wire::write(&task), time);
+        // Its warm-up is over, and so is that of the listener: from here on only the measurement uses CPU time. And where
+        // it failed, this tells whether the whole server is gone.
+        let before = self.server.cpu_ns(ends.server(), time * 2 + PATIENCE).map_err(Trouble::All)?;
+        if !matches!(ready?, Said::Ready) {
             return Err(Trouble::Cell("the measuring process spoke out of turn".into()));
         }
-        // Its warm-up is over, and so is that of the listener: from here on only the measurement uses CPU time.
-        let before = self.server.cpu_ns(ends.server(), time * 2 + PATIENCE).map_err(Trouble::All)?;
         let done = said(&mut worker, "go\n", time);
         let after = self.server.cpu_ns(ends.server(), time * 2 + PATIENCE).map_err(Trouble::All)?;
         let client = match done? {

@@ -10,8 +10,10 @@ use crate::args::Ends;
 use crate::listener::beside;
 use crate::timed::{Wire, hear, tell, tell_line, wire};
 
-/// How long a server may take to be reached, and to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server may take to be reached.
+const REACH: Duration = Duration::from_secs(10);
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for a mark, for which it asks a process of its own.
 const MARK: Duration = Duration::from_secs(30);
 
@@ -89,7 +91,7 @@ fn connect(host: &str, port: u16, name: &str) -> Result<TcpStream, String> {
         .map_err(|error| format!("{}: the address of the host is not known: {error}", clean(host)))?;
     let mut last = format!("{name}: the host has no address");
     for address in addresses {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, REACH) {
             Ok(stream) => return Ok(stream),
             Err(error) => {
                 last = format!(

@@ -133,6 +133,8 @@ fn attend(control: &TcpListener, shared: &Arc<Shared>) {
                 continue;
             }
         };
+        // Where one socket serves both families, IPv4 addresses are told as such.
+        let from = SocketAddr::new(from.ip().to_canonical(), from.port());
         // Beyond these the connection just closes; who means it tries again.
         if shared.guests.fetch_add(1, Relaxed) >= MOST_GUESTS {
             shared.guests.fetch_sub(1, Relaxed);
@@ -140,7 +142,7 @@ fn attend(control: &TcpListener, shared: &Arc<Shared>) {
         }
         let shared = Arc::clone(shared);
         thread::spawn(move || {
-            let known = meet(stream, from);
+            let known = meet(stream);
             shared.guests.fetch_sub(1, Relaxed);
             match known {
                 Ok(wire) => serve(wire, from, &shared),
@@ -151,7 +153,7 @@ fn attend(control: &TcpListener, shared: &Arc<Shared>) {
 }
 
 /// Learns whether a guest is a client of our version.
-fn meet(stream: TcpStream, from: SocketAddr) -> Result<Wire, String> {
+fn meet(stream: TcpStream) -> Result<Wire, String> {
     let mut wire = wire(stream).map_err(|error| error.to_string())?;
     let line = hear(&mut wire, GREETING).map_err(|ended| format!("is no netacc_bench client: it {ended}"))?;
     let greeting =
@@ -160,7 +162,7 @@ fn meet(stream: TcpStream, from: SocketAddr) -> Result<Wire, String> {
     tell_line(&mut wire, &format!("{}\n", Greeting::own())).map_err(|error| format!("cannot be answered: {error}"))?;
     match greeting.objection() {
         None => Ok(wire),
-        Some(objection) => Err(format!("({from}) {objection}")),
+        Some(objection) => Err(objection),
     }
 }
 

@@ -1,0 +1,199 @@
+"""What is measured: every cell of the matrix, over what it should be, and what is reckoned from it."""
+
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import xml.etree.ElementTree as xml
+
+import host
+from benching import ONE, SHORT, Server, cell, environment, run, tool
+from harness import check, equal
+from matrix import case
+
+WORKLOADS = ["round-trip", "stream", "connect", "requests"]
+ENDS = ["plain", "client", "server", "both"]
+
+
+@case(modes=ONE)
+def every_cell(ctx):
+    """One run without a server of ours: all workloads and ends; JSON and chart."""
+    chart = ctx.dir / "chart.svg"
+    found = run(ctx, "client", *SHORT, "-c", 7, "--json", "--svg", chart).json()
+    equal([w["name"] for w in found["workloads"]], WORKLOADS, "workloads")
+    for workload in WORKLOADS:
+        for ends in ENDS:
+            one = cell(found, workload, ends)
+            where = f"{workload}, {ends}"
+            equal(one["error"], None, where)
+            equal(one["via"], "shm" if ends == "both" else "tcp", where)
+            equal(one["accelerated"], ends == "both", where)
+            paths = one["connections"]
+            equal(sum(paths[k] for k in ("shm", "rdma", "tcp")) > 0, True, f"connections: {where}")
+            if workload == "requests":
+                equal(paths["shm"] + paths["tcp"], 2 * 7, f"seven clients in two rounds: {where}")
+            why = one["why_not"]
+            check((why is None) if ends == "both" else "NetACC" in why, f"why not: {where}: {why}")
+            figures(one, where)
+    picture = xml.parse(chart).getroot()
+    bars = [e for e in picture.iter() if e.tag.endswith("rect") and e.get("class") in ("plain", "one", "both")]
+    equal(len(bars), 16, "bars")
+    reckoning(found)
+
+
+def figures(one, where):
+    """Medians, extremes and spread are those of the rounds that count; the first one does not."""
+    rounds = one["rounds"]
+    equal([(r["round"], r["counts"]) for r in rounds], [(0, False), (1, True), (2, True)], f"rounds: {where}")
+    for name, metric in one["metrics"].items():
+        values = [r[name] for r in rounds if r["counts"]]
+        check(all(v >= 0 for v in values), f"{name}: {where}: {values}")
+        for key, wanted in (("median", statistics.median(values)), ("min", min(values)), ("max", max(values))):
+            check(abs(metric[key] - wanted) <= 1e-9 * abs(wanted), f"{name} {key}: {where}")
+        if metric["median"]:
+            wanted = (max(values) - min(values)) / 2 / metric["median"]
+            check(abs(metric["spread"] - wanted) < 1e-9, f"{name} spread: {where}")
+    check(one["metrics"]["cpu_client_us"]["median"] > 0 and one["metrics"]["cpu_server_us"]["median"] > 0,
+          f"CPU time of both ends: {where}")
+
+
+def reckoning(found):
+    said = found["conclusion"]
+    plain, both = (cell(found, "round-trip", e)["metrics"]["average_us"]["median"] for e in ("plain", "both"))
+    saved = (plain - both) * 100 / 1000
+    check(abs(said["saved_ms_per_request"] - saved) < 1e-6, f"{said} {saved}")
+    check(abs(said["saved_seconds_per_day"] - saved * 1000) < 1e-3, f"{said} {saved}")
+    check(said["accelerated"] and "100 round trips" in said["text"][0] and "1,000,000 requests a day" in said["text"][0],
+          said)
+
+
+@case(modes=ONE)
+def the_kernel_agrees(ctx):
+    """The bytes of the accelerated stream do not go over loopback, those of the plain one do."""
+    for ends, over in (("plain", True), ("both", False)):
+        before = host.loopback_bytes()
+        found = run(ctx, "client", *SHORT, "-w", "stream", "-e", ends, "--json").json()
+        carried = host.loopback_bytes() - before
+        rounds = cell(found, "stream", ends)["rounds"]
+        sent = sum(r["per_second"] * r["seconds"] * 1e6 for r in rounds)
+        check(carried > sent if over else carried < sent / 10, f"{ends}: {sent} bytes sent, {carried} over loopback")
+
+
+@case(modes=ONE)
+def the_table(ctx):
+    """80 columns, every row, and no progress where nobody looks."""
+    answer = run(ctx, "client", *SHORT, "--trips", 7, "--per-day", 3).good()
+    equal(answer.err, "", "on standard error")
+    wide = [line for line in answer.out.splitlines() if len(line) > 80]
+    check(not wide, f"wider than 80: {wide}")
+    for title in ("both plain", "client only", "server only", "both ends"):
+        rows = [line.split()[2] for line in answer.out.splitlines() if re.match(f"{title}  +[A-Z]", line)]
+        equal(rows, ["SHM" if title == "both ends" else "TCP"] * 4, f"rows of {title}")
+    words = " ".join(answer.out.split())
+    for part in ("client only, server only: not accelerated: NetACC is at one end only.", "A request that makes 7 round trips",
+                 "At 3 requests a day", "CPU"):
+        check(part in words, f"{part!r} is not in {words}")
+
+
+@case(modes=ONE)
+def sizes(ctx):
+    """Messages of one byte and of more than any buffer come back whole, over both transports."""
+    for size, request, reply in (("1", "1", "1"), ("300K", "3", "100K"), ("2M", "500K", "9")):
+        found = run(ctx, "client", "-t", "0.01", "-r", "1", "-e", "plain,both", "-c", "3", "-s", size, "-l", size,
+                    "--request", request, "--reply", reply, "--no-icmp", "--json").json()
+        for workload in WORKLOADS:
+            for ends in ("plain", "both"):
+                one = cell(found, workload, ends)
+                equal((one["error"], one["accelerated"]), (None, ends == "both"), f"{workload} of {size}, {ends}")
+                check(one["rounds"][1]["operations"] > 0, f"{workload} of {size}, {ends}: nothing was done")
+
+
+@case(modes=ONE)
+def a_server_for_many(ctx):
+    """One server, one client after the other, on IPv4 and IPv6; and one that ends after the first."""
+    server = Server(ctx)
+    for address in ("127.0.0.1", "::1", "localhost"):
+        found = run(ctx, "client", address, "-p", server.port, *SHORT, "-w", "round-trip", "--json").json()
+        equal(cell(found, "round-trip", "both")["via"], "shm", address)
+        server.heard("is done")
+    once = Server(ctx, "-1", address="127.0.0.1")
+    run(ctx, "client", "127.0.0.1", "-p", once.port, *SHORT, "-w", "connect").good()
+    once.proc.result()
+
+
+@case(modes=ONE)
+def without_the_library(ctx):
+    """Where the library is not found every cell is TCP, and why is said; nothing fails."""
+    alone = ctx.dir / "alone"
+    alone.mkdir()
+    shutil.copy(tool(), alone / "netacc_bench")
+    answer = run(ctx, "client", *SHORT, "-w", "round-trip", command=str(alone / "netacc_bench")).good()
+    words = " ".join(answer.out.split())
+    check("both ends: not accelerated: at this end the library is not loaded: libnetacc-preload.so" in words, words)
+    check("Nothing to be gained was found" in words, words)
+    # At the other end only.
+    server = Server(ctx, command=str(alone / "netacc_bench"))
+    check("this end cannot be accelerated: the library is not loaded" in server.proc.text(), server.proc.text())
+    found = run(ctx, "client", "127.0.0.1", "-p", server.port, *SHORT, "-w", "round-trip", "--json").json()
+    why = cell(found, "round-trip", "both")["why_not"]
+    check(why.startswith("at the server's end the library is not loaded"), why)
+    equal(found["conclusion"]["saved_ms_per_request"], None, "nothing is claimed to be saved")
+
+
+@case(modes=ONE)
+def switched_off(ctx):
+    """A configuration that leaves connections on TCP is a reason like others."""
+    found = run(ctx, "client", *SHORT, "-w", "round-trip,connect", "--json", env={"NACC_ENABLE_RDMA_DEFAULT": 0}).json()
+    for workload in ("round-trip", "connect"):
+        one = cell(found, workload, "both")
+        check(one["via"] == "tcp" and one["why_not"].startswith("disabled: "), f"{workload}: {one['why_not']}")
+
+
+@case(modes=ONE)
+def started_accelerated(ctx):
+    """Under netacc_run the plain ends are plain all the same."""
+    launcher = tool().replace("netacc_bench", "netacc_run")
+    found = run(ctx, "client", *SHORT, "-w", "round-trip", "--json", within=[launcher]).json()
+    equal([cell(found, "round-trip", e)["via"] for e in ENDS], ["tcp", "tcp", "tcp", "shm"], "over what")
+
+
+@case(modes=ONE)
+def redis(ctx):
+    """The manual's table, short: both sides with the same settings, one of them accelerated."""
+    found = run(ctx, "redis", "-n", 20000, "-r", 1, "--json").json()
+    tcp, netacc = found["sides"]
+    equal((tcp["name"], netacc["name"]), ("TCP", "NetACC"), "sides")
+    check(netacc["accelerated"] and netacc["connections"]["shm"] >= 100 and not netacc["connections"]["tcp"], netacc)
+    equal(tcp["accelerated"], False, "TCP")
+    for side in (tcp, netacc):
+        equal(len(side["rounds"]), 1, "rounds that count")
+        check(side["metrics"]["requests_per_second"]["median"] > 0, side)
+    table = run(ctx, "redis", "-n", 2000, "-r", 1).good().out
+    check(all(len(line) <= 80 for line in table.splitlines()) and re.search(r"^NetACC +[\d,]+ ", table, re.M), table)
+    run(ctx, "redis", env={"PATH": str(ctx.dir)}).failed(1, "redis-server: ", "install redis")
+
+
+@case(modes=ONE)
+def progress_on_a_terminal(ctx):
+    """script(1) gives it one; the line goes to standard error and is wiped at the end."""
+    import os
+    import pty
+    master, slave = pty.openpty()
+    child = subprocess.Popen([tool(), "client", "-t", "0.01", "-r", "1", "-w", "round-trip", "--json"],
+                             env=environment(ctx, {"TERM": "xterm"}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=slave)
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            part = os.read(master, 65536)
+        except OSError:
+            break  # The terminal's last user is gone.
+        if not part:
+            break
+        seen += part
+    out, _ = child.communicate(timeout=30)
+    os.close(master)
+    check(json.loads(out)["workloads"], "JSON on standard output")
+    check(b"#" in seen and b"both ends" in seen and seen.endswith(b"\r\x1b[K"), f"progress: {seen[-200:]!r}")
