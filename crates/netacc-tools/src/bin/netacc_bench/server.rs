@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<(), String> {
     Err("the control port is lost".into())
 }
 
-/// Asks the kernel to end us with the process that started us.
+/// Asks the kernel to end us with the process that started us: with its thread, to be exact, which is its main one.
 pub(crate) fn end_with_parent() -> Result<(), String> {
     let parent = getppid();
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| error.to_string())?;
