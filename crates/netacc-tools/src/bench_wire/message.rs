@@ -151,8 +151,11 @@ pub struct HostFacts {
 ///
 /// What the line is instead.
 pub fn parse<T: DeserializeOwned>(line: &str) -> Result<T, String> {
-    serde_json::from_str(line)
-        .map_err(|error| format!("sent {}, which is no message of the protocol ({error})", quote(line)))
+    serde_json::from_str(line).map_err(|error| {
+        // It may repeat a name that the peer has chosen.
+        let why = clean(&error.to_string());
+        format!("sent {}, which is no message of the protocol ({why})", quote(line))
+    })
 }
 
 /// A message with its end of line.

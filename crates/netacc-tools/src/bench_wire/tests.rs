@@ -82,6 +82,8 @@ fn messages_come_back() {
         let error = parse::<Request>(wrong).unwrap_err();
         assert!(error.contains("no message of the protocol"), "{wrong}: {error}");
     }
+    let forged = parse::<Reply>("{\"m\\rk\":{}}").unwrap_err();
+    assert!(!forged.chars().any(char::is_control), "{forged:?}");
     assert!(parse::<Reply>(&"[".repeat(MAX_LINE)).is_err(), "nesting is bounded");
 }
 
