@@ -110,6 +110,15 @@ def sizes(ctx):
 
 
 @case(modes=ONE)
+def many_clients(ctx):
+    """More than fit a listener's queue or a shell's limit of descriptors: all of them are measured, all accelerated."""
+    limited = ["sh", "-c", "ulimit -Sn 256 && exec \"$@\"", "sh"]
+    found = run(ctx, "client", *SHORT, "-w", "requests", "-e", "both", "-c", 600, "--json", within=limited).json()
+    one = cell(found, "requests", "both")
+    equal((one["via"], one["connections"]["shm"]), ("shm", 1200), "600 clients in two rounds")
+
+
+@case(modes=ONE)
 def a_server_for_many(ctx):
     """One server, one client after the other, on IPv4 and IPv6; and one that ends after the first."""
     server = Server(ctx)

@@ -1,7 +1,9 @@
-//! Listening sockets.
+//! Listening sockets, and descriptors for what they accept.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Listens on `address`, or on all there are; the error names what was asked for.
 pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, String> {
@@ -25,4 +27,11 @@ pub(crate) fn listen(address: Option<IpAddr>, port: u16) -> Result<TcpListener, 
             _ => format!("cannot listen on {place}: {error}"),
         }
     })
+}
+
+/// As many descriptors as are allowed: the limit of an interactive shell is lower than that of connections here.
+pub(crate) fn raise_descriptors() {
+    let now = getrlimit(Resource::Nofile);
+    // Without it fewer connections fit, and the others wait or fail.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }

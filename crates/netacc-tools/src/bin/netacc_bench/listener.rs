@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::args::ListenerArgs;
@@ -39,7 +38,7 @@ const TURNS: usize = 16;
 
 /// Runs until standard input ends.
 pub(crate) fn run(args: &ListenerArgs) -> Result<(), String> {
-    raise_descriptors();
+    bound::raise_descriptors();
     let opened = bound::listen(args.bind, args.port).and_then(|listener| {
         let port = listener.local_addr().map_err(|error| error.to_string())?.port();
         listener.set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -70,13 +69,6 @@ fn answer_marks() {
         }
     }
     std::process::exit(0);
-}
-
-/// As many descriptors as are allowed: the limit of an interactive shell is lower than that of connections here.
-fn raise_descriptors() {
-    let now = getrlimit(Resource::Nofile);
-    // Without it fewer connections are accepted at a time, and the others wait.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum });
 }
 
 struct Loop {

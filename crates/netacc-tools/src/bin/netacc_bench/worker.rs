@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::Workload;
 use crate::load::{Load, connect::Connect, requests::Requests, round_trip::RoundTrip, stream::Stream};
-use crate::page::{self, Paths};
+use crate::page::Paths;
 
 /// What to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -106,6 +106,7 @@ pub(crate) fn run() -> Result<(), String> {
     let mut next = || lines.next().and_then(Result::ok);
     let task = next().ok_or("no task")?;
     let task: Task = serde_json::from_str(&task).map_err(|error| format!("the task: {error}"))?;
+    crate::bound::raise_descriptors();
     let mut load = match prepare(&task) {
         Ok(load) => load,
         Err(text) => return say(&Said::Failed(text)),
@@ -114,9 +115,12 @@ pub(crate) fn run() -> Result<(), String> {
     if next().is_none() {
         return Ok(());
     }
-    let measured = load.measure(Duration::from_secs_f64(task.seconds)).map(|mut measured| {
-        measured.paths = paths(&task, load.connections());
-        measured
+    let measured = load.measure(Duration::from_secs_f64(task.seconds)).and_then(|measured| {
+        let paths = match task.side {
+            Side::Plain => Paths::plain(load.connections()),
+            Side::Netacc => load.paths(task.to.port())?,
+        };
+        Ok(Measured { paths, ..measured })
     });
     say(&measured.map_or_else(Said::Failed, Said::Done))?;
     next();
@@ -135,15 +139,6 @@ fn prepare(task: &Task) -> Result<Box<dyn Load>, String> {
     load.measure(warm_up)?;
     load.renew()?;
     Ok(load)
-}
-
-fn paths(task: &Task, connections: u64) -> Paths {
-    match (task.side, task.workload) {
-        (Side::Plain, _) => Paths::plain(connections),
-        // None of them is open any more.
-        (Side::Netacc, Workload::Connect) => page::made(connections),
-        (Side::Netacc, _) => page::open_to(task.to.port(), connections),
-    }
 }
 
 fn say(said: &Said) -> Result<(), String> {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use netacc_tools::bench_wire::Job;
 
 use super::{Exchange, Load, Watch, lost, open, wrong};
+use crate::page::{self, Paths};
 use crate::worker::{Measured, Task, Times};
 
 pub(crate) struct Connect {
@@ -50,5 +51,17 @@ impl Load for Connect {
 
     fn connections(&self) -> u64 {
         self.made
+    }
+
+    /// None of them is open any more: counters say how many were accelerated, one more connection says over what.
+    fn paths(&mut self, port: u16) -> Result<Paths, String> {
+        let mut paths = page::made(self.made);
+        let mut stream = open(&self.task, Job::AnswerOnce)?;
+        let now = page::open_to(port, 1);
+        self.exchange.once(&mut stream, &self.task)?;
+        if now.rdma > 0 {
+            (paths.rdma, paths.shm) = (paths.rdma + paths.shm, 0);
+        }
+        Ok(paths)
     }
 }

@@ -13,7 +13,7 @@ use netacc_tools::bench_wire::{Header, Job};
 
 use crate::conn::STAMP;
 use crate::cpu;
-use crate::page::Paths;
+use crate::page::{self, Paths};
 use crate::worker::{Measured, Task, Times};
 
 /// A workload with its connections.
@@ -28,6 +28,11 @@ pub(crate) trait Load {
 
     /// How many connections there are, or have been.
     fn connections(&self) -> u64;
+
+    /// What carried them, in a process that was started with the library. All of them are still open.
+    fn paths(&mut self, port: u16) -> Result<Paths, String> {
+        Ok(page::open_to(port, self.connections()))
+    }
 }
 
 /// Clock and CPU time from the beginning of a measurement.

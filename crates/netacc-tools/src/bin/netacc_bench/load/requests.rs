@@ -32,13 +32,15 @@ impl Requests {
         let poll = Poll::new().map_err(|error| format!("no event loop: {error}"))?;
         let mut clients = Vec::new();
         for index in 0..task.clients as usize {
-            let stream = open(task, Job::Answer)?;
+            let mut stream = open(task, Job::Answer)?;
+            let mut exchange = Exchange::new(task);
+            // An answered connection is an accepted one: connecting faster than the server accepts would fill its queue.
+            exchange.once(&mut stream, task)?;
             stream.set_nonblocking(true).map_err(|error| lost(task, &error))?;
             let mut stream = TcpStream::from_std(stream);
             poll.registry()
                 .register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)
                 .map_err(|error| lost(task, &error))?;
-            let exchange = Exchange::new(task);
             clients.push(Client { stream, exchange, sent: 0, got: 0, since: Instant::now(), asks: false });
         }
         Ok(Self { task: task.clone(), poll, clients })
