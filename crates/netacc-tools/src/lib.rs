@@ -1,6 +1,7 @@
 //! What the tools of NetACC share.
 
 pub mod bench_wire;
+pub mod completions;
 pub mod conf_file;
 pub mod elf;
 pub mod library;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Parser, ValueEnum, ValueHint};
 
 use crate::finding::Level;
 
@@ -33,7 +33,7 @@ pub(crate) enum Colour {
 )]
 pub(crate) struct Args {
     /// A program (looked up as the shell does), or HOST:PORT; without it this host is checked
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true)]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) words: Vec<OsString>,
 
     /// Look at this interface only
@@ -45,15 +45,15 @@ pub(crate) struct Args {
     pub(crate) all: bool,
 
     /// Check this configuration file [default: /etc/netacc.conf]
-    #[arg(short = 'f', long = "config", value_name = "PATH")]
+    #[arg(short = 'f', long = "config", value_name = "PATH", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 
     /// Use this table of drivers instead of the built-in one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) rules: Option<PathBuf>,
 
     /// Check a recorded host; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["words", "config"])]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["words", "config"])]
     pub(crate) facts: Option<PathBuf>,
 
     /// Print what is known of this host, to be checked elsewhere with --facts

@@ -14,7 +14,7 @@ mod sockets;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, Colour};
 use facts::{live, record};
@@ -29,6 +29,7 @@ const TO_DO: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
+    netacc_tools::completions::serve(Args::command);
     let args = Args::parse();
     let done = if args.record {
         record::write(&live::host(args.config.as_deref())).map(|text| (text, Level::Ok))

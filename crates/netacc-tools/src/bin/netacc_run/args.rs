@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, ValueHint};
 
 /// Run COMMAND using NetACC for TCP sockets
 #[derive(Parser, Debug)]
@@ -16,7 +16,7 @@ use clap::{ArgAction, CommandFactory, FromArgMatches, Parser};
 )]
 pub struct Args {
     /// The configuration file.
-    #[arg(short = 'f', value_name = "path")]
+    #[arg(short = 'f', value_name = "path", value_hint = ValueHint::FilePath)]
     pub file: Option<OsString>,
     /// The number of connections per QP.
     #[arg(short = 'p', value_name = "num", allow_hyphen_values = true)]
@@ -53,11 +53,13 @@ pub struct Args {
     version: Option<bool>,
     /// The command and its arguments. What follows the command is never looked at.
     #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub command: Vec<OsString>,
 }
 
 /// Reads the command line. Help, version and mistakes end the process here.
 pub fn parse() -> Args {
+    netacc_tools::completions::serve(Args::command);
     let mut command = Args::command().override_help(help());
     let matches = command.get_matches_mut();
     Args::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

@@ -102,6 +102,7 @@ pub(crate) struct Args {
 impl Args {
     /// Reads the command line; on a mistake says so and exits with status 2.
     pub(crate) fn read() -> Self {
+        netacc_tools::completions::serve(Self::command);
         let args = Self::parse();
         let many = args.clear || args.openmetrics || args.serve.is_some();
         if !args.show.is_empty() && args.pid().is_none() && !many {

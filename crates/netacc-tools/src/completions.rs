@@ -1,0 +1,135 @@
+//! `--completions SHELL`: the completions of a tool, written by the definition of its own command line.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use clap::{Command, ValueEnum};
+use clap_complete::{Shell, generate};
+
+/// Prints the completions and ends the process if these are the arguments. `command` is not made otherwise.
+///
+/// It is no option of `command`, because it would stand in every completion and in the way of required arguments.
+pub fn serve(command: impl FnOnce() -> Command) {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).take(3).collect();
+    let [option, shell] = arguments.as_slice() else { return };
+    if option != "--completions" {
+        return;
+    }
+    let mut command = command();
+    let status = match shell.to_str().map(|name| Shell::from_str(name, false)) {
+        Some(Ok(shell)) => print(&text(&mut command, shell)),
+        _ => {
+            let known = Shell::value_variants().iter().map(ToString::to_string).collect::<Vec<_>>();
+            let _ = writeln!(
+                io::stderr(),
+                "{}: --completions: {shell:?} is not a shell that is known; allowed: {}",
+                command.get_name(),
+                known.join(", ")
+            );
+            2
+        }
+    };
+    std::process::exit(status);
+}
+
+fn print(text: &[u8]) -> i32 {
+    match io::stdout().lock().write_all(text) {
+        Ok(()) => 0,
+        Err(_) => 1,
+    }
+}
+
+fn text(command: &mut Command, shell: Shell) -> Vec<u8> {
+    let name = command.get_name().to_owned();
+    let mut out = Vec::new();
+    generate(shell, command, &name, &mut out);
+    match shell {
+        Shell::Bash if runs_another(command) => out.extend(bash_command(command, &name).into_bytes()),
+        Shell::Fish if runs_another(command) => out.extend(fish_command(command, &name).into_bytes()),
+        _ => {}
+    }
+    out
+}
+
+/// Whether the last argument is another command with arguments of its own.
+fn runs_another(command: &Command) -> bool {
+    command.get_positionals().any(|arg| arg.get_value_hint() == clap::ValueHint::CommandWithArguments)
+}
+
+/// The options that take the next word as their value.
+fn with_value(command: &Command) -> Vec<String> {
+    let valued = command.get_arguments().filter(|arg| !arg.is_positional() && arg.get_action().takes_values());
+    let both = valued.map(|arg| {
+        let short = arg.get_short().map(|c| format!("-{c}"));
+        let long = arg.get_long().map(|name| format!("--{name}"));
+        short.into_iter().chain(long)
+    });
+    both.flatten().collect()
+}
+
+/// clap's script for bash knows no commands, so from the first word that is no option the command completes for itself.
+fn bash_command(command: &Command, name: &str) -> String {
+    let valued = with_value(command).join("|");
+    format!(
+        r#"
+_{name}_command() {{
+    local i=1
+    while ((i < COMP_CWORD)); do
+        case "${{COMP_WORDS[i]}}" in
+            {valued}) ((i += 2)) ;;
+            -*) ((i += 1)) ;;
+            *) break ;;
+        esac
+    done
+    if ((i > COMP_CWORD)) || [[ "${{COMP_WORDS[COMP_CWORD]}}" == -* && $i -eq $COMP_CWORD ]]; then
+        _{name} "$@"
+    elif ((i == COMP_CWORD)); then
+        mapfile -t COMPREPLY < <(compgen -c -- "${{COMP_WORDS[COMP_CWORD]}}")
+    elif declare -F _command_offset >/dev/null; then
+        _command_offset "$i"
+    fi
+}}
+
+complete -F _{name}_command -o bashdefault -o default {name}
+"#
+    )
+}
+
+/// fish completes a command with arguments as it stands; it has to be told which options have a value.
+fn fish_command(command: &Command, name: &str) -> String {
+    format!("complete -c {name} -x -a \"(__fish_complete_subcommand {})\"\n", with_value(command).join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, ValueHint};
+
+    fn tool() -> Command {
+        Command::new("tool")
+            .arg(Arg::new("file").short('f').long("file").value_hint(ValueHint::FilePath))
+            .arg(Arg::new("quiet").short('q').action(clap::ArgAction::SetTrue))
+            .arg(Arg::new("what").value_hint(ValueHint::CommandWithArguments).trailing_var_arg(true).num_args(1..))
+    }
+
+    #[test]
+    fn every_shell_gets_every_option() {
+        for shell in Shell::value_variants() {
+            let text = String::from_utf8(text(&mut tool(), *shell)).unwrap();
+            assert!(text.contains("file") && text.contains("-q") || *shell == Shell::Fish, "{shell}: {text}");
+        }
+    }
+
+    #[test]
+    fn only_what_has_a_value_is_skipped_with_it() {
+        assert_eq!(with_value(&tool()), ["-f", "--file"]);
+        assert!(bash_command(&tool(), "tool").contains("            -f|--file) ((i += 2)) ;;"));
+        assert!(fish_command(&tool(), "tool").ends_with("__fish_complete_subcommand -f --file)\"\n"));
+    }
+
+    #[test]
+    fn a_tool_that_runs_no_command_is_left_as_clap_has_it() {
+        assert!(runs_another(&tool()));
+        assert!(!runs_another(&Command::new("tool").arg(Arg::new("pid"))));
+    }
+}
