@@ -2,15 +2,36 @@
 
 PREFIX ?= /usr
 SYSCONFDIR ?= /etc
-BUILD ?= build
 CARGO ?= cargo
 CARGO_BUILD_FLAGS ?=
 INSTALL ?= install
 
 TARGET_DIR := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+# For an older glibc than this machine's (GLIBC=2.17), or for another architecture (TARGET=aarch64-unknown-linux-gnu):
+# zig links against any version of glibc, for any architecture. Empty: for this machine, with its own linker.
+GLIBC ?=
+TARGET ?= $(if $(GLIBC),$(shell uname -m)-unknown-linux-gnu)
+ifneq ($(TARGET),)
+BUILD ?= build/$(TARGET)$(if $(GLIBC),-glibc$(GLIBC))
+ARCH := $(firstword $(subst -, ,$(TARGET)))
+LINKER_VARIABLES := CARGO_TARGET_$(shell echo '$(TARGET)' | tr a-z- A-Z_)
+all: export $(LINKER_VARIABLES)_LINKER = $(CURDIR)/scripts/zig-cc
+# Rust's own choice of a linker would be passed to zig, which has one.
+all: export $(LINKER_VARIABLES)_RUSTFLAGS = -C linker-features=-lld
+all: export NETACC_ZIG_TARGET = $(ARCH)-linux-gnu$(addprefix .,$(GLIBC))
+RELEASE_DIR := $(TARGET_DIR)/$(TARGET)/release
+CARGO_BUILD_FLAGS += --target $(TARGET)
+else
+BUILD ?= build
+ARCH := $(shell uname -m)
+RELEASE_DIR := $(TARGET_DIR)/release
+endif
 LIBRARY := libnetacc-preload.so
 PROGRAMS := netacc_run netacc_ss netacc_check netacc_bench
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
+COMPLETIONS := $(BUILD)/completions
+# The programs write their completions themselves, so those of another architecture come from this machine's programs.
+COMPLETIONS_FROM := $(if $(filter $(shell uname -m),$(ARCH)),$(BUILD),build)
 
 # Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64.
 MULTIARCH := $(shell $(CC) -print-multiarch 2>/dev/null || $(CC) -dumpmachine 2>/dev/null)
@@ -26,6 +47,16 @@ SHARED := $(DESTDIR)$(PREFIX)/share/netacc
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
 .PHONY: all install uninstall test test-rdma conformance storm demo bench lint fmt clean help need-cargo
+DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/netacc
+DOCS := README.md CHANGELOG.md LICENSE docs/DEPLOY.md docs/COMPATIBILITY.md
+BASHDIR := $(PREFIX)/share/bash-completion/completions
+FISHDIR := $(PREFIX)/share/fish/vendor_completions.d
+# Debian's zsh looks elsewhere than the others.
+ZSHDIR ?= $(firstword $(wildcard $(PREFIX)/share/zsh/vendor-completions) $(PREFIX)/share/zsh/site-functions)
+# ldconfig concerns this machine, not a folder to be packaged.
+LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
+
+.PHONY: all install uninstall dist deb rpm test test-rdma conformance demo bench lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
@@ -33,14 +64,20 @@ all: need-cargo
 	$(CARGO) build --release --workspace $(CARGO_BUILD_FLAGS)
 	@mkdir -p "$(BUILD)"
 	@set -e; for file in libnetacc_preload.so:$(LIBRARY) $(foreach p,$(PROGRAMS),$(p):$(p)); do \
-		from="$(TARGET_DIR)/release/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \
+		from="$(RELEASE_DIR)/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \
 		cp -p "$$from" "$$to.new.$$$$"; mv -f "$$to.new.$$$$" "$$to"; \
+	done
+	@mkdir -p $(addprefix $(COMPLETIONS)/,bash zsh fish)
+	@set -e; for program in $(PROGRAMS); do \
+		"$(COMPLETIONS_FROM)/$$program" --completions bash >"$(COMPLETIONS)/bash/$$program"; \
+		"$(COMPLETIONS_FROM)/$$program" --completions zsh >"$(COMPLETIONS)/zsh/_$$program"; \
+		"$(COMPLETIONS_FROM)/$$program" --completions fish >"$(COMPLETIONS)/fish/$$program.fish"; \
 	done
 	@echo "built: $(BUILT)"
 
 # Does not build what is there already, so that root needs no compiler.
 install:
-	@for file in $(BUILT); do test -e "$$file" || exec $(MAKE) all; done
+	@for file in $(BUILT) $(COMPLETIONS); do test -e "$$file" || exec $(MAKE) all; done
 	$(INSTALL) -d "$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(dir $(CONFIG))"
 	$(INSTALL) -m 755 $(addprefix $(BUILD)/,$(PROGRAMS)) "$(BINDIR)"
 	$(INSTALL) -m 644 "$(BUILD)/$(LIBRARY)" "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new"
@@ -50,6 +87,11 @@ install:
 	@set -e; for page in $(PAGES); do \
 		$(INSTALL) -D -m 644 "$$page" "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
 	$(INSTALL) -D -m 644 dist/grafana-netacc.json "$(SHARED)/grafana-netacc.json"
+	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(BASHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/bash/%)
+	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(ZSHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/zsh/_%)
+	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(FISHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/fish/%.fish)
+	$(INSTALL) -D -m 644 -t "$(DOCDIR)" $(DOCS)
+	$(INSTALL) -D -m 644 -t "$(DOCDIR)/examples" $(wildcard dist/examples/*)
 	@$(LDCONFIG)
 	@echo "installed: $(addprefix $(BINDIR)/,$(PROGRAMS)) $(DESTDIR)$(LIBDIR)/$(LIBRARY) $(CONFIG)"
 
@@ -59,9 +101,14 @@ uninstall:
 	rm -f "$(SHARED)/grafana-netacc.json"
 	@rmdir "$(SHARED)" 2>/dev/null || true
 	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
+	rm -f $(PROGRAMS:%="$(DESTDIR)$(BASHDIR)/%") $(PROGRAMS:%="$(DESTDIR)$(ZSHDIR)/_%") \
+		$(PROGRAMS:%="$(DESTDIR)$(FISHDIR)/%.fish")
+	rm -rf "$(DOCDIR)"
 	@if cmp -s dist/netacc.conf "$(CONFIG)"; then rm -f "$(CONFIG)"; \
 	elif test -e "$(CONFIG)"; then echo "kept, because it was changed: $(CONFIG)"; fi
 	@$(LDCONFIG)
+
+include dist/packages.mk
 
 test:
 	scripts/deps test
@@ -114,6 +161,8 @@ help:
 	@echo "make            build the library and the programs into $(BUILD)/"
 	@echo "make install    to PREFIX=$(PREFIX), LIBDIR=$(LIBDIR), SYSCONFDIR=$(SYSCONFDIR), below DESTDIR=$(DESTDIR)"
 	@echo "make uninstall  take it away again; a changed configuration stays"
+	@echo "make dist       an archive with an installer; GLIBC=2.17: for any Linux with that glibc or a newer one"
+	@echo "make deb        a Debian package;  make rpm  an RPM"
 	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
 	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
 	@echo "make test       all tests, with real programs"
