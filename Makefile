@@ -16,10 +16,12 @@ BUILD ?= build/$(TARGET)$(if $(GLIBC),-glibc$(GLIBC))
 ARCH := $(firstword $(subst -, ,$(TARGET)))
 LINKER_VARIABLES := CARGO_TARGET_$(shell echo '$(TARGET)' | tr a-z- A-Z_)
 all: export $(LINKER_VARIABLES)_LINKER = $(CURDIR)/scripts/zig-cc
-# Rust's own choice of a linker would be passed to zig, which has one.
-all: export $(LINKER_VARIABLES)_RUSTFLAGS = -C linker-features=-lld
+# On x86-64 Rust would tell zig to use Rust's linker.
+all: export $(LINKER_VARIABLES)_RUSTFLAGS = $(if $(filter x86_64,$(ARCH)),-C linker-features=-lld)
 all: export NETACC_ZIG_TARGET = $(ARCH)-linux-gnu$(addprefix .,$(GLIBC))
-RELEASE_DIR := $(TARGET_DIR)/$(TARGET)/release
+# A folder of its own: cargo builds everything anew when it is told of another linker.
+all: export CARGO_TARGET_DIR = $(TARGET_DIR)/zig
+RELEASE_DIR := $(TARGET_DIR)/zig/$(TARGET)/release
 CARGO_BUILD_FLAGS += --target $(TARGET)
 else
 BUILD ?= build

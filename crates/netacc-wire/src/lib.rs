@@ -12,7 +12,16 @@ pub use name::{Name, Scope};
 
 /// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
 /// the rendezvous name, so processes of different versions do not meet and stay on TCP.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = if cfg!(netacc_next_version) { NUMBER + 1 } else { NUMBER };
+
+/// To be raised with every change of what two processes share. The tests build a library of the next version besides.
+const NUMBER: u16 = 4;
+
+/// The versions that a process of another one may have, next to ours: whoever finds none of ours looks for these, to
+/// say that there is a NetACC. Versions before 3 were never released; that of a far future stays unseen.
+pub fn other_versions() -> impl Iterator<Item = u16> {
+    (3..=VERSION.saturating_add(3)).filter(|version| *version != VERSION)
+}
 
 /// Bytes of every message.
 pub const LEN: usize = 32;

@@ -33,9 +33,15 @@ impl Name {
 
     /// The same for one of several processes that have the listener each by itself: 0 is the first place.
     pub fn at(scope: Scope, port: u16, place: u16) -> Name {
+        Name::of_version(crate::VERSION, scope, port, place)
+    }
+
+    /// The name that a NetACC of this version of the protocol gives it. All versions begin with "netacc", the version,
+    /// scope and port.
+    pub fn of_version(version: u16, scope: Scope, port: u16, place: u16) -> Name {
         let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");
-        n.decimal(crate::VERSION);
+        n.decimal(version);
         n.put(b"/");
         match scope {
             Scope::Addr(IpAddr::V4(a)) => n.hex(&a.octets()),
@@ -100,6 +106,7 @@ mod tests {
         assert_eq!(n(Scope::Dual, 65535), "any/65535");
         assert!(Name::at(Scope::Dual, 80, 7).as_bytes().ends_with(b"any/80+7"));
         assert_eq!(Name::at(Scope::Dual, 80, 0), Name::new(Scope::Dual, 80));
+        assert_eq!(Name::of_version(12, Scope::Any4, 80, 0).as_bytes(), b"netacc/12/any4/80");
         assert_eq!(n(Scope::One(0x4_0b0c), 443), "0000000000040b0c/443");
         assert_eq!(n(Scope::Addr(Ipv6Addr::LOCALHOST.into()), 1), "00000000000000000000000000000001/1");
     }

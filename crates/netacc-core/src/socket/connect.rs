@@ -178,8 +178,8 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     }
     let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
     let now = time::coarse();
-    if ports::known_absent(target, now) {
-        return Err(Reason::PeerPlain);
+    if let Some(why) = ports::known_absent(target, now) {
+        return Err(why);
     }
     let Some(source) = ports::local_source(target.ip(), now) else { return reach(fd, s, target) };
     let mut bound = bound_to(fd, s);
@@ -204,11 +204,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
         None
     };
     let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
-    let claim = pool::claim(from, target, member).inspect_err(|r| {
-        if *r == Reason::PeerPlain {
-            ports::note_absent(target, now);
-        }
-    })?;
+    let claim = pool::claim(from, target, member).inspect_err(|why| ports::note_absent(target, *why, now))?;
     occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
 }
 

@@ -331,6 +331,7 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
     match e {
         NoLink::Nobody if in_group => Reason::ReusePort,
         NoLink::Nobody => Reason::PeerPlain,
+        NoLink::Version => Reason::PeerVersion,
         NoLink::Stranger => Reason::PeerUid,
         NoLink::Busy => Reason::BacklogFull,
         NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,

@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_stats::Reason;
 use netacc_transport::shm::rendezvous;
 
 /// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
@@ -12,6 +13,8 @@ const CELLS: usize = 64;
 
 /// Destinations without a rendezvous: key hash and time of the answer, packed.
 static ABSENT: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+/// Destinations with a rendezvous of another version of the protocol: the same.
+static OTHER_VERSION: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 /// Destinations that are this host: the same.
 static LOCAL: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 
@@ -47,19 +50,26 @@ fn note(cells: &[AtomicU64; CELLS], h: u64, now: u64) {
     }
 }
 
-/// Whether `dest` was lately found to have no rendezvous.
-pub fn known_absent(dest: SocketAddr, now: u64) -> bool {
-    fresh(&ABSENT, hash(dest.ip(), dest.port()), now, BELIEVED)
+/// Why `dest` was lately found to have no rendezvous for us; `None` if it was not.
+pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
+    let h = hash(dest.ip(), dest.port());
+    let known = |cells, reason| fresh(cells, h, now, BELIEVED).then_some(reason);
+    known(&ABSENT, Reason::PeerPlain).or_else(|| known(&OTHER_VERSION, Reason::PeerVersion))
 }
 
-/// `dest` has no rendezvous.
-pub fn note_absent(dest: SocketAddr, now: u64) {
-    note(&ABSENT, hash(dest.ip(), dest.port()), now);
+/// `dest` has no rendezvous for us, if that is the reason.
+pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
+    let cells = match why {
+        Reason::PeerPlain => &ABSENT,
+        Reason::PeerVersion => &OTHER_VERSION,
+        _ => return,
+    };
+    note(cells, hash(dest.ip(), dest.port()), now);
 }
 
 /// Forgets what was believed (our own process opened a listener).
 pub fn forget_absent() {
-    for c in &ABSENT {
+    for c in ABSENT.iter().chain(&OTHER_VERSION) {
         c.store(0, Ordering::Relaxed);
     }
 }
@@ -98,11 +108,15 @@ mod tests {
     fn absence_is_believed_for_a_while() {
         let d: SocketAddr = "127.0.0.1:7".parse().unwrap();
         let t = 1_000_000_000_000;
-        assert!(!known_absent(d, t));
-        note_absent(d, t);
-        assert!(known_absent(d, t + BELIEVED / 2));
-        assert!(!known_absent(d, t + BELIEVED + 1000));
-        assert!(!known_absent("127.0.0.1:8".parse().unwrap(), t));
+        assert_eq!(known_absent(d, t), None);
+        note_absent(d, Reason::NoMemory, t);
+        assert_eq!(known_absent(d, t), None);
+        note_absent(d, Reason::PeerVersion, t);
+        assert_eq!(known_absent(d, t), Some(Reason::PeerVersion));
+        note_absent(d, Reason::PeerPlain, t);
+        assert_eq!(known_absent(d, t + BELIEVED / 2), Some(Reason::PeerPlain));
+        assert_eq!(known_absent(d, t + BELIEVED + 1000), None);
+        assert_eq!(known_absent("127.0.0.1:8".parse().unwrap(), t), None);
     }
 
     #[test]

@@ -129,6 +129,8 @@ fn server_link(fd: OwnedFd, memfd: BorrowedFd<'_>, pid: u32, backlog: u32) -> Re
 pub enum NoLink {
     /// Nobody listens at the rendezvous.
     Nobody,
+    /// Nobody does but a NetACC with another version of the protocol.
+    Version,
     /// Somebody listens there who is not the owner of the TCP listener.
     Stranger,
     /// The rendezvous' own queue is full.
@@ -179,7 +181,25 @@ fn find(
     member: Option<u64>,
     place: u16,
 ) -> core::result::Result<u64, NoLink> {
-    search(from, dest, member, place, |name| dial(fd, name))?.ok_or(NoLink::Nobody)
+    match search(from, dest, member, place, |name| dial(fd, name))? {
+        Some(found) => Ok(found),
+        None if member.is_none() && meets_other_version(fd, dest) => Err(NoLink::Version),
+        None => Err(NoLink::Nobody),
+    }
+}
+
+/// Whether the listener at `dest` has a NetACC of another version. It is told of us by a hello, which it cannot
+/// understand but for the version, so that it can give the reason as well; `fd` is of no use to us afterwards.
+fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
+    let mut names = netacc_wire::other_versions()
+        .flat_map(|version| scopes(dest.ip()).map(|scope| Name::of_version(version, scope, dest.port(), 0)));
+    let met = names.any(|name| dial(fd, &name) == Ok(true));
+    if met {
+        let hello = Message::Hello { pid: raw::getpid(), segment: 0 };
+        // It may have gone again, or its queue may be full.
+        let _ = send_message(fd.as_fd(), hello, None);
+    }
+    met
 }
 
 /// Goes through the names under which the rendezvous for `dest` may be, in the order in which a client tries them, until

@@ -1,0 +1,73 @@
+"""What is tested here, and how it is made. Nothing is made twice: cargo sees what has changed."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+from harness import ROOT, Failure, check
+
+PACKAGES = ROOT / "build" / "packages"
+# The same for any glibc from here on; see scripts/zig-cc.
+PORTABLE = PACKAGES / "portable"
+OLDEST_GLIBC = "2.17"
+# The library of a later version of the protocol.
+NEXT = ROOT / "build" / "target-next"
+NEXT_LIBRARY = NEXT / "debug" / "libnetacc_preload.so"
+# Nothing here is about which end is accelerated; a test that starts an accelerated server says so by its role.
+ONE = ("both",)
+
+
+def run(*argv, **environment):
+    """A command of the build; what it says is shown only if it fails."""
+    done = subprocess.run([str(a) for a in argv], cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    if done.returncode:
+        raise Failure(f"{' '.join(map(str, argv))} ended with {done.returncode}:\n{done.stdout[-3000:]}")
+
+
+def make_all():
+    make = os.environ.get("MAKE") or "make"
+    flags = {"MAKEFLAGS": ""}
+    try:
+        run(make, "deb", "rpm", "dist", **flags)
+        run(make, "dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={PORTABLE.relative_to(ROOT)}", **flags)
+        run("cargo", "build", "-p", "netacc-preload", CARGO_TARGET_DIR=str(NEXT), RUSTFLAGS="--cfg netacc_next_version")
+    except Failure as failure:
+        print(f"FAIL build: {failure}\n0 passed, 1 failed", flush=True)
+        sys.exit(1)
+
+
+def only(folder, pattern):
+    found = sorted(folder.glob(pattern))
+    check(len(found) == 1, f"{folder.relative_to(ROOT)}/{pattern}: {[p.name for p in found]}")
+    return pathlib.Path(found[0])
+
+
+def deb():
+    return only(PACKAGES, "netacc_*.deb")
+
+
+def rpm():
+    return only(PACKAGES, "netacc-*.rpm")
+
+
+def archive(folder=PACKAGES):
+    return only(folder, "netacc-*.tar.gz")
+
+
+def variable(name):
+    """A list in the Makefile."""
+    for line in (ROOT / "Makefile").read_text().splitlines():
+        if line.startswith(f"{name} := "):
+            return line.partition(":= ")[2].split()
+    raise Failure(f"the Makefile has no {name}")
+
+
+def programs():
+    return variable("PROGRAMS")
+
+
+def pages():
+    """The manual pages that there are, as SECTION/NAME."""
+    return sorted(f"man{p.suffix[1:]}/{p.name}" for p in (ROOT / "man").glob("*.[1-8]"))

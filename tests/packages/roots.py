@@ -1,0 +1,115 @@
+"""Clean systems: made once by debootstrap, and copied on write for each test."""
+
+import os
+import shutil
+import subprocess
+
+import host
+from harness import ROOT, START_LIMIT, Failure, Skipped, check, need
+
+ROOTS = ROOT / "build" / "roots"
+MIRROR = os.environ.get("NETACC_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+PACKAGES = "redis-server,redis-tools"
+
+
+def release():
+    """The Debian release of this machine, for which its packages are built."""
+    lines = open("/etc/os-release").read().splitlines()
+    words = {k: v.strip('"') for k, _, v in (line.partition("=") for line in lines)}
+    if words.get("ID") != "debian":
+        raise Skipped(f"this is {words.get('PRETTY_NAME')}, and the package is one for Debian")
+    return words["VERSION_CODENAME"]
+
+
+def pristine(suite):
+    """The folder of a system as debootstrap leaves it."""
+    place, stamp = ROOTS / suite, ROOTS / f"{suite}.made"
+    if stamp.exists() and stamp.read_text() == PACKAGES:
+        return place
+    fresh = ROOTS / f"{suite}.new"
+    for old in (fresh, place):
+        shutil.rmtree(old, ignore_errors=True)
+    ROOTS.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={PACKAGES}", suite, fresh, MIRROR],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise Skipped(f"no {suite} by debootstrap: {' / '.join(done.stdout.splitlines()[-2:])}")
+    fresh.rename(place)
+    stamp.write_text(PACKAGES)
+    return place
+
+
+# The copy is an overlay; where there are none (in a container on an overlay) it is a copy. proc is the outer one, so that
+# the test sees processes by the same numbers.
+SETUP = """
+set -e
+mkdir -p "$2/upper" "$2/work" "$2/root"
+mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root" 2>/dev/null || cp -a "$1/." "$2/root/"
+mount -t proc proc "$2/root/proc"
+mount --rbind /dev "$2/root/dev"
+ip link set lo up
+echo ready
+exec sleep infinity
+"""
+
+
+class Root:
+    """A clean system with a network of its own, which ends with the test."""
+
+    def __init__(self, ctx, suite):
+        if os.getuid() != 0:
+            raise Skipped("needs root, for a system of its own")
+        lower = pristine(suite)
+        self.ctx, self.place = ctx, ctx.dir / f"system-{suite}"
+        # Half a gigabyte of copies would be too much for a small /tmp, and an overlay cannot lie on another one.
+        self.place.mkdir()
+        self.holder = ctx.spawn([need("unshare"), "--mount", "--net", "sh", "-c", SETUP, "sh", lower, self.place])
+        host.wait_until(self._ready, START_LIMIT, f"a {suite} system")
+        space = f"/proc/{self.holder.pid}/ns"
+        self.within = [need("nsenter"), f"--mount={space}/mnt", f"--net={space}/net", need("chroot"),
+                       str(self.place / "root")]
+
+    def _ready(self):
+        check(self.holder.running(), f"no system: {self.holder.text()}")
+        return self.holder.stdout() == "ready\n"
+
+    def environment(self):
+        return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/root",
+                "DEBIAN_FRONTEND": "noninteractive"}
+
+    def attempt(self, *argv, env=None):
+        """Runs a command in it to its end; `env` is for that alone, not for what leads there."""
+        settings = [f"{key}={value}" for key, value in (env or {}).items()]
+        return subprocess.run([*self.within, "env", *settings, *map(str, argv)], env=self.environment(),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+    def run(self, *argv, env=None):
+        done = self.attempt(*argv, env=env)
+        if done.returncode:
+            raise Failure(f"{' '.join(map(str, argv))} ended with {done.returncode}: {done.stdout[-500:]}{done.stderr[-500:]}")
+        return done.stdout
+
+    def start(self, *argv):
+        """Starts a command in it, as a process of the test."""
+        return self.ctx.spawn(argv, within=self.within, env=self.environment() | {"NACC_LOG_PATH": "/tmp/netacc.log"})
+
+    def path(self, path):
+        """A file of it, seen from outside by way of the process that holds it."""
+        return f"/proc/{self.holder.pid}/root{self.place}/root{path}"
+
+    def put(self, source, target):
+        shutil.copy(source, self.path(target))
+        return target
+
+    def text(self, path):
+        with open(self.path(path), errors="replace") as f:
+            return f.read()
+
+    def there(self, path):
+        return os.path.lexists(self.path(path))
+
+    def files(self):
+        """All files but those that administration itself writes."""
+        skipped = r"\( -path /proc -o -path /dev -o -path /sys -o -path /tmp -o -path /var/log -o -path /var/lib/dpkg -o -path /var/cache \)"
+        return set(self.run("sh", "-c", f"find / {skipped} -prune -o ! -type d -print").split("\n"))
