@@ -99,14 +99,14 @@ class Peer:
 
 
 class Server(Peer):
-    def __init__(self, ctx, name, address, port, *options, **spawn):
-        super().__init__(ctx, "server", "serve", name, address, port, *options, **spawn)
+    def __init__(self, ctx, name, address, port, *options, role="server", **spawn):
+        super().__init__(ctx, role, "serve", name, address, port, *options, **spawn)
         self.heard(f"{name} listens")
 
 
 class Client(Peer):
-    def __init__(self, ctx, **spawn):
-        super().__init__(ctx, "client", "ask", **spawn)
+    def __init__(self, ctx, role="client", **spawn):
+        super().__init__(ctx, role, "ask", **spawn)
 
     def ask(self, address, port, size=100_000, **request):
         words = json.dumps({"to": [address, port], "size": size, **request}) + "\n"

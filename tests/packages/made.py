@@ -53,7 +53,11 @@ def rpm():
 
 
 def archive(folder=PACKAGES):
-    return only(folder, "netacc-*.tar.gz")
+    return only(folder, f"netacc-*-{os.uname().machine}-linux-gnu.tar.gz")
+
+
+def portable_build():
+    return only(ROOT / "build", f"{os.uname().machine}-*-glibc{OLDEST_GLIBC}")
 
 
 def variable(name):

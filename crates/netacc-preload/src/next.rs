@@ -25,8 +25,7 @@ impl Next {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        // SAFETY: a NUL-terminated name.
-        let p = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let p = netacc_sys::symbol::next(self.name);
         self.addr.store(p, Ordering::Relaxed);
         p
     }

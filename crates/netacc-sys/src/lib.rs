@@ -12,6 +12,7 @@ pub mod private;
 pub mod raw;
 pub mod signals;
 pub mod slab;
+pub mod symbol;
 pub mod time;
 
 pub use errno::Errno;
