@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import signal
 import subprocess
 import time
 
@@ -49,7 +50,7 @@ bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; bind '
         return said
 
     def end(self):
-        os.write(self.terminal, b"\x15exit\n")
+        os.kill(self.pid, signal.SIGHUP)
         os.waitpid(self.pid, 0)
         os.close(self.terminal)
 
@@ -61,6 +62,13 @@ def in_bash(ctx):
     command.chmod(0o755)
     ctx.file("settings-of-mine.conf", b"")
     bash = Bash(ctx)
+    try:
+        press_the_key(bash)
+    finally:
+        bash.end()
+
+
+def press_the_key(bash):
     bash.completed("netacc_run -f settings-of", "-mine.conf")
     bash.completed("netacc_run netacc-test-c", "ommand")
     bash.completed("netacc_run -p 4 -T netacc-test-c", "ommand")
@@ -70,7 +78,6 @@ def in_bash(ctx):
     bash.completed("netacc_ss -s so", "ck")
     bash.completed("netacc_check --fail-on fa", "il")
     bash.completed("netacc_check netacc-test-c", "ommand")
-    bash.end()
 
 
 @case(modes=made.ONE)
