@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -29,6 +30,8 @@ def run(*argv, **environment):
 def make_all():
     make = os.environ.get("MAKE") or "make"
     flags = {"MAKEFLAGS": ""}
+    # Packages of an earlier version are not what is tested.
+    shutil.rmtree(PACKAGES, ignore_errors=True)
     try:
         run(make, "deb", "rpm", "dist", **flags)
         run(make, "dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={PORTABLE.relative_to(ROOT)}", **flags)

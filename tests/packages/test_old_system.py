@@ -4,10 +4,8 @@ import made
 import redis_inside
 from harness import check, equal
 from matrix import case
-from roots import Root
+from roots import OLD, Root
 
-# Debian 11: glibc 2.31, the oldest release that Debian's mirrors still have.
-OLD = "bullseye"
 SCRIPT = made.ROOT / "dist" / "install.sh"
 
 
