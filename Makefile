@@ -45,10 +45,6 @@ CONFIG := $(DESTDIR)$(SYSCONFDIR)/netacc.conf
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PAGES := $(wildcard man/*.[1-8])
 SHARED := $(DESTDIR)$(PREFIX)/share/netacc
-# ldconfig concerns this machine, not a folder to be packaged.
-LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
-
-.PHONY: all install uninstall test test-rdma conformance storm demo bench lint fmt clean help need-cargo
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/netacc
 DOCS := README.md CHANGELOG.md LICENSE docs/DEPLOY.md docs/COMPATIBILITY.md
 BASHDIR := $(PREFIX)/share/bash-completion/completions
@@ -58,7 +54,7 @@ ZSHDIR ?= $(firstword $(wildcard $(PREFIX)/share/zsh/vendor-completions) $(PREFI
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall dist deb rpm test test-rdma conformance demo bench lint fmt clean help need-cargo
+.PHONY: all install uninstall dist deb rpm test test-rdma conformance storm demo bench lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.

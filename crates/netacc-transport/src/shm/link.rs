@@ -246,13 +246,6 @@ impl Link {
         self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
     }
 
-    /// A connection of ours left its slot. Those that a fork gave us are counted where they were opened.
-    pub(crate) fn slot_left(&self) {
-        if !self.is_inherited() {
-            page().sub(Counter::SlotsInUse, 1);
-        }
-    }
-
     /// One user less; the last one unmaps and recycles.
     pub fn put(&'static self) {
         // AcqRel: everything other users did with the segment comes before the unmapping.

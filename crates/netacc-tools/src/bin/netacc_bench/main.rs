@@ -30,7 +30,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use args::{Args, ClientArgs, Command, RedisArgs};
 
@@ -49,6 +49,7 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
+    netacc_tools::completions::serve(Args::command);
     let done = match Args::parse().command {
         Command::Server(args) => server::run(&args).map(|()| true).map_err(Failure::from),
         Command::Client(args) => client(&args),
