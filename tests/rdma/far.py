@@ -248,7 +248,7 @@ class Silent:
 def main():
     what, role, address, port = sys.argv[1:]
     case = globals()[what]()
-    signal.alarm(170)
+    signal.alarm(75)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if role == "server":
         listener = socket.create_server((address, int(port)), family=family)

@@ -51,7 +51,7 @@ def redis_benchmark(ctx):
     check(server.running(), server.text())
 
 
-def converse(ctx, what, roles=("server", "client"), family="address", options=(), limit=170):
+def converse(ctx, what, roles=("server", "client"), family="address", options=(), limit=80):
     """Both ends of one of far.py's conversations, to their end."""
     ctx.accelerated = roles
     script = str(harness.ROOT / "tests" / "rdma" / "far.py")
@@ -172,19 +172,3 @@ def device_removed(ctx):
         for proc in pair:
             saw_the_end(proc)
         world.ensure_device(side, ctx.kind)
-
-
-@case()
-def host_falls_silent(ctx):
-    """Packets that go nowhere: whoever writes learns of it in bounded time."""
-    server, port = redis(ctx, ("server", "client"))
-    client = ctx.spawn([need("redis-benchmark"), "-h", ctx.server_end.address, "-p", port, "-q", "-t", "set",
-                        "-n", 10_000_000, "-c", 2], role="client")
-    wait_until(lambda: ctx.carried("client")["rdma_sends"] > 100 or not client.running(), 60, "requests are sent")
-    world.command("ip", "-n", "client", "link", "set", ctx.client_end.netdev, "down")
-    try:
-        wait_until(lambda: not client.running(), 60, "the client gives up")
-    finally:
-        world.command("ip", "-n", "client", "link", "set", ctx.client_end.netdev, "up")
-    check(server.running(), server.text())
-    check(cli(ctx, port, "ping").strip() == "PONG", "the server goes on")

@@ -1,8 +1,9 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
 use crate::carrier::conn::Conn;
+use crate::carrier::listeners::FarListener;
 use crate::carrier::local::Local;
-use crate::carrier::meet::{Entry, FarListener, RouteEntry};
+use crate::carrier::meet::{Entry, RouteEntry};
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

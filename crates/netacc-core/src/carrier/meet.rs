@@ -1,11 +1,12 @@
-//! Listeners, routes to servers on other hosts, and queue pairs that come and go.
+//! Routes to servers on other hosts, and queue pairs that come and go.
 
 use crate::carrier::engine::Engine;
+use crate::carrier::listeners::FarListener;
 use crate::carrier::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use netacc_stats::{Reason, page};
+use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::{private, time};
 use netacc_transport::Endpoint;
@@ -16,7 +17,7 @@ use netacc_wire::frame::{Frame, Greeting, Stranger};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// Queue pairs of this process.
-const PIPES: usize = 4096;
+pub(super) const PIPES: usize = 4096;
 /// How long (ms) the network is asked for a neighbour. The kernel misses an answer that comes while it asks, and looks
 /// again when the time is over: so first a short time.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
@@ -27,7 +28,8 @@ const REFUSED: u64 = 1_000_000_000;
 /// "No device leads there" and silence, which cost more to find out.
 const UNREACHED: u64 = 30_000_000_000;
 
-const LISTENER: u64 = 1 << 63;
+/// Set in what events call a listener.
+pub(super) const LISTENER: u64 = 1 << 63;
 
 /// What becomes of a destination.
 #[derive(Clone, Copy, Debug)]
@@ -61,17 +63,9 @@ pub(super) struct RouteEntry {
     pub crowded: bool,
 }
 
-/// A listener for other hosts.
+/// How far a queue pair has come.
 #[derive(Debug)]
-pub(super) struct FarListener {
-    local: SocketAddr,
-    /// Sockets of the program that listen there.
-    users: u32,
-    id: Option<CmId>,
-}
-
-#[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
     Resolving(CmId, usize),
     Routing(CmId),
     Connecting(Pipe),
@@ -82,8 +76,8 @@ enum Stage {
 /// A queue pair, from the first question for its way to its end.
 #[derive(Debug)]
 pub(super) struct Entry {
-    stage: Stage,
-    device: usize,
+    pub stage: Stage,
+    pub device: usize,
     /// Whose connections it carries (client's host).
     pub route: Option<usize>,
     /// The TCP port of the listener (server's host).
@@ -97,7 +91,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn new(stage: Stage, device: usize, route: Option<usize>, port: u16) -> Entry {
+    pub fn new(stage: Stage, device: usize, route: Option<usize>, port: u16) -> Entry {
         Entry {
             stage,
             device,
@@ -156,53 +150,6 @@ pub(super) fn host_has_device() -> bool {
 }
 
 impl Engine {
-    /// Clients on other hosts are to find a listener at `local`.
-    pub fn listen(&mut self, local: SocketAddr) {
-        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
-            l.users += 1;
-            return;
-        }
-        self.listeners.push(FarListener { local, users: 1, id: None });
-        self.open_listeners();
-    }
-
-    fn open_listeners(&mut self) {
-        for at in 0..self.listeners.len() {
-            let Some(l) = self.listeners.get_mut(at).filter(|l| l.id.is_none()) else { continue };
-            let Some(port) = port_of(l.local.port()) else {
-                crate::log!(Info, "port {} + 20000 is no port: not reachable by RDMA", l.local.port());
-                continue;
-            };
-            let opened = CmId::create(&self.events, LISTENER | at as u64).and_then(|id| {
-                id.bind_addr(SocketAddr::new(l.local.ip(), port))?;
-                id.listen(128)?;
-                Ok(id)
-            });
-            match opened {
-                Ok(id) => {
-                    crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
-                    page().set_rdma_port(l.local.port(), Some(port));
-                    l.id = Some(id);
-                }
-                Err(e) => crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local),
-            }
-        }
-    }
-
-    /// One socket less listens there.
-    pub fn unlisten(&mut self, local: SocketAddr) {
-        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
-            l.users = l.users.saturating_sub(1);
-            if l.users == 0 {
-                // Its place stays: events name it by number.
-                l.id = None;
-                let port = l.local.port();
-                l.local.set_port(0);
-                self.closed_port(port);
-            }
-        }
-    }
-
     /// The way to a server on another host.
     pub fn route(&mut self, dest: SocketAddr) -> Route {
         self.meet_events();
@@ -294,21 +241,6 @@ impl Engine {
         }
     }
 
-    fn forget_listener(&mut self, cookie: u64) {
-        if let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) {
-            l.id = None;
-            let port = l.local.port();
-            self.closed_port(port);
-        }
-    }
-
-    /// A listener at this port is not reachable any more; one at another address may be.
-    fn closed_port(&self, port: u16) {
-        if !self.listeners.iter().any(|l| l.local.port() == port && l.id.is_some()) {
-            page().set_rdma_port(port, None);
-        }
-    }
-
     /// A step of a queue pair's life.
     fn happened(&mut self, at: usize, event: &CmEvent) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
@@ -377,7 +309,7 @@ impl Engine {
     }
 
     /// A queue pair for an identifier that is on a device, which is opened if it is the first.
-    fn make(&mut self, id: CmId, at: usize) -> Result<(Pipe, usize)> {
+    pub(super) fn make(&mut self, id: CmId, at: usize) -> Result<(Pipe, usize)> {
         let device = match self.devices.iter().position(|d| d.has(&id)) {
             Some(n) => n,
             None => {
@@ -390,43 +322,6 @@ impl Engine {
         let tag = tag(&self.pipes, at);
         let d = self.devices.get_mut(device).ok_or(Error::NoDevice)?;
         Ok((Pipe::new(id, d, tag)?, device))
-    }
-
-    /// A client on another host asks for a queue pair.
-    fn requested(&mut self, event: CmEvent) {
-        let Some(id) = event.request else { return };
-        let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
-        let Some(port) = listener.filter(|l| l.id.is_some()).map(|l| l.local.port()) else { return };
-        let ours = Greeting { receives: netacc_transport::rdma::RECEIVES, size: self.limits.msg_size as u32 };
-        let greeting = match Greeting::decode(event.private_data.as_slice()) {
-            Ok(greeting) => greeting,
-            Err(stranger) => {
-                netacc_stats::page().fallback(match stranger {
-                    Stranger::Version => Reason::PeerVersion,
-                    Stranger::Garbage => Reason::ProtocolError,
-                });
-                // It learns our version from the answer.
-                let _ = id.reject(&ours.encode());
-                return;
-            }
-        };
-        let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else { return };
-        id.set_cookie(u64::from(tag(&self.pipes, at)));
-        let made = self.make(id, at).and_then(|(mut pipe, device)| {
-            pipe.accept(greeting)?;
-            Ok((pipe, device))
-        });
-        match made {
-            Ok((pipe, device)) => {
-                if let Some(entry) = self.pipes.get_mut(at) {
-                    (entry.stage, entry.device) = (Stage::Up(pipe), device);
-                }
-            }
-            Err(e) => {
-                crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
-                self.pipes.remove(at);
-            }
-        }
     }
 
     /// The first queue pair of a route is there, or a further one.
@@ -534,7 +429,7 @@ impl Engine {
 
     /// Whether something may grow old.
     pub(super) fn has_to_tidy(&self) -> bool {
-        self.pipes.each().next().is_some() || self.listeners.iter().any(|l| l.users > 0 && l.id.is_none())
+        self.pipes.each().next().is_some() || self.listeners.iter().any(FarListener::is_wanted)
     }
 
     /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.

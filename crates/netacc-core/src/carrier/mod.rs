@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - `engine`: one round of the work, and what to sleep on when there is none.
-//! - `meet`: listeners, routes to other hosts, queue pairs that come and go.
+//! - `meet`: routes to other hosts, queue pairs that come and go; `listeners`: those that clients there find.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end.
 //!
@@ -23,6 +23,7 @@
 
 mod conn;
 mod engine;
+mod listeners;
 mod local;
 mod meet;
 mod table;

@@ -1,0 +1,126 @@
+//! Listeners for clients on other hosts.
+
+use crate::carrier::engine::Engine;
+use crate::carrier::meet::{Entry, LISTENER, PIPES, Stage, tag};
+use core::net::SocketAddr;
+use netacc_stats::{Reason, page};
+use netacc_transport::rdma::port_of;
+use netacc_verbs::{CmEvent, CmId};
+use netacc_wire::frame::{Greeting, Stranger};
+
+/// A listener for other hosts.
+#[derive(Debug)]
+pub(super) struct FarListener {
+    local: SocketAddr,
+    /// Sockets of the program that listen there.
+    users: u32,
+    id: Option<CmId>,
+}
+
+impl FarListener {
+    /// Whether it is to be opened, as soon as its port is free.
+    pub fn is_wanted(&self) -> bool {
+        self.users > 0 && self.id.is_none()
+    }
+}
+
+impl Engine {
+    /// Clients on other hosts are to find a listener at `local`.
+    pub fn listen(&mut self, local: SocketAddr) {
+        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
+            l.users += 1;
+            return;
+        }
+        self.listeners.push(FarListener { local, users: 1, id: None });
+        self.open_listeners();
+    }
+
+    pub(super) fn open_listeners(&mut self) {
+        for at in 0..self.listeners.len() {
+            let Some(l) = self.listeners.get_mut(at).filter(|l| l.id.is_none()) else { continue };
+            let Some(port) = port_of(l.local.port()) else {
+                crate::log!(Info, "port {} + 20000 is no port: not reachable by RDMA", l.local.port());
+                continue;
+            };
+            let opened = CmId::create(&self.events, LISTENER | at as u64).and_then(|id| {
+                id.bind_addr(SocketAddr::new(l.local.ip(), port))?;
+                id.listen(128)?;
+                Ok(id)
+            });
+            match opened {
+                Ok(id) => {
+                    crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
+                    page().set_rdma_port(l.local.port(), Some(port));
+                    l.id = Some(id);
+                }
+                Err(e) => crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local),
+            }
+        }
+    }
+
+    /// One socket less listens there.
+    pub fn unlisten(&mut self, local: SocketAddr) {
+        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
+            l.users = l.users.saturating_sub(1);
+            if l.users == 0 {
+                // Its place stays: events name it by number.
+                l.id = None;
+                let port = l.local.port();
+                l.local.set_port(0);
+                self.closed_port(port);
+            }
+        }
+    }
+
+    pub(super) fn forget_listener(&mut self, cookie: u64) {
+        if let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) {
+            l.id = None;
+            let port = l.local.port();
+            self.closed_port(port);
+        }
+    }
+
+    /// A listener at this port is not reachable any more; one at another address may be.
+    fn closed_port(&self, port: u16) {
+        if !self.listeners.iter().any(|l| l.local.port() == port && l.id.is_some()) {
+            page().set_rdma_port(port, None);
+        }
+    }
+
+    /// A client on another host asks for a queue pair.
+    pub(super) fn requested(&mut self, event: CmEvent) {
+        let Some(id) = event.request else { return };
+        let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
+        let Some(port) = listener.filter(|l| l.id.is_some()).map(|l| l.local.port()) else { return };
+        let ours = Greeting { receives: netacc_transport::rdma::RECEIVES, size: self.limits.msg_size as u32 };
+        let greeting = match Greeting::decode(event.private_data.as_slice()) {
+            Ok(greeting) => greeting,
+            Err(stranger) => {
+                page().fallback(match stranger {
+                    Stranger::Version => Reason::PeerVersion,
+                    Stranger::Garbage => Reason::ProtocolError,
+                });
+                // It learns our version from the answer.
+                let _ = id.reject(&ours.encode());
+                return;
+            }
+        };
+        let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else { return };
+        id.set_cookie(u64::from(tag(&self.pipes, at)));
+        let made = self.make(id, at).and_then(|(mut pipe, device)| {
+            pipe.accept(greeting)?;
+            Ok((pipe, device))
+        });
+        match made {
+            Ok((pipe, device)) => {
+                if let Some(entry) = self.pipes.get_mut(at) {
+                    (entry.stage, entry.device) = (Stage::Up(pipe), device);
+                }
+            }
+            Err(e) => {
+                crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+                self.pipes.remove(at);
+            }
+        }
+    }
+}
