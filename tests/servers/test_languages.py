@@ -51,7 +51,7 @@ def go(ctx):
     if server.accelerated:
         check("static" in server.text().lower() or "go" in server.text().lower(), f"netacc_run says {server.text()!r}")
         done = subprocess.run([monitor.command(), "-p", str(server.pid)], capture_output=True, text=True, timeout=30)
-        check(done.returncode != 0 and "not accelerated" in done.stderr, f"netacc_ss says {done.stdout}{done.stderr}")
+        check(done.returncode != 0 and "cannot be accelerated by NetACC" in done.stderr, f"netacc_ss says {done.stdout}{done.stderr}")
     if ctx.mode == "both":
         equal(monitor.accepts_shm([python.pid]), 0, "connections of a Go client over shared memory")
 
