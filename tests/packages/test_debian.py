@@ -65,7 +65,7 @@ def what_is_in_it(ctx):
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/vendor-completions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
     wanted |= {f"/usr/lib/{triplet()}/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/doc/netacc/DEPLOY.md",
-               "/usr/share/doc/netacc/examples/netacc.systemd.conf"}
+               "/usr/share/doc/netacc/examples/netacc.systemd.conf", "/usr/share/netacc/grafana-netacc.json"}
     equal(sorted(wanted - found), [], "missing in the package")
     elsewhere = {f for f in found - wanted if not f.startswith("/usr/share/doc/netacc/")}
     equal(sorted(elsewhere), [], "in the package without a test that says why")

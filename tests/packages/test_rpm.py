@@ -22,7 +22,7 @@ def what_is_in_it(ctx):
     for p in made.programs():
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/site-functions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
-    wanted |= {"/usr/lib64/libnetacc-preload.so", "/etc/netacc.conf"}
+    wanted |= {"/usr/lib64/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/netacc/grafana-netacc.json"}
     equal(sorted(wanted - found), [], "missing in the package")
     equal(sorted(f for f in found - wanted if not f.startswith("/usr/share/doc/netacc/")), [], "more in the package")
     equal(rpm("-qp", "--configfiles", made.rpm()), ["/etc/netacc.conf"], "configuration files")

@@ -12,8 +12,8 @@ from matrix import case
 RENEWED = {
     "__libc_start_main", "dlsym", "dladdr", "dlopen", "dlclose", "dlerror", "fstat64", "stat64", "lstat64",
     "pthread_getattr_np", "pthread_attr_getstack", "pthread_create", "pthread_join", "pthread_detach",
-    "pthread_attr_setstacksize", "pthread_sigmask", "pthread_setname_np", "pthread_key_create", "pthread_key_delete",
-    "pthread_getspecific", "pthread_setspecific", "sem_init",
+    "pthread_attr_setstacksize", "pthread_attr_getguardsize", "pthread_sigmask", "pthread_setname_np",
+    "pthread_key_create", "pthread_key_delete", "pthread_getspecific", "pthread_setspecific", "sem_init",
 }
 
 
