@@ -8,7 +8,8 @@ import host
 from harness import ROOT, START_LIMIT, Failure, Skipped, check, need
 
 ROOTS = ROOT / "build" / "roots"
-MIRROR = os.environ.get("NETACC_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+# Where debootstrap is to fetch from; of itself it knows Debian's mirrors.
+MIRROR = os.environ.get("NETACC_DEBIAN_MIRROR")
 # Debian 11: glibc 2.31, the oldest release that Debian's mirrors still have.
 OLD = "bullseye"
 PACKAGES = "redis-server,redis-tools"
@@ -32,7 +33,8 @@ def pristine(suite):
     for old in (fresh, place):
         shutil.rmtree(old, ignore_errors=True)
     ROOTS.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={PACKAGES}", suite, fresh, MIRROR],
+    done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={PACKAGES}", suite, fresh,
+                           *filter(None, [MIRROR])],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(fresh, ignore_errors=True)
