@@ -38,6 +38,8 @@ pub struct Forking {
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
     /// descriptors and then the memory, and what comes in between the child would know of without having it.
     unread: Vec<(&'static Link, Guard<'static>)>,
+    /// What is carried to other hosts is at rest meanwhile: the child goes through it.
+    carrier: Option<Guard<'static>>,
 }
 
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
@@ -88,6 +90,8 @@ pub fn prepare() -> Forking {
             Some((r, private::adopt(w).ok()?))
         });
     }
+    // Last: the carrier is the peer of its connections, and has to read what they were passed.
+    forking.carrier = crate::carrier::before_fork();
     forking
 }
 
@@ -171,6 +175,7 @@ pub fn number_closed(fd: i32, r: Ref<Socket>) {
 
 /// After the fork, in the parent (also when it failed: then there is no child).
 pub fn parent(f: Forking, forked: bool) {
+    drop(f.carrier);
     if forked {
         page().count(Counter::Forks);
     }
@@ -319,7 +324,7 @@ pub fn child(f: Forking) {
             }
         }
     });
-    for (_, reader) in f.unread {
+    for reader in f.unread.into_iter().map(|(_, reader)| reader).chain(f.carrier) {
         core::mem::forget(reader);
     }
     let mut live = Vec::new();

@@ -76,6 +76,21 @@ pub fn park(fd: OwnedFd) -> Result<i32> {
     parked
 }
 
+/// Moves a descriptor that a library has made for us, and that it knows by a number we can change, out of the
+/// application's way. The number it has then; it is not to be closed through libc before [`give_back`].
+pub fn raise(fd: i32) -> i32 {
+    let Ok(n) = copy(fd) else { return fd };
+    let _ = raw::close(fd);
+    n
+}
+
+/// The library is about to close the descriptor itself.
+pub fn give_back(fd: i32) {
+    if let Some(w) = bits().and_then(|b| b.get(fd as usize / 64)) {
+        w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    }
+}
+
 /// A duplicate of a descriptor of the application's that is ours.
 pub fn copy(fd: i32) -> Result<i32> {
     let bits = bits_or_map()?;
@@ -100,9 +115,7 @@ pub fn is(fd: i32) -> bool {
 
 /// Closes a descriptor of ours.
 pub fn close(fd: i32) {
-    if let Some(w) = bits().and_then(|b| b.get(fd as usize / 64)) {
-        w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
-    }
+    give_back(fd);
     let _ = raw::close(fd);
 }
 

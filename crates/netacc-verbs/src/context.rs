@@ -13,6 +13,7 @@ use alloc::sync::Arc;
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
+use netacc_sys::private;
 
 /// What carries a device's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         match self.owner {
             // SAFETY: ours, and nothing made from it is left. An error leaves nothing to be done.
-            Owner::Us => drop(unsafe { (self.api.verbs.ibv_close_device)(self.raw.as_ptr()) }),
+            Owner::Us => unsafe {
+                private::give_back((*self.raw.as_ptr()).cmd_fd);
+                private::give_back((*self.raw.as_ptr()).async_fd);
+                let _ = (self.api.verbs.ibv_close_device)(self.raw.as_ptr());
+            },
             // SAFETY: got from rdma_get_devices.
             Owner::Cma(list) => unsafe { (self.api.cma.rdma_free_devices)(list.as_ptr()) },
         }
@@ -148,6 +153,21 @@ impl Context {
     pub fn cmd_fd(&self) -> RawFd {
         // SAFETY: an open context.
         unsafe { (*self.raw()).cmd_fd }
+    }
+
+    /// Moves the context's descriptors to private numbers, where a program that closes "everything" does not find them.
+    /// Where librdmacm holds the context, as it does those of its identifiers, it is to be kept as long as the process
+    /// lives: the library could not close them any more.
+    pub fn raise_descriptors(&self) {
+        let raw = self.raw();
+        // SAFETY: an open context. The libraries look the numbers up here each time; the caller is the only one to use it yet.
+        unsafe {
+            for fd in [&raw mut (*raw).cmd_fd, &raw mut (*raw).async_fd] {
+                if !private::is(*fd) {
+                    *fd = private::raise(*fd);
+                }
+            }
+        }
     }
 
     /// The device's limits (`ibv_query_device`).

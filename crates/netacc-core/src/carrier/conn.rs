@@ -64,6 +64,8 @@ enum Sent {
     All,
     /// The queue pair has no room.
     Stalled,
+    /// No buffer to send from is free.
+    Starved,
     /// Others have their turn first.
     More,
     /// The program's side was reset: the other side has been told.
@@ -145,30 +147,30 @@ impl Conn {
             }
             if let Some(addresses) = self.opening.take() {
                 let frame = self.frame(Kind::Open);
-                if pipe.send(sends, frame, &addresses).is_err() {
+                if pipe.send(frame, &addresses).is_err() {
                     return Sent::Broken;
                 }
                 continue;
             }
             if self.fin_sent || self.credit == 0 {
-                return self.tell_window(pipe, sends);
+                return self.tell_window(pipe);
             }
             let got = self.send_bytes(pipe, sends);
             match got {
                 Ok(Some(true)) => {}
-                Ok(Some(false)) => return Sent::Stalled,
+                Ok(Some(false)) => return Sent::Starved,
                 Ok(None) => {
                     let frame = self.frame(Kind::Fin);
                     self.fin_sent = true;
-                    if pipe.send(sends, frame, &[]).is_err() {
+                    if pipe.send(frame, &[]).is_err() {
                         return Sent::Broken;
                     }
                 }
-                Err(Errno::AGAIN) => return self.tell_window(pipe, sends),
+                Err(Errno::AGAIN) => return self.tell_window(pipe),
                 Err(Errno::IO) => return Sent::Broken,
                 Err(_) => {
                     let frame = self.frame(Kind::Reset);
-                    return if pipe.send(sends, frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
+                    return if pipe.send(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
                 }
             }
         }
@@ -179,7 +181,7 @@ impl Conn {
     /// failed.
     fn send_bytes(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Result<Option<bool>, Errno> {
         let inline = pipe.payload_inline().min(self.credit as usize).min(SHORT);
-        if inline > 0 && self.kernel < 0 && self.ep.unread() <= inline {
+        if self.kernel < 0 && self.ep.unread() <= inline {
             let mut bytes = [0u8; SHORT];
             let n = self.read(bytes.as_mut_ptr(), inline)?;
             if n == 0 {
@@ -188,7 +190,7 @@ impl Conn {
             self.credit -= n as u32;
             let frame = self.frame(Kind::Data);
             let bytes = bytes.get(..n).unwrap_or_default();
-            return pipe.send(sends, frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO);
+            return pipe.send(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO);
         }
         let room = pipe.payload().min(self.credit as usize);
         let Some((buffer, start)) = sends.take() else { return Ok(Some(false)) };
@@ -251,12 +253,12 @@ impl Conn {
         }
     }
 
-    fn tell_window(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Sent {
+    fn tell_window(&mut self, pipe: &mut Pipe) -> Sent {
         if self.delivered < TELL {
             return Sent::All;
         }
         let frame = self.frame(Kind::Window);
-        if pipe.send(sends, frame, &[]).is_err() { Sent::Broken } else { Sent::All }
+        if pipe.send(frame, &[]).is_err() { Sent::Broken } else { Sent::All }
     }
 }
 
@@ -295,6 +297,13 @@ impl Engine {
                     entry.stalled.push_back(at);
                 }
             }
+            // Those who hold the buffers may be on other queue pairs.
+            Sent::Starved => {
+                if !conn.stalled {
+                    conn.stalled = true;
+                    self.starved.push_back(at);
+                }
+            }
             Sent::Reset => return self.drop_conn(at, true),
             Sent::Broken => {
                 let pipe = conn.pipe;
@@ -304,6 +313,30 @@ impl Engine {
         if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
             self.drop_conn(at, false);
         }
+    }
+
+    /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.
+    pub(super) fn end_of_process(&mut self, at: usize) -> bool {
+        let Some(conn) = self.conns.get_mut(at) else { return true };
+        // A kernel socket, or one that other processes have too, lives on.
+        if conn.cut || conn.fin_sent || conn.kernel >= 0 || conn.ep.witness_fd() >= 0 {
+            return true;
+        }
+        if conn.ep.unread() > 0 || conn.opening.is_some() {
+            return false;
+        }
+        let Some((pipe, _)) = self.pipes.get_mut(conn.pipe).and_then(|e| e.parts(&mut self.devices)) else {
+            return true;
+        };
+        if !pipe.can_send() {
+            return false;
+        }
+        // tcp(7): what the program has not read is lost, and that is a reset.
+        let kind = if conn.ep.unsent() > 0 || !conn.pending.is_empty() { Kind::Reset } else { Kind::Fin };
+        let frame = conn.frame(kind);
+        conn.fin_sent = true;
+        let _ = pipe.send(frame, &[]);
+        true
     }
 
     /// Of a connection whose queue pair has ended: what the program still writes is answered by a reset.
@@ -323,16 +356,27 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(at) else { return };
         if !conn.cut
             && let Some(entry) = self.pipes.get_mut(conn.pipe)
-            && let Some((pipe, device)) = entry.parts(&mut self.devices)
+            && let Some((pipe, _)) = entry.parts(&mut self.devices)
         {
             let frame = conn.frame(Kind::Reset);
             if pipe.can_send() {
-                let _ = pipe.send(&mut device.sends, frame, &[]);
+                let _ = pipe.send(frame, &[]);
             } else {
                 entry.resets.push_back(frame);
             }
         }
         self.drop_conn(at, true);
+    }
+
+    /// Buffers to send from are free again: those that wait for one go on, in turn.
+    pub(super) fn feed(&mut self) {
+        for _ in 0..self.starved.len() {
+            let Some(at) = self.starved.pop_front() else { return };
+            if let Some(conn) = self.conns.get_mut(at) {
+                conn.stalled = false;
+                self.queue(at);
+            }
+        }
     }
 
     /// Puts a connection into the queue of those to be looked at.

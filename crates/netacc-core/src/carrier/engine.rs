@@ -9,7 +9,6 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use netacc_conf::Config;
 use netacc_sys::time;
-use netacc_transport::Endpoint;
 use netacc_transport::bells;
 use netacc_transport::rdma::{Completion, Device};
 use netacc_verbs::{EventChannel, Result, Wc};
@@ -56,6 +55,8 @@ pub(super) struct Engine {
     pub locals: Table<Local>,
     /// Connections that are to be looked at.
     pub ready: VecDeque<usize>,
+    /// Connections that wait for a buffer to send from.
+    pub starved: VecDeque<usize>,
     /// Queue pairs that have failed.
     pub broken: Vec<usize>,
     /// Connections that a descriptor of their own can wake.
@@ -103,6 +104,7 @@ impl Engine {
             conns: Table::default(),
             locals: Table::default(),
             ready: VecDeque::new(),
+            starved: VecDeque::new(),
             broken: Vec::new(),
             listed: Vec::new(),
             armed: false,
@@ -188,14 +190,14 @@ impl Engine {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
                 self.broken.push(at);
             }
-            Some(Completion::Sent) => {}
+            Some(Completion::Sent) => self.feed(),
             Some(Completion::Message(n, frame, payload, len)) => {
                 if !self.message(at, n, frame, payload, len) {
                     self.broken.push(at);
                 }
                 let Some(entry) = self.pipes.get_mut(at) else { return };
-                let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
-                if pipe.repost(n).is_err() || (pipe.owes() && pipe.send_credits(&mut device.sends).is_err()) {
+                let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return };
+                if pipe.repost(n).is_err() || (pipe.owes() && pipe.send_credits().is_err()) {
                     self.broken.push(at);
                 }
             }
@@ -207,10 +209,8 @@ impl Engine {
     fn unstall(&mut self, at: usize) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         while let Some(frame) = entry.resets.front().copied() {
-            let Some((pipe, device)) = entry.live_parts(&mut self.devices).filter(|(p, _)| p.can_send()) else {
-                return;
-            };
-            let _ = pipe.send(&mut device.sends, frame, &[]);
+            let Some((pipe, _)) = entry.live_parts(&mut self.devices).filter(|(p, _)| p.can_send()) else { return };
+            let _ = pipe.send(frame, &[]);
             entry.resets.pop_front();
         }
         if !entry.parts(&mut self.devices).is_some_and(|(p, _)| p.can_send()) {
@@ -221,6 +221,16 @@ impl Engine {
             if let Some(conn) = self.conns.get_mut(c).filter(|c| c.stalled && c.pipe == at) {
                 conn.stalled = false;
                 self.queue(c);
+            }
+        }
+    }
+
+    /// Everything that the queues hold, before a queue pair is ended: what it has received comes before the end.
+    pub(super) fn complete_all(&mut self) {
+        // Bounded, since others may go on and on; a queue pair has far fewer completions than this.
+        for _ in 0..256 {
+            if !self.complete() {
+                return;
             }
         }
     }
@@ -352,19 +362,23 @@ impl Engine {
         }
     }
 
-    /// The process ends: whether all that was written has reached the other hosts.
+    /// The process ends: whether all that was written has reached the other hosts, and the ends of its streams after it.
     pub fn flush(&mut self) -> bool {
         let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
         for c in &all {
             self.queue(*c);
         }
         self.round();
-        let mut done = self.conns.each().all(|(_, c)| c.cut || c.kernel >= 0 || c.ep.unread() == 0);
+        let mut done =
+            self.locals.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
+        for c in all {
+            done &= self.end_of_process(c);
+        }
         let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
         for p in pipes {
             let Some(entry) = self.pipes.get_mut(p) else { continue };
-            if let Some((pipe, device)) = entry.parts(&mut self.devices) {
-                let _ = pipe.flush(&mut device.sends);
+            if let Some((pipe, _)) = entry.parts(&mut self.devices) {
+                let _ = pipe.flush();
                 done &= pipe.is_flushed();
             }
         }
@@ -378,7 +392,7 @@ impl Engine {
         }
         let fds = self.devices.iter().flat_map(Device::descriptors).chain([self.events.fd()]);
         for fd in fds {
-            let _ = netacc_sys::raw::close(fd);
+            netacc_sys::private::close(fd);
         }
         netacc_sys::private::close(self.bell);
     }

@@ -4,6 +4,7 @@ use crate::carrier::engine::Engine;
 use crate::carrier::meet::{Entry, LISTENER, PIPES, Stage, tag};
 use core::net::SocketAddr;
 use netacc_stats::{Reason, page};
+use netacc_sys::errno::Errno;
 use netacc_transport::rdma::port_of;
 use netacc_verbs::{CmEvent, CmId};
 use netacc_wire::frame::{Greeting, Stranger};
@@ -15,12 +16,14 @@ pub(super) struct FarListener {
     /// Sockets of the program that listen there.
     users: u32,
     id: Option<CmId>,
+    /// The next attempt may end otherwise: another process has the port.
+    again: bool,
 }
 
 impl FarListener {
     /// Whether it is to be opened, as soon as its port is free.
     pub fn is_wanted(&self) -> bool {
-        self.users > 0 && self.id.is_none()
+        self.users > 0 && self.id.is_none() && self.again
     }
 }
 
@@ -31,17 +34,24 @@ impl Engine {
             l.users += 1;
             return;
         }
-        self.listeners.push(FarListener { local, users: 1, id: None });
+        let Some(port) = port_of(local.port()) else {
+            return crate::log!(Info, "{local} is not reachable by RDMA: {} + 20000 is no port", local.port());
+        };
+        let fresh = FarListener { local, users: 1, id: None, again: true };
+        match self.listeners.iter_mut().find(|l| l.users == 0) {
+            Some(place) => *place = fresh,
+            None => self.listeners.push(fresh),
+        }
         self.open_listeners();
+        if self.listeners.iter().any(|l| l.local == local && l.is_wanted()) {
+            crate::log!(Info, "{local} is not reachable by RDMA as long as port {port} is taken");
+        }
     }
 
     pub(super) fn open_listeners(&mut self) {
         for at in 0..self.listeners.len() {
-            let Some(l) = self.listeners.get_mut(at).filter(|l| l.id.is_none()) else { continue };
-            let Some(port) = port_of(l.local.port()) else {
-                crate::log!(Info, "port {} + 20000 is no port: not reachable by RDMA", l.local.port());
-                continue;
-            };
+            let Some(l) = self.listeners.get_mut(at).filter(|l| l.is_wanted()) else { continue };
+            let Some(port) = port_of(l.local.port()) else { continue };
             let opened = CmId::create(&self.events, LISTENER | at as u64).and_then(|id| {
                 id.bind_addr(SocketAddr::new(l.local.ip(), port))?;
                 id.listen(128)?;
@@ -53,7 +63,11 @@ impl Engine {
                     page().set_rdma_port(l.local.port(), Some(port));
                     l.id = Some(id);
                 }
-                Err(e) => crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local),
+                Err(e) if e.errno() == Errno::ADDRINUSE => {}
+                Err(e) => {
+                    l.again = false;
+                    crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local);
+                }
             }
         }
     }
@@ -63,7 +77,7 @@ impl Engine {
         if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
             l.users = l.users.saturating_sub(1);
             if l.users == 0 {
-                // Its place stays: events name it by number.
+                // Its place stays, for the next one: events name it by number.
                 l.id = None;
                 let port = l.local.port();
                 l.local.set_port(0);
@@ -107,19 +121,12 @@ impl Engine {
         };
         let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else { return };
         id.set_cookie(u64::from(tag(&self.pipes, at)));
-        let made = self.make(id, at).and_then(|(mut pipe, device)| {
-            pipe.accept(greeting)?;
-            Ok((pipe, device))
-        });
-        match made {
-            Ok((pipe, device)) => {
-                if let Some(entry) = self.pipes.get_mut(at) {
-                    (entry.stage, entry.device) = (Stage::Up(pipe), device);
-                }
-            }
+        let accepted = self.make(id, at).and_then(|pipe| pipe.accept(greeting));
+        match accepted {
+            Ok(()) => self.is_connected(at),
             Err(e) => {
                 crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
-                self.pipes.remove(at);
+                self.end_pipe(at, "it could not be accepted");
             }
         }
     }

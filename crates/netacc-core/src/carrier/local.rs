@@ -2,7 +2,6 @@
 
 use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
-use crate::carrier::meet::State;
 use crate::socket::accept::take_slot;
 use crate::socket::pool;
 use alloc::collections::VecDeque;
@@ -50,7 +49,11 @@ impl Engine {
             return None;
         };
         let local = Local { link, channel, slots: vec![0; SLOTS], route };
-        let at = self.locals.add(CONNS, local)?;
+        let Some(at) = self.locals.add(CONNS, local) else {
+            link.close_channel(channel);
+            link.put();
+            return None;
+        };
         if route.is_some()
             && let Some(q) = link.endpoint(CONTROL_SLOT)
         {
@@ -174,6 +177,7 @@ impl Engine {
         }
         if let Some(entry) = self.pipes.get_mut(pipe) {
             entry.conns.insert(id, at);
+            entry.used = true;
         }
         if let Some(local) = self.locals.get_mut(local) {
             if let Some(place) = local.slots.get_mut(ep.slot_index()) {
@@ -197,9 +201,9 @@ impl Engine {
         else {
             return false;
         };
-        // Who it is the connection manager has confirmed; the port is the client's to say.
+        // Who it is the connection manager has confirmed; the port is the client's to say, so that it proves nothing.
         let honest = pipe.peer_ip() == Some(client.ip()) && pipe.local_ip() == Some(server.ip());
-        if !honest || entry.port != server.port() || client.port() == 0 {
+        if !honest || entry.port != server.port() || client.port() < 1024 {
             return false;
         }
         if let Some(&old) = entry.conns.get(&frame.conn) {
@@ -263,12 +267,8 @@ impl Engine {
         if here.is_empty() {
             self.drop_local(at);
         }
-        if let Some(r) = route.and_then(|r| self.routes.get_mut(r))
-            && r.local == Some(at)
-        {
-            r.local = None;
-            r.link = None;
-            r.state = if r.state == State::Open { State::Opening } else { r.state };
+        if let Some(route) = route {
+            self.detach_route(route);
         }
     }
 

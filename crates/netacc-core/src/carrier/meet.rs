@@ -1,7 +1,6 @@
 //! Routes to servers on other hosts, and queue pairs that come and go.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::listeners::FarListener;
 use crate::carrier::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -22,7 +21,7 @@ pub(super) const PIPES: usize = 4096;
 /// again when the time is over: so first a short time.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
 /// A queue pair that is not connected after so long (ns) is given up.
-const PATIENCE: u64 = 2_000_000_000;
+pub(super) const PATIENCE: u64 = 2_000_000_000;
 /// "Nobody listens there" is believed for so long (ns).
 const REFUSED: u64 = 1_000_000_000;
 /// "No device leads there" and silence, which cost more to find out.
@@ -88,6 +87,8 @@ pub(super) struct Entry {
     /// Connections that are over, which the other side is to be told.
     pub resets: VecDeque<Frame>,
     pub idle_since: u64,
+    /// It has carried a connection.
+    pub used: bool,
 }
 
 impl Entry {
@@ -101,6 +102,7 @@ impl Entry {
             stalled: VecDeque::new(),
             resets: VecDeque::new(),
             idle_since: time::now(),
+            used: false,
         }
     }
 
@@ -157,6 +159,7 @@ impl Engine {
         let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
         let at = match known {
             Some(at) => at,
+            None if self.is_silent(dest.ip(), now) => return Route::Closed(Reason::OtherHost),
             None => {
                 let entry = RouteEntry {
                     dest,
@@ -175,7 +178,10 @@ impl Engine {
         let fd = self.events.fd();
         let Some(r) = self.routes.get(at) else { return Route::Closed(Reason::OtherHost) };
         match (r.state, r.link) {
-            (State::Open, Some(link)) if link.accepting() => Route::Open(link, r.source),
+            (State::Open, Some(link)) if link.accepting() => {
+                link.hold();
+                Route::Open(link, r.source)
+            }
             (State::Closed(reason, until), _) if now < until => Route::Closed(reason),
             (State::Opening, None) if r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(|p| !p.is_up())) => {
                 Route::Opening(fd)
@@ -183,8 +189,9 @@ impl Engine {
             // Its link or its queue pairs have gone, or the answer is old: once more.
             _ => {
                 let up = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::is_up));
+                self.detach_route(at);
                 if let Some(r) = self.routes.get_mut(at) {
-                    (r.state, r.link, r.crowded) = (State::Opening, None, false);
+                    (r.state, r.crowded) = (State::Opening, false);
                 }
                 match up {
                     Some(pipe) => self.open_route(at, pipe),
@@ -192,6 +199,27 @@ impl Engine {
                 }
                 Route::Opening(fd)
             }
+        }
+    }
+
+    /// Whether the host has lately not answered at all, at whatever port.
+    fn is_silent(&self, host: IpAddr, now: u64) -> bool {
+        let silent = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until > now.saturating_add(REFUSED));
+        self.routes.each().any(|(_, r)| r.dest.ip() == host && silent(r))
+    }
+
+    /// The link of a route takes no more connects: those that wait are made another way, and the next one asks anew.
+    pub(super) fn detach_route(&mut self, route: usize) {
+        let Some(r) = self.routes.get_mut(route) else { return };
+        r.state = if r.state == State::Open { State::Opening } else { r.state };
+        if let Some(link) = r.link.take() {
+            link.put();
+        }
+        if let Some(local) = r.local.take()
+            && let Some(l) = self.locals.get_mut(local)
+        {
+            l.route = None;
+            l.link.turn_away();
         }
     }
 
@@ -228,6 +256,10 @@ impl Engine {
                 self.requested(event);
                 continue;
             }
+            if matches!(event.event_type, CmEventType::DISCONNECTED | CmEventType::DEVICE_REMOVAL) {
+                // What was received before has its completion in the queue.
+                self.complete_all();
+            }
             if event.cookie & LISTENER != 0 {
                 if event.event_type == CmEventType::DEVICE_REMOVAL {
                     self.forget_listener(event.cookie);
@@ -252,21 +284,17 @@ impl Engine {
             (Stage::Resolving(id, _), CmEventType::ADDR_RESOLVED) => {
                 id.resolve_route(2_000).map(|()| Stage::Routing(id))
             }
-            (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => self.make(id, at).and_then(|(pipe, device)| {
-                if let Some(entry) = self.pipes.get_mut(at) {
-                    entry.device = device;
-                }
-                pipe.connect().map(|()| Stage::Connecting(pipe))
-            }),
+            (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => {
+                let connecting = self.make(id, at).and_then(|pipe| pipe.connect());
+                return connecting.unwrap_or_else(|e| self.failed(at, why(&e), &e));
+            }
             (Stage::Connecting(mut pipe), CmEventType::ESTABLISHED) => {
-                match Greeting::decode(event.private_data.as_slice()) {
-                    Ok(greeting) => {
-                        pipe.meet(greeting);
-                        Ok(Stage::Up(pipe))
-                    }
-                    Err(_) => {
-                        Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
-                    }
+                if let Ok(greeting) = Greeting::decode(event.private_data.as_slice()) {
+                    pipe.meet(greeting);
+                    Ok(Stage::Up(pipe))
+                } else {
+                    self.put_back(at, Stage::Connecting(pipe));
+                    Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
                 }
             }
             (stage, CmEventType::DISCONNECTED | CmEventType::DEVICE_REMOVAL | CmEventType::TIMEWAIT_EXIT) => {
@@ -302,14 +330,24 @@ impl Engine {
         Ok(Stage::Resolving(id, tries + 1))
     }
 
+    /// The connection of a queue pair was accepted by us.
+    pub(super) fn is_connected(&mut self, at: usize) {
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        entry.stage = match core::mem::replace(&mut entry.stage, Stage::Gone) {
+            Stage::Connecting(pipe) => Stage::Up(pipe),
+            stage => stage,
+        };
+    }
+
     fn put_back(&mut self, at: usize, stage: Stage) {
         if let Some(entry) = self.pipes.get_mut(at) {
             entry.stage = stage;
         }
     }
 
-    /// A queue pair for an identifier that is on a device, which is opened if it is the first.
-    pub(super) fn make(&mut self, id: CmId, at: usize) -> Result<(Pipe, usize)> {
+    /// Makes the queue pair of an identifier that is on a device, which is opened if it is the first there. It is to be
+    /// connected next.
+    pub(super) fn make(&mut self, id: CmId, at: usize) -> Result<&mut Pipe> {
         let device = match self.devices.iter().position(|d| d.has(&id)) {
             Some(n) => n,
             None => {
@@ -320,8 +358,13 @@ impl Engine {
             }
         };
         let tag = tag(&self.pipes, at);
-        let d = self.devices.get_mut(device).ok_or(Error::NoDevice)?;
-        Ok((Pipe::new(id, d, tag)?, device))
+        let pipe = Pipe::new(id, self.devices.get_mut(device).ok_or(Error::NoDevice)?, tag)?;
+        let entry = self.pipes.get_mut(at).ok_or(Error::NoDevice)?;
+        (entry.device, entry.stage) = (device, Stage::Connecting(pipe));
+        match &mut entry.stage {
+            Stage::Connecting(pipe) => Ok(pipe),
+            _ => Err(Error::NoDevice),
+        }
     }
 
     /// The first queue pair of a route is there, or a further one.
@@ -333,9 +376,13 @@ impl Engine {
                 let e = Error::Verb { verb: "memfd_create", errno: Errno::NOMEM };
                 return self.close_route(route, Reason::NoMemory, &e);
             };
-            let local = self.add_local(server, Some(route));
+            let Some(local) = self.add_local(server, Some(route)) else {
+                client.put();
+                let e = Error::Verb { verb: "eventfd", errno: Errno::MFILE };
+                return self.close_route(route, Reason::NoDescriptors, &e);
+            };
             if let Some(r) = self.routes.get_mut(route) {
-                (r.link, r.local) = (Some(client), local);
+                (r.link, r.local) = (Some(client), Some(local));
             }
         }
         if let Some(r) = self.routes.get_mut(route) {
@@ -348,7 +395,7 @@ impl Engine {
     }
 
     /// A queue pair could not be connected.
-    fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
+    pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
         let route = self.pipes.get(at).and_then(|e| e.route);
         self.end_pipe(at, "it could not be connected");
         let Some(route) = route else { return };
@@ -370,13 +417,7 @@ impl Engine {
             matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
         let believed = if refused { REFUSED } else { UNREACHED };
         r.state = State::Closed(reason, time::now().saturating_add(believed));
-        r.link = None;
-        if let Some(local) = r.local.take()
-            && let Some(l) = self.locals.get_mut(local)
-        {
-            l.route = None;
-            l.link.turn_away();
-        }
+        self.detach_route(route);
     }
 
     /// A queue pair is over, and so are its connections.
@@ -389,6 +430,7 @@ impl Engine {
                 if let Some(device) = self.devices.get_mut(entry.device) {
                     pipe.end(device);
                 }
+                self.feed();
             }
             Stage::Resolving(..) | Stage::Routing(_) | Stage::Gone => {}
         }
@@ -399,15 +441,7 @@ impl Engine {
         let Some(r) = self.routes.get_mut(route) else { return };
         r.pipes.retain(|p| *p != at);
         if r.pipes.is_empty() && r.state == State::Open {
-            // Connects that wait are made another way; the next one asks anew.
-            r.state = State::Opening;
-            r.link = None;
-            if let Some(local) = r.local.take()
-                && let Some(l) = self.locals.get_mut(local)
-            {
-                l.route = None;
-                l.link.turn_away();
-            }
+            self.detach_route(route);
         }
     }
 
@@ -425,57 +459,6 @@ impl Engine {
         }
         conn.fin_seen = true;
         self.queue(c);
-    }
-
-    /// Whether something may grow old.
-    pub(super) fn has_to_tidy(&self) -> bool {
-        self.pipes.each().next().is_some() || self.listeners.iter().any(FarListener::is_wanted)
-    }
-
-    /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
-    pub(super) fn tidy(&mut self, now: u64) {
-        let mut idle = 0;
-        let mut old = Vec::new();
-        for (at, e) in self.pipes.each() {
-            let age = now.saturating_sub(e.idle_since);
-            match &e.stage {
-                Stage::Up(_) if e.conns.is_empty() && e.route.is_some() => {
-                    let same = |p: &&usize| self.pipes.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
-                    let here =
-                        e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.pipes.iter().filter(same).count());
-                    idle += 1;
-                    if self.limits.idle_ns.is_some_and(|ns| age > ns)
-                        || idle > self.limits.idle_all
-                        || here > self.limits.idle_per + old.len()
-                    {
-                        old.push((at, None));
-                    }
-                }
-                Stage::Up(_) => {}
-                _ if age > PATIENCE => {
-                    old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))
-                }
-                _ => {}
-            }
-        }
-        for (at, error) in old {
-            match error {
-                None => self.end_pipe(at, "it has been idle"),
-                Some(e) => self.failed(at, Reason::PeerPlain, &e),
-            }
-        }
-        let lost: Vec<usize> = self
-            .locals
-            .each()
-            .filter(|(_, l)| {
-                (l.link.is_lost() || (l.route.is_none() && l.link.is_left())) && l.slots.iter().all(|s| *s == 0)
-            })
-            .map(|(at, _)| at)
-            .collect();
-        for at in lost {
-            self.drop_local(at);
-        }
-        self.open_listeners();
     }
 }
 

@@ -11,12 +11,12 @@
 //!
 //! - `engine`: one round of the work, and what to sleep on when there is none.
 //! - `meet`: routes to other hosts, queue pairs that come and go; `listeners`: those that clients there find.
+//! - `tidy`: what grows old.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end.
 //!
 //! One thread of ours does the work, with all signals blocked; it starts with the first listener or destination that an
-//! RDMA device leads to. Others may do a round too ([`drive`]). Everything is under one lock, which is never held during
-//! a sleep.
+//! RDMA device leads to. Everything is under one lock, which is never held during a sleep.
 //!
 //! **fork**: the thread and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
@@ -27,6 +27,7 @@ mod listeners;
 mod local;
 mod meet;
 mod table;
+mod tidy;
 
 use crate::runtime;
 use alloc::boxed::Box;
@@ -38,7 +39,7 @@ use engine::Engine;
 use meet::Route;
 use netacc_stats::Reason;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Lock, cpu, raw, time};
+use netacc_sys::{Guard, Lock, cpu, raw, time};
 use netacc_transport::shm::Link;
 
 /// The engine, under its lock.
@@ -136,24 +137,31 @@ fn run() {
     }
 }
 
+/// The same for a thread of the program's, which no signal handler may interrupt there.
+fn ask<T>(f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+    let _b = Blocked::all();
+    with(f)
+}
+
 /// A program waits on a listener: clients on other hosts are to find it.
 pub fn listen(local: SocketAddr) {
-    if !available() || start().is_err() {
+    // None comes that way from another host.
+    if local.ip().is_loopback() || !available() || start().is_err() {
         return;
     }
-    with(|e| e.listen(local));
+    ask(|e| e.listen(local));
     wake_thread();
 }
 
 /// The program listens there no longer.
 pub fn unlisten(local: SocketAddr) {
     if ACTIVE.load(Ordering::Acquire) {
-        with(|e| e.unlisten(local));
+        ask(|e| e.unlisten(local));
     }
 }
 
-/// The link to a server on another host, and our address there. Where nothing is known of the destination it is found
-/// out, for which at most `patience` ns are waited.
+/// The link to a server on another host, of which the caller gets a reference, and our address there. Where nothing is
+/// known of the destination it is found out, for which at most `patience` ns are waited.
 pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr), Reason> {
     if !available() {
         return Err(Reason::OtherHost);
@@ -161,7 +169,7 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     start()?;
     let end = time::now().saturating_add(patience);
     loop {
-        match with(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
+        match ask(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
             Route::Open(link, source) => return Ok((link, source)),
             Route::Closed(why) => return Err(why),
             Route::Opening(fd) => {
@@ -178,28 +186,9 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     }
 }
 
-/// One round of the work by the calling thread, if nobody else does it.
-#[inline]
-pub fn drive() {
-    if ACTIVE.load(Ordering::Relaxed) {
-        round();
-    }
-}
-
-#[cold]
-#[allow(unsafe_code)]
-fn round() {
-    if let Some(_g) = SHARED.lock.try_lock() {
-        // SAFETY: under the lock.
-        if let Some(e) = unsafe { (*SHARED.engine.get()).as_mut() } {
-            e.round();
-        }
-    }
-}
-
 /// The thread looks again at what it sleeps on.
 fn wake_thread() {
-    with(|e| e.ring());
+    ask(|e| e.ring());
 }
 
 /// The process ends: what it has written goes out before, for at most two seconds.
@@ -209,9 +198,14 @@ pub fn flush() {
         return;
     }
     let end = time::now().saturating_add(PATIENCE);
-    while time::now() < end && with(|e| e.flush()) == Some(false) {
+    while time::now() < end && ask(|e| e.flush()) == Some(false) {
         raw::sched_yield();
     }
+}
+
+/// Before a fork: the engine is at rest until the guard is dropped, in parent and child.
+pub fn before_fork() -> Option<Guard<'static>> {
+    ACTIVE.load(Ordering::Acquire).then(|| SHARED.lock.lock())
 }
 
 /// For the child of a fork: the engine is the parent's. Its memory is left alone, its descriptors are closed, so that

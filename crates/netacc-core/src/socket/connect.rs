@@ -27,7 +27,7 @@ use netacc_transport::shm::{owner, rendezvous};
 const PORTS_KEPT: usize = 100;
 
 /// So long (ns) a connect waits to learn whether its destination is reached by RDMA, where nobody has asked lately.
-const PATIENCE: u64 = 1_000_000_000;
+const PATIENCE: u64 = 300_000_000;
 /// The same for one that is not to wait.
 const PATIENCE_NONBLOCK: u64 = 50_000_000;
 
@@ -213,10 +213,13 @@ fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Resul
     let patience = if s.has(NONBLOCK) { PATIENCE_NONBLOCK } else { PATIENCE };
     let (link, source) = carrier::reach(target, patience)?;
     let bound = bound_to(fd, s);
-    if bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source) {
-        return Err(Reason::OtherHost);
-    }
-    occupy(fd, s, pool::claim_far(target, link)?, bound, SocketAddr::new(source, 0), target)
+    let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
+    // What a port below 1024 says of a client, nobody confirms there.
+    let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
+    let claimed = if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link) };
+    // From here on the pool has it.
+    link.put();
+    occupy(fd, s, claimed?, bound, SocketAddr::new(source, 0), target)
 }
 
 /// Puts the socket into the slot it has been given, and queues the connect.

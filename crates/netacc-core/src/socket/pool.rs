@@ -274,7 +274,7 @@ pub fn claim_far(dest: SocketAddr, link: &'static Link) -> core::result::Result<
     let t = target(dest).ok_or(Reason::NoMemory)?;
     sweep(t);
     if !links(t).any(|l| core::ptr::eq(l, link)) {
-        // The list has the reference that the link was made with.
+        link.hold();
         link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
         t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
     }

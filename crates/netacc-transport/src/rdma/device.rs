@@ -24,7 +24,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// The device that `id` is on, with send buffers of `size` bytes.
+    /// The device that `id` is on, with send buffers of `size` bytes. To be kept as long as the process lives.
     pub fn open(id: &CmId, size: usize, comp_vector: u32) -> Result<Device> {
         let context = id.context()?;
         let pd = Pd::alloc(&context)?;
@@ -32,6 +32,7 @@ impl Device {
         channel.set_nonblocking(true)?;
         let sends = Sends::register(&pd, size)?;
         let comp_vector = comp_vector.min(context.num_comp_vectors().saturating_sub(1));
+        context.raise_descriptors();
         Ok(Device { context, pd, channel, cqs: Vec::new(), comp_vector, sends })
     }
 

@@ -15,8 +15,11 @@ pub const RECEIVES: u16 = 4;
 pub(super) const SENDS: usize = 16;
 /// One send in so many has a completion: it frees the places of those before it.
 const SIGNAL_EVERY: u32 = 4;
-/// What we would like to send inline: the beginning of a message and 64 bytes. Devices differ.
-const INLINE: [u32; 4] = [96, 80, 64, 0];
+/// What we would like to send inline: the beginning of a message and 64 bytes or more. Devices differ; each that we know
+/// takes 64 bytes, so that all messages but those with many bytes of a connection need no buffer.
+const INLINE: [u32; 3] = [96, 80, 64];
+/// The longest of those.
+const SHORT: usize = 96;
 /// A message that only brings credits.
 const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0 };
 /// Work request numbers: this bit says that it is a receive.
@@ -163,14 +166,12 @@ impl Pipe {
         frame.encode()
     }
 
-    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`], or short and there is a
-    /// buffer for it in `sends`.
-    pub fn send(&mut self, sends: &mut Sends, frame: Frame, payload: &[u8]) -> Result<()> {
-        self.send_short(sends, frame, payload, false)
+    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`].
+    pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
+        self.send_inline(frame, payload, false)
     }
 
-    fn send_short(&mut self, sends: &mut Sends, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
-        const SHORT: usize = 96;
+    fn send_inline(&mut self, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
         let head = self.head(frame);
         let mut bytes = [0u8; SHORT];
         let len = FRAME + payload.len();
@@ -178,18 +179,8 @@ impl Pipe {
         for (to, from) in message.iter_mut().zip(head.iter().chain(payload)) {
             *to = *from;
         }
-        if len <= self.inline {
-            let wr = SendWr::send_inline(0, message).ok_or(too_long())?;
-            return self.post(wr, None, now);
-        }
-        let Some((n, _)) = sends.take() else {
-            return Err(Error::Misuse { verb: "ibv_post_send", why: "no buffer is free" });
-        };
-        if !sends.head(n, message) {
-            return Err(too_long());
-        }
-        let sge = sends.sge(n, len).ok_or(too_long())?;
-        self.post(SendWr::send(0, sge), Some(n), now)
+        let wr = SendWr::send_inline(0, message).filter(|_| len <= self.inline).ok_or(too_long())?;
+        self.post(wr, None, now)
     }
 
     /// Sends buffer `n` of `sends`, with `len` bytes after the room for the beginning.
@@ -257,16 +248,16 @@ impl Pipe {
     }
 
     /// Tells the other side of free receives, by a message of its own.
-    pub fn send_credits(&mut self, sends: &mut Sends) -> Result<()> {
-        self.send(sends, CREDITS, &[])
+    pub fn send_credits(&mut self) -> Result<()> {
+        self.send(CREDITS, &[])
     }
 
     /// Has all that is under way complete, for [`Pipe::is_flushed`].
-    pub fn flush(&mut self, sends: &mut Sends) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         if self.unsignaled == 0 || self.credits == 0 || self.under_way.len() >= SENDS {
             return Ok(());
         }
-        self.send_short(sends, CREDITS, &[], true)
+        self.send_inline(CREDITS, &[], true)
     }
 
     /// It is over: its buffers are free.

@@ -25,7 +25,10 @@ impl Link {
             let control = private::adopt(control)?;
             Link::new(side, seg, control, true, raw::getpid())
         };
-        let made = one(Side::Client, near).and_then(|client| Ok((client, one(Side::Server, far)?)));
+        let made = one(Side::Client, near).and_then(|client| {
+            let server = one(Side::Server, far).inspect_err(|_| client.put())?;
+            Ok((client, server))
+        });
         private::drop_raw(memfd);
         let (client, server) = made?;
         client.far.store(1, Ordering::Relaxed);

@@ -1,0 +1,72 @@
+//! What grows old: idle queue pairs, attempts that come to nothing, answers that are no longer believed.
+
+use crate::carrier::engine::Engine;
+use crate::carrier::listeners::FarListener;
+use crate::carrier::meet::{PATIENCE, RouteEntry, Stage, State};
+use alloc::vec::Vec;
+use netacc_stats::Reason;
+use netacc_sys::errno::Errno;
+use netacc_verbs::Error;
+
+impl Engine {
+    /// Whether something may grow old.
+    pub(super) fn has_to_tidy(&self) -> bool {
+        self.pipes.each().next().is_some()
+            || self.routes.each().next().is_some()
+            || self.listeners.iter().any(FarListener::is_wanted)
+    }
+
+    /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
+    pub(super) fn tidy(&mut self, now: u64) {
+        let mut idle = 0;
+        let mut old = Vec::new();
+        for (at, e) in self.pipes.each() {
+            let age = now.saturating_sub(e.idle_since);
+            match &e.stage {
+                Stage::Up(_) if e.conns.is_empty() && e.route.is_some() => {
+                    let same = |p: &&usize| self.pipes.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
+                    let here =
+                        e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.pipes.iter().filter(same).count());
+                    idle += 1;
+                    if self.limits.idle_ns.is_some_and(|ns| age > ns)
+                        || idle > self.limits.idle_all
+                        || here > self.limits.idle_per + old.len()
+                    {
+                        old.push((at, None));
+                    }
+                }
+                // Whoever connects has something to say: a queue pair that is only held costs us memory.
+                Stage::Up(_) if e.route.is_none() && !e.used && age > PATIENCE * 5 => old.push((at, None)),
+                Stage::Up(_) => {}
+                _ if age > PATIENCE => {
+                    old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))
+                }
+                _ => {}
+            }
+        }
+        for (at, error) in old {
+            match error {
+                None => self.end_pipe(at, "it has been idle"),
+                Some(e) => self.failed(at, Reason::PeerPlain, &e),
+            }
+        }
+        let lost: Vec<usize> = self
+            .locals
+            .each()
+            .filter(|(_, l)| {
+                (l.link.is_lost() || (l.route.is_none() && l.link.is_left())) && l.slots.iter().all(|s| *s == 0)
+            })
+            .map(|(at, _)| at)
+            .collect();
+        for at in lost {
+            self.drop_local(at);
+        }
+        let past = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until <= now);
+        let gone = |r: &RouteEntry| r.pipes.is_empty() && r.local.is_none() && (past(r) || r.state == State::Opening);
+        let forgotten: Vec<usize> = self.routes.each().filter(|(_, r)| gone(r)).map(|(at, _)| at).collect();
+        for at in forgotten {
+            self.routes.remove(at);
+        }
+        self.open_listeners();
+    }
+}
