@@ -60,6 +60,15 @@ def build():
             command("ip", "-n", side.namespace, "link", "set", side.netdev, "up")
             command("ip", "-n", side.namespace, "addr", "add", f"{side.address}/24", "dev", side.netdev)
             command("ip", "-n", side.namespace, "addr", "add", f"{side.address6}/64", "dev", side.netdev)
+        # Soft-RoCE loses the first packet to an IPv6 neighbour that is not known yet, and RDMA-CM sends it again after
+        # a second: by then a connection has gone by TCP.
+        for side, other in ((server, client), (client, server)):
+            command("ip", "-n", side.namespace, "neigh", "replace", other.address6, "lladdr", hardware_address(other),
+                    "dev", side.netdev, "nud", "permanent")
+
+
+def hardware_address(side):
+    return json.loads(command("ip", "-n", side.namespace, "-j", "link", "show", side.netdev))[0]["address"]
 
 
 def port_file(device, name):
