@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::epoll::Epoll;
-use crate::socket::Socket;
+use crate::socket::{Socket, vacant};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem;
@@ -21,6 +21,8 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 const TAG: u64 = 7;
 const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
+/// Closed by the program, and kept by us: see [`vacant`].
+const VACANT: u64 = 3;
 const ADDR: u64 = (1 << 48) - 8;
 
 /// An object and the generation it had when it was looked up.
@@ -97,7 +99,23 @@ fn encode(e: Entry) -> u64 {
 #[inline]
 pub fn get(fd: i32) -> Option<Entry> {
     // Acquire: the object was filled in before it was entered.
-    decode(cell(fd)?.load(Ordering::Acquire))
+    let word = cell(fd)?.load(Ordering::Acquire);
+    if word == VACANT {
+        vacant::give_back(fd);
+    }
+    decode(word)
+}
+
+/// The program has closed `fd`, and its entry is gone; the number stays ours.
+pub fn vacate(fd: i32) {
+    if let Some(c) = cell(fd) {
+        c.store(VACANT, Ordering::Release);
+    }
+}
+
+/// Takes back a vacant number: exactly one of several callers gets it.
+pub fn occupy(fd: i32) -> bool {
+    cell(fd).is_some_and(|c| c.compare_exchange(VACANT, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
 /// The TCP socket `fd`, if it is one we know.
@@ -136,7 +154,11 @@ pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
     if HIGH.load(Ordering::Relaxed) < fd as usize {
         HIGH.fetch_max(fd as usize, Ordering::Relaxed);
     }
-    Ok(decode(c.swap(encode(e), Ordering::AcqRel)))
+    let old = c.swap(encode(e), Ordering::AcqRel);
+    if old == VACANT {
+        vacant::lost();
+    }
+    Ok(decode(old))
 }
 
 /// Removes the entry of `fd`: exactly one of several callers gets it.
@@ -146,7 +168,11 @@ pub fn take(fd: i32) -> Option<Entry> {
     if c.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    decode(c.swap(0, Ordering::AcqRel))
+    let word = c.swap(0, Ordering::AcqRel);
+    if word == VACANT {
+        vacant::closed(fd);
+    }
+    decode(word)
 }
 
 /// Calls `f` for every entry with a number in the range.

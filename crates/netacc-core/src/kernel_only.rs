@@ -29,6 +29,7 @@ pub fn from_here(why: Reason) {
         }
     });
     socket::create::drop_spares();
+    socket::vacant::close_all();
 }
 
 /// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and

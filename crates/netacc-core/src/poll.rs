@@ -330,8 +330,7 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         let slept = if fds.arm(&mut set) {
             set.sleep(Deadline::Now, sigmask)
         } else {
-            page().count(Counter::Sleeps);
-            crate::fork::idle_check();
+            crate::wait::before_sleep();
             set.sleep(until, sigmask)
         };
         fds.disarm(&set);

@@ -20,6 +20,13 @@ const CONFIDENT: u32 = 16;
 /// Without confidence one wait in so many tries again.
 const RETRY: u32 = 16;
 
+/// A thread is about to sleep in a call of ours.
+pub fn before_sleep() {
+    page().count(Counter::Sleeps);
+    crate::fork::idle_check();
+    crate::socket::vacant::close_all();
+}
+
 /// How spinning has paid for one socket or epoll instance.
 #[derive(Debug, Default)]
 pub struct Spin {
@@ -116,8 +123,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         let slept = if (ep.arm(interest, &mut set) && enough_now()) || !here() {
             Ok(1)
         } else {
-            page().count(Counter::Sleeps);
-            crate::fork::idle_check();
+            before_sleep();
             set.sleep(until, core::ptr::null())
         };
         ep.disarm(interest, &set);

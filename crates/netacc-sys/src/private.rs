@@ -37,7 +37,7 @@ fn bits_or_map() -> Result<&'static [AtomicU64]> {
 }
 
 /// Above what a program of ordinary size uses, but with room left below the limit.
-fn floor() -> i32 {
+pub fn floor() -> i32 {
     let known = FLOOR.load(Ordering::Relaxed);
     if known != 0 {
         return known;

@@ -259,6 +259,7 @@ pub(crate) fn at<T: Pooled>(p: *mut T) -> Option<&'static T> {
 
 /// epoll_create(2), epoll_create1(2): the kernel's instance, entered so that we hear of what is added.
 pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
+    crate::socket::vacant::close_all();
     let fd = match make() {
         Ok(fd) => fd,
         Err(e) => return Outcome::Failed(e),

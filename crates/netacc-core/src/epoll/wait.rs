@@ -198,8 +198,7 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
         bounded = true;
     }
     if quiet {
-        page().count(Counter::Sleeps);
-        crate::fork::idle_check();
+        crate::wait::before_sleep();
     }
     let seen = kernel(e, call, 0, left, true);
     e.sleepers.fetch_sub(1, Ordering::SeqCst);

@@ -6,7 +6,8 @@ use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
-    CANDIDATE, DORMANT, INHERITED, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote, ports,
+    CANDIDATE, DORMANT, INHERITED, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote, ports,
+    vacant,
 };
 use crate::wait;
 use core::ffi::c_void;
@@ -132,7 +133,9 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, p: *mut c_void, len: *mut u32, 
     if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
         return raw::accept4(fd, p, len, flags);
     }
-    raw::close(placeholder(s.domain(), true)?)?;
+    if !vacant::any() {
+        raw::close(placeholder(s.domain(), true)?)?;
+    }
     Err(Errno::AGAIN)
 }
 
@@ -169,7 +172,9 @@ fn plain(s: &Socket, new: i32, flags: i32) {
 /// Takes one queued connection. The descriptor is made first: without one the connection stays queued,
 /// as in the kernel.
 fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32, SocketAddr)>> {
-    let new = placeholder(s.domain(), flags & libc::SOCK_CLOEXEC != 0)?;
+    let cloexec = flags & libc::SOCK_CLOEXEC != 0;
+    let kept = if cloexec { vacant::take(s.domain()) } else { None };
+    let new = kept.map_or_else(|| placeholder(s.domain(), cloexec), Ok)?;
     // A queue's worth of connects that come to nothing: then the caller has its turn.
     let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
         let ep = take_slot(link, slot)?;
@@ -184,7 +189,8 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
         return Ok(None);
     };
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
-    let r = Socket::alloc(new, s.domain(), PLACEHOLDER | nonblock).inspect_err(|_| {
+    let keepable = if cloexec { KEEPABLE } else { 0 };
+    let r = Socket::alloc(new, s.domain(), PLACEHOLDER | keepable | nonblock).inspect_err(|_| {
         ep.close(true);
         let _ = raw::close(new);
     })?;
@@ -281,7 +287,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         let slept = if ready {
             Ok(1)
         } else {
-            crate::fork::idle_check();
+            wait::before_sleep();
             set.sleep(deadline, core::ptr::null())
         };
         l.disarm(&set);

@@ -46,7 +46,11 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             demote::inheritable(fd);
             return Outcome::Pass;
         }
-        _ => return Outcome::Pass,
+        _ => {
+            // The look-up closes a number that is only kept.
+            fdtable::get(fd);
+            return Outcome::Pass;
+        }
     }
     let Some(r) = fdtable::socket(fd) else {
         return Outcome::Pass;

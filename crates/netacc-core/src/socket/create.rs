@@ -5,7 +5,7 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
-use crate::socket::{self, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
+use crate::socket::{self, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, vacant};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
@@ -91,6 +91,7 @@ pub fn drop_spares() {
 /// A descriptor that stands for a TCP socket without one behind it.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
     let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    vacant::close_all();
     raw::fcntl(template(domain)?, cmd, 0)
 }
 
@@ -183,7 +184,7 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
 /// Drops what an entry of the table refers to.
 pub fn drop_entry(e: Entry) {
     match e {
-        Entry::Socket(r) => socket::put(r.obj),
+        Entry::Socket(r) => drop(socket::put(r.obj)),
         Entry::Epoll(r) => epoll::put(r.obj),
     }
 }
@@ -225,6 +226,13 @@ pub fn close(fd: i32) -> Outcome {
     close_later();
     before_close(fd);
     match fdtable::take(fd) {
+        Some(Entry::Socket(r)) => {
+            let domain = r.obj.domain();
+            if socket::put(r.obj) && vacant::keep(fd, domain) {
+                return Outcome::Done(0);
+            }
+            raw::close(fd).into()
+        }
         Some(e) => {
             drop_entry(e);
             raw::close(fd).into()
@@ -296,6 +304,7 @@ fn entered_dup(new: i32, e: Entry) -> Result<()> {
     match e {
         Entry::Socket(r) => {
             r.obj.add_ref();
+            r.obj.set(KEEPABLE, false);
             if r.obj.endpoint().is_some_and(|ep| ep.link().is_inherited()) {
                 // In the child of a fork numbers are made for the program that follows.
                 r.obj.set(HANDED, true);
@@ -321,6 +330,7 @@ fn entered_dup(new: i32, e: Entry) -> Result<()> {
 /// so that both descriptors refer to one socket.
 fn before_dup(old: i32) -> Result<Option<Entry>> {
     let e = fdtable::get(old);
+    vacant::close_all();
     if let Some(Entry::Socket(r)) = e
         && r.obj.path() == Path::New
     {
@@ -369,6 +379,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         return match () {
             () if private::is(old) || (private::is(new) && old != new) => Outcome::Failed(Errno::BADF),
             () if !is_dup2 => Outcome::Failed(Errno::INVAL),
+            () if fdtable::get(old).is_none() => Outcome::Pass,
             () => match raw::fcntl(old, libc::F_GETFD, 0) {
                 Ok(_) => Outcome::Done(new as isize),
                 Err(e) => Outcome::Failed(e),

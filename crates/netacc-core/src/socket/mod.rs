@@ -22,6 +22,7 @@ pub mod promote;
 pub mod relay;
 pub mod reroute;
 pub mod untaken;
+pub mod vacant;
 
 use crate::epoll::Reg;
 use crate::fdtable::Ref;
@@ -64,6 +65,8 @@ pub const CANDIDATE: u32 = 32;
 pub const OFFERS: u32 = 64;
 /// Of a candidate that makes the offer: a thread has begun to.
 pub const LINKING: u32 = 1 << 12;
+/// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`vacant`].
+pub const KEEPABLE: u32 = 1 << 17;
 /// The process forked while this connection was open.
 pub const SHARED: u32 = 16;
 /// A connection was dissolved: the kernel's socket shows a port that it does not hold.
@@ -369,20 +372,22 @@ impl Drop for Pin {
     }
 }
 
-/// Drops a reference; the last one ends the connection.
-pub fn put(s: &'static Socket) {
-    if s.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        retire(s);
-    }
+/// Drops a reference; the last one ends the connection. True if that left its number with nothing behind it, and the
+/// number may be kept.
+pub fn put(s: &'static Socket) -> bool {
+    s.refs.fetch_sub(1, Ordering::AcqRel) == 1 && retire(s)
 }
 
-fn retire(s: &'static Socket) {
+fn retire(s: &'static Socket) -> bool {
     crate::epoll::forget_socket(s);
     // Both directions: a call that looked the object up before finishes first, a later one sees the
     // new generation and reports EBADF.
     let rx = s.rx.lock();
     let tx = s.tx.lock();
     let path = s.path();
+    // Under the locks: who puts a kernel socket under the number has them, and finds the socket retired from here on.
+    let vacant = path == Path::Shm
+        && s.flags.load(Ordering::Acquire) & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
     if let Some(e) = s.stats() {
         e.close();
     }
@@ -411,6 +416,7 @@ fn retire(s: &'static Socket) {
         l.close();
     }
     SOCKETS.release(s);
+    vacant
 }
 
 /// For the child of a fork: the locks of objects that other threads of the parent held.
