@@ -219,6 +219,12 @@ pub(crate) fn alone() -> bool {
     LIVE.load(Ordering::Relaxed) == 0
 }
 
+/// Whether this process never forked, or nobody who could have a connection of ours is left, as far as is known without
+/// asking the kernel.
+pub(crate) fn has_no_children() -> bool {
+    FORKING.load(Ordering::SeqCst) == 0 && LIVE.load(Ordering::Relaxed) == 0
+}
+
 /// Forgets the forks of which nobody is left. Under `LOCK`.
 fn forget_ended() {
     let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; FORKS];

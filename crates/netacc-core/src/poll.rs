@@ -4,11 +4,13 @@
 //! The application's array is read and written within its stated length.
 #![allow(unsafe_code)]
 
+use crate::carrier::drive;
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
 use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, promote, untaken};
+use crate::wait;
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, Ordering};
@@ -302,6 +304,7 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
 fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
     loop {
+        drive::drive();
         let n = fds.look();
         let mut set = WaitSet::new();
         let foreign = fds.foreign(&mut set);
@@ -321,19 +324,22 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         if !spun && let Some(Ours::Connection(s)) = first {
             spun = true;
             let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
-            let looked = || fds.look() > 0;
+            let looked = || {
+                drive::drive();
+                fds.look() > 0
+            };
             if s.spin.run(peer, deadline, looked) {
                 continue;
             }
         }
         let until = untaken::within(deadline);
         let slept = if fds.arm(&mut set) {
-            set.sleep(Deadline::Now, sigmask)
+            let slept = set.sleep(Deadline::Now, sigmask);
+            fds.disarm(&set);
+            slept
         } else {
-            crate::wait::before_sleep();
-            set.sleep(until, sigmask)
+            wait::sleep(&mut set, until, sigmask, |set| fds.disarm(set))
         };
-        fds.disarm(&set);
         slept?;
         fds.heal();
         let n = fds.look() + fds.take_foreign(&set);

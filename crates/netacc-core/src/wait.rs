@@ -1,9 +1,11 @@
 //! How a thread waits for a connection: it spins a little when that has paid lately, then sleeps in the
 //! kernel.
 
+use crate::carrier::drive::{self, Attend};
 use crate::fdtable::Ref;
 use crate::socket::Path;
 use crate::socket::{Socket, untaken};
+use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
@@ -13,12 +15,36 @@ use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
 const PAUSES: u32 = 60;
+/// The same for a peer on another host.
+const FEW_PAUSES: u32 = 4;
 /// And after that, how long to go on looking between yields (ns).
 const YIELD_FOR: u64 = 50_000;
 /// Full confidence that spinning pays; halves with each spin that found nothing.
 const CONFIDENT: u32 = 16;
 /// Without confidence one wait in so many tries again.
 const RETRY: u32 = 16;
+
+/// Sleeps on `set`, which is armed; `disarm` undoes that.
+pub fn sleep(
+    set: &mut WaitSet,
+    deadline: Deadline,
+    sigmask: *const c_void,
+    disarm: impl FnOnce(&WaitSet),
+) -> Result<usize> {
+    let duty = drive::attend(set);
+    let slept = if matches!(duty, Attend::Look) {
+        set.sleep(Deadline::Now, sigmask)
+    } else {
+        before_sleep();
+        set.sleep(deadline, sigmask)
+    };
+    // Before the turn that `leave` does: what that finds needs to wake nobody here.
+    disarm(set);
+    if let Attend::Yes(duty) = duty {
+        drive::leave(duty, set);
+    }
+    slept
+}
 
 /// A thread is about to sleep in a call of ours.
 pub fn before_sleep() {
@@ -69,7 +95,9 @@ impl Spin {
         if !self.worth_it() {
             return false;
         }
-        for _ in 0..PAUSES {
+        // Bytes from another host come by a device, whose driver may need this CPU.
+        let pauses = if peer == cpu::ELSEWHERE { FEW_PAUSES } else { PAUSES };
+        for _ in 0..pauses {
             if ready() {
                 self.learn(true);
                 return true;
@@ -104,7 +132,11 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     let Some(ep) = s.endpoint() else {
         return Ok(());
     };
+    let far = ep.is_far();
     let is_ready = || {
+        if far {
+            drive::drive();
+        }
         let r = ep.readiness();
         (interest.read
             && r.readable()
@@ -120,13 +152,13 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
         // After the registration: whoever moves the connection changes the path and then wakes who is registered.
-        let slept = if (ep.arm(interest, &mut set) && enough_now()) || !here() {
+        let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
+        let slept = if there {
+            ep.disarm(interest, &set);
             Ok(1)
         } else {
-            before_sleep();
-            set.sleep(until, core::ptr::null())
+            sleep(&mut set, until, core::ptr::null(), |set| ep.disarm(interest, set))
         };
-        ep.disarm(interest, &set);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(_) if is_ready() => {

@@ -17,6 +17,9 @@ static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 /// A CPU number nobody runs on.
 pub const NO_CPU: u32 = u32::MAX;
 
+/// In place of a CPU's number: one of another host.
+pub const ELSEWHERE: u32 = u32::MAX - 1;
+
 #[cold]
 fn find_offset() -> isize {
     // SAFETY: dlsym with a NUL-terminated name; the symbols are `const ptrdiff_t __rseq_offset` and

@@ -1,6 +1,7 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
 use crate::carrier::conn::Conn;
+use crate::carrier::drive::Watch;
 use crate::carrier::listeners::FarListener;
 use crate::carrier::local::Local;
 use crate::carrier::meet::{Entry, RouteEntry};
@@ -18,6 +19,8 @@ use netacc_wire::frame::{Frame, Kind, WINDOW};
 const BATCH: usize = 16;
 /// So often (ms) the thread looks for what has grown old.
 const TIDY: i64 = 1_000;
+/// And, while the program does the work, whether it still does.
+const BRIEF: i64 = 2;
 
 /// What to do after a round.
 #[derive(Debug)]
@@ -62,7 +65,14 @@ pub(super) struct Engine {
     /// Connections that a descriptor of their own can wake.
     pub listed: Vec<usize>,
     /// The completion queues will tell the channel.
-    armed: bool,
+    pub armed: bool,
+    /// Turns that threads of the program have done, and those that the thread knows of.
+    pub turns: u64,
+    pub turns_seen: u64,
+    /// What the thread sleeps on.
+    pub watch: Watch,
+    /// A thread of the program sleeps on the channels of so many devices.
+    pub duty: Option<usize>,
     sleeps_on: Vec<(i32, i16, What)>,
     tidied: u64,
     pub limits: Limits,
@@ -105,9 +115,13 @@ impl Engine {
             locals: Table::default(),
             ready: VecDeque::new(),
             starved: VecDeque::new(),
-            broken: Vec::new(),
+            broken: Vec::with_capacity(BATCH),
             listed: Vec::new(),
             armed: false,
+            turns: 0,
+            turns_seen: 0,
+            watch: Watch::Awake,
+            duty: None,
             sleeps_on: Vec::new(),
             tidied: 0,
             limits,
@@ -122,6 +136,7 @@ impl Engine {
     /// The thread's next step; `last` is when there was something to do.
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
+        self.watch = Watch::Awake;
         if self.round() {
             *last = now;
             return Step::Again;
@@ -129,13 +144,19 @@ impl Engine {
         if now.saturating_sub(*last) < self.limits.poll_ns {
             return Step::Poll;
         }
-        if !self.arm() {
+        let watch = self.next_watch();
+        if !self.arm(watch) {
             return Step::Again;
         }
+        self.watch = watch;
         fds.clear();
         self.list();
         fds.extend(self.sleeps_on.iter().map(|&(fd, events, _)| libc::pollfd { fd, events, revents: 0 }));
-        Step::Sleep(if self.has_to_tidy() { TIDY } else { 60 * TIDY })
+        Step::Sleep(match watch {
+            Watch::Brief => BRIEF,
+            _ if self.has_to_tidy() => TIDY,
+            _ => 60 * TIDY,
+        })
     }
 
     /// One round of the work; whether there was any.
@@ -216,8 +237,9 @@ impl Engine {
         if !entry.parts(&mut self.devices).is_some_and(|(p, _)| p.can_send()) {
             return;
         }
-        let waiting = core::mem::take(&mut entry.stalled);
-        for c in waiting {
+        for _ in 0..entry.stalled.len() {
+            let Some(entry) = self.pipes.get_mut(at) else { return };
+            let Some(c) = entry.stalled.pop_front() else { return };
             if let Some(conn) = self.conns.get_mut(c).filter(|c| c.stalled && c.pipe == at) {
                 conn.stalled = false;
                 self.queue(c);
@@ -273,17 +295,34 @@ impl Engine {
         true
     }
 
-    /// Before a sleep: everybody who may have news is to say so. False if there are some already.
-    fn arm(&mut self) -> bool {
+    /// The completion queues are to tell their channels.
+    pub(super) fn arm_queues(&mut self) {
         if !self.armed {
             for cq in self.devices.iter().flat_map(Device::cqs) {
                 let _ = cq.req_notify(false);
             }
             self.armed = true;
         }
+    }
+
+    /// Devices whose channels the thread hears: all, or those that are new since a thread of the program took the duty.
+    fn heard(&self, watch: Watch) -> core::ops::Range<usize> {
+        let all = self.devices.len();
+        match watch {
+            Watch::All | Watch::Awake => 0..all,
+            Watch::Brief | Watch::Others => self.duty.unwrap_or(all)..all,
+        }
+    }
+
+    /// Before a sleep: everybody who may have news is to say so, but for those of whom the program's threads know while
+    /// they do the work. False if there are some already.
+    fn arm(&mut self, watch: Watch) -> bool {
+        if !self.heard(watch).is_empty() {
+            self.arm_queues();
+        }
         let mut quiet = true;
         for (_, local) in self.locals.each() {
-            quiet &= local.arm();
+            quiet &= (watch == Watch::Brief && local.is_ours()) || local.arm();
         }
         // Completions that came before the arming have no event.
         quiet && !self.round()
@@ -295,7 +334,9 @@ impl Engine {
         const IN: i16 = libc::POLLIN;
         list.push((self.bell, IN, What::Bell));
         list.push((self.events.fd(), IN, What::Events));
-        list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.fd(), IN, What::Device(n))));
+        let heard = self.heard(self.watch);
+        let devices = self.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
+        list.extend(devices.map(|(n, d)| (d.fd(), IN, What::Device(n))));
         for (n, local) in self.locals.each() {
             list.push((local.bell(), IN, What::LocalBell(n)));
             // The end of a link is told once.
@@ -319,6 +360,11 @@ impl Engine {
 
     /// After a sleep on what [`Engine::step`] listed.
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
+        let watch = core::mem::replace(&mut self.watch, Watch::Awake);
+        if watch == Watch::Others && self.complete() {
+            // Whoever has the duty does not do it: a signal handler may have jumped out of the call.
+            self.duty = None;
+        }
         let list = core::mem::take(&mut self.sleeps_on);
         for ((fd, _, what), p) in list.iter().zip(fds) {
             if p.revents == 0 || p.fd != *fd {

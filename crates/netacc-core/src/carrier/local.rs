@@ -2,6 +2,7 @@
 
 use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
+use crate::fork;
 use crate::socket::accept::take_slot;
 use crate::socket::pool;
 use alloc::collections::VecDeque;
@@ -9,6 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use netacc_stats::Reason;
+use netacc_sys::raw;
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addresses};
@@ -38,6 +40,11 @@ impl Local {
     /// The other side is to ring; false if it has left bits already.
     pub fn arm(&self) -> bool {
         self.link.my_channel(self.channel).is_none_or(netacc_ring::Channel::arm)
+    }
+
+    /// Whether only this process writes on the other side: each of its threads does a turn after it has written.
+    pub fn is_ours(&self) -> bool {
+        (self.route.is_some() || self.link.peer_pid() == raw::getpid()) && fork::has_no_children()
     }
 }
 
@@ -178,7 +185,12 @@ impl Engine {
         if let Some(entry) = self.pipes.get_mut(pipe) {
             entry.conns.insert(id, at);
             entry.used = true;
+            // A turn that only moves bytes does not allocate.
+            entry.stalled.reserve(entry.conns.len());
         }
+        let conns = self.conns.len();
+        self.ready.reserve(conns);
+        self.starved.reserve(conns);
         if let Some(local) = self.locals.get_mut(local) {
             if let Some(place) = local.slots.get_mut(ep.slot_index()) {
                 *place = at as u32 + 1;

@@ -9,19 +9,21 @@
 //! program | ring | carrier | queue pair ... queue pair | carrier | ring | program
 //! ```
 //!
-//! - `engine`: one round of the work, and what to sleep on when there is none.
+//! - `engine`: one round of the work, and what to sleep on when there is none; `drive`: who does it.
 //! - `meet`: routes to other hosts, queue pairs that come and go; `listeners`: those that clients there find.
 //! - `tidy`: what grows old.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end.
 //!
-//! One thread of ours does the work, with all signals blocked; it starts with the first listener or destination that an
-//! RDMA device leads to. Everything is under one lock, which is never held during a sleep.
+//! Whoever writes or waits does the work on the way; for what is left there is one thread of ours, with all signals blocked,
+//! which starts with the first listener or destination that an RDMA device leads to. Everything is under one lock, which is
+//! never held during a sleep.
 //!
 //! **fork**: the thread and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
 
 mod conn;
+pub mod drive;
 mod engine;
 mod listeners;
 mod local;
@@ -67,9 +69,15 @@ const BELIEVED: u64 = 1_000_000_000;
 /// Does something with the engine; `None` if there is none.
 #[allow(unsafe_code)]
 fn with<T>(f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
-    let _g = SHARED.lock.lock();
-    // SAFETY: under the lock, and `f` cannot keep the reference.
-    unsafe { (*SHARED.engine.get()).as_mut() }.map(|e| f(e))
+    let done = {
+        let _g = SHARED.lock.lock();
+        // SAFETY: under the lock, and `f` cannot keep the reference.
+        unsafe { (*SHARED.engine.get()).as_mut() }.map(|e| f(e))
+    };
+    if drive::was_asked() {
+        drive::turn();
+    }
+    done
 }
 
 /// Whether this host has an RDMA device, and this process may use it.

@@ -1,5 +1,6 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
+use crate::carrier::drive::{self, Attend};
 use crate::epoll::call::Call;
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted, tcp_waits};
 use crate::epoll::stash::{stash, unstash};
@@ -17,6 +18,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw};
+use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 
 /// While user-space events flow, the kernel's set is looked at after so many ticks (some 50
@@ -128,6 +130,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         }
     }
     loop {
+        drive::drive();
         let n = stashed + round(e, call, stashed);
         if n > 0 {
             let now = cpu::ticks();
@@ -147,6 +150,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             return at_once(e, call);
         }
         let waiting = || {
+            drive::drive();
             let _g = e.lock.lock();
             e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
         };
@@ -197,10 +201,25 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
         left = POLLED_STEP;
         bounded = true;
     }
-    if quiet {
+    let mut set = WaitSet::new();
+    let duty = if quiet && left != 0 { drive::attend(&mut set) } else { Attend::No };
+    if matches!(duty, Attend::Look) {
+        left = 0;
+    }
+    if quiet && left != 0 {
         crate::wait::before_sleep();
     }
-    let seen = kernel(e, call, 0, left, true);
+    let seen = match duty {
+        Attend::Yes(duty) => {
+            // The kernel's set and the completion channels.
+            set.add(e.fd(), libc::POLLIN);
+            let slept = set.sleep(Deadline::after(left), call.sigmask);
+            drive::leave(duty, &set);
+            bounded = true;
+            slept.and_then(|_| kernel(e, call, 0, 0, false))
+        }
+        _ => kernel(e, call, 0, left, true),
+    };
     e.sleepers.fetch_sub(1, Ordering::SeqCst);
     let seen = seen?;
     e.last_kernel.store(cpu::ticks(), Ordering::Relaxed);

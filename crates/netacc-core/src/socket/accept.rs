@@ -1,6 +1,7 @@
 //! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
 
 use crate::addr;
+use crate::carrier::drive;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
@@ -283,14 +284,13 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
     loop {
         let mut set = WaitSet::new();
         set.add(l.kernel_fd(fd), libc::POLLIN);
-        let ready = l.arm(&mut set);
-        let slept = if ready {
+        drive::drive();
+        let slept = if l.arm(&mut set) {
+            l.disarm(&set);
             Ok(1)
         } else {
-            wait::before_sleep();
-            set.sleep(deadline, core::ptr::null())
+            wait::sleep(&mut set, deadline, core::ptr::null(), |set| l.disarm(set))
         };
-        l.disarm(&set);
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(0) => {}

@@ -219,7 +219,9 @@ fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Resul
     let claimed = if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link) };
     // From here on the pool has it.
     link.put();
-    occupy(fd, s, claimed?, bound, SocketAddr::new(source, 0), target)
+    occupy(fd, s, claimed?, bound, SocketAddr::new(source, 0), target)?;
+    carrier::drive::drive();
+    Ok(())
 }
 
 /// Puts the socket into the slot it has been given, and queues the connect.

@@ -1,6 +1,7 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
 use crate::addr;
+use crate::carrier::drive;
 use crate::epoll;
 use crate::fdtable;
 use crate::outcome::Outcome;
@@ -147,6 +148,12 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
 
 /// shutdown(2).
 pub fn shutdown(fd: i32, how: i32) -> Outcome {
+    let done = shut(fd, how);
+    drive::drive();
+    done
+}
+
+fn shut(fd: i32, how: i32) -> Outcome {
     super::promote::given_up(fd);
     loop {
         let Some((r, ep)) = channel(fd) else {

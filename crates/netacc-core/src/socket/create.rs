@@ -1,5 +1,6 @@
 //! Descriptors: socket(2), close(2), the dup family.
 
+use crate::carrier::drive;
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::kernel_only;
@@ -228,7 +229,9 @@ pub fn close(fd: i32) -> Outcome {
     match fdtable::take(fd) {
         Some(Entry::Socket(r)) => {
             let domain = r.obj.domain();
-            if socket::put(r.obj) && vacant::keep(fd, domain) {
+            let vacant = socket::put(r.obj);
+            drive::drive();
+            if vacant && vacant::keep(fd, domain) {
                 return Outcome::Done(0);
             }
             raw::close(fd).into()

@@ -1,6 +1,7 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
 use crate::addr;
+use crate::carrier::drive;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, reroute};
@@ -52,6 +53,7 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
     let peek = flags & MSG_PEEK != 0;
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut got = 0;
+    let mut driven = false;
     let mut until = None;
     let mut pin = None;
     if peek && flags & MSG_WAITALL != 0 && !nonblock {
@@ -100,6 +102,10 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
                 }
             }
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
+            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_far() => {
+                driven = true;
+                drive::drive();
+            }
             Err(Errno::AGAIN) if nonblock => {
                 return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
             }
@@ -236,6 +242,7 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
                 {
                     e.sent(n as u64);
                 }
+                drive::drive();
                 if src.left() == 0 {
                     return Ok(sent);
                 }

@@ -51,9 +51,13 @@ impl Device {
         self.channel.fd()
     }
 
-    /// Takes the events of the channel: no queue is armed any more that had one.
-    pub fn take_events(&self) {
-        while let Ok(Some(_)) = self.channel.get_cq_event() {}
+    /// Takes the events of the channel: no queue is armed any more that had one. Whether there was any.
+    pub fn take_events(&self) -> bool {
+        let mut any = false;
+        while let Ok(Some(_)) = self.channel.get_cq_event() {
+            any = true;
+        }
+        any
     }
 
     /// Its completion queues.

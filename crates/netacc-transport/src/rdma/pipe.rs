@@ -9,8 +9,11 @@ use netacc_wire::frame::{FRAME, Frame, Greeting, Kind};
 
 extern crate alloc;
 
-/// Receives that are posted.
+/// Receives that are posted: with the usual buffers of 16 KiB, 64 KiB of a queue pair's.
 pub const RECEIVES: u16 = 4;
+/// So many free ones are told by a message of their own, if no other has gone out before. More than one of them for each
+/// message that only brings credits, or two sides that send and answer would answer each other's credits with credits.
+const OWED: u16 = 3;
 /// Messages that may be under way.
 pub(super) const SENDS: usize = 16;
 /// One send in so many has a completion: it frees the places of those before it.
@@ -76,7 +79,7 @@ impl Pipe {
             credits: 0,
             peer_receives: 0,
             owed: 0,
-            under_way: VecDeque::new(),
+            under_way: VecDeque::with_capacity(SENDS),
             unsignaled: 0,
             inline,
             cq: at,
@@ -152,7 +155,7 @@ impl Pipe {
 
     /// Whether the other side waits to hear of free receives that no message has told it of.
     pub fn owes(&self) -> bool {
-        self.owed >= RECEIVES / 2 && self.credits >= 1 && self.under_way.len() < SENDS
+        self.owed >= OWED && self.credits >= 1 && self.under_way.len() < SENDS
     }
 
     /// Whether everything sent has been received. Every message asks for that once [`Pipe::flush`] was called.

@@ -214,6 +214,9 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else {
             return cpu::NO_CPU;
         };
+        if v.slot.open.is_far() || v.link.is_far() {
+            return cpu::ELSEWHERE;
+        }
         line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)
     }
 }
