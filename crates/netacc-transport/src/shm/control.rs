@@ -300,6 +300,7 @@ impl Link {
         if how == LOST {
             page().count(Counter::LinksLost);
         }
+        crate::shm::promote::forget(self);
         for ep in self.endpoints() {
             ep.poke_self();
         }

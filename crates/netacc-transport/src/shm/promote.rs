@@ -23,7 +23,9 @@ static LOCK: Lock = Lock::new();
 /// Keeps an offer until the socket layer looks; it holds the link so long.
 pub(crate) fn queue(link: &'static Link, slot: u32, epoch: u32) {
     let _g = LOCK.lock();
-    match OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()) {
+    // Under the lock: if the link ends after this look, `forget` finds what is stored now.
+    let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
+    match place {
         Some(o) => {
             link.hold();
             o.slot.store(slot, Ordering::Relaxed);
@@ -62,6 +64,22 @@ pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
             queue(link, slot, epoch);
         }
         link.put();
+    }
+}
+
+/// The link has ended: whoever made these offers is gone, and nobody may look at them again for as long as we live, so
+/// they must not hold it. The caller holds the link.
+pub(crate) fn forget(link: &'static Link) {
+    let _g = LOCK.lock();
+    for o in &OFFERS {
+        if core::ptr::eq(o.link.load(Ordering::Relaxed), link) {
+            o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
+            COUNT.fetch_sub(1, Ordering::Relaxed);
+            if let Some(ep) = link.endpoint(o.slot.load(Ordering::Relaxed) as usize) {
+                ep.refuse(o.epoch.load(Ordering::Relaxed));
+            }
+            link.put();
+        }
     }
 }
 
