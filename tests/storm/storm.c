@@ -90,6 +90,10 @@ static void serve_by_threads(int l)
 }
 static void serve_by_loop(int l)
 {
+	// What is over is kept a while: an event for it would be one too many.
+	enum { KEPT = 4096 };
+	static struct conv *over[KEPT];
+	unsigned ended = 0;
 	int ep = epoll_create1(EPOLL_CLOEXEC);
 	struct epoll_event ev = { .events = EPOLLIN };
 	fcntl(l, F_SETFL, O_NONBLOCK);
@@ -99,6 +103,13 @@ static void serve_by_loop(int l)
 		int n = epoll_wait(ep, got, 64, -1);
 		for (int i = 0; i < n; i++) {
 			struct conv *c = got[i].data.ptr;
+			for (int k = 0; k < i; k++)
+				if (got[k].data.ptr == c)
+					failed(c, "reported twice, %x and %x", got[k].events, got[i].events);
+			if (c && c->fd < 0) {
+				failed(c, "event %x of %d after the end", got[i].events, n);
+				continue;
+			}
 			if (!c) {
 				int fd = accept4(l, NULL, NULL, SOCK_CLOEXEC);
 				if (fd < 0)
@@ -107,7 +118,9 @@ static void serve_by_loop(int l)
 				conv_accepted(c, fd);
 				c->ep = ep;
 			} else if (conv_step(c) != AGAIN) {
-				free(c);
+				free(over[ended % KEPT]);
+				over[ended++ % KEPT] = c;
+				c->fd = -1;
 				continue;
 			}
 			ev = (struct epoll_event){ .events = conv_wants(c), .data.ptr = c };

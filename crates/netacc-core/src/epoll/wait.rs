@@ -70,8 +70,9 @@ pub fn wait(fd: i32, call: Call, pass: impl FnOnce() -> i32) -> Outcome {
     }
 }
 
-/// One round in user space.
-fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
+/// One round in user space: how many events it brought, and whether connections went elsewhere after it. What was reported
+/// of such a one the kernel would say again.
+fn round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
     absorb_children(e);
     let n = {
         let _g = e.lock.lock();
@@ -88,10 +89,11 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> usize {
         }
         n
     };
-    if e.displaced.load(Ordering::Relaxed) != 0 {
+    let moved = e.displaced.load(Ordering::Relaxed) != 0;
+    if moved {
         settle(e);
     }
-    n
+    (n, moved)
 }
 
 /// Connections that cannot stay where they are go elsewhere; what they have to say then comes from there.
@@ -131,12 +133,13 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     }
     loop {
         drive::drive();
-        let n = stashed + round(e, call, stashed);
+        let (brought, moved) = round(e, call, stashed);
+        let n = stashed + brought;
         if n > 0 {
             let now = cpu::ticks();
             turns::pass(e, now);
             // What the kernel said already in this call it would say again.
-            if stashed == 0 && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
+            if stashed == 0 && !moved && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 if n < max {
                     return Ok(n + kernel(e, call, n, 0, false)?.foreign);
@@ -175,7 +178,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
         if seen.own == 0 {
             return Ok(seen.foreign);
         }
-        let n = seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign) };
+        let n = seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign).0 };
         if n > 0 {
             return Ok(n);
         }
@@ -227,7 +230,7 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
         page().count(Counter::Wakeups);
     }
     if seen.foreign > 0 {
-        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign) }));
+        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign).0 }));
     }
     if quiet && !bounded && seen.own == 0 && call.deadline.passed() {
         return Ok(Some(0));
