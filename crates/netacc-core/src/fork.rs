@@ -325,6 +325,7 @@ pub fn child(f: Forking) {
         }
         if let Some(ep) = r.obj.endpoint() {
             inherit(ep.link());
+            ep.forget_sleepers();
             if !r.obj.has(SHARED) {
                 r.obj.disown();
             }

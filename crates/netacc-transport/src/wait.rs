@@ -107,6 +107,16 @@ impl WaitSet {
         if link.is_inherited() {
             return crate::shm::family::BASE_BELL;
         }
+        self.own_bell(link)
+    }
+
+    /// The doorbell that [`WaitSet::own_bell`] got on `link`, or 0.
+    pub(crate) fn own_bell_in(&self, link: &Link) -> u32 {
+        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map_or(0, |b| b.bell)
+    }
+
+    /// As [`WaitSet::bell`]; on a link that came by a fork it is one that only threads of this process ring.
+    pub(crate) fn own_bell(&mut self, link: &'static Link) -> u32 {
         if let Some(b) = self.borrowed().find(|b| core::ptr::eq(b.link, link)) {
             return b.bell;
         }

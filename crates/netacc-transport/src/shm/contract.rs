@@ -6,6 +6,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, TX_SHUT, WITNESS_GONE};
 use crate::shm::link::Side;
 use crate::shm::segment::WIPED;
+use crate::shm::waiters::{READS, WRITES};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, Violation};
@@ -100,12 +101,13 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else { return true };
         let bell = set.bell(v.link);
         let own = line!(v, side, v.me);
+        self.join_fellows(&v, interest, set);
         if bell != 0 {
             if interest.read {
-                self.register(&own.rx_waiter, bell, set);
+                self.register(&own.rx_waiter, bell, READS, set);
             }
             if interest.write {
-                self.register(&own.tx_waiter, bell, set);
+                self.register(&own.tx_waiter, bell, WRITES, set);
             }
         }
         self.add_kernel_ends(&v, interest.read, set);
@@ -122,15 +124,15 @@ impl Endpoint for ShmEndpoint {
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.view() else { return };
-        let Some(bell) = set.borrowed_bell(v.link) else {
-            return;
-        };
-        let own = line!(v, side, v.me);
-        if interest.read {
-            self.unregister(&v, &own.rx_waiter, bell);
-        }
-        if interest.write {
-            self.unregister(&v, &own.tx_waiter, bell);
+        self.leave_fellows(&v, set);
+        if let Some(bell) = set.borrowed_bell(v.link) {
+            let own = line!(v, side, v.me);
+            if interest.read {
+                self.unregister(&v, &own.rx_waiter, bell, READS);
+            }
+            if interest.write {
+                self.unregister(&v, &own.tx_waiter, bell, WRITES);
+            }
         }
         self.hear_kernel_ends(&v);
     }

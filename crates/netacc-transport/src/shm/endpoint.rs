@@ -36,6 +36,8 @@ pub(super) const LARGE_USED: u32 = 1 << 16;
 
 /// Threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
+/// Threads that can sleep on the base or witness of a connection and hear of each other.
+pub(super) const FELLOWS: usize = 4;
 
 /// One side of a slot. Lives inside its [`Link`], is reused for one connection after the other.
 #[derive(Debug)]
@@ -49,6 +51,8 @@ pub struct ShmEndpoint {
     pub(super) rx: Consumer,
     /// Doorbells of further threads that sleep for this endpoint.
     pub(super) extra: [AtomicU32; EXTRA],
+    /// Threads that sleep on its base or witness: see [`ShmEndpoint::join_fellows`].
+    pub(super) fellows: [AtomicU32; FELLOWS],
     /// The socket layer's object for this connection.
     pub owner: AtomicUsize,
     /// The socket layer's registration that the watching channel reports to.

@@ -290,8 +290,10 @@ impl ShmEndpoint {
             let shared = fd == base || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
+                Heard::Woken => self.ring_fellows(v),
                 Heard::End => {
                     self.flags.fetch_or(gone, Ordering::AcqRel);
+                    self.ring_fellows(v);
                 }
                 Heard::Strange => {
                     let _ = self.violated(v);
@@ -365,6 +367,8 @@ fn poke(fd: i32) {
 /// What came over a base or witness.
 enum Heard {
     Nothing,
+    /// Wake-up bytes or a socket, which we have taken from whoever else sleeps there.
+    Woken,
     End,
     Strange,
 }
@@ -374,6 +378,7 @@ impl ShmEndpoint {
     /// the family.
     fn drain(&self, fd: i32, stays: bool) -> Heard {
         let mut buf = [0u8; 64];
+        let mut heard = Heard::Nothing;
         for _ in 0..64 {
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);
             let found = fds.kernel.is_some();
@@ -390,13 +395,13 @@ impl ShmEndpoint {
             self.learn_passed(fds);
             match got {
                 Ok(0) => return Heard::End,
-                Ok(_) if found => return Heard::Nothing,
-                Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES | PASSES_TAIL)) => {}
+                Ok(_) if found => return Heard::Woken,
+                Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES | PASSES_TAIL)) => heard = Heard::Woken,
                 Ok(_) => return Heard::Strange,
-                Err(Errno::AGAIN | Errno::INTR) => return Heard::Nothing,
+                Err(Errno::AGAIN | Errno::INTR) => return heard,
                 Err(_) => return Heard::End,
             }
         }
-        Heard::Nothing
+        heard
     }
 }

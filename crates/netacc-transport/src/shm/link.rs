@@ -309,6 +309,10 @@ impl Link {
 
     /// Takes a channel with its doorbell. `EMFILE` when all are in use.
     pub fn open_channel(&self) -> Result<u32> {
+        // In the child of a fork the channels are the parent's.
+        if self.is_inherited() {
+            return Err(Errno::PIPE);
+        }
         let _g = self.lock.lock();
         let used = self.channels.load(Ordering::Relaxed);
         let n = (!used).trailing_zeros();
@@ -345,7 +349,8 @@ impl Link {
 
     fn make_bell(&self, id: u32) -> Result<i32> {
         let fd = bells::create()?;
-        let sent = self.send(Message::Doorbell { id }, Some(fd));
+        // In the child of a fork it is for threads of its own.
+        let sent = if self.is_inherited() { Ok(()) } else { self.send(Message::Doorbell { id }, Some(fd)) };
         match (sent, self.my_bells.get(id as usize)) {
             (Ok(()), Some(cell)) => cell.store(fd + 1, Ordering::Relaxed),
             (r, _) => {

@@ -1,13 +1,21 @@
 //! Who is to be woken for a connection: threads of ours, and the channel that watches it.
 
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Interest};
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{EXTRA, View};
+use crate::shm::family::BASE_BELL;
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_ring::{GONE, notify_data};
 use netacc_sys::cpu;
+
+/// A word of `fellows`: the doorbell's number above these bits, which say what the thread waits for.
+const WORD_SHIFT: u32 = 2;
+/// It waits for something to read.
+pub(super) const READS: u32 = 1;
+/// It waits for room.
+pub(super) const WRITES: u32 = 2;
 
 impl ShmEndpoint {
     /// Makes our own sleepers and our own channel look at this connection again.
@@ -18,7 +26,7 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return };
         if v.link.is_inherited() {
             // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their marks.
-            return self.wake_extra(&v);
+            return self.ring_fellows(&v);
         }
         let own = line!(v, side, v.me);
         let data = notify_data(own, v.index, |n| v.seg.channel(v.me, n));
@@ -53,11 +61,17 @@ impl ShmEndpoint {
     }
 
     /// Registers `bell` in `cell`, or as a further waiter when another thread is there already.
-    pub(super) fn register(&self, cell: &AtomicU32, bell: u32, set: &mut WaitSet) {
+    pub(super) fn register(&self, cell: &AtomicU32, bell: u32, what: u32, set: &mut WaitSet) {
         for _ in 0..EXTRA {
             match cell.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
-                Err(b) if b == bell => return,
+                Err(b) if b == bell => {
+                    // Of a thread of ours or of another process of the family, which then takes the byte.
+                    set.bounded |= bell == BASE_BELL && !self.has_fellows(what, set.own_bell_in(self.link()));
+                    return;
+                }
+                // Another process of our family has the place, and does not know of our further waiters.
+                Err(b) if b == BASE_BELL || bell == BASE_BELL => break,
                 Err(_) => {}
             }
             let Some(mine) =
@@ -75,7 +89,67 @@ impl ShmEndpoint {
         set.bounded = true;
     }
 
-    pub(super) fn unregister(&self, v: &View, cell: &AtomicU32, bell: u32) {
+    /// Threads of one process may sleep on one base or witness, and one of them takes the byte that was for another. So
+    /// each leaves its doorbell here before it registers, and who takes a byte rings them all. Who is not here any
+    /// more when it sleeps has been rung.
+    pub(super) fn join_fellows(&self, v: &View, interest: Interest, set: &mut WaitSet) {
+        let alone = !v.link.is_inherited() && self.witness.load(Ordering::Acquire) == 0;
+        if alone || self.kernel_fd() >= 0 {
+            return;
+        }
+        let bell = set.own_bell(v.link);
+        let word = bell << WORD_SHIFT | if interest.read { READS } else { 0 } | if interest.write { WRITES } else { 0 };
+        let enter =
+            |e: &AtomicU32| bell != 0 && e.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        set.bounded |= !self.fellows.iter().any(enter);
+    }
+
+    pub(super) fn leave_fellows(&self, v: &View, set: &WaitSet) {
+        let bell = set.own_bell_in(v.link);
+        for e in self.fellows.iter().filter(|_| bell != 0) {
+            let word = e.load(Ordering::SeqCst);
+            if word >> WORD_SHIFT == bell {
+                let _ = e.compare_exchange(word, 0, Ordering::SeqCst, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Whether a thread of ours other than that with doorbell `but` sleeps on the base or witness for one of `what`.
+    fn has_fellows(&self, what: u32, but: u32) -> bool {
+        self.fellows.iter().map(|e| e.load(Ordering::SeqCst)).any(|w| w & what != 0 && w >> WORD_SHIFT != but)
+    }
+
+    pub(super) fn ring_fellows(&self, v: &View) {
+        for e in &self.fellows {
+            if e.load(Ordering::SeqCst) != 0 {
+                v.link.ring_own(e.swap(0, Ordering::SeqCst) >> WORD_SHIFT);
+            }
+        }
+    }
+
+    /// In the child of a fork: who sleeps for the connection are threads of the parent's.
+    pub fn forget_sleepers(&self) {
+        for e in self.fellows.iter().chain(&self.extra) {
+            e.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The mark in shared memory stands for all threads of ours that sleep for `what` on the base.
+    fn unregister_base(&self, v: &View, cell: &AtomicU32, what: u32) {
+        if self.has_fellows(what, 0) {
+            return;
+        }
+        let _ = cell.compare_exchange(BASE_BELL, 0, Ordering::SeqCst, Ordering::SeqCst);
+        // One that came in between found the mark and lost it.
+        if self.has_fellows(what, 0) {
+            self.ring_fellows(v);
+        }
+    }
+
+    pub(super) fn unregister(&self, v: &View, cell: &AtomicU32, bell: u32, what: u32) {
+        if bell == BASE_BELL {
+            return self.unregister_base(v, cell, what);
+        }
         let _ = cell.compare_exchange(bell, 0, Ordering::SeqCst, Ordering::SeqCst);
         let mut others = false;
         for e in &self.extra {
@@ -126,7 +200,7 @@ impl ShmEndpoint {
         let Some(v) = self.view() else { return true };
         let bell = set.bell(v.link);
         if bell != 0 {
-            self.register(&line!(v, side, v.me).rx_waiter, bell, set);
+            self.register(&line!(v, side, v.me).rx_waiter, bell, READS, set);
         }
         v.seg.queued() > 0 || v.link.is_lost()
     }
@@ -136,7 +210,7 @@ impl ShmEndpoint {
         if let Some(v) = self.view()
             && let Some(bell) = set.borrowed_bell(v.link)
         {
-            self.unregister(&v, &line!(v, side, v.me).rx_waiter, bell);
+            self.unregister(&v, &line!(v, side, v.me).rx_waiter, bell, READS);
         }
     }
 }
