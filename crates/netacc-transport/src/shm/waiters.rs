@@ -7,7 +7,7 @@ use crate::shm::family::BASE_BELL;
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
-use netacc_ring::{GONE, notify_data};
+use netacc_ring::GONE;
 use netacc_sys::cpu;
 
 /// A word of `fellows`: the doorbell's number above these bits, which say what the thread waits for.
@@ -16,6 +16,13 @@ const WORD_SHIFT: u32 = 2;
 pub(super) const READS: u32 = 1;
 /// It waits for room.
 pub(super) const WRITES: u32 = 2;
+
+/// Takes the doorbell of a thread of ours from where it is registered. The mark of a process that we forked stays: it
+/// would sleep on and never be rung, since the peer looks here.
+fn take_ours(cell: &AtomicU32) -> u32 {
+    let ours = |id: u32| (id != 0 && id != BASE_BELL).then_some(0);
+    cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours).unwrap_or(0)
+}
 
 impl ShmEndpoint {
     /// Makes our own sleepers and our own channel look at this connection again.
@@ -29,9 +36,9 @@ impl ShmEndpoint {
             return self.ring_fellows(&v);
         }
         let own = line!(v, side, v.me);
-        let data = notify_data(own, v.index, |n| v.seg.channel(v.me, n));
-        let tx = own.tx_waiter.swap(0, Ordering::SeqCst);
-        for id in [data.channel, data.thread, tx] {
+        let watch = own.watch.load(Ordering::SeqCst);
+        let marked = watch != 0 && v.seg.channel(v.me, watch).is_some_and(|c| c.mark(v.index));
+        for id in [if marked { watch } else { 0 }, take_ours(&own.rx_waiter), take_ours(&own.tx_waiter)] {
             if id != 0 {
                 v.link.ring_own(id);
             }
