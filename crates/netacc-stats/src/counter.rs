@@ -68,6 +68,7 @@ counters! {
     ProtocolErrors, "protocol_errors", Total, "Messages or indices of a peer that were refused as invalid.";
     LogLines,       "log_lines",       Total, "Lines written to the log.";
     Forks,          "forks",           Total, "Forks of this process.";
+    RegisteredBytes, "registered_bytes", Gauge, "Bytes of memory registered with RDMA devices.";
 }
 
 #[cfg(test)]

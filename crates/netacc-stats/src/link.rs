@@ -1,8 +1,10 @@
 //! One entry per link or queue pair: what carries the connections to another process.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
+use crate::addr::SockAddr;
+use crate::sock::{AddrCell, bump};
 use crate::table::numbered;
 
 numbered! {
@@ -17,6 +19,8 @@ numbered! {
 
 /// One more connection, in use and in all.
 const ONE_MORE: u64 = 1 << 32 | 1;
+/// Room for the name of a device, which ends with a zero if it is shorter.
+pub(crate) const DEVICE_LEN: usize = 16;
 
 /// What the page says about one link; found by [`Page::link`](crate::Page::link).
 ///
@@ -40,11 +44,19 @@ pub struct LinkEntry {
     pub(crate) conns: AtomicU64,
     /// Connections that there is room for.
     pub(crate) capacity: AtomicU32,
-    spare: AtomicU32,
-    /// Where its memory is mapped: the process' own address, as `/proc/PID/maps` shows it.
+    /// Of a queue pair: receives of the other side that are free (low half), and all that it has (high half).
+    pub(crate) credits: AtomicU32,
+    /// Where its memory is mapped: the process' own address, as `/proc/PID/maps` shows it. Of a queue pair: its number
+    /// on the device.
     pub(crate) address: AtomicU64,
-    /// For what queue pairs have to tell.
-    spare2: [AtomicU64; 8],
+    /// Of a queue pair: the other host, and the port for RDMA there or here.
+    pub(crate) peer: AddrCell,
+    pub(crate) device: [AtomicU8; DEVICE_LEN],
+    /// Work requests of a queue pair: sends that were posted, those that have completed, and messages received. One
+    /// writer, as for a socket's counters.
+    pub(crate) posted: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    pub(crate) received: AtomicU64,
 }
 
 /// Byte offsets of the fields, for the reader.
@@ -63,6 +75,12 @@ pub(crate) mod at {
     pub(crate) const CONNS: usize = offset_of!(LinkEntry, conns);
     pub(crate) const CAPACITY: usize = offset_of!(LinkEntry, capacity);
     pub(crate) const ADDRESS: usize = offset_of!(LinkEntry, address);
+    pub(crate) const CREDITS: usize = offset_of!(LinkEntry, credits);
+    pub(crate) const PEER: usize = offset_of!(LinkEntry, peer);
+    pub(crate) const DEVICE: usize = offset_of!(LinkEntry, device);
+    pub(crate) const POSTED: usize = offset_of!(LinkEntry, posted);
+    pub(crate) const COMPLETED: usize = offset_of!(LinkEntry, completed);
+    pub(crate) const RECEIVED: usize = offset_of!(LinkEntry, received);
 }
 
 /// What is known of a link when it begins.
@@ -80,7 +98,7 @@ pub struct NewLink {
     pub now_ns: u64,
     /// Connections that there is room for.
     pub capacity: u32,
-    /// Where its memory is mapped.
+    /// Where its memory is mapped; of a queue pair, its number on the device.
     pub address: u64,
 }
 
@@ -100,9 +118,13 @@ impl LinkEntry {
             expires_ns: AtomicU64::new(0),
             conns: AtomicU64::new(0),
             capacity: AtomicU32::new(0),
-            spare: AtomicU32::new(0),
+            credits: AtomicU32::new(0),
             address: AtomicU64::new(0),
-            spare2: [const { AtomicU64::new(0) }; 8],
+            peer: AddrCell::new(),
+            device: [const { AtomicU8::new(0) }; DEVICE_LEN],
+            posted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            received: AtomicU64::new(0),
         }
     }
 
@@ -121,6 +143,11 @@ impl LinkEntry {
         self.conns.store(0, Relaxed);
         self.capacity.store(link.capacity, Relaxed);
         self.address.store(link.address, Relaxed);
+        self.set_credits(0, 0);
+        self.lead_to("", &SockAddr::default());
+        for counter in [&self.posted, &self.completed, &self.received] {
+            counter.store(0, Relaxed);
+        }
         // Release: who sees the number sees what belongs to it.
         self.id.store(link.id, Release);
         true
@@ -143,6 +170,60 @@ impl LinkEntry {
     /// Says since when the link has no connection.
     pub fn idle_since(&self, now_ns: u64) {
         self.idle_ns.store(now_ns, Relaxed);
+    }
+
+    /// Says when the link ends if it stays idle (CLOCK_REALTIME in nanoseconds); 0: never.
+    pub fn expires_at(&self, ns: u64) {
+        self.expires_ns.store(ns, Relaxed);
+    }
+
+    /// Names the device of a queue pair and where it leads.
+    pub fn lead_to(&self, device: &str, peer: &SockAddr) {
+        let name = device.bytes().chain(core::iter::repeat(0));
+        for (cell, byte) in self.device.iter().zip(name) {
+            cell.store(byte, Relaxed);
+        }
+        self.peer.store(peer);
+    }
+
+    /// Says how many receives of the other side are free, and how many it has.
+    #[inline]
+    pub fn set_credits(&self, free: u16, all: u16) {
+        self.credits.store(u32::from(all) << 16 | u32::from(free), Relaxed);
+    }
+
+    /// Counts a send that was posted. One thread at a time, as for [`completed`](Self::completed) and
+    /// [`received`](Self::received).
+    #[inline]
+    pub fn posted(&self) {
+        bump(&self.posted, 1);
+    }
+
+    /// Counts sends that have completed.
+    #[inline]
+    pub fn completed(&self, sends: u64) {
+        bump(&self.completed, sends);
+    }
+
+    /// Counts a message that was received.
+    #[inline]
+    pub fn received(&self) {
+        bump(&self.received, 1);
+    }
+
+    /// The number of the link whose entry it is; 0: none.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        match self.id.load(Acquire) {
+            Self::TAKEN => 0,
+            id => id,
+        }
+    }
+
+    /// Whether it is that of a queue pair.
+    #[must_use]
+    pub fn is_rdma(&self) -> bool {
+        self.kind.load(Relaxed) == LinkKind::Rdma as u32
     }
 
     pub(crate) fn is_open(&self) -> bool {

@@ -253,10 +253,12 @@ impl Page {
         self.head.links.get(place as usize)
     }
 
-    /// Connection slots of links in use now: those of the links with an entry, and those of the others.
+    /// Connection slots of links in use now: those of the links with an entry, and those of the others. What a queue
+    /// pair carries has its slot in a link of shared memory.
     #[must_use]
     pub fn slots_in_use(&self) -> u64 {
-        let entries = self.head.links.iter().filter(|link| link.is_open()).map(|link| u64::from(link.in_use()));
+        let links = self.head.links.iter().filter(|link| link.is_open() && !link.is_rdma());
+        let entries = links.map(|link| u64::from(link.in_use()));
         entries.fold(self.value(Counter::SlotsInUse), u64::wrapping_add)
     }
 

@@ -58,7 +58,7 @@ pub(crate) struct AddrCell {
 }
 
 impl AddrCell {
-    const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             family: AtomicU16::new(0),
             port: AtomicU16::new(0),
@@ -67,7 +67,7 @@ impl AddrCell {
         }
     }
 
-    fn store(&self, addr: &SockAddr) {
+    pub(crate) fn store(&self, addr: &SockAddr) {
         self.family.store(addr.family, Relaxed);
         self.port.store(addr.port, Relaxed);
         // The bytes keep their order in memory; only their grouping into words differs.
@@ -167,7 +167,7 @@ pub(crate) mod at {
 }
 
 /// Adds to a counter with one writer.
-fn bump(cell: &AtomicU64, by: u64) {
+pub(crate) fn bump(cell: &AtomicU64, by: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
@@ -260,6 +260,12 @@ impl SockEntry {
     /// Names the link that carries the connection; 0 for none.
     pub fn set_link(&self, link: u64) {
         self.link.store(link, Relaxed);
+    }
+
+    /// The link that carries it, as last stored.
+    #[must_use]
+    pub fn link(&self) -> u64 {
+        self.link.load(Relaxed)
     }
 
     /// Stores both addresses.

@@ -158,6 +158,44 @@ fn links_have_entries_while_there_is_room() {
 }
 
 #[test]
+fn queue_pairs_tell_what_links_have_not() {
+    let _turn = turn();
+    let fd = netacc_stats::init(b"x", own()).unwrap();
+    let page = netacc_stats::page();
+    let new =
+        NewLink { id: 3, kind: LinkKind::Rdma, server: false, peer_pid: 0, now_ns: 5, capacity: 4, address: 0x1234 };
+    let place = page.open_link(&new).unwrap();
+    let entry = page.link(place).unwrap();
+    let peer = SockAddr::v4([10, 0, 0, 2], 26379);
+    // Longer than there is room for: cut.
+    entry.lead_to("a-device-with-a-long-name", &peer);
+    entry.set_credits(3, 4);
+    entry.posted();
+    entry.posted();
+    entry.completed(1);
+    entry.received();
+    entry.taken();
+    entry.expires_at(77);
+    assert_eq!(entry.id(), 3);
+    let seen = reader::read_fd(&fd).unwrap();
+    assert_eq!(seen.links[0].expires_ns, 77);
+    let qp = seen.links[0].qp.unwrap();
+    assert_eq!((qp.number, qp.device.to_string().as_str(), qp.peer), (0x1234, "a-device-with-a-", peer));
+    assert_eq!((qp.credits, qp.receives, qp.posted, qp.completed, qp.received), (3, 4, 2, 1, 1));
+    // Its connection has a slot of a link, and is counted there.
+    assert_eq!((seen.counter(Counter::SlotsInUse), page.slots_in_use()), (0, 0));
+    // The next one in its place begins anew; a link has none of it.
+    entry.close(3);
+    assert_eq!(entry.id(), 0);
+    page.open_link(&NewLink { kind: LinkKind::Shm, ..new }).unwrap();
+    assert!(reader::read_fd(&fd).unwrap().links[0].qp.is_none());
+    entry.close(3);
+    page.open_link(&new).unwrap();
+    let qp = reader::read_fd(&fd).unwrap().links[0].qp.unwrap();
+    assert_eq!((qp.device.to_string().as_str(), qp.peer, qp.posted), ("", SockAddr::default(), 0));
+}
+
+#[test]
 fn descriptors_outside_the_table_have_no_entry() {
     let _turn = turn();
     let _fd = netacc_stats::init(b"x", own()).unwrap();

@@ -35,6 +35,13 @@ static PAGE: LazyLock<rustix::fd::OwnedFd> = LazyLock::new(|| {
     let entry = page.open_link(&link).and_then(|place| page.link(place)).expect("a link");
     entry.taken();
     assert!(entry.left());
+    let pair = NewLink { id: 9, kind: LinkKind::Rdma, server: false, peer_pid: 0, address: 0x2b, ..link };
+    let pair = page.open_link(&pair).and_then(|place| page.link(place)).expect("a queue pair");
+    pair.lead_to("rxe_test", &SockAddr::v4([10, 8, 0, 1], 26379));
+    pair.set_credits(3, 4);
+    pair.completed(7);
+    pair.expires_at(u64::MAX);
+    page.add(Counter::RegisteredBytes, 81920);
     page.fallback(Reason::PeerPlain);
     page.set_cfg(b"NACC_LOG_LEVEL\t4\t/etc/netacc.conf:7\nNACC_SOR_AFFINITY\t\tdefault\n");
     let sock = |fd, state, transport, reason, peer: SockAddr| {
@@ -149,9 +156,13 @@ fn memory_and_queue_pairs() {
     // A link with an entry, and one that only a socket tells of.
     let row = lines.iter().find(|line| line.starts_with(&["4", "SHM"])).expect("link 4");
     assert_eq!((&row[2..7], &row[9..]), (&["server", "77", "0", "511", "1"][..], &["never", "0", "0"][..]), "{text}");
+    let row = lines.iter().find(|line| line.starts_with(&["9", "rxe_test", "43"])).expect("the queue pair");
+    assert_eq!(row[3..12].join(" "), "client 10.8.0.1:26379 0 511 0 3/4 0 7 0", "{text}");
+    assert!(lines.iter().any(|line| line.join(" ") == "rxe_test not known -"), "{text}");
+    assert!(lines.iter().any(|line| line.join(" ") == "registered for RDMA 81920"), "{text}");
     let row = "5 SHM - 4242 1 - - - - - 512 1024";
     assert!(lines.iter().any(|line| line.join(" ") == row), "{text}");
-    assert!(lines.iter().any(|line| *line == ["pinned", "0"]), "{text}");
+    assert!(lines.iter().any(|line| line.join(" ") == "pinned for devices 0"), "{text}");
     assert!(text.contains("resident per connection"), "{text}");
 }
 
@@ -174,6 +185,14 @@ fn json_holds_what_was_asked_for() {
     assert_eq!(all["qp"]["links"][0]["expires_seconds"], Value::Null);
     assert_eq!(all["qp"]["links"][1]["link"], 5);
     assert_eq!(all["qp"]["links"][1]["age_seconds"], Value::Null);
+    assert_eq!(all["qp"]["links"][1]["queue_pair"], Value::Null);
+    let pair = &all["qp"]["links"][2];
+    assert_eq!((&pair["link"], &pair["transport"]), (&Value::from(9), &Value::from("RDMA")));
+    assert!(pair["expires_seconds"].as_f64().expect("when it expires") > 1e9);
+    assert_eq!(pair["queue_pair"]["peer"], "10.8.0.1:26379");
+    assert_eq!(pair["queue_pair"]["sends_completed"], 7);
+    assert_eq!(all["qp"]["devices"][0]["retries"], Value::Null);
+    assert_eq!(all["mem"]["registered_bytes"], 81920);
     assert_eq!(all["mem"]["areas"]["netacc-stats"]["mappings"], 1);
     let some = json(&["-s", "sock", "--json", &own()]);
     assert_eq!(some["cnt"], Value::Null);

@@ -415,6 +415,7 @@ impl Engine {
         {
             entry.conns.remove(&conn.id);
             entry.idle_since = now;
+            self.report_left(conn.pipe);
         }
     }
 }

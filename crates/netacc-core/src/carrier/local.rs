@@ -197,6 +197,7 @@ impl Engine {
             }
             ep.watch(local.channel);
         }
+        self.report_taken(pipe, ep, local);
         self.queue(at);
     }
 
@@ -222,7 +223,7 @@ impl Engine {
             // The same name for two: the first one is over, or the other side is confused.
             self.drop_conn(old, true);
         }
-        match self.join(client, server) {
+        match self.join(client, server, at) {
             Ok((ep, local)) => self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None),
             Err(why) => {
                 crate::log!(Info, "a connection from {client} to {server} by RDMA is refused: {}", why.name());
@@ -240,7 +241,12 @@ impl Engine {
     }
 
     /// Connects to a listener of this host on behalf of `client`.
-    fn join(&mut self, client: SocketAddr, server: SocketAddr) -> Result<(&'static ShmEndpoint, usize), Reason> {
+    fn join(
+        &mut self,
+        client: SocketAddr,
+        server: SocketAddr,
+        pipe: usize,
+    ) -> Result<(&'static ShmEndpoint, usize), Reason> {
         let claim = pool::claim(client, server, None)?;
         let (link, claimed) = (claim.link, claim.claimed);
         let Some(ep) = link.endpoint(claimed.slot).filter(|ep| ep.begin(claimed.epoch)) else {
@@ -249,6 +255,7 @@ impl Engine {
         };
         if let Some(slot) = link.segment().and_then(|s| s.slot(claimed.slot)) {
             slot.open.tell_far(client, server);
+            self.report_carrier(pipe, ep);
         }
         let Some(local) = self.local_of(link) else {
             drop(claim);

@@ -314,6 +314,7 @@ impl Engine {
                 let up = matches!(stage, Stage::Up(_)) && event.event_type == CmEventType::ESTABLISHED;
                 self.put_back(at, stage);
                 if let Some(route) = self.pipes.get(at).and_then(|e| e.route).filter(|_| up) {
+                    self.report_up(at);
                     self.open_route(route, at);
                 }
             }
@@ -337,6 +338,7 @@ impl Engine {
             Stage::Connecting(pipe) => Stage::Up(pipe),
             stage => stage,
         };
+        self.report_up(at);
     }
 
     fn put_back(&mut self, at: usize, stage: Stage) {

@@ -11,7 +11,7 @@
 //!
 //! - `engine`: one round of the work, and what to sleep on when there is none; `drive`: who does it.
 //! - `meet`: routes to other hosts, queue pairs that come and go; `listeners`: those that clients there find.
-//! - `tidy`: what grows old.
+//! - `tidy`: what grows old; `report`: what the stats page says.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end.
 //!
@@ -28,6 +28,7 @@ mod engine;
 mod listeners;
 mod local;
 mod meet;
+mod report;
 mod table;
 mod tidy;
 

@@ -234,7 +234,7 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
         // Of one on another host only the carrier in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
-        e.set_link(link.id().into());
+        e.set_link(ep.shown_link());
     }
 }
 

@@ -279,6 +279,9 @@ fn occupy(
         // Of one on another host only the carrier in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());
+        // SeqCst: see the carrier's `tell_socket`.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        e.set_link(ep.shown_link());
     }
     Ok(())
 }

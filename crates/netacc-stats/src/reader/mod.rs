@@ -153,6 +153,41 @@ pub struct Link {
     pub capacity: u32,
     /// Where its memory is mapped in the process.
     pub address: u64,
+    /// Of a queue pair: what only that has.
+    pub qp: Option<QueuePair>,
+}
+
+/// What a queue pair has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePair {
+    /// Its number on the device.
+    pub number: u32,
+    /// The device.
+    pub device: DeviceName,
+    /// The other host; the port is the listener's for RDMA.
+    pub peer: SockAddr,
+    /// Receives of the other side that are free.
+    pub credits: u16,
+    /// All that it has.
+    pub receives: u16,
+    /// Sends that were posted.
+    pub posted: u64,
+    /// Sends that have completed.
+    pub completed: u64,
+    /// Messages received.
+    pub received: u64,
+}
+
+/// The name of a device, cut to 16 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceName([u8; crate::link::DEVICE_LEN]);
+
+/// Text that can be shown on a terminal, whatever the process put there.
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self.0.split(|&byte| byte == 0).next().unwrap_or_default();
+        f.pad(&parse::text(used))
+    }
 }
 
 /// One setting of the configuration in effect.

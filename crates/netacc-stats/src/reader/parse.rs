@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::error::Error;
 use super::source::Source;
-use super::{CfgLine, Known, Link, Moved, Snapshot, Sock, Volume};
+use super::{CfgLine, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, Volume};
 use crate::addr::SockAddr;
 use crate::counter::Counter;
 use crate::link::{self, LinkEntry, LinkKind};
@@ -45,7 +45,7 @@ fn u64_at(from: &[u8], at: usize) -> u64 {
 }
 
 /// Text that can be shown on a terminal, whatever the process put there.
-fn text(raw: &[u8]) -> String {
+pub(super) fn text(raw: &[u8]) -> String {
     let shown = |c: char| if c.is_control() { '?' } else { c };
     String::from_utf8_lossy(raw).chars().map(shown).collect()
 }
@@ -106,7 +106,8 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
         words(&head, offset_of!(Head, counters), u32_at(&head, offset_of!(Head, counters_known)), crate::COUNTER_SLOTS);
     // The counter has those of links without an entry only.
     if let Some(slots) = counters.get_mut(Counter::SlotsInUse as usize) {
-        *slots = links.iter().fold(*slots, |sum, link| sum.wrapping_add(u64::from(link.in_use)));
+        let shm = links.iter().filter(|link| link.qp.is_none());
+        *slots = shm.fold(*slots, |sum, link| sum.wrapping_add(u64::from(link.in_use)));
     }
     let mut page = Snapshot {
         pid: u32_at(&head, offset_of!(Head, pid)),
@@ -142,9 +143,10 @@ fn links(head: &[u8]) -> Vec<Link> {
         .filter(|entry| !matches!(u32_at(entry, link::at::ID), 0 | LinkEntry::TAKEN))
         .map(|entry| {
             let conns = u64_at(entry, link::at::CONNS);
+            let kind = Known::new(u32_at(entry, link::at::KIND), LinkKind::from_u32);
             Link {
                 id: u32_at(entry, link::at::ID),
-                kind: Known::new(u32_at(entry, link::at::KIND), LinkKind::from_u32),
+                kind,
                 server: u32_at(entry, link::at::SERVER) != 0,
                 peer_pid: u32_at(entry, link::at::PEER_PID),
                 opened_ns: u64_at(entry, link::at::OPENED),
@@ -154,11 +156,35 @@ fn links(head: &[u8]) -> Vec<Link> {
                 ever: (conns >> 32) as u32,
                 capacity: u32_at(entry, link::at::CAPACITY),
                 address: u64_at(entry, link::at::ADDRESS),
+                qp: (kind.get() == Some(LinkKind::Rdma)).then(|| queue_pair(entry)),
             }
         })
         .collect();
     found.sort_by_key(|link| link.id);
     found
+}
+
+fn address(entry: &[u8], cell: usize) -> SockAddr {
+    SockAddr {
+        family: u16_at(entry, cell),
+        port: u16_at(entry, cell + at::ADDR_PORT),
+        ip: bytes(entry, cell + at::ADDR_IP),
+    }
+}
+
+fn queue_pair(entry: &[u8]) -> QueuePair {
+    let credits = u32_at(entry, link::at::CREDITS);
+    QueuePair {
+        // The number has 24 bits.
+        number: u64_at(entry, link::at::ADDRESS) as u32,
+        device: DeviceName(bytes(entry, link::at::DEVICE)),
+        peer: address(entry, link::at::PEER),
+        credits: credits as u16,
+        receives: (credits >> 16) as u16,
+        posted: u64_at(entry, link::at::POSTED),
+        completed: u64_at(entry, link::at::COMPLETED),
+        received: u64_at(entry, link::at::RECEIVED),
+    }
 }
 
 fn cfg(head: &[u8]) -> Vec<CfgLine> {
@@ -224,16 +250,7 @@ fn sock(source: &impl Source, fd: u64, first: &[u8]) -> std::io::Result<(Sock, M
         std::thread::yield_now();
         source.read(offset, &mut entry)?;
     }
-    let addr = |at: usize| {
-        if !steady {
-            return SockAddr::default();
-        }
-        SockAddr {
-            family: u16_at(&entry, at),
-            port: u16_at(&entry, at + at::ADDR_PORT),
-            ip: bytes(&entry, at + at::ADDR_IP),
-        }
-    };
+    let addr = |at: usize| if steady { address(&entry, at) } else { SockAddr::default() };
     let seen = Sock {
         fd: u32::try_from(fd).unwrap_or(u32::MAX),
         state: Known::new(u32_at(&entry, at::STATE), State::from_u32),

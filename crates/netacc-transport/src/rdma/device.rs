@@ -1,8 +1,9 @@
 //! What all queue pairs on one device share.
 
 use crate::rdma::pipe::{RECEIVES, SENDS};
+use crate::rdma::registered::Registered;
 use alloc::vec::Vec;
-use netacc_verbs::{CmId, CompChannel, Context, Cq, Error, Mr, Pd, Result, Sge};
+use netacc_verbs::{CmId, CompChannel, Context, Cq, Error, Pd, Result, Sge};
 
 extern crate alloc;
 
@@ -103,14 +104,14 @@ impl Device {
 /// Registered buffers to send from.
 #[derive(Debug)]
 pub struct Sends {
-    mr: Mr,
+    mr: Registered,
     size: usize,
     free: Vec<u16>,
 }
 
 impl Sends {
     fn register(pd: &Pd, size: usize) -> Result<Sends> {
-        let mr = Mr::register(pd, size.checked_mul(BUFFERS).ok_or(Error::NoDevice)?)?;
+        let mr = Registered::new(pd, size.checked_mul(BUFFERS).ok_or(Error::NoDevice)?)?;
         Ok(Sends { mr, size, free: (0..BUFFERS as u16).collect() })
     }
 

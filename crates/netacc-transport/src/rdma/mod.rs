@@ -8,6 +8,8 @@
 
 mod device;
 mod pipe;
+mod registered;
+mod shown;
 
 pub use device::{Device, Sends};
 pub use pipe::{Completion, Pipe, RECEIVES};

@@ -1,10 +1,12 @@
 //! A connected queue pair with credits: messages in, messages out.
 
 use crate::rdma::device::{Device, Sends};
+use crate::rdma::registered::Registered;
+use crate::rdma::shown::Shown;
 use alloc::collections::VecDeque;
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use netacc_verbs::sys::ibv_qp_cap;
-use netacc_verbs::{CmId, ConnParam, Cq, Error, Mr, QpInit, RecvWr, Result, SendWr};
+use netacc_verbs::{CmId, ConnParam, Cq, Error, QpInit, RecvWr, Result, SendWr};
 use netacc_wire::frame::{FRAME, Frame, Greeting, Kind};
 
 extern crate alloc;
@@ -32,7 +34,7 @@ const RECEIVE: u64 = 1 << 31;
 #[derive(Debug)]
 pub struct Pipe {
     id: CmId,
-    receives: Mr,
+    receives: Registered,
     size: usize,
     /// The upper half of our work requests' numbers.
     tag: u32,
@@ -50,6 +52,7 @@ pub struct Pipe {
     unsignaled: u32,
     inline: usize,
     cq: usize,
+    pub(super) shown: Shown,
 }
 
 /// What a completion of a pipe means.
@@ -68,7 +71,7 @@ impl Pipe {
         let size = device.sends.size();
         let (cq, at) = device.cq_for_one_more()?;
         let made = create_qp(&mut id, device, &cq)
-            .and_then(|inline| Ok((inline, Mr::register(device.pd(), size * usize::from(RECEIVES))?)));
+            .and_then(|inline| Ok((inline, Registered::new(device.pd(), size * usize::from(RECEIVES))?)));
         let (inline, receives) = made.inspect_err(|_| device.cq_has_one_less(at))?;
         let mut pipe = Pipe {
             id,
@@ -83,6 +86,7 @@ impl Pipe {
             unsignaled: 0,
             inline,
             cq: at,
+            shown: Shown::default(),
         };
         for n in 0..u32::from(RECEIVES) {
             pipe.post_receive(n).inspect_err(|_| device.cq_has_one_less(at))?;
@@ -120,6 +124,15 @@ impl Pipe {
     /// The other side's address, which the connection manager has confirmed.
     pub fn peer_ip(&self) -> Option<IpAddr> {
         self.id.peer_addr().map(|a| a.ip().to_canonical())
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.id.peer_addr()
+    }
+
+    /// Receives of the other side that are free, and all that it has.
+    pub(super) fn credits(&self) -> (u16, u16) {
+        (self.credits, self.peer_receives)
     }
 
     /// Ours.
@@ -206,7 +219,9 @@ impl Pipe {
         self.credits = self.credits.saturating_sub(1);
         self.under_way.push_back(buffer);
         let qp = self.id.qp().ok_or(Error::NoDevice)?;
-        qp.post_send(&mut [wr]).map_err(Error::from)
+        qp.post_send(&mut [wr]).map_err(Error::from)?;
+        self.show_posted();
+        Ok(())
     }
 
     fn post_receive(&mut self, n: u32) -> Result<()> {
@@ -224,6 +239,7 @@ impl Pipe {
                     sends.give_back(buffer);
                 }
             }
+            self.show_completed(n);
             return Some(Completion::Sent);
         }
         let mut head = [0u8; FRAME];
@@ -234,6 +250,7 @@ impl Pipe {
         let frame = Frame::decode(&head).filter(|_| len >= FRAME)?;
         // More than it has would let us send what it has no room for.
         self.credits = self.credits.checked_add(frame.credits).filter(|c| *c <= self.peer_receives)?;
+        self.show_received();
         let payload = self.receives.as_ptr().wrapping_add(at + FRAME).cast_const();
         Some(Completion::Message(n, frame, payload, len - FRAME))
     }
@@ -266,6 +283,7 @@ impl Pipe {
     /// It is over: its buffers are free.
     pub fn end(mut self, device: &mut Device) {
         self.id.destroy_qp();
+        self.hide();
         for buffer in self.under_way.drain(..).flatten() {
             device.sends.give_back(buffer);
         }

@@ -8,6 +8,7 @@ use crate::shm::link::Side;
 use crate::shm::segment::{SERVER_LEFT, SERVER_OPEN, Segment};
 use crate::shm::slots::SLOTS;
 use core::sync::atomic::Ordering;
+use netacc_stats::{LinkEntry, page};
 use netacc_sys::errno::Result;
 use netacc_sys::{private, raw};
 use rustix::fd::{AsFd, OwnedFd};
@@ -62,6 +63,18 @@ impl ShmEndpoint {
     /// Whether the other program is on another host.
     pub fn is_far(&self) -> bool {
         self.view().is_some_and(|v| v.slot.open.is_far()) || self.link().is_far()
+    }
+
+    /// The number under which what carries the connection is shown: its queue pair, as far as that is one of this
+    /// process and known by now, else the link.
+    pub fn shown_link(&self) -> u64 {
+        let link = self.link();
+        let qp = || {
+            let place = self.view().and_then(|v| v.slot.open.carrier())?;
+            page().link(place).filter(|entry| entry.is_rdma()).map(LinkEntry::id)
+        };
+        let ours = self.is_far() && link.peer_pid() == raw::getpid();
+        ours.then(qp).flatten().filter(|id| *id != 0).unwrap_or(link.id()).into()
     }
 
     /// The witness, as long as there is something to be heard from it; else -1.

@@ -124,6 +124,11 @@ impl Pooled for Link {
 static LINKS: Slab<Link> = Slab::new();
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
+/// A number for people: no link or queue pair of this process has it.
+pub(crate) fn next_id() -> u32 {
+    NEXT_ID.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Link {
     /// A link over a mapped segment and a connected control socket (a private descriptor).
     pub fn new(side: Side, seg: Segment, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
@@ -136,7 +141,7 @@ impl Link {
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
-        link.id.store(NEXT_ID.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        link.id.store(next_id(), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
         // Number 0 means "no channel" in shared memory.
         link.channels.store(1, Ordering::Relaxed);

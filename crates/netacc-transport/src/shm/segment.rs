@@ -106,6 +106,11 @@ pub struct Open {
 
 /// Beside a client's address family: it is on another host.
 const FAR: u32 = 1 << 30;
+/// Above a server's address family: which entry of the client's stats page (number + 1) is that of the queue pair which
+/// carries the connection; 0: none yet.
+const CARRIER: u32 = 21;
+const FAMILY: u32 = (1 << (CARRIER - 16)) - 1;
+const _: () = assert!(netacc_stats::LINK_ENTRIES < 1 << (32 - CARRIER));
 
 impl Open {
     /// Writes who connects to whom; the queue's push publishes it.
@@ -135,6 +140,18 @@ impl Open {
         fp.fetch_or(FAR, Ordering::Relaxed);
     }
 
+    /// Says by which entry of the stats page its queue pair is shown.
+    pub fn tell_carrier(&self, entry: u32) {
+        let [_, fp] = &self.family_port;
+        fp.fetch_or((entry + 1) << CARRIER, Ordering::Relaxed);
+    }
+
+    /// What was said so. A hint.
+    pub fn carrier(&self) -> Option<u32> {
+        let [_, fp] = &self.family_port;
+        (fp.load(Ordering::Relaxed) >> CARRIER).checked_sub(1)
+    }
+
     /// Whether the client is on another host, by its own claim.
     pub fn is_far(&self) -> bool {
         let [fp, _] = &self.family_port;
@@ -143,13 +160,13 @@ impl Open {
 
     /// What a client wrote: side 0 is itself, side 1 whom it wants. `None` if that is no address.
     pub fn told(&self, side: usize) -> Option<SocketAddr> {
-        let fp = self.family_port.get(side)?.load(Ordering::Relaxed) & !FAR;
+        let fp = self.family_port.get(side)?.load(Ordering::Relaxed);
         let mut w = [0u32; 4];
         for (out, cell) in w.iter_mut().zip(self.ip.get(side)?) {
             *out = cell.load(Ordering::Relaxed);
         }
         let [a, b, c, d] = w;
-        let ip: IpAddr = match (fp >> 16) as i32 {
+        let ip: IpAddr = match (fp >> 16 & FAMILY) as i32 {
             libc::AF_INET => Ipv4Addr::from(a).into(),
             libc::AF_INET6 => {
                 let n = u128::from(a) << 96 | u128::from(b) << 64 | u128::from(c) << 32 | u128::from(d);

@@ -11,6 +11,7 @@ mod mem;
 mod metrics;
 mod openmetrics;
 mod qp;
+mod rdma;
 mod reasons;
 mod rendezvous;
 mod serve;

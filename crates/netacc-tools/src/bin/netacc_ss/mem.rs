@@ -78,6 +78,11 @@ pub(crate) fn read(pid: u32) -> Result<Memory, Error> {
     })
 }
 
+/// What NetACC itself has registered; a gauge that was read between its ups and downs may be below zero.
+pub(crate) fn registered(page: &Snapshot) -> i64 {
+    page.counter(Counter::RegisteredBytes).cast_signed().max(0)
+}
+
 fn parse(smaps: impl BufRead) -> io::Result<BTreeMap<u64, Area>> {
     let mut found: BTreeMap<u64, Area> = BTreeMap::new();
     let mut current: Option<u64> = None;
@@ -192,8 +197,9 @@ impl Memory {
         let limit = self.memlock.map_or_else(|| "unlimited".into(), |bytes| bytes.to_string());
         let mut table = Table::new([("Sum", Left), ("Bytes", Right)]);
         table.row(["resident per connection".into(), each]);
-        table.row(["pinned".into(), self.pinned.to_string()]);
-        table.row(["limit of pinned".into(), limit]);
+        table.row(["registered for RDMA".into(), registered(page).to_string()]);
+        table.row(["pinned for devices".into(), self.pinned.to_string()]);
+        table.row(["limit of pinned (memlock)".into(), limit]);
         out.push('\n');
         table.write(style, out);
     }
@@ -233,6 +239,7 @@ impl Memory {
             "areas": each,
             "segments": segments,
             "bytes_per_connection": self.per_connection(page),
+            "registered_bytes": registered(page),
             "pinned_bytes": self.pinned,
             "memlock_limit_bytes": self.memlock,
         })

@@ -1,13 +1,13 @@
 //! Which metrics there are: from what was seen of processes to OpenMetrics.
 
-use netacc_stats::reader::Listing;
+use netacc_stats::reader::{Listing, QueuePair};
 use netacc_stats::{Counter, Kind, Transport};
 
 use crate::args::Group;
 use crate::openmetrics::Type::{Counter as Sum, Gauge, Info};
 use crate::openmetrics::{Label, Metrics};
 use crate::show::Seen;
-use crate::{cnt, list, qp, reasons, sock, time};
+use crate::{cnt, list, qp, rdma, reasons, sock, time};
 
 /// The metrics of the processes found; those that end meanwhile are left out.
 pub(crate) fn text(listing: Listing, groups: &[Group]) -> String {
@@ -180,6 +180,37 @@ impl<'a> One<'a> {
                 let help = "For how long a link has had no connection.";
                 self.add("netacc_link_idle_seconds", Gauge, help, &labels, time::seconds(idle));
             }
+            if let Some(qp) = row.qp() {
+                self.queue_pair(&qp, &id, row.expires(seen.now));
+            }
+        }
+        for (device, counts) in rdma::devices(&seen.page) {
+            for (counter, count) in counts.into_iter().flatten() {
+                let help = "What RDMA devices count of repeated messages, for all their queue pairs.";
+                self.add("netacc_device_retries", Sum, help, &[("device", &device), ("counter", &counter)], count);
+            }
+        }
+    }
+
+    fn queue_pair(&mut self, qp: &QueuePair, link: &str, expires: Option<u64>) {
+        let (device, peer) = (qp.device.to_string(), qp.peer.to_string());
+        let number = qp.number.to_string();
+        let about = [("link", link), ("device", device.as_str()), ("number", &number), ("peer", &peer)];
+        self.add("netacc_queue_pair", Info, "A queue pair: its device, its number there, the other host.", &about, 1);
+        let labels = [("link", link), ("device", device.as_str())];
+        let credits = "Receives of the other side that are free.";
+        self.add("netacc_queue_pair_credits", Gauge, credits, &labels, qp.credits);
+        let sums = [
+            ("netacc_queue_pair_posted_sends", "Sends posted to a queue pair.", qp.posted),
+            ("netacc_queue_pair_completed_sends", "Sends of a queue pair that have completed.", qp.completed),
+            ("netacc_queue_pair_received_messages", "Messages that came by a queue pair.", qp.received),
+        ];
+        for (name, help, value) in sums {
+            self.add(name, Sum, help, &labels, value);
+        }
+        if let Some(left) = expires {
+            let help = "When an idle queue pair ends, from now.";
+            self.add("netacc_queue_pair_expires_seconds", Gauge, help, &labels, time::seconds(left));
         }
     }
 

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use netacc_stats::Counter;
-use netacc_stats::reader::{Link, Snapshot};
+use netacc_stats::reader::{Link, QueuePair, Snapshot};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
 use crate::table::Align::{Left, Right};
 use crate::table::Table;
-use crate::{sock, time};
+use crate::{rdma, sock, time};
 
 /// What is known of one of them, whatever it is made of: [`Link::kind`] names that.
 #[derive(Clone, Debug)]
@@ -26,30 +26,40 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// What only a queue pair has.
+    pub(crate) fn qp(&self) -> Option<QueuePair> {
+        self.link?.qp
+    }
+
     /// Connections on it now.
     pub(crate) fn connections(&self) -> u64 {
         self.link.map_or(self.sockets, |link| u64::from(link.in_use))
     }
 
     /// For how long it has had no connection.
-    fn idle(&self, now: u64) -> Option<u64> {
+    pub(crate) fn idle(&self, now: u64) -> Option<u64> {
         self.link.filter(|link| link.in_use == 0).map(|link| now.saturating_sub(link.idle_ns))
     }
 
     /// When it ends if it stays idle; `None`: never, or it is in use.
-    fn expires(&self, now: u64) -> Option<u64> {
+    pub(crate) fn expires(&self, now: u64) -> Option<u64> {
         self.link
             .filter(|link| link.in_use == 0 && link.expires_ns != 0)
             .map(|link| link.expires_ns.saturating_sub(now))
     }
 
-    fn age(&self, now: u64) -> Option<u64> {
+    pub(crate) fn age(&self, now: u64) -> Option<u64> {
         self.link.map(|link| now.saturating_sub(link.opened_ns))
     }
 
     /// Which end of it the process is.
-    fn side(&self) -> Option<&'static str> {
+    pub(crate) fn side(&self) -> Option<&'static str> {
         self.link.map(|link| if link.server { "server" } else { "client" })
+    }
+
+    /// The connections that there is room for; `None`: not known, or for the other side to say.
+    pub(crate) fn room(&self) -> Option<u32> {
+        self.link.map(|link| link.capacity).filter(|room| *room != 0)
     }
 }
 
@@ -101,7 +111,16 @@ fn counts(page: &Snapshot) -> impl Iterator<Item = (&'static str, i64)> {
     [("links_open", open(page))].into_iter().chain(values)
 }
 
-fn dash<T: ToString>(value: Option<T>) -> String {
+/// How long until it ends for want of use, in words.
+pub(crate) fn expiry(row: &Row, now: u64) -> String {
+    match (row.idle(now), row.expires(now)) {
+        (None, _) => "-".into(),
+        (Some(_), None) => "never".into(),
+        (Some(_), Some(left)) => time::span(left),
+    }
+}
+
+pub(crate) fn dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }
 
@@ -112,8 +131,12 @@ pub(crate) fn text(page: &Snapshot, now: u64, style: Style, out: &mut String) {
         table.row([name.into(), value.to_string()]);
     }
     table.write(style, out);
-    let rows = rows(page);
-    if rows.is_empty() {
+    let (pairs, links): (Vec<Row>, Vec<Row>) = rows(page).into_iter().partition(|row| row.qp().is_some());
+    if !pairs.is_empty() {
+        out.push('\n');
+        rdma::text(&pairs, now, style, out);
+    }
+    if links.is_empty() {
         return;
     }
     out.push('\n');
@@ -132,23 +155,18 @@ pub(crate) fn text(page: &Snapshot, now: u64, style: Style, out: &mut String) {
         ("Bytes-Out", Right),
     ])
     .spare(&["Room", "Expires", "Side", "Ever"]);
-    for row in rows {
-        let idle = row.idle(now);
-        let expires = match (idle, row.expires(now)) {
-            (None, _) => "-".into(),
-            (Some(_), None) => "never".into(),
-            (Some(_), Some(left)) => time::span(left),
-        };
+    for row in links {
+        let expires = expiry(&row, now);
         table.row([
             row.id.to_string(),
             row.kind.clone(),
             dash(row.side()),
             sock::pid(row.peer_pid),
             row.connections().to_string(),
-            dash(row.link.map(|link| link.capacity)),
+            dash(row.room()),
             dash(row.link.map(|link| link.ever)),
             dash(row.age(now).map(time::span)),
-            dash(idle.map(time::span)),
+            dash(row.idle(now).map(time::span)),
             expires,
             row.bytes_in.to_string(),
             row.bytes_out.to_string(),
@@ -168,7 +186,7 @@ pub(crate) fn json(page: &Snapshot, now: u64) -> Value {
                 "side": row.side(),
                 "peer_pid": (row.peer_pid != 0).then_some(row.peer_pid),
                 "connections": row.connections(),
-                "capacity": row.link.map(|link| link.capacity),
+                "capacity": row.room(),
                 "ever": row.link.map(|link| link.ever),
                 "since": row.link.map(|link| time::utc(link.opened_ns)),
                 "age_seconds": row.age(now).map(time::seconds),
@@ -177,11 +195,13 @@ pub(crate) fn json(page: &Snapshot, now: u64) -> Value {
                 "sockets": row.sockets,
                 "bytes_in": row.bytes_in,
                 "bytes_out": row.bytes_out,
+                "queue_pair": row.qp().map(rdma::json),
             })
         })
         .collect();
     let mut value: serde_json::Map<String, Value> =
         counts(page).map(|(name, count)| (name.to_owned(), json!(count))).collect();
     value.insert("links".into(), links.into());
+    value.insert("devices".into(), rdma::devices_json(page));
     value.into()
 }

@@ -1,0 +1,92 @@
+//! What the stats page says of a queue pair.
+
+use crate::rdma::device::Device;
+use crate::rdma::pipe::Pipe;
+use crate::shm::link;
+use core::net::{IpAddr, SocketAddr};
+use netacc_stats::{Counter, LinkEntry, LinkKind, NewLink, SockAddr, page};
+use netacc_sys::time;
+
+/// The place of a queue pair on the stats page. Its counters have one writer: who uses the pipe.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    /// Its number there; 0: it was never connected.
+    id: u32,
+    place: u32,
+    /// `None` too where no entry is free.
+    entry: Option<&'static LinkEntry>,
+}
+
+impl Pipe {
+    /// The queue pair is connected. `capacity` is how many connections we put on it; 0: that is the other side's choice.
+    pub fn show(&mut self, device: &Device, server: bool, capacity: u32) {
+        let new = NewLink {
+            id: link::next_id(),
+            kind: LinkKind::Rdma,
+            server,
+            peer_pid: 0,
+            now_ns: time::realtime(),
+            capacity,
+            address: self.qp_num().into(),
+        };
+        let place = page().open_link(&new);
+        let entry = place.and_then(|place| page().link(place));
+        if let Some(entry) = entry {
+            entry.lead_to(device.name(), &self.peer_addr().map_or_else(SockAddr::default, shown));
+        }
+        self.shown = Shown { id: new.id, place: place.unwrap_or(0), entry };
+        self.show_credits();
+        page().count(Counter::LinksOpened);
+    }
+
+    /// Its entry on the stats page, and which one that is.
+    pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
+        Some((self.shown.place, self.shown.entry?))
+    }
+
+    pub(super) fn show_credits(&self) {
+        if let Some(entry) = self.shown.entry {
+            let (free, all) = self.credits();
+            entry.set_credits(free, all);
+        }
+    }
+
+    pub(super) fn show_posted(&self) {
+        if let Some(entry) = self.shown.entry {
+            entry.posted();
+            self.show_credits();
+        }
+    }
+
+    pub(super) fn show_completed(&self, sends: u32) {
+        if let Some(entry) = self.shown.entry {
+            entry.completed(sends.into());
+        }
+    }
+
+    pub(super) fn show_received(&self) {
+        if let Some(entry) = self.shown.entry {
+            entry.received();
+            self.show_credits();
+        }
+    }
+
+    /// It has ended: lost, if connections were on it.
+    pub(super) fn hide(&self) {
+        if self.shown.id == 0 {
+            return;
+        }
+        let lost = self.shown.entry.is_some_and(|entry| entry.in_use() > 0);
+        page().count(if lost { Counter::LinksLost } else { Counter::LinksClosed });
+        if let Some(entry) = self.shown.entry {
+            entry.close(self.shown.id);
+        }
+    }
+}
+
+fn shown(a: SocketAddr) -> SockAddr {
+    match a.ip().to_canonical() {
+        IpAddr::V4(ip) => SockAddr::v4(ip.octets(), a.port()),
+        IpAddr::V6(ip) => SockAddr::v6(ip.octets(), a.port()),
+    }
+}
