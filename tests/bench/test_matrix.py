@@ -8,6 +8,7 @@ import subprocess
 import xml.etree.ElementTree as xml
 
 import host
+import terminals
 from benching import ONE, SHORT, Server, cell, environment, run, tool
 from harness import check, equal
 from matrix import case
@@ -185,24 +186,12 @@ def redis(ctx):
 
 @case(modes=ONE)
 def progress_on_a_terminal(ctx):
-    """script(1) gives it one; the line goes to standard error and is wiped at the end."""
-    import os
-    import pty
-    master, slave = pty.openpty()
+    """The line goes to standard error and is wiped at the end."""
+    terminal = terminals.Terminal()
     child = subprocess.Popen([tool(), "client", "-t", "0.01", "-r", "1", "-w", "round-trip", "--json"],
                              env=environment(ctx, {"TERM": "xterm"}), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=slave)
-    os.close(slave)
-    seen = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:
-            break  # The terminal's last user is gone.
-        if not part:
-            break
-        seen += part
+                             stderr=terminal.slave)
+    seen = terminal.text()
     out, _ = child.communicate(timeout=30)
-    os.close(master)
     check(json.loads(out)["workloads"], "JSON on standard output")
-    check(b"#" in seen and b"both ends" in seen and seen.endswith(b"\r\x1b[K"), f"progress: {seen[-200:]!r}")
+    check("#" in seen and "both ends" in seen and seen.endswith("\r\x1b[K"), f"progress: {seen[-200:]!r}")

@@ -149,8 +149,8 @@ def other_hosts(ctx):
     a, b = hosts.Host(ctx), hosts.Host(ctx)
     hosts.cable(a, b, "veth0", "10.9.8.1/24", "10.9.8.2/24")
     peer = hosts.Server(ctx, "one", "0.0.0.0", 6379, within=b.within)
-    transport(ctx, "10.9.8.2:6379", "warn", "TCP: the address is not of this host", "leave from 10.9.8.1",
-              "does not use RDMA yet" if os.path.isdir("/sys/class/infiniband") else "no RDMA device", within=a.within)
+    why = "RDMA" if os.path.isdir("/sys/class/infiniband") else "of another host, and this one has no RDMA device"
+    transport(ctx, "10.9.8.2:6379", "warn", "TCP: ", why, "leave from 10.9.8.1", within=a.within)
     transport(ctx, "10.9.8.2:6379", "ok", "shared memory", within=b.within)
     transport(ctx, "203.0.113.1:80", "fail", "no way to this address", within=a.within)
     peer.end()

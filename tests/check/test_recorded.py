@@ -35,7 +35,7 @@ VERDICTS = {
     }),
     "alibaba-erdma": (1, {
         ("eth0", "driver"): ("ok", "Alibaba"),
-        ("eth0", "rdma"): ("ok", "erdma_0 port 1: ACTIVE, LinkUp, Ethernet", "node RNIC", "does not use RDMA yet"),
+        ("eth0", "rdma"): ("ok", "erdma_0 port 1: ACTIVE, LinkUp, Ethernet", "node RNIC"),
         ("host", "memlock"): ("warn", "64 KiB", "together 15 MiB", "ulimit -l unlimited"),
         ("host", "config"): ("warn", "/etc/netacc.conf:5: NACC_SOR_IO_THREADS"),
         ("host", "glibc"): ("note", "2.32"),

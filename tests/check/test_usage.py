@@ -1,14 +1,11 @@
 """Options, what is printed on a terminal, and what cannot be used."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
-import termios
 
+import terminals
 from checking import HOSTS, ONE, ask, expect, run, tool
 from harness import check, equal
 from matrix import case
@@ -62,24 +59,13 @@ def json_names(ctx):
 
 def on_terminal(ctx, columns, *argv, **env):
     """What a terminal of so many columns is given."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    terminal = terminals.Terminal(columns)
     environment = ctx.environment({"TERM": "xterm", **env})
-    child = subprocess.Popen([tool(), *map(str, argv)], stdin=subprocess.DEVNULL, stdout=slave,
+    child = subprocess.Popen([tool(), *map(str, argv)], stdin=subprocess.DEVNULL, stdout=terminal.slave,
                              stderr=subprocess.STDOUT, env=environment)
-    os.close(slave)
-    text = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:
-            break  # The terminal's last user is gone.
-        if not part:
-            break
-        text += part
-    os.close(master)
+    text = terminal.text()
     child.wait(30)
-    return text.decode().replace("\r\n", "\n")
+    return text
 
 
 @case(modes=ONE)

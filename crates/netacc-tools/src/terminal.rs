@@ -1,7 +1,7 @@
 //! What a terminal at standard output is like, and text folded to its width.
 
-use std::fmt::Write;
-use std::io::{self, IsTerminal};
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write as _};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
@@ -54,6 +54,21 @@ pub fn open_stdout() -> Option<OwnedFd> {
 pub fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(open_stdout()?).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// Writes the output at once; a reader that has seen enough (`| head`) is no failure.
+///
+/// # Errors
+///
+/// A sentence for the user.
+pub fn print(text: &str) -> Result<(), String> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("the output cannot be written: {error}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Writes `text` behind `head`, which takes `indent` columns; further lines begin where the first one did.

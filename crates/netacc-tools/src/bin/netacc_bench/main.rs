@@ -31,6 +31,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use netacc_tools::terminal::print;
 
 use args::{Args, ClientArgs, Command, RedisArgs};
 
@@ -80,14 +81,14 @@ fn client(args: &ClientArgs) -> Result<bool, Failure> {
         file.write_all(svg::chart(&results).as_bytes()).map_err(|error| unwritten(path, &error))?;
     }
     let text = if args.json { format!("{:#}\n", json::value(&results)) } else { table::text(&results) };
-    write_out(&text).map_err(|text| Failure(USAGE, text))?;
+    print(&text).map_err(|text| Failure(USAGE, text))?;
     Ok(results.parts.iter().all(|part| part.cells.iter().all(|cell| cell.error.is_none())))
 }
 
 fn redis(args: &RedisArgs) -> Result<bool, Failure> {
     let report = redis::run(args)?;
     let text = if args.json { format!("{:#}\n", redis_show::json(&report)) } else { redis_show::text(&report) };
-    write_out(&text).map(|()| true).map_err(|text| Failure(USAGE, text))
+    print(&text).map(|()| true).map_err(|text| Failure(USAGE, text))
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Failure {
@@ -101,17 +102,6 @@ fn note(text: &str) {
 }
 
 /// Says where the server is: those who started it may wait for the line.
-fn print(text: &str) -> Result<(), String> {
-    write_out(&format!("netacc_bench: {text}"))
-}
-
-/// Writes the output at once; a reader that has seen enough (`| head`) is no failure.
-fn write_out(text: &str) -> Result<(), String> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("the output cannot be written: {error}"))
-        }
-        _ => Ok(()),
-    }
+fn say(text: &str) -> Result<(), String> {
+    print(&format!("netacc_bench: {text}"))
 }

@@ -15,7 +15,7 @@ use crate::args::ServerArgs;
 use crate::child::Child;
 use crate::listener::{self, Opened};
 use crate::timed::{Wire, hear, tell, tell_line, wire};
-use crate::{bound, facts, note, print};
+use crate::{bound, facts, note, say};
 
 /// Strangers who have connected and not yet said who they are.
 const MOST_GUESTS: usize = 32;
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &ServerArgs) -> Result<(), String> {
         note(&format!("this end cannot be accelerated: {why}"));
     }
     let ports = (plain.door.port, netacc.door.port);
-    print(&format!("listens on port {port} (data: port {} plain, port {} accelerated)\n", ports.0, ports.1))?;
+    say(&format!("listens on port {port} (data: port {} plain, port {} accelerated)\n", ports.0, ports.1))?;
 
     let (ended, end) = channel();
     let house = Mutex::new(House { plain, netacc });

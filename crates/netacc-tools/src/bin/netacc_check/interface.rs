@@ -310,7 +310,7 @@ fn rdma(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
     if let Some(advice) = advice.filter(|_| found.is_empty()) {
         report
             .add(Level::Note, &facts.name, "rdma", "no RDMA device on this interface")
-            .why("connections between hosts stay on TCP; this version of NetACC does not use RDMA yet in any case")
+            .why("connections between hosts stay on TCP without one at both ends")
             .advice(advice);
     }
 }
@@ -335,7 +335,7 @@ pub(crate) fn port_state(device: &Rdma, port: &RdmaPort) -> (Level, String, Opti
         }
     }
     match state.as_str() {
-        "ACTIVE" => (Level::Ok, format!("{text}; this version of NetACC does not use RDMA yet"), None),
+        "ACTIVE" => (Level::Ok, text, None),
         "INIT" | "ARMED" => {
             (Level::Note, text, Some("wait: the port is coming up; on InfiniBand it needs a subnet manager"))
         }

@@ -2,6 +2,7 @@
 
 mod args;
 mod facts;
+mod far;
 mod finding;
 mod host;
 mod interface;
@@ -11,10 +12,11 @@ mod rules;
 mod show;
 mod sockets;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use netacc_tools::terminal::{self, print};
 
 use args::{Args, Colour};
 use facts::{live, record};
@@ -80,36 +82,12 @@ fn check(args: &Args) -> Result<(String, Level), String> {
 }
 
 fn style(args: &Args) -> Style {
-    let terminal = io::stdout().is_terminal();
-    // https://no-color.org: set and not empty.
-    let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    let colour = match args.color {
-        Colour::Always => true,
-        Colour::Never => false,
-        Colour::Auto => terminal && !unwanted && !dumb,
-    };
-    let columns = terminal.then(columns).flatten();
-    let least = if args.quiet { Level::Warn } else { Level::Ok };
-    Style { colour, width: columns, least, reasons: args.verbose }
-}
-
-/// How wide the terminal at standard output is.
-#[allow(unsafe_code)]
-fn columns() -> Option<usize> {
-    // SAFETY: the standard library keeps standard output open as long as the process lives.
-    let out = unsafe { rustix::fd::BorrowedFd::borrow_raw(rustix::stdio::raw_stdout()) };
-    let size = rustix::termios::tcgetwinsize(out).ok()?;
-    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
-}
-
-/// Writes the output at once; a reader that has seen enough (`| head`) is no failure.
-fn print(text: &str) -> Result<(), String> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("the output cannot be written: {error}"))
-        }
-        _ => Ok(()),
+    let mut terminal = terminal::Style::of_stdout();
+    match args.color {
+        Colour::Always => terminal.colour = true,
+        Colour::Never => terminal.colour = false,
+        Colour::Auto => {}
     }
+    let least = if args.quiet { Level::Warn } else { Level::Ok };
+    Style { terminal, least, reasons: args.verbose }
 }

@@ -10,6 +10,7 @@ use netacc_transport::shm::{owner, rendezvous};
 use netacc_wire::{Name, Scope};
 
 use crate::facts::Host;
+use crate::far::{self, Verdict};
 use crate::finding::{Level, Report};
 use crate::sockets::{self, Rendezvous};
 
@@ -111,7 +112,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
         return stay(Level::Warn, "TCP: a link-local address".into(), Reason::LinkLocal, true);
     }
     let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
-    let Some(source) = rendezvous::local_source(target.ip()) else { return other_host(dest, target, host) };
+    let Some(source) = rendezvous::local_source(target.ip()) else { return other_host(dest, target, config, host) };
     let listeners = listeners(source, target);
     if listeners.as_ref().is_some_and(BTreeMap::is_empty) {
         return Answer {
@@ -194,42 +195,31 @@ fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Conf
     }
 }
 
-fn other_host(dest: SocketAddr, target: SocketAddr, host: &Host) -> Answer {
+fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host) -> Answer {
     let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let way = UdpSocket::bind(SocketAddr::new(any, 0)).and_then(|socket| {
         // Connecting a datagram socket sends nothing.
         socket.connect(target)?;
         socket.local_addr()
     });
-    let make = |level, text: String, advice: String| Answer {
-        dest,
-        level,
-        text,
-        advice: Some(advice),
-        alive: level < Level::Fail,
-    };
+    let make = |level, text: String, advice| Answer { dest, level, text, advice, alive: level < Level::Fail };
     match way {
         Err(error) => make(
             Level::Fail,
             format!("none: there is no way to this address: {error}"),
-            "look at 'ip route get ADDRESS'".into(),
+            Some("look at 'ip route get ADDRESS'".into()),
+        ),
+        Ok(_) if !config.enable_rdma_default => {
+            make(Level::Warn, "TCP: acceleration is switched off".into(), Some(Reason::Disabled.sentence().into()))
+        }
+        Ok(_) if config.connect_rdma_percent == 0 => make(
+            Level::Warn,
+            "TCP: no connection is drawn for acceleration".into(),
+            Some(Reason::PercentDraw.sentence().into()),
         ),
         Ok(from) => {
-            let devices: Vec<&str> = host.rdma.iter().map(|device| device.name.as_str()).collect();
-            let rdma = match devices.is_empty() {
-                true => "this host has no RDMA device, and this version of NetACC would not use one yet".to_owned(),
-                false => {
-                    format!("this version of NetACC does not use RDMA yet ({} would be there)", devices.join(", "))
-                }
-            };
-            make(
-                Level::Warn,
-                format!(
-                    "TCP: the address is not of this host (network namespace); connections leave from {}",
-                    from.ip()
-                ),
-                format!("nothing to be done at this end: {rdma}; shared memory needs both programs on one host"),
-            )
+            let Verdict { level, text, advice } = far::judge(target, config, host);
+            make(level, format!("{text}; connections leave from {}", from.ip()), advice)
         }
     }
 }

@@ -2,22 +2,20 @@
 
 use std::fmt::Write;
 
+use netacc_tools::terminal::{self, paragraph};
+
 use crate::finding::{Finding, Level, Report};
 
 /// How lines are written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
-    pub(crate) colour: bool,
-    /// Lines are folded to so many columns; `None` leaves each finding on one line, for grep.
-    pub(crate) width: Option<usize>,
+    /// Without a width each finding stays on one line, for grep.
+    pub(crate) terminal: terminal::Style,
     /// The lowest level that is shown.
     pub(crate) least: Level,
     /// Reasons are shown too.
     pub(crate) reasons: bool,
 }
-
-/// Below this a folded text is harder to read than a line that the terminal breaks.
-const NARROWEST: usize = 40;
 
 /// All lines, and how many there are of each level.
 pub(crate) fn text(report: &Report, style: Style) -> String {
@@ -37,48 +35,23 @@ pub(crate) fn text(report: &Report, style: Style) -> String {
 
 fn line(finding: &Finding, subject: usize, check: usize, style: Style, out: &mut String) {
     let name = finding.level.name();
-    let (on, off) = match (style.colour, finding.level) {
-        (false, _) => ("", ""),
-        (true, Level::Ok) => ("\x1b[32m", "\x1b[0m"),
-        (true, Level::Note) => ("\x1b[36m", "\x1b[0m"),
-        (true, Level::Warn) => ("\x1b[33m", "\x1b[0m"),
-        (true, Level::Fail) => ("\x1b[1;31m", "\x1b[0m"),
+    let colour = match finding.level {
+        Level::Ok => "32",
+        Level::Note => "36",
+        Level::Warn => "33",
+        Level::Fail => "1;31",
     };
-    let head = format!("{on}{name:<4}{off}  {:<subject$}  {:<check$}  ", finding.subject, finding.check);
+    let level = style.terminal.paint(colour, &format!("{name:<4}"));
+    let head = format!("{level}  {:<subject$}  {:<check$}  ", finding.subject, finding.check);
     let indent = 4 + 2 + subject + 2 + check + 2;
-    paragraph(&head, &finding.text, indent, style.width, out);
+    paragraph(&head, &finding.text, indent, style.terminal.width, out);
     let why = finding.why.as_ref().filter(|_| style.reasons || finding.level > Level::Note);
     if let Some(why) = why {
-        paragraph("      why: ", why, 11, style.width, out);
+        paragraph("      why: ", why, 11, style.terminal.width, out);
     }
     if let Some(advice) = &finding.advice {
-        paragraph("      do:  ", advice, 11, style.width, out);
+        paragraph("      do:  ", advice, 11, style.terminal.width, out);
     }
-}
-
-/// Writes `text` behind `head`; further lines are indented to where the first one began.
-fn paragraph(head: &str, text: &str, indent: usize, width: Option<usize>, out: &mut String) {
-    out.push_str(head);
-    let room = width.map(|width| width.saturating_sub(indent)).filter(|room| *room >= NARROWEST);
-    let Some(room) = room else {
-        out.push_str(text);
-        out.push('\n');
-        return;
-    };
-    let mut used = 0;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        if used > 0 && used + 1 + len > room {
-            let _ = write!(out, "\n{:indent$}", "");
-            used = 0;
-        } else if used > 0 {
-            out.push(' ');
-            used += 1;
-        }
-        out.push_str(word);
-        used += len;
-    }
-    out.push('\n');
 }
 
 #[cfg(test)]
@@ -92,7 +65,8 @@ mod tests {
         report
     }
 
-    const PLAIN: Style = Style { colour: false, width: None, least: Level::Ok, reasons: false };
+    const PLAIN: Style =
+        Style { terminal: terminal::Style { colour: false, width: None }, least: Level::Ok, reasons: false };
 
     #[test]
     fn columns_reasons_and_sum() {
@@ -113,18 +87,19 @@ mod tests {
     fn folded_lines_keep_to_the_width() {
         let mut report = Report::default();
         report.add(Level::Note, "eth0", "driver", "word ".repeat(40).trim_end()).advice("do ".repeat(60).trim_end());
-        let folded = text(&report, Style { width: Some(72), ..PLAIN });
+        let wide = |columns| Style { terminal: terminal::Style { colour: false, width: Some(columns) }, ..PLAIN };
+        let folded = text(&report, wide(72));
         assert!(folded.lines().all(|line| line.chars().count() <= 72), "{folded}");
         assert!(folded.lines().count() > 5);
         // A terminal too narrow to fold for.
-        let narrow = text(&report, Style { width: Some(30), ..PLAIN });
+        let narrow = text(&report, wide(30));
         assert_eq!(narrow.lines().count(), 3);
     }
 
     #[test]
     fn colours_only_where_asked_for() {
         assert!(!text(&report(), PLAIN).contains('\x1b'));
-        let bright = text(&report(), Style { colour: true, ..PLAIN });
+        let bright = text(&report(), Style { terminal: terminal::Style { colour: true, width: None }, ..PLAIN });
         assert!(bright.starts_with("\x1b[32mok  \x1b[0m  eth0  driver   ena\n"), "{bright:?}");
     }
 }

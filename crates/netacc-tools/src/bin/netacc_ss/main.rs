@@ -26,7 +26,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use netacc_stats::reader::{self, Listing, Snapshot};
-use netacc_tools::terminal::Style;
+use netacc_tools::terminal::{Style, print};
 
 use args::{Args, Group};
 use show::Seen;
@@ -84,15 +84,4 @@ fn look(pid: u32, groups: &[Group]) -> Result<Seen, String> {
 fn note(message: impl Display) {
     // Nobody is left to tell when stderr is gone.
     let _ = writeln!(io::stderr(), "netacc_ss: {message}");
-}
-
-/// Writes the output at once; a reader that has seen enough (`| head`) is no failure.
-fn print(text: &str) -> Result<(), String> {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("the output cannot be written: {error}"))
-        }
-        _ => Ok(()),
-    }
 }

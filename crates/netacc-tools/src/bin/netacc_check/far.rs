@@ -1,0 +1,231 @@
+//! Whether a server on another host is reached by RDMA. Nobody but the server can tell, so it is asked the way a
+//! connection would: a queue pair is connected to it, and ended again.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use netacc_conf::Config;
+use netacc_sys::Errno;
+use netacc_transport::rdma::{Device, Pipe, port_of};
+use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel};
+use netacc_wire::frame::{Greeting, Stranger};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
+
+use crate::facts::Host;
+use crate::finding::Level;
+
+/// How long (ms) the network is asked for a neighbour, as the library does it.
+const RESOLVE: [u32; 3] = [100, 300, 1_000];
+const ROUTE: u32 = 2_000;
+/// No step takes longer than this where the kernel keeps its own limits.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// A connect that may block waits so long for the first answer of a destination, and goes by TCP then.
+const WAITED: Duration = Duration::from_millis(300);
+
+/// What would become of a connection: how good that is, in words, and what to do about it.
+pub(crate) struct Verdict {
+    pub(crate) level: Level,
+    pub(crate) text: String,
+    pub(crate) advice: Option<String>,
+}
+
+fn tcp(text: impl Into<String>, advice: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Warn, text: format!("TCP: {}", text.into()), advice: Some(advice.into()) }
+}
+
+/// Judges a destination that is not of this host.
+pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> Verdict {
+    if host.rdma.is_empty() {
+        return tcp(
+            "the address is of another host, and this one has no RDMA device",
+            "between hosts both need an RDMA device; shared memory needs both programs on one host (network namespace)",
+        );
+    }
+    if config.conn_tcp_first {
+        return tcp(
+            "connections to other hosts that begin on TCP (NACC_CONN_TCP_FIRST) stay there",
+            "leave out -T, or set NACC_CONN_TCP_FIRST=0, for the client",
+        );
+    }
+    let Some(port) = port_of(target.port()) else {
+        return tcp(
+            format!("the server's port for RDMA would be {}, which is none", u32::from(target.port()) + 20_000),
+            "have the server listen at a port up to 45535",
+        );
+    };
+    let began = Instant::now();
+    match ask(SocketAddr::new(target.ip(), port), config) {
+        Ok(device) => reached(port, &device, began.elapsed()),
+        Err(obstacle) => missed(port, obstacle),
+    }
+}
+
+fn reached(port: u16, device: &str, took: Duration) -> Verdict {
+    let text = format!("RDMA by {device}: a program with NetACC answers at port {port}");
+    let late = took > WAITED;
+    Verdict {
+        level: if late { Level::Note } else { Level::Ok },
+        text: if late { format!("{text}, after {} ms", took.as_millis()) } else { text },
+        advice: late.then(|| {
+            format!(
+                "connections wait {} ms for the first answer; those that come before it go by TCP, later ones by RDMA",
+                WAITED.as_millis()
+            )
+        }),
+    }
+}
+
+/// Why a queue pair could not be connected.
+enum Obstacle {
+    /// Somebody answered who speaks another version.
+    Version,
+    /// Somebody accepted who is no NetACC.
+    Stranger,
+    Failed(Error),
+}
+
+impl From<Error> for Obstacle {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+fn missed(port: u16, obstacle: Obstacle) -> Verdict {
+    let error = match obstacle {
+        Obstacle::Version => {
+            return tcp(
+                format!("the NetACC that answers at port {port} has another version of the protocol"),
+                "install the same version of NetACC on both hosts, and restart the programs",
+            );
+        }
+        Obstacle::Stranger => {
+            return tcp(
+                format!("what answers at the server's port for RDMA, {port}, is no NetACC"),
+                "free that port there, or have the server listen at another one",
+            );
+        }
+        Obstacle::Failed(error) => error,
+    };
+    match error {
+        // With iWARP a refusal is an errno.
+        error if error.errno() == Errno::CONNREFUSED => tcp(
+            format!("nobody listens for RDMA at port {port} there"),
+            "start the server with netacc_run on a host with an RDMA device; it listens once it waits for connections, \
+             and 'netacc_ss -s sock' there shows its RDMA port",
+        ),
+        Error::Cm { event: CmEventType::ADDR_ERROR | CmEventType::ROUTE_ERROR, .. } => tcp(
+            format!("no RDMA device of this host leads there ({error})"),
+            "look at 'rdma link' and 'ip route get ADDRESS': the route's interface needs a device that is ACTIVE",
+        ),
+        Error::Cm { event: CmEventType::UNREACHABLE | CmEventType::CONNECT_ERROR, .. } => tcp(
+            format!("that host does not answer at port {port} for RDMA ({error})"),
+            "the server's host needs an RDMA device on that address, and firewalls must let it pass (RoCE: UDP port 4791)",
+        ),
+        Error::Memlock { .. } => tcp(
+            format!("this process may not register the memory: {error}"),
+            "raise the limit for the client: 'ulimit -l', or LimitMEMLOCK= of its systemd unit",
+        ),
+        error => tcp(
+            format!("no queue pair is to be had here: {error}"),
+            "netacc_check without arguments looks at the devices",
+        ),
+    }
+}
+
+/// Connects a queue pair to `target` and ends it; the device that it was on.
+fn ask(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
+    let events = EventChannel::create()?;
+    events.set_nonblocking(true)?;
+    let id = CmId::create(&events, 0)?;
+    let mut tries = RESOLVE.into_iter();
+    while let Some(time) = tries.next() {
+        id.resolve_addr(None, target, time)?;
+        match next(&events)?.check() {
+            Ok(()) => break,
+            // The kernel misses an answer that comes while it asks.
+            Err(Error::Cm { event: CmEventType::ADDR_ERROR, .. }) if tries.len() > 0 => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    id.resolve_route(ROUTE)?;
+    next(&events)?.check()?;
+    let mut device = Device::open(&id, config.msg_size as usize, config.comp_vector)?;
+    let pipe = Pipe::new(id, &mut device, 0)?;
+    pipe.connect()?;
+    let answer = next(&events)?;
+    let greeting = Greeting::decode(answer.private_data.as_slice());
+    let result = match (answer.check(), greeting) {
+        (Ok(()), Ok(_)) => Ok(device.name().to_owned()),
+        (_, Err(Stranger::Version)) => Err(Obstacle::Version),
+        (Ok(()), Err(Stranger::Garbage)) => Err(Obstacle::Stranger),
+        (Err(error), _) => Err(error.into()),
+    };
+    pipe.disconnect();
+    pipe.end(&mut device);
+    result
+}
+
+/// The next event of the connection manager.
+fn next(events: &EventChannel) -> Result<CmEvent, Error> {
+    let silent = Error::Cm { event: CmEventType::UNREACHABLE, status: -rustix::io::Errno::TIMEDOUT.raw_os_error() };
+    let began = Instant::now();
+    loop {
+        if let Some(event) = events.get_event()? {
+            return Ok(event);
+        }
+        if began.elapsed().as_secs() >= PATIENCE.tv_sec.cast_unsigned() {
+            return Err(silent);
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: the channel keeps its descriptor open while it is borrowed.
+        let fd = unsafe { BorrowedFd::borrow_raw(events.fd()) };
+        // An interrupted wait, or one in vain, is seen above.
+        let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&PATIENCE));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Rdma;
+
+    fn judged(port: u16, config: &Config, host: &Host) -> String {
+        judge(SocketAddr::from(([192, 0, 2, 1], port)), config, host).text
+    }
+
+    #[test]
+    fn what_is_known_without_asking() {
+        let with = Host { rdma: vec![Rdma { name: "mlx5_0".into(), ..Rdma::default() }], ..Host::default() };
+        let config = Config::default();
+        assert!(judged(80, &config, &Host::default()).contains("has no RDMA device"));
+        assert!(judged(50_000, &config, &with).contains("would be 70000"));
+        let mut first = Config::default();
+        first.conn_tcp_first = true;
+        assert!(judged(80, &first, &with).contains("NACC_CONN_TCP_FIRST"));
+    }
+
+    #[test]
+    fn each_obstacle_has_a_remedy() {
+        let cm = |event| Obstacle::Failed(Error::Cm { event, status: -110 });
+        for (obstacle, wanted) in [
+            (cm(CmEventType::REJECTED), "nobody listens for RDMA at port 26379"),
+            (
+                Obstacle::Failed(Error::Verb { verb: "rdma_connect", errno: Errno::CONNREFUSED }),
+                "nobody listens for RDMA",
+            ),
+            (cm(CmEventType::ADDR_ERROR), "no RDMA device of this host leads there"),
+            (cm(CmEventType::UNREACHABLE), "does not answer"),
+            (Obstacle::Version, "another version"),
+            (Obstacle::Stranger, "is no NetACC"),
+            (Obstacle::Failed(Error::Memlock { wanted: 9, limit: 8 }), "RLIMIT_MEMLOCK is 8"),
+            (Obstacle::Failed(Error::NoKernelSupport), "ib_uverbs"),
+        ] {
+            let found = missed(26_379, obstacle);
+            assert!(found.text.starts_with("TCP: ") && found.text.contains(wanted), "{}", found.text);
+            assert!(found.advice.is_some() && found.level == Level::Warn);
+        }
+        let late = reached(1, "mlx5_0", Duration::from_secs(1));
+        assert!(late.level == Level::Note && late.text.contains("1000 ms") && late.advice.is_some());
+    }
+}

@@ -1,0 +1,68 @@
+"""netacc_check HOST:PORT between hosts that have RDMA devices: which transport a connection would get, and why."""
+
+import json
+import os
+import subprocess
+
+import harness
+import monitor
+import world
+from harness import check, equal, need
+from host import wait_until
+from matrix import case
+from test_verbs import pingpong_server
+
+TOOL = harness.ROOT / "build" / "netacc_check"
+
+
+def ask(ctx, port, **env):
+    """What is said of the server's host, seen from the client's."""
+    none = ctx.dir / "empty.conf"
+    none.write_text("[netacc]\n")
+    target = f"{ctx.server_end.address}:{port}"
+    env = {**os.environ, "NACC_CONFIG_FILE": str(none), **env}
+    done = subprocess.run([*world.inside(ctx.client_end.namespace), str(TOOL), "--json", target], env=env, text=True,
+                          capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
+    check("panicked" not in done.stderr and done.stdout, f"{done.returncode}: {done.stderr}")
+    found = [f for f in json.loads(done.stdout)["findings"] if (f["subject"], f["check"]) == (target, "transport")]
+    equal(len(found), 1, f"findings in {done.stdout}")
+    equal(done.returncode, int(found[0]["level"] in ("warn", "fail")), f"status for {found}")
+    return found[0]
+
+
+def refused(found, *parts):
+    equal(found["level"], "warn", f"level of {found}")
+    for part in ("TCP: ", *parts):
+        check(part in found["text"] + found["do"], f"{part!r} is not in {found}")
+
+
+@case()
+def a_server_is_reached_by_rdma(ctx):
+    ctx.accelerated = ("server",)
+    port = ctx.port()
+    server = ctx.spawn([need("redis-server"), "--port", port, "--save", "", "--protected-mode", "no", "--dir", ctx.dir],
+                       role="server")
+    ctx.await_listener(server, port + 20000)
+    found = ask(ctx, port)
+    # How long it took is shown if connections would not have waited for it, as on a machine as slow as this.
+    check(found["level"] in ("ok", "note") and found["text"].startswith(f"RDMA by {ctx.client_end.device}: "), found)
+    check(f"port {port + 20000}" in found["text"] and ctx.client_end.address in found["text"], found)
+    # What was asked leaves nothing behind.
+    wait_until(lambda: monitor.show(server.pid, "qp")["qp"]["links_open"] == 0, 60, "the queue pair goes")
+    equal(monitor.show(server.pid, "cnt")["cnt"]["accepts_rdma"], 0, "connections")
+    refused(ask(ctx, port, NACC_ENABLE_RDMA_DEFAULT="0"), "switched off")
+    refused(ask(ctx, port, NACC_CONNECT_RDMA_PERCENT="0"), "drawn")
+    refused(ask(ctx, port, NACC_CONN_TCP_FIRST="1"), "NACC_CONN_TCP_FIRST")
+    server.kill()
+
+
+@case()
+def why_a_server_is_not_reached(ctx):
+    ctx.accelerated = ()
+    port = ctx.port()
+    refused(ask(ctx, port), f"nobody listens for RDMA at port {port + 20000}", "netacc_run")
+    refused(ask(ctx, 50_000), "would be 70000")
+    # Somebody else has the port: an RDMA program that is no NetACC.
+    other, taken = pingpong_server(ctx, ctx.server_end.address)
+    refused(ask(ctx, int(taken) - 20_000), taken)
+    other.kill()
