@@ -1,16 +1,14 @@
 //! A link: what joins two processes, whatever number of connections they have.
 
-use crate::bells;
 use crate::shm::ShmEndpoint;
 use crate::shm::segment::{BATCH, CHANNELS, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{Channel, Ring, SLOTS};
+use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private};
-use netacc_wire::Message;
 
 /// Which end of a link, and of every connection on it, we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,15 +70,15 @@ pub struct Link {
     /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
     pub(super) entry: AtomicU32,
     /// Our doorbells (descriptor + 1), which the peer rings.
-    my_bells: [AtomicI32; BELLS],
+    pub(super) my_bells: [AtomicI32; BELLS],
     /// The peer's doorbells (descriptor + 1).
-    peer_bells: [AtomicI32; BELLS],
+    pub(super) peer_bells: [AtomicI32; BELLS],
     /// Our thread doorbells that exist and are free; under `lock`.
-    idle_bells: [AtomicU64; BELLS / 64],
+    pub(super) idle_bells: [AtomicU64; BELLS / 64],
     /// The next thread doorbell to make; under `lock`.
-    next_bell: AtomicU32,
+    pub(super) next_bell: AtomicU32,
     /// Our channels in use; under `lock`.
-    channels: AtomicU64,
+    pub(super) channels: AtomicU64,
     /// Slot allocation (client side).
     pub slots: crate::shm::slots::Slots,
     eps: [ShmEndpoint; SLOTS],
@@ -306,117 +304,6 @@ impl Link {
         self.control.load(Ordering::Relaxed) - 1
     }
 
-    /// The channel `n` of ours.
-    #[inline]
-    pub fn my_channel(&self, n: u32) -> Option<&'static Channel> {
-        self.segment()?.channel(self.side(), n)
-    }
-
-    /// Takes a channel with its doorbell. `EMFILE` when all are in use.
-    pub fn open_channel(&self) -> Result<u32> {
-        // In the child of a fork the channels are the parent's.
-        if self.is_inherited() {
-            return Err(Errno::PIPE);
-        }
-        let _g = self.lock.lock();
-        let used = self.channels.load(Ordering::Relaxed);
-        let n = (!used).trailing_zeros();
-        if n as usize >= CHANNELS {
-            return Err(Errno::MFILE);
-        }
-        if self.bell_fd(n) < 0 {
-            self.make_bell(n)?;
-        }
-        self.channels.store(used | 1 << n, Ordering::Relaxed);
-        if let Some(c) = self.my_channel(n) {
-            let _ = c.take();
-        }
-        Ok(n)
-    }
-
-    /// Gives a channel back; its doorbell is kept for the next user.
-    pub fn close_channel(&self, n: u32) {
-        let _g = self.lock.lock();
-        // In the child of a fork it is the parent's, who may sleep on it.
-        if let Some(c) = self.my_channel(n)
-            && !self.is_inherited()
-        {
-            c.disarm();
-        }
-        self.channels.fetch_and(!(1 << n), Ordering::Relaxed);
-    }
-
-    /// The descriptor of our doorbell `id`, or -1.
-    #[inline]
-    pub fn bell_fd(&self, id: u32) -> i32 {
-        self.my_bells.get(id as usize).map_or(0, |b| b.load(Ordering::Relaxed)) - 1
-    }
-
-    fn make_bell(&self, id: u32) -> Result<i32> {
-        let fd = bells::create()?;
-        // In the child of a fork it is for threads of its own.
-        let sent = if self.is_inherited() { Ok(()) } else { self.send(Message::Doorbell { id }, Some(fd)) };
-        match (sent, self.my_bells.get(id as usize)) {
-            (Ok(()), Some(cell)) => cell.store(fd + 1, Ordering::Relaxed),
-            (r, _) => {
-                private::close(fd);
-                return Err(r.err().unwrap_or(Errno::MFILE));
-            }
-        }
-        Ok(fd)
-    }
-
-    /// A doorbell for a thread that goes to sleep.
-    pub fn borrow_bell(&self) -> Result<u32> {
-        let _g = self.lock.lock();
-        for (i, w) in self.idle_bells.iter().enumerate() {
-            let word = w.load(Ordering::Relaxed);
-            if word != 0 {
-                w.store(word & (word - 1), Ordering::Relaxed);
-                return Ok(i as u32 * 64 + word.trailing_zeros());
-            }
-        }
-        let id = self.next_bell.load(Ordering::Relaxed);
-        if id as usize >= BELLS {
-            return Err(Errno::MFILE);
-        }
-        self.make_bell(id)?;
-        self.next_bell.store(id + 1, Ordering::Relaxed);
-        Ok(id)
-    }
-
-    /// Gives it back.
-    pub fn return_bell(&self, id: u32) {
-        let _g = self.lock.lock();
-        if self.bell_fd(id) >= 0
-            && let Some(w) = self.idle_bells.get(id as usize / 64)
-        {
-            w.fetch_or(1 << (id % 64), Ordering::Relaxed);
-        }
-    }
-
-    /// Rings the peer's doorbells that a publication asked for.
-    #[inline]
-    pub fn ring(&'static self, ring: Ring) {
-        for id in [ring.channel, ring.thread] {
-            if id != 0 {
-                self.ring_peer(id);
-            }
-        }
-    }
-
-    /// Rings a doorbell whose eventfd we have; false if we have not.
-    pub(crate) fn ring_known(&self, id: u32) -> bool {
-        match self.peer_bell(id) {
-            Some(fd) => {
-                page().count(Counter::Doorbells);
-                bells::ring(fd);
-                true
-            }
-            None => false,
-        }
-    }
-
     /// Whether the link came to us over a fork: its control socket and our doorbells are the parent's.
     #[inline]
     pub fn is_inherited(&self) -> bool {
@@ -448,60 +335,9 @@ impl Link {
         }
     }
 
-    #[cold]
-    pub(crate) fn ring_peer(&'static self, id: u32) {
-        page().count(Counter::Doorbells);
-        if let Some(fd) = self.peer_bell(id) {
-            bells::ring(fd);
-            return;
-        }
-        // Its announcement is still in the control socket, or the peer is not to be written to.
-        self.service();
-        match self.peer_bell(id) {
-            Some(fd) => bells::ring(fd),
-            None => {
-                if self.send(Message::Wake { id }, None).is_err()
-                    && let Some(cell) =
-                        self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
-                {
-                    // The socket is full, so the peer will be awake to read it; then it rings them all.
-                    cell.store(1, Ordering::SeqCst);
-                }
-            }
-        }
-    }
-
-    fn peer_bell(&self, id: u32) -> Option<i32> {
-        let fd = self.peer_bells.get(id as usize)?.load(Ordering::Acquire);
-        (fd != 0).then_some(fd - 1)
-    }
-
     /// Whether the peer is of our user or root.
     pub fn trusts_peer(&self) -> bool {
         self.trusted.load(Ordering::Relaxed) != 0
-    }
-
-    /// Remembers a doorbell the peer sent.
-    pub(crate) fn learn_bell(&self, id: u32, fd: i32) {
-        let old = self.peer_bells.get(id as usize).map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
-        if old != 0 {
-            private::close(old - 1);
-        }
-    }
-
-    /// Rings our own doorbell, on the peer's word or for a thread of ours.
-    pub fn ring_own(&self, id: u32) {
-        let fd = self.bell_fd(id);
-        if fd >= 0 {
-            bells::ring(fd);
-        }
-    }
-
-    /// Rings every doorbell of ours.
-    pub(crate) fn ring_all_own(&self) {
-        for id in 0..BELLS as u32 {
-            self.ring_own(id);
-        }
     }
 }
 

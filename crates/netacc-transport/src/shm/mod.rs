@@ -29,6 +29,7 @@ mod bytes;
 mod contract;
 pub mod control;
 mod depart;
+mod doorbells;
 pub mod endpoint;
 pub mod family;
 mod far;

@@ -1,7 +1,7 @@
 //! Two links in one process, and what only links have: slots, doorbells, a control socket.
 #![allow(unsafe_code)]
 
-use crate::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
+use crate::ends::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
 use netacc_ring::SLOTS;
 use netacc_sys::{Errno, private};
 use netacc_transport::shm::control::send_message;
@@ -110,7 +110,11 @@ fn ten_thousand_connections_one_after_the_other() {
     for i in 0..10_000usize {
         let (c, s) = l.connect().unwrap();
         slots.insert(c.slot_index());
-        assert_eq!((ready(c), ready(s)), (crate::OUT, crate::OUT), "connection {i} remembers its predecessor");
+        assert_eq!(
+            (ready(c), ready(s)),
+            (crate::ends::OUT, crate::ends::OUT),
+            "connection {i} remembers its predecessor"
+        );
         let n = if i % 500 == 0 { 100_000 } else { 1 + i % 3000 };
         assert_eq!(write(c, &pattern(i, n)), Ok(n));
         assert!(get(s, 200_000, false).unwrap() == pattern(i, n));
@@ -225,7 +229,7 @@ fn losing_a_link_ends_all_its_connections() {
     let marked: Vec<_> = l.client.my_channel(n).unwrap().take().collect();
     assert_eq!(marked, [all[5].0.slot_index()], "an event loop does not hear of it");
     for (c, s) in &all {
-        assert_eq!((ready(*c), read(*c, 1)), (crate::IN | crate::OUT | crate::RDHUP, Ok(0)));
+        assert_eq!((ready(*c), read(*c, 1)), (crate::ends::IN | crate::ends::OUT | crate::ends::RDHUP, Ok(0)));
         c.close(false);
         s.close(false);
     }
@@ -288,7 +292,7 @@ fn a_used_slot_is_as_new() {
     for round in 0..12 {
         let (c, s) = l.connect().unwrap();
         assert_eq!(*slot.get_or_insert(c.slot_index()), c.slot_index(), "the slot was not free");
-        assert_eq!((ready(c), ready(s)), (crate::OUT, crate::OUT), "round {round}");
+        assert_eq!((ready(c), ready(s)), (crate::ends::OUT, crate::ends::OUT), "round {round}");
         assert_eq!((get(c, 9, false), get(s, 9, false)), (Err(Errno::AGAIN), Err(Errno::AGAIN)));
         // Small and large windows, read and unread, a half close, both halves.
         let n = if round % 2 == 0 { 300 } else { 100_000 };
@@ -301,7 +305,7 @@ fn a_used_slot_is_as_new() {
         if round % 4 == 1 {
             c.shutdown(netacc_transport::Shut::Both);
             assert_eq!(get(s, 9, false).unwrap(), []);
-            assert_eq!(ready(s) & crate::IN, crate::IN);
+            assert_eq!(ready(s) & crate::ends::IN, crate::ends::IN);
         }
         let (first, last) = if round % 5 < 3 { (c, s) } else { (s, c) };
         first.close(false);
@@ -319,8 +323,8 @@ fn a_violation_resets_one_connection_only() {
     // The client claims more than fits.
     slot.own[0].producer.head.store(1 << 40, Ordering::SeqCst);
     assert_eq!(read(s, 9), RESET);
-    assert_eq!(ready(c) & (crate::HUP | crate::IN), crate::HUP | crate::IN);
-    assert_eq!((write(c, b"x"), write(s, b"x")), (RESET, crate::PIPE));
+    assert_eq!(ready(c) & (crate::ends::HUP | crate::ends::IN), crate::ends::HUP | crate::ends::IN);
+    assert_eq!((write(c, b"x"), write(s, b"x")), (RESET, crate::ends::PIPE));
     assert!(!l.server.is_lost());
     assert_eq!(write(other_c, b"abc"), Ok(3));
     assert_eq!(read(other_s, 9), Ok(3));
@@ -359,7 +363,7 @@ fn a_watched_connection_marks_its_channel() {
     assert!(!rung());
     assert_eq!(slots(), [s.slot_index()]);
     // Room is marked only when asked for, and once.
-    let full = crate::fill(s);
+    let full = crate::ends::fill(s);
     assert!(!s.want_room());
     let mut got = 0;
     while got < full {

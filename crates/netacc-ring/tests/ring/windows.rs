@@ -1,0 +1,83 @@
+//! When windows change, and when a writer is told of room.
+
+use crate::oracle::*;
+use crate::pipe::*;
+use netacc_ring::*;
+use std::sync::atomic::Ordering;
+
+/// The whole life of a connection's windows: small, large with small bytes pending, rewound, small
+/// again, and large once more.
+#[test]
+fn windows_change_as_described() {
+    let p = Pipe::new();
+    let mut o = Oracle::default();
+    let newest = |p: &Pipe| Layout::unpack(p.data.layout.load(Ordering::SeqCst));
+    o.apply(&p, &Op::Write(vec![SMALL]));
+    assert_eq!(newest(&p), Layout { large: false, origin: 0 });
+    o.apply(&p, &Op::Write(vec![1]));
+    assert_eq!(newest(&p), Layout { large: true, origin: SMALL as u64 });
+    assert!(!p.tx.large_idle(&p.room));
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    assert_eq!(o.pending.len(), SMALL + LARGE, "both windows are used");
+    assert_eq!(p.tx.writable(&p.room), Ok(false));
+    o.apply(&p, &Op::Drain);
+    // Drained and far in: the next message begins the window anew.
+    let end = o.written;
+    o.apply(&p, &Op::Write(vec![100]));
+    assert_eq!(newest(&p), Layout { large: true, origin: end });
+    o.apply(&p, &Op::Drain);
+    // Quiet for long enough: small again, and the large window may be given back once that was seen.
+    let mut n = 0;
+    while newest(&p).large {
+        o.apply(&p, &Op::Write(vec![1]));
+        if newest(&p).large {
+            o.apply(&p, &Op::Drain);
+        }
+        n += 1;
+        assert!(n < 5000, "never small again");
+    }
+    assert!(!p.tx.large_idle(&p.room), "the reader has not seen it");
+    // The reader has not adopted the small window: it cannot be left yet.
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    assert!(!newest(&p).large);
+    assert_eq!(o.pending.len(), SMALL);
+    assert_eq!(p.tx.writable(&p.room), Ok(false));
+    o.apply(&p, &Op::Read(1));
+    assert!(p.tx.large_idle(&p.room));
+    assert_eq!(p.tx.writable(&p.room), Ok(true), "the large window can be opened");
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    assert!(newest(&p).large && !p.tx.large_idle(&p.room));
+    assert_eq!(o.pending.len(), SMALL - 1 + LARGE);
+    o.apply(&p, &Op::Drain);
+}
+
+/// A writer is told of room when a quarter is free, whichever way the reader reads.
+#[test]
+fn room_is_told_from_a_quarter_on() {
+    let p = Pipe::new();
+    let mut o = Oracle::default();
+    o.apply(&p, &Op::Write(vec![LARGE]));
+    for _ in 0..LARGE / 4 / 1024 {
+        assert!(!p.rx.room_to_tell(&p.data));
+        assert_eq!(p.tx.writable(&p.room), Ok(false));
+        o.apply(&p, &Op::Read(1024));
+    }
+    assert!(p.rx.room_to_tell(&p.data));
+    assert_eq!(p.tx.writable(&p.room), Ok(true));
+}
+
+/// `resync` refuses words that cannot be.
+#[test]
+fn resync_refuses_impossible_positions() {
+    let p = Pipe::new();
+    p.room.tail.store(1, Ordering::SeqCst);
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "read ahead of what was written");
+    assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
+    p.room.tail.store(0, Ordering::SeqCst);
+    p.data.head.store(CAPACITY + 1, Ordering::SeqCst);
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "more underway than fits");
+    assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
+    p.data.head.store(5, Ordering::SeqCst);
+    p.data.layout.store(Layout { large: true, origin: 6 }.pack(), Ordering::SeqCst);
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "a window ahead of the bytes");
+}

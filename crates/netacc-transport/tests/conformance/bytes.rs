@@ -1,0 +1,134 @@
+//! Bytes, in order and in pieces.
+
+use crate::ends::*;
+use netacc_sys::Errno;
+use netacc_transport::Iov;
+
+pub(crate) fn bytes_arrive_in_order<R: Rig>() {
+    for size in [1, 2, 100, 2047, 2048, 2049, 4096, 65_536, 262_143, 262_144, 262_145, 264_192, 264_193, 1 << 20] {
+        let p = R::pair();
+        // Twice each way: from fresh and from used windows.
+        for (from, to) in [(&p.a, &p.b), (&p.b, &p.a), (&p.a, &p.b), (&p.b, &p.a)] {
+            let data = pattern(size, size);
+            let (mut sent, mut got) = (0, Vec::new());
+            while got.len() < size {
+                if sent < size {
+                    match write(&**from, &data[sent..]) {
+                        Ok(n) => sent += n,
+                        Err(e) => assert_eq!(e, Errno::AGAIN),
+                    }
+                }
+                let part = get(&**to, 1 << 20, false).unwrap();
+                assert!(!part.is_empty());
+                got.extend(part);
+            }
+            assert!(got == data, "{size} bytes were garbled");
+            assert_eq!(read(&**to, 1), AGAIN);
+        }
+    }
+}
+
+pub(crate) fn many_small_messages<R: Rig>() {
+    let p = R::pair();
+    // Long enough to go through every change of windows, up and down again.
+    let mut at = 0;
+    for i in 0..6000 {
+        let n = if i % 2500 == 10 { 150_000 } else { 1 + i % 900 };
+        assert_eq!(write(&*p.a, &pattern(at, n)), Ok(n));
+        assert!(get(&*p.b, n + 1, false).unwrap() == pattern(at, n), "message {i}");
+        at += n;
+    }
+}
+
+pub(crate) fn full_then_room_again<R: Rig>() {
+    let p = R::pair();
+    for round in 0..3 {
+        let n = fill(&*p.a);
+        assert!(n > 0);
+        assert_eq!(write(&*p.a, &[0]), AGAIN, "full, and takes a byte");
+        assert_eq!(ready(&*p.a), 0);
+        assert_eq!(ready(&*p.b), IN | OUT, "the other direction is free");
+        assert_eq!(p.b.unread(), n);
+        assert!(p.a.unsent() <= n);
+        let mut drained = 0;
+        while ready(&*p.a) & OUT == 0 {
+            assert!(drained <= n / 4 + 4096, "{drained} of {n} bytes are drained and there is no room");
+            assert!(get(&*p.b, 1024, false).unwrap() == pattern(drained, 1024));
+            drained += 1024;
+        }
+        assert!(drained >= n / 5, "room after {drained} of {n} bytes: a writer would be woken for little");
+        let more = write(&*p.a, &pattern(0, 1 << 20)).unwrap();
+        assert!(more > 0 && more < 1 << 20, "a part");
+        let mut rest = 0;
+        while let Ok(k) = read(&*p.b, 1 << 20) {
+            rest += k;
+        }
+        assert_eq!(rest, n - drained + more, "round {round}");
+        assert_eq!((p.b.unread(), p.a.unsent()), (0, 0));
+        assert_eq!((ready(&*p.a), ready(&*p.b)), (OUT, OUT));
+    }
+}
+
+pub(crate) fn vectored<R: Rig>() {
+    let p = R::pair();
+    let parts: Vec<Vec<u8>> = [3, 0, 2048, 1, 0, 70_000, 5].iter().map(|n| pattern(*n, *n)).collect();
+    let all: Vec<u8> = parts.concat();
+    let vecs: Vec<_> = parts.iter().map(|b| iovec(b)).collect();
+    #[allow(unsafe_code)]
+    // SAFETY: `vecs` and its buffers outlive the call.
+    let mut src = unsafe { Iov::new(vecs.as_ptr(), vecs.len()) }.unwrap();
+    assert_eq!(p.a.try_write(&mut src), Ok(all.len()));
+    assert_eq!(src.left(), 0);
+    let mut bufs = [vec![0u8; 1], vec![], vec![0u8; 5000], vec![0u8; 100_000]];
+    let vecs: Vec<_> =
+        bufs.iter_mut().map(|b| libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() }).collect();
+    for peek in [true, false] {
+        #[allow(unsafe_code)]
+        // SAFETY: as above, and nothing else uses the buffers meanwhile.
+        let mut dst = unsafe { Iov::new(vecs.as_ptr(), vecs.len()) }.unwrap();
+        assert_eq!(p.b.try_read(&mut dst, peek), Ok(all.len()));
+        assert!(bufs.concat()[..all.len()] == all[..]);
+        for b in &mut bufs {
+            b.fill(0);
+        }
+    }
+    assert_eq!(p.b.unread(), 0);
+    // A full ring takes a part of a vectored write, and the cursor says which.
+    let big = vec![7u8; 200_000];
+    let vecs = [iovec(&big), iovec(&big), iovec(&big)];
+    #[allow(unsafe_code)]
+    // SAFETY: as above.
+    let mut src = unsafe { Iov::new(vecs.as_ptr(), vecs.len()) }.unwrap();
+    let n = p.a.try_write(&mut src).unwrap();
+    assert!(n < 600_000);
+    assert_eq!(src.left(), 600_000 - n);
+    assert_eq!(p.a.try_write(&mut src), AGAIN);
+    assert_eq!(src.left(), 600_000 - n, "EAGAIN moves no cursor");
+}
+
+pub(crate) fn peek_leaves_the_bytes<R: Rig>() {
+    let p = R::pair();
+    assert_eq!(get(&*p.b, 1, true), Err(Errno::AGAIN));
+    // Across the border of two windows.
+    for n in [2000, 3000, 100_000] {
+        assert_eq!(write(&*p.a, &pattern(n, n)), Ok(n));
+    }
+    let all = [pattern(2000, 2000), pattern(3000, 3000), pattern(100_000, 100_000)].concat();
+    for n in [1, 2000, 2048, 2049, 5001, 105_000, 200_000] {
+        assert!(get(&*p.b, n, true).unwrap() == all[..n.min(all.len())], "peek of {n}");
+        assert_eq!(p.b.unread(), all.len());
+    }
+    assert!(get(&*p.b, 2100, false).unwrap() == all[..2100]);
+    assert!(get(&*p.b, 200_000, true).unwrap() == all[2100..]);
+    assert!(get(&*p.b, 200_000, false).unwrap() == all[2100..]);
+    assert_eq!(get(&*p.b, 1, true), Err(Errno::AGAIN));
+}
+
+pub(crate) fn nothing_asked<R: Rig>() {
+    let p = R::pair();
+    assert_eq!(write(&*p.a, &[]), Ok(0));
+    assert_eq!(ready(&*p.b), OUT, "an empty write is no data");
+    assert_eq!(write(&*p.a, &[1]), Ok(1));
+    assert_eq!(read(&*p.b, 0), Ok(0));
+    assert_eq!(p.b.unread(), 1);
+}

@@ -1,0 +1,168 @@
+//! The end of a stream and of a connection.
+
+use crate::ends::*;
+use netacc_sys::Errno;
+use netacc_transport::Shut;
+
+pub(crate) fn half_close<R: Rig>() {
+    let p = R::pair();
+    assert_eq!(write(&*p.a, b"abc"), Ok(3));
+    p.a.shutdown(Shut::Write);
+    assert_eq!(ready(&*p.a), OUT);
+    assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"")), (PIPE, PIPE));
+    assert_eq!(p.a.take_error(), 0);
+    assert_eq!(read(&*p.a, 9), AGAIN);
+    // The other end reads the rest, then the end, again and again.
+    assert_eq!(ready(&*p.b), IN | OUT | RDHUP);
+    assert_eq!(p.b.unread(), 3);
+    assert_eq!(get(&*p.b, 2, false).unwrap(), b"ab");
+    assert_eq!(get(&*p.b, 9, true).unwrap(), b"c");
+    assert_eq!((read(&*p.b, 9), read(&*p.b, 9), read(&*p.b, 9)), (Ok(1), Ok(0), Ok(0)));
+    assert_eq!(ready(&*p.b), IN | OUT | RDHUP);
+    // And its own direction goes on, however much.
+    for _ in 0..50 {
+        assert_eq!(write(&*p.b, &pattern(1, 20_000)), Ok(20_000));
+        assert!(get(&*p.a, 30_000, false).unwrap() == pattern(1, 20_000));
+    }
+    assert_eq!(write(&*p.b, b"last"), Ok(4));
+    p.b.shutdown(Shut::Write);
+    assert_eq!((ready(&*p.a), ready(&*p.b)), (IN | OUT | HUP | RDHUP, IN | OUT | HUP | RDHUP));
+    assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(4), Ok(0)));
+    assert_eq!((write(&*p.a, b"x"), write(&*p.b, b"x")), (PIPE, PIPE));
+    assert_eq!((p.a.take_error(), p.b.take_error()), (0, 0));
+}
+
+pub(crate) fn shutdown_of_reading<R: Rig>() {
+    let p = R::pair();
+    p.a.shutdown(Shut::Read);
+    assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+    assert_eq!(ready(&*p.b), OUT, "the peer is not told");
+    assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(0), Ok(0)));
+    // What comes nevertheless can be read.
+    assert_eq!(write(&*p.b, b"abc"), Ok(3));
+    assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(3), Ok(0)));
+    assert_eq!(write(&*p.a, b"x"), Ok(1));
+    assert_eq!(read(&*p.b, 9), Ok(1));
+    p.a.shutdown(Shut::Write);
+    assert_eq!(ready(&*p.a), IN | OUT | HUP | RDHUP);
+    assert_eq!(write(&*p.a, b"x"), PIPE);
+}
+
+pub(crate) fn shutdown_of_both<R: Rig>() {
+    let p = R::pair();
+    p.a.shutdown(Shut::Both);
+    assert_eq!(ready(&*p.a), IN | OUT | HUP | RDHUP);
+    assert_eq!((read(&*p.a, 9), write(&*p.a, b"x")), (Ok(0), PIPE));
+    assert_eq!(ready(&*p.b), IN | OUT | RDHUP);
+    assert_eq!(read(&*p.b, 9), Ok(0));
+    assert_eq!(write(&*p.b, b"x"), Ok(1), "it goes out, and is answered by a reset");
+    assert_eq!(ready(&*p.b), DEAD);
+    assert_eq!(read(&*p.b, 9), Ok(0));
+    assert_eq!((write(&*p.b, b"x"), write(&*p.b, b"x")), (PIPE, PIPE));
+}
+
+pub(crate) fn clean_close<R: Rig>() {
+    for sent in [0usize, 3, 200_000] {
+        // Reading on.
+        let p = R::pair();
+        assert_eq!(write(&*p.b, &pattern(0, sent)), Ok(sent));
+        p.b.close(false);
+        assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+        assert_eq!((p.a.unread(), p.a.take_error()), (sent, 0));
+        assert!(get(&*p.a, 300_000, false).unwrap() == pattern(0, sent));
+        assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(0), Ok(0)));
+        assert_eq!(write(&*p.a, b""), Ok(0));
+        assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+        // Writing on: the first goes out and is answered by a reset.
+        let p = R::pair();
+        assert_eq!(write(&*p.b, &pattern(0, sent)), Ok(sent));
+        p.b.close(false);
+        assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+        assert_eq!(write(&*p.a, b"hello"), Ok(5));
+        assert_eq!(ready(&*p.a), DEAD);
+        assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"")), (PIPE, PIPE));
+        assert!(get(&*p.a, 300_000, false).unwrap() == pattern(0, sent), "data that had come stays");
+        assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(0), Ok(0)));
+        // The error can be asked for once instead.
+        let p = R::pair();
+        p.b.close(false);
+        assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+        assert_eq!(write(&*p.a, b"hello"), Ok(5));
+        assert_eq!((p.a.take_error(), p.a.take_error()), (Errno::PIPE.0, 0));
+        assert_eq!(write(&*p.a, b"x"), PIPE);
+    }
+}
+
+/// How a test makes the other end reset the connection.
+pub(crate) fn resets<R: Rig>() -> Vec<(&'static str, Pair)> {
+    let unread = R::pair();
+    assert_eq!(write(&*unread.a, b"x"), Ok(1));
+    unread.b.close(false);
+    let abort = R::pair();
+    abort.b.close(true);
+    let half = R::pair();
+    half.a.shutdown(Shut::Write);
+    half.b.close(true);
+    vec![("closed with unread data", unread), ("aborted", abort), ("aborted after our end", half)]
+}
+
+pub(crate) fn a_reset_is_told_once<R: Rig>() {
+    for (how, p) in resets::<R>() {
+        assert_eq!(ready(&*p.a), DEAD, "{how}");
+        assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (RESET, Ok(0)), "{how}");
+        assert_eq!(ready(&*p.a) & (IN | OUT | HUP | RDHUP), DEAD & !ERR, "{how}");
+        assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"")), (PIPE, PIPE), "{how}");
+        assert_eq!(p.a.take_error(), 0);
+    }
+    for (how, p) in resets::<R>() {
+        assert_eq!((write(&*p.a, b"x"), write(&*p.a, b"x")), (RESET, PIPE), "{how}");
+        assert_eq!(read(&*p.a, 9), Ok(0), "{how}");
+    }
+    for (how, p) in resets::<R>() {
+        assert_eq!(get(&*p.a, 9, true), Err(Errno::CONNRESET), "{how}");
+        assert_eq!(read(&*p.a, 9), Ok(0), "{how}");
+    }
+    for (how, p) in resets::<R>() {
+        assert_eq!((p.a.take_error(), p.a.take_error()), (Errno::CONNRESET.0, 0), "{how}");
+        assert_eq!((read(&*p.a, 9), write(&*p.a, b"x")), (Ok(0), PIPE), "{how}");
+    }
+}
+
+pub(crate) fn data_comes_before_a_reset<R: Rig>() {
+    let p = R::pair();
+    assert_eq!((write(&*p.a, b"x"), write(&*p.b, b"abc")), (Ok(1), Ok(3)));
+    p.b.close(false);
+    assert_eq!(ready(&*p.a), DEAD);
+    assert_eq!(p.a.unread(), 3);
+    assert_eq!(get(&*p.a, 9, true).unwrap(), b"abc");
+    assert_eq!((read(&*p.a, 9), read(&*p.a, 9), read(&*p.a, 9)), (Ok(3), RESET, Ok(0)));
+}
+
+pub(crate) fn a_reset_after_the_end<R: Rig>() {
+    for how in 0..2 {
+        let p = R::pair();
+        p.b.shutdown(Shut::Write);
+        assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+        p.b.close(true);
+        assert_eq!(ready(&*p.a), DEAD);
+        if how == 0 {
+            assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(0), Ok(0)));
+            assert_eq!(write(&*p.a, b"x"), PIPE);
+        } else {
+            assert_eq!((p.a.take_error(), p.a.take_error()), (Errno::PIPE.0, 0));
+        }
+    }
+}
+
+pub(crate) fn idle_readiness<R: Rig>() {
+    let p = R::pair();
+    for e in [&p.a, &p.b] {
+        assert_eq!(ready(&**e), OUT);
+        assert_eq!((e.unread(), e.unsent(), e.take_error()), (0, 0, 0));
+        assert_eq!(read(&**e, 1), AGAIN);
+    }
+    assert_eq!(write(&*p.a, b"x"), Ok(1));
+    assert_eq!((ready(&*p.a), ready(&*p.b)), (OUT, IN | OUT));
+    assert_eq!(read(&*p.b, 1), Ok(1));
+    assert_eq!((ready(&*p.a), ready(&*p.b)), (OUT, OUT));
+}
