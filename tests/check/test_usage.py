@@ -23,7 +23,7 @@ def options(ctx):
         check(option in text.out, f"the help does not show {option}")
     check(re.fullmatch(r"netacc_check \d+\.\d+\.\d+\n", run(ctx, "-v").out), "version")
     for wrong in (["-Z"], ["--fail-on", "bad"], ["--facts"], ["--facts", ENA, "ls"], ["--record", "--json"],
-                  ["-i"], ["a:99999"], ["::1:80"], ["localhost:"]):
+                  ["-i"], ["a:99999"], ["::1:80"], ["localhost:"], ["localhost:80", "more"]):
         answer = run(ctx, *wrong)
         equal((answer.status, answer.out), (2, ""), f"status and output for {wrong}")
         check(answer.err.strip(), f"nothing is said of {wrong}")

@@ -86,9 +86,11 @@ impl Server {
 }
 
 fn connect(host: &str, port: u16, name: &str) -> Result<TcpStream, String> {
-    let addresses = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| format!("{}: the address of the host is not known: {error}", clean(host)))?;
+    let addresses = (host, port).to_socket_addrs().map_err(|error| {
+        // One colon: a port, where an IPv6 address has two at least.
+        let hint = if host.matches(':').count() == 1 { "; a port is given by -p" } else { "" };
+        format!("{}: the address of the host is not known: {error}{hint}", clean(host))
+    })?;
     let mut last = format!("{name}: the host has no address");
     for address in addresses {
         match TcpStream::connect_timeout(&address, REACH) {

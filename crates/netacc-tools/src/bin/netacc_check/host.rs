@@ -19,6 +19,13 @@ pub(crate) fn judge(host: &Host, rules: &Rules, only: Option<&str>, all: bool, r
     if let Some(name) = only {
         match host.interfaces.iter().find(|facts| facts.name == name) {
             Some(facts) => interface::judge(host, facts, rules, report),
+            None if name == "lo" => {
+                report
+                    .add(Level::Note, name, "interface", "the loopback has no device: there is nothing to check")
+                    .advice(
+                        "what it carries goes over shared memory if both programs run with NetACC: ask for HOST:PORT",
+                    );
+            }
             None => {
                 let names: Vec<&str> = host.interfaces.iter().map(|facts| facts.name.as_str()).collect();
                 report

@@ -71,6 +71,10 @@ fn check(args: &Args) -> Result<(String, Level), String> {
                 let config = host::configuration(&live::configuration(config), &mut report);
                 peer::judge(&target?, &config, &live::host(None), &mut report);
             }
+            None if Target::parse(&word.to_string_lossy()).is_some() && netacc_tools::program::find(word).is_err() => {
+                let word = netacc_tools::text::clean(&word.to_string_lossy());
+                return Err(format!("{word}: nothing may follow HOST:PORT; options come before it"));
+            }
             _ => {
                 program::judge(word, &mut report);
                 host::configuration(&live::configuration(config), &mut report);

@@ -48,12 +48,12 @@ sock: socket information";
 )]
 pub(crate) struct Args {
     /// Process to show
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_name = "PID", value_parser = process)]
     bare_pid: Option<u32>,
 
     /// Process to show
     #[arg(short = 'p', long, value_name = "PID", conflicts_with = "bare_pid")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = process)]
     pid: Option<u32>,
 
     #[arg(short = 's', long, value_name = "METRICS", value_delimiter = ',')]
@@ -82,7 +82,8 @@ pub(crate) struct Args {
     pub(crate) openmetrics: bool,
 
     /// Serve these metrics at http://ADDR:PORT/metrics
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with_all = ["json", "clear", "openmetrics"])]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = place)]
+    #[arg(conflicts_with_all = ["json", "clear", "openmetrics"])]
     pub(crate) serve: Option<SocketAddr>,
 
     /// Say why connections are on TCP, and what would change it
@@ -132,6 +133,17 @@ impl Args {
         }
         groups
     }
+}
+
+/// The number of a process.
+fn process(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|pid| *pid != 0 && text.bytes().all(|byte| byte.is_ascii_digit()));
+    number.ok_or_else(|| "allowed: the number of a process, as netacc_ss without a PID or pidof(1) shows it".into())
+}
+
+/// Where to listen.
+fn place(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "allowed: an address of this host with a port, as 127.0.0.1:9467 or [::1]:9467".into())
 }
 
 /// An interval from a tenth of a second to a day.
@@ -189,7 +201,10 @@ mod tests {
     #[test]
     fn a_pid_is_given_once_and_positive() {
         assert!(Args::try_parse_from(["netacc_ss", "-p", "1", "2"]).is_err());
-        assert!(Args::try_parse_from(["netacc_ss", "0"]).is_err());
-        assert!(Args::try_parse_from(["netacc_ss", "redis"]).is_err());
+        for wrong in ["0", "+1", "4294967296", "redis", ""] {
+            assert!(Args::try_parse_from(["netacc_ss", wrong]).is_err(), "{wrong}");
+            assert!(Args::try_parse_from(["netacc_ss", "-p", wrong]).is_err(), "{wrong}");
+        }
+        assert_eq!(Args::try_parse_from(["netacc_ss", "-p", "7"]).unwrap().pid(), Some(7));
     }
 }
