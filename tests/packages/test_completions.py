@@ -46,7 +46,8 @@ bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; bind '
         said = self.heard(words)
         # Away with the line.
         os.write(self.terminal, b"\x15\x0becho d\\one\n")
-        self.heard("\ndone")
+        # With the prompt: what is typed before bash reads again would be edited by the terminal, not by bash.
+        self.heard("\ndone\r\n> ")
         return said
 
     def end(self):
@@ -76,7 +77,7 @@ def press_the_key(bash):
     bash.completed("netacc_run netacc_ss --js", "on ")
     bash.completed("netacc_ss --js", "on ")
     bash.completed("netacc_ss -s so", "ck")
-    bash.completed("netacc_check --fail-on fa", "il")
+    bash.completed("netacc_check --fail-on fa", "on fail")
     bash.completed("netacc_check netacc-test-c", "ommand")
 
 

@@ -1,11 +1,15 @@
-"""The RPM: what is in it, and its life in a folder; there is no system with rpm here to install it in."""
+"""The RPM: what is in it, its life in a folder, and in a clean system, which is Debian's: none of rpm's own is to be had
+here, so that the dependencies are not looked at and the linker is told of lib64 as it is there of itself.
+"""
 
 import os
 import subprocess
 
 import made
+import redis_inside
 from harness import ROOT, check, equal, need
 from matrix import case
+from roots import Root, release
 
 
 def rpm(*argv):
@@ -48,6 +52,33 @@ def install_change_remove(ctx):
     rpm(*into, "-e", "netacc")
     check(not (root / "usr/bin/netacc_run").exists() and not (root / "usr/lib64/libnetacc-preload.so").exists(), "left")
     equal(sorted(p.name for p in (root / "etc").iterdir() if p.is_file()), ["netacc.conf.rpmsave"], "the configuration")
+
+
+@case(modes=made.ONE)
+def use_in_a_system(ctx):
+    root = Root(ctx, release())
+    space = root.within[:2]  # Its mounts, from outside: rpm is this machine's.
+    manage = [*space, need("rpm"), "--root", root.place / "root", "--dbpath", "/tmp/rpmdb"]
+    with open(root.path("/etc/ld.so.conf.d/lib64.conf"), "w") as f:
+        f.write("/usr/lib64\n")
+    before = root.files()
+    done = subprocess.run([*map(str, manage), "--nodeps", "-i", str(made.rpm())], capture_output=True, text=True)
+    # Debian's rpm advises against itself.
+    check(done.returncode == 0, f"installing it: {done.stderr}")
+    root.run("ldconfig")
+    check("netacc" in subprocess.run([*map(str, manage), "-qa"], capture_output=True, text=True).stdout, "rpm knows it")
+    # Everything is as it was packed; rpm says nothing then.
+    verified = subprocess.run([*map(str, manage), "-V", "--nodeps", "netacc"], capture_output=True, text=True)
+    equal((verified.returncode, verified.stdout), (0, ""), "what rpm finds changed")
+    server = redis_inside.serve(root, "netacc_run")
+    redis_inside.load(root, "netacc_run")
+    check(redis_inside.counters(root, server)["accepts_shm"] > 0, "no connection over shared memory")
+    check(root.run("netacc_check", "redis-server").startswith("ok "), "netacc_check")
+    done = subprocess.run([*map(str, manage), "-e", "netacc"], capture_output=True, text=True)
+    check(done.returncode == 0, f"erasing it: {done.stderr}")
+    equal(root.run("redis-cli", "-p", redis_inside.PORT, "ping"), "PONG\n", "the server that runs on")
+    root.run("ldconfig")
+    equal(root.files() ^ before, set(), "what is left, and what is gone")
 
 
 def same(file, path):
