@@ -1,11 +1,12 @@
 """netacc_ss on a host with RDMA devices: what it says of a server that another host talks to."""
 
 import os
+import re
 import subprocess
 import sys
 
 import monitor
-from harness import check, equal, need
+from harness import ROOT, check, equal, need
 from host import wait_until
 from matrix import case
 
@@ -138,6 +139,11 @@ def an_idle_queue_pair_tells_when_it_ends(ctx):
     check(idle["idle_seconds"] >= 0 and 0 < idle["expires_seconds"] <= 60, f"idle: {idle}")
     equal(idle["ever"], 1, "connections that it had")
     wait_until(lambda: queue_pairs(client.pid)[0]["expires_seconds"] < idle["expires_seconds"], 60, "time goes by")
+    metrics = subprocess.run([monitor.command(), "-p", str(client.pid), "--openmetrics"], capture_output=True,
+                             text=True).stdout
+    found = set(re.findall(r"^# TYPE (netacc_queue_pair\w*)", metrics, re.M))
+    page = (ROOT / "man" / "netacc_ss.1").read_text()
+    equal(found, set(re.findall(r"^(netacc_queue_pair\w*)\|", page, re.M)), "what the manual page promises of queue pairs")
     os.close(write_end)
     client.result()
     # It is no more on the server's page than in the server.

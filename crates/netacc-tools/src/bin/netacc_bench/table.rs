@@ -142,15 +142,24 @@ fn what_was(paths: &Paths) -> String {
 /// Both ends accelerated against none.
 pub(crate) fn gain(part: &Part) -> Option<String> {
     let (plain, both) = (part.cell(Ends::Plain)?, part.cell(Ends::Both)?);
-    let ratio = |metric, more: bool| {
+    let pair = |metric| {
         let (plain, both) = (plain.shown(metric, part.workload)?, both.shown(metric, part.workload)?);
-        let (good, bad) = if more { (both, plain) } else { (plain, both) };
-        (good > 0.0 && bad > 0.0).then(|| times(good / bad))
+        (plain > 0.0 && both > 0.0).then_some((plain, both))
     };
-    let (rate, cpu) = (ratio(Metric::Rate, true)?, ratio(Metric::Cpu, false)?);
+    // What should be small: so many times less, or more.
+    let saved = |metric, less: &str, more: &str| {
+        let (plain, both) = pair(metric)?;
+        Some(if both <= plain {
+            format!("{} times {less}", times(plain / both))
+        } else {
+            format!("{} times {more}", times(both / plain))
+        })
+    };
+    let rate = pair(Metric::Rate).map(|(plain, both)| times(both / plain))?;
+    let cpu = saved(Metric::Cpu, "less CPU", "more CPU")?;
     Some(match part.workload {
         Workload::Stream => {
-            format!("both ends against both plain: {rate} times the bytes a second, {cpu} times less CPU for each.")
+            format!("both ends against both plain: {rate} times the bytes a second, {cpu} for each.")
         }
         workload => {
             let what = match workload {
@@ -158,10 +167,8 @@ pub(crate) fn gain(part: &Part) -> Option<String> {
                 Workload::Requests => "the requests",
                 _ => "the round trips",
             };
-            let p99 = ratio(Metric::P99, false)?;
-            format!(
-                "both ends against both plain: {rate} times {what}, {p99} times shorter at p99, {cpu} times less CPU."
-            )
+            let p99 = saved(Metric::P99, "shorter", "longer")?;
+            format!("both ends against both plain: {rate} times {what}, {p99} at p99, {cpu}.")
         }
     })
 }

@@ -94,6 +94,13 @@ fn what_was_not_accelerated_is_said() {
 }
 
 #[test]
+fn a_loss_is_told_as_one() {
+    let cells = [(Ends::Plain, 2.0, Paths::plain(1)), (Ends::Both, 20.0, shm())];
+    let told = unfolded(&self::results(Workload::RoundTrip, &cells));
+    assert!(told.contains("0.10 times the round trips, 10.0 times longer at p99, 10.0 times more CPU."), "{told}");
+}
+
+#[test]
 fn gains_are_ratios_of_the_medians() {
     let cells = [(Ends::Plain, 20.0, Paths::plain(1)), (Ends::Both, 2.0, shm())];
     let results = results(Workload::RoundTrip, &cells);
