@@ -95,6 +95,13 @@ fn encode(e: Entry) -> u64 {
     }
 }
 
+/// Whether `fd` is in the table. All that a call on any other descriptor costs.
+#[inline]
+pub fn knows(fd: i32) -> bool {
+    // Relaxed: nothing is looked at behind it.
+    cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) != 0)
+}
+
 /// What `fd` stands for, if it is ours.
 #[inline]
 pub fn get(fd: i32) -> Option<Entry> {

@@ -9,7 +9,7 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, promote, untaken};
+use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, create, promote, untaken};
 use crate::wait;
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -278,15 +278,32 @@ impl Fds {
     }
 }
 
-/// poll(2), ppoll(2): `sigmask` is the kernel's or null.
+/// Whether there is a number among them that we know.
+///
+/// # Safety
+/// `p` points to `n` valid entries, or is null.
+#[inline]
+pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let known = |i| fdtable::knows(unsafe { (*p.add(i)).fd });
+    create::has_later() || (!p.is_null() && (0..n).any(known))
+}
+
+/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; `None` is a
+/// time-out that is for the kernel to judge.
 ///
 /// # Safety
 /// `p` points to `n` valid entries.
-pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const c_void) -> Outcome {
+pub unsafe fn poll(
+    p: *mut pollfd,
+    n: usize,
+    deadline: impl FnOnce() -> Option<Deadline>,
+    sigmask: *const c_void,
+) -> Outcome {
     if p.is_null() || n == 0 {
         return Outcome::Pass;
     }
-    crate::socket::create::close_later();
+    create::close_later();
     let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
     let (mut first, mut any) = (None, false);
     fds.each(|_, p| {
@@ -298,6 +315,7 @@ pub unsafe fn poll(p: *mut pollfd, n: usize, deadline: Deadline, sigmask: *const
     if !any {
         return Outcome::Pass;
     }
+    let Some(deadline) = deadline() else { return Outcome::Pass };
     run(&mut fds, first, deadline, sigmask).into()
 }
 
@@ -353,7 +371,7 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
     }
 }
 
-/// Whether any of `n` descriptors concerns us.
-pub fn concerns(mut fds: impl Iterator<Item = i32>) -> bool {
-    fds.any(|fd| ours(fd).is_some() || is_candidate(fd))
+/// Whether a descriptor is one that the kernel alone cannot answer for.
+pub fn is_ours(fd: i32) -> bool {
+    ours(fd).is_some() || is_candidate(fd)
 }

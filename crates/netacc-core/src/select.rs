@@ -4,6 +4,7 @@
 //! The application's sets are read and written up to `nfds` bits.
 #![allow(unsafe_code)]
 
+use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::poll;
 use alloc::vec::Vec;
@@ -19,6 +20,11 @@ const BITS: usize = usize::BITS as usize;
 struct Set(*mut usize);
 
 impl Set {
+    fn word(self, i: usize) -> usize {
+        // SAFETY: i < nfds / BITS rounded up; the set is an array of longs.
+        if self.0.is_null() { 0 } else { unsafe { self.0.add(i).read_unaligned() } }
+    }
+
     fn has(self, fd: usize) -> bool {
         // SAFETY: fd < nfds; the set has at least nfds bits. fd_set is an array of longs.
         !self.0.is_null() && unsafe { self.0.add(fd / BITS).read_unaligned() } & (1 << (fd % BITS)) != 0
@@ -37,16 +43,43 @@ impl Set {
     }
 }
 
+fn bound(nfds: i32) -> usize {
+    nfds.clamp(0, 1 << 20) as usize
+}
+
+/// Whether one of the descriptors named is ours.
+///
+/// # Safety
+/// Each set is null or has at least `nfds` bits.
+#[inline]
+pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
+    let n = bound(nfds);
+    let sets = sets.map(|p| Set(p.cast()));
+    (0..n.div_ceil(BITS)).any(|i| {
+        let mut named = sets.iter().fold(0, |all, set| all | set.word(i));
+        if let last @ 1.. = n % BITS
+            && i == n / BITS
+        {
+            named &= (1 << last) - 1;
+        }
+        while named != 0 {
+            let fd = i * BITS + named.trailing_zeros() as usize;
+            if fdtable::knows(fd as i32) && poll::is_ours(fd as i32) {
+                return true;
+            }
+            named &= named - 1;
+        }
+        false
+    })
+}
+
 /// select(2), pselect(2): the three sets may be null.
 ///
 /// # Safety
 /// Each set is null or has at least `nfds` bits.
 pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigmask: *const c_void) -> Outcome {
-    let n = nfds.clamp(0, 1 << 20) as usize;
+    let n = bound(nfds);
     let [r, w, x] = sets.map(|p| Set(p.cast()));
-    if !poll::concerns((0..n).filter(|fd| r.has(*fd) || w.has(*fd) || x.has(*fd)).map(|fd| fd as i32)) {
-        return Outcome::Pass;
-    }
     let mut fds: Vec<pollfd> = Vec::new();
     for fd in 0..n {
         let mut events = 0;
@@ -60,7 +93,7 @@ pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigm
         }
     }
     // SAFETY: our own array.
-    match unsafe { poll::poll(fds.as_mut_ptr(), fds.len(), deadline, sigmask) } {
+    match unsafe { poll::poll(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask) } {
         Outcome::Done(_) => {}
         other => return other,
     }

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use netacc_core::Outcome;
-use netacc_core::socket::{adopt, msg};
+use netacc_core::socket::{adopt, io, msg};
 
 /// Runs before the program's own constructors. Hooks do not depend on it.
 extern "C" fn start() {
@@ -17,12 +17,18 @@ static START: extern "C" fn() = start;
 /// recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the application calls under the function's own contract.
-    match unsafe { msg::recvmsg(fd, m, flags) } {
+    let done = if io::concerns(fd) {
+        // SAFETY: the application calls under the function's own contract.
+        unsafe { msg::recvmsg(fd, m, flags) }
+    } else {
+        Outcome::Pass
+    };
+    match done {
         Outcome::Pass => {
             let n = call_next!(recvmsg(fd => c_int, m => *mut msghdr, flags => c_int) -> ssize_t);
-            if n >= 0 {
-                // SAFETY: as above; the kernel has filled it in.
+            // SAFETY: as above; the kernel has filled it in.
+            if n >= 0 && unsafe { msg::carries(m) } {
+                // SAFETY: as above.
                 unsafe { msg::received(m) };
             }
             n

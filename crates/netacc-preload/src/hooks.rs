@@ -6,11 +6,9 @@ use libc::{
     epoll_event, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec, timeval,
 };
-use netacc_core::Outcome;
 use netacc_core::epoll::{self, Call};
-use netacc_core::poll::poll as core_poll;
-use netacc_core::select::select as core_select;
 use netacc_core::socket::{accept, connect as conn, control, create, file, io, listen as lst, msg, opts};
+use netacc_core::{Outcome, fdtable, poll, select};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
@@ -22,69 +20,83 @@ type Len = *mut socklen_t;
 hooks! {
     // Descriptors.
     fn socket(domain: c_int, ty: c_int, proto: c_int) -> c_int => create::socket(domain, ty, proto);
-    fn close(fd: c_int) -> c_int => create::close(fd);
+    fn close(fd: c_int) -> c_int where create::concerns(fd) => create::close(fd);
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => create::close_range(first, last, flags as u32);
-    fn dup(fd: c_int) -> c_int => create::dup(fd);
+    fn dup(fd: c_int) -> c_int where create::concerns(fd) => create::dup(fd);
     fn dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => create::dup3(old, new, flags, false);
     // Variadic in C; on x86-64 and AArch64 Linux a third argument arrives where a fixed one would.
-    fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int => control::fcntl(fd, cmd, arg);
-    fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int => control::fcntl(fd, cmd, arg);
-    fn ioctl(fd: c_int, request: usize, arg: usize) -> c_int => control::ioctl(fd, request, arg);
+    fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int
+        where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
+    fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int
+        where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
+    fn ioctl(fd: c_int, request: usize, arg: usize) -> c_int
+        where fdtable::knows(fd) => control::ioctl(fd, request, arg);
 
     // Connections.
-    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int => conn::bind(fd);
-    fn listen(fd: c_int, backlog: c_int) -> c_int => lst::listen(fd, backlog);
-    fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int => conn::connect(fd, addr.cast(), len);
-    fn accept(fd: c_int, addr: SockMut, len: Len) -> c_int => accept::accept4(fd, addr.cast(), len, 0);
-    fn accept4(fd: c_int, addr: SockMut, len: Len, flags: c_int) -> c_int => accept::accept4(fd, addr.cast(), len, flags);
-    fn shutdown(fd: c_int, how: c_int) -> c_int => control::shutdown(fd, how);
-    fn getsockname(fd: c_int, addr: SockMut, len: Len) -> c_int => control::getsockname(fd, addr.cast(), len);
-    fn getpeername(fd: c_int, addr: SockMut, len: Len) -> c_int => control::getpeername(fd, addr.cast(), len);
+    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where fdtable::knows(fd) => conn::bind(fd);
+    fn listen(fd: c_int, backlog: c_int) -> c_int where fdtable::knows(fd) => lst::listen(fd, backlog);
+    fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
+        where fdtable::knows(fd) => conn::connect(fd, addr.cast(), len);
+    fn accept(fd: c_int, addr: SockMut, len: Len) -> c_int
+        where create::concerns(fd) => accept::accept4(fd, addr.cast(), len, 0);
+    fn accept4(fd: c_int, addr: SockMut, len: Len, flags: c_int) -> c_int
+        where create::concerns(fd) => accept::accept4(fd, addr.cast(), len, flags);
+    fn shutdown(fd: c_int, how: c_int) -> c_int where fdtable::knows(fd) => control::shutdown(fd, how);
+    fn getsockname(fd: c_int, addr: SockMut, len: Len) -> c_int
+        where fdtable::knows(fd) => control::getsockname(fd, addr.cast(), len);
+    fn getpeername(fd: c_int, addr: SockMut, len: Len) -> c_int
+        where fdtable::knows(fd) => control::getpeername(fd, addr.cast(), len);
     fn getsockopt(fd: c_int, level: c_int, name: c_int, val: *mut c_void, len: Len) -> c_int
-        => opts::get(fd, level, name, val, len);
+        where fdtable::knows(fd) => opts::get(fd, level, name, val, len);
     fn setsockopt(fd: c_int, level: c_int, name: c_int, val: *const c_void, len: socklen_t) -> c_int
-        => opts::set(fd, level, name, val, len);
+        where fdtable::knows(fd) => opts::set(fd, level, name, val, len);
 
     // Bytes.
-    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t => io::send(fd, buf.cast(), n, flags);
+    fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t
+        where io::concerns(fd) => io::send(fd, buf.cast(), n, flags);
     fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: Sock, len: socklen_t) -> ssize_t
-        => io::send(fd, buf.cast(), n, flags);
-    fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t => io::send(fd, buf.cast(), n, 0);
-    fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, true, 0);
-    fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t => msg::sendmsg(fd, m, flags);
+        where io::concerns(fd) => io::send(fd, buf.cast(), n, flags);
+    fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t
+        where io::concerns(fd) => io::send(fd, buf.cast(), n, 0);
+    fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
+        where io::concerns(fd) => io::vectored(fd, vec, n, true, 0);
+    fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t
+        where io::concerns(fd) || msg::carries(m) => msg::sendmsg(fd, m, flags);
     fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => msg::sendmmsg(fd, v, n, flags);
-    fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t => io::recv(fd, buf.cast(), n, flags);
+    fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t
+        where io::concerns(fd) => io::recv(fd, buf.cast(), n, flags);
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: SockMut, len: Len) -> ssize_t
-        => recvfrom_done(io::recv(fd, buf.cast(), n, flags), addr, len);
-    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t => io::read(fd, buf.cast(), n);
-    fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t => io::vectored(fd, vec, n, false, 0);
+        where io::concerns(fd) => recvfrom_done(io::recv(fd, buf.cast(), n, flags), addr, len);
+    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => io::read(fd, buf.cast(), n);
+    fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
+        where io::concerns(fd) => io::vectored(fd, vec, n, false, 0);
     fn preadv2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        => io::vectored_at(fd, vec, n, off, flags, false);
+        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, false);
     fn preadv64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        => io::vectored_at(fd, vec, n, off, flags, false);
+        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, false);
     fn pwritev2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        => io::vectored_at(fd, vec, n, off, flags, true);
+        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, true);
     fn pwritev64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        => io::vectored_at(fd, vec, n, off, flags, true);
-    fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t => file::sendfile(out, input, off, n);
-    fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t => file::sendfile(out, input, off, n);
+        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, true);
+    fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
+        where fdtable::knows(out) => file::sendfile(out, input, off, n);
+    fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
+        where fdtable::knows(out) => file::sendfile(out, input, off, n);
     fn splice(input: c_int, off_in: *mut off_t, out: c_int, off_out: *mut off_t, n: size_t, flags: c_uint) -> ssize_t
-        => file::splice(input, off_in, out, off_out, n, flags);
+        where fdtable::knows(input) || fdtable::knows(out) => file::splice(input, off_in, out, off_out, n, flags);
 
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
-        => core_poll(fds, n as usize, time::ms(t), core::ptr::null());
+        where poll::concerns(fds, n as usize) => poll::poll(fds, n as usize, || Some(time::ms(t)), core::ptr::null());
     fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int
-        => match time::timespec(t) {
-            Some(d) => core_poll(fds, n as usize, d, mask.cast()),
-            None => Outcome::Pass,
-        };
+        where poll::concerns(fds, n as usize) => poll::poll(fds, n as usize, || time::timespec(t), mask.cast());
     fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        => any_select(n, [r, w, x], t);
+        where select::concerns(n, [r, w, x]) => any_select(n, [r, w, x], t);
     fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
+        where select::concerns(n, [r, w, x])
         => match time::timespec(t) {
-            Some(d) => core_select(n, [r, w, x], d, mask.cast()),
+            Some(d) => select::select(n, [r, w, x], d, mask.cast()),
             None => Outcome::Pass,
         };
     fn epoll_create(size: c_int) -> c_int
@@ -92,17 +104,18 @@ hooks! {
     fn epoll_create1(flags: c_int) -> c_int => epoll::create(|| raw::epoll_create1(flags));
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(ev));
     fn epoll_wait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int) -> c_int
-        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: core::ptr::null() }, || {
+        where epoll::concerns(ep, time::ms_ns(t))
+        => epoll::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
             call_next!(epoll_wait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int) -> c_int)
         });
     fn epoll_pwait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int, mask: *const sigset_t) -> c_int
-        => epoll::wait(ep, Call { events: ev, max, deadline: time::ms(t), sigmask: mask.cast() }, || {
+        where epoll::concerns(ep, time::ms_ns(t)) => epoll::wait(ep, Call::new(ev, max, mask.cast()), time::ms_ns(t), || {
             call_next!(epoll_pwait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int,
                 mask => *const sigset_t) -> c_int)
         });
     fn epoll_pwait2(ep: c_int, ev: *mut epoll_event, max: c_int, t: *const timespec, mask: *const sigset_t) -> c_int
-        => match time::timespec(t) {
-            Some(d) => epoll::wait(ep, Call { events: ev, max, deadline: d, sigmask: mask.cast() }, || {
+        where epoll::concerns(ep, 1) => match time::timespec_ns(t) {
+            Some(ns) => epoll::wait(ep, Call::new(ev, max, mask.cast()), ns, || {
                 call_next!(epoll_pwait2(ep => c_int, ev => *mut epoll_event, max => c_int, t => *const timespec,
                     mask => *const sigset_t) -> c_int)
             }),
@@ -124,7 +137,7 @@ pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeva
     // SAFETY: the application's sets and time-out.
     unsafe {
         match time::timeval(t) {
-            Some(d) => select_left(core_select(n, sets, d, core::ptr::null()), d, t),
+            Some(d) => select_left(select::select(n, sets, d, core::ptr::null()), d, t),
             None => Outcome::Pass,
         }
     }

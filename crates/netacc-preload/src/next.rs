@@ -15,11 +15,17 @@ impl Next {
         Next { name, addr: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
+    /// The address if it was looked up before, else null.
+    #[inline]
+    pub fn known(&self) -> *mut c_void {
+        // Relaxed: every thread finds the same address, and the code there needs no ordering.
+        self.addr.load(Ordering::Relaxed)
+    }
+
     /// The address; null if there is no such function (an older libc).
     #[inline]
     pub fn get(&self) -> *mut c_void {
-        // Relaxed: every thread finds the same address, and the code there needs no ordering.
-        let p = self.addr.load(Ordering::Relaxed);
+        let p = self.known();
         if p.is_null() { self.find() } else { p }
     }
 
@@ -42,37 +48,82 @@ pub fn fail(e: netacc_sys::Errno) -> isize {
 /// Calls the next definition of `$name`; -1 with ENOSYS where there is none.
 macro_rules! call_next {
     ($name:ident ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
-        static NEXT: $crate::next::Next = $crate::next::Next::new(
+        static NEXT: $crate::next::Next = next_of!($name);
+        call_at!(NEXT, ($($arg => $ty),*) -> $ret)
+    }};
+}
+
+/// The next definition of `$name`, not yet looked up.
+macro_rules! next_of {
+    ($name:ident) => {
+        $crate::next::Next::new(
             match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
                 Ok(s) => s,
                 Err(_) => c"",
             },
-        );
-        let p = NEXT.get();
+        )
+    };
+}
+
+/// Calls what `$next` stands for.
+macro_rules! call_at {
+    ($next:ident, ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
+        let p = $next.get();
         if p.is_null() {
             $crate::next::fail(netacc_sys::Errno::NOSYS) as $ret
         } else {
             // SAFETY: the libc function of this name has this signature; the arguments are the caller's.
-            unsafe {
-                let f: unsafe extern "C" fn($($ty),*) -> $ret = core::mem::transmute(p);
-                f($($arg),*)
-            }
+            unsafe { called!(p, ($($arg => $ty),*) -> $ret) }
         }
     }};
 }
 
-/// One line per intercepted call: its C signature and what the socket layer makes of it.
+/// Calls the function at `$p`.
+macro_rules! called {
+    ($p:ident, ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {{
+        let f: unsafe extern "C" fn($($ty),*) -> $ret = core::mem::transmute($p);
+        f($($arg),*)
+    }};
+}
+
+/// Returns what `$next` says where `$ours` is false.
+macro_rules! pass_on {
+    ([], $($rest:tt)*) => {};
+    ([$ours:expr], $next:ident, ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {
+        // What was not looked up yet is so on the long way.
+        let p = $next.known();
+        #[allow(unused_unsafe)]
+        // SAFETY: the application calls under the function's own contract; the libc function has this signature.
+        unsafe {
+            if !p.is_null() && !$ours {
+                return called!(p, ($($arg => $ty),*) -> $ret);
+            }
+        }
+    };
+}
+
+/// One line per intercepted call: its C signature and what the socket layer makes of it. With `where`, the call is
+/// passed on at once if that is false: a few instructions, for the calls that a program makes most on descriptors
+/// that are not ours.
 macro_rules! hooks {
-    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty => $body:expr; )*) => {$(
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) -> $ret:ty $(where $ours:expr)? => $body:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            #[allow(unused_unsafe)]
-            // SAFETY: the application calls under the function's own contract.
-            match unsafe { $body } {
-                netacc_core::Outcome::Pass => call_next!($name($($arg => $ty),*) -> $ret),
-                netacc_core::Outcome::Done(v) => v as $ret,
-                netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
+            static NEXT: $crate::next::Next = next_of!($name);
+            // Apart, so that the way past it saves no registers and makes no frame.
+            #[inline(never)]
+            unsafe fn ours($($arg: $ty),*) -> $ret {
+                #[allow(unused_unsafe)]
+                // SAFETY: the application calls under the function's own contract.
+                match unsafe { $body } {
+                    netacc_core::Outcome::Pass => call_at!(NEXT, ($($arg => $ty),*) -> $ret),
+                    netacc_core::Outcome::Done(v) => v as $ret,
+                    netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
+                }
             }
+            pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
+            // SAFETY: as above.
+            unsafe { ours($($arg),*) }
         }
     )*};
 }

@@ -4,7 +4,12 @@ use netacc_sys::time::Deadline;
 
 /// poll(2), epoll_wait(2): milliseconds, negative for ever.
 pub fn ms(t: i32) -> Deadline {
-    Deadline::after(i64::from(t) * 1_000_000)
+    Deadline::after(ms_ns(t))
+}
+
+/// The same in nanoseconds.
+pub fn ms_ns(t: i32) -> i64 {
+    i64::from(t) * 1_000_000
 }
 
 /// ppoll(2) and the like: null is for ever. `None`: not a valid time; the kernel says EINVAL.
@@ -13,13 +18,22 @@ pub fn ms(t: i32) -> Deadline {
 /// `t` is null or valid.
 pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
     // SAFETY: the caller's promise.
+    unsafe { timespec_ns(t) }.map(Deadline::after)
+}
+
+/// The same in nanoseconds, negative for ever.
+///
+/// # Safety
+/// `t` is null or valid.
+pub unsafe fn timespec_ns(t: *const libc::timespec) -> Option<i64> {
+    // SAFETY: the caller's promise.
     let Some(t) = (unsafe { t.as_ref() }) else {
-        return Some(Deadline::Never);
+        return Some(-1);
     };
     if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) {
         return None;
     }
-    Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)))
+    Some(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec))
 }
 
 /// select(2): null is for ever.

@@ -17,6 +17,11 @@ pub struct Call {
 }
 
 impl Call {
+    /// A call without a deadline.
+    pub fn new(events: *mut libc::epoll_event, max: i32, sigmask: *const c_void) -> Call {
+        Call { events, max, deadline: Deadline::Never, sigmask }
+    }
+
     /// Writes event `i`.
     #[allow(unsafe_code)]
     pub(super) fn put(&self, i: usize, events: u32, data: u64) {

@@ -24,7 +24,7 @@ pub(crate) mod watch;
 pub use call::Call;
 pub use ctl::{candidate, control, stirred};
 pub use paths::{accelerate, accelerated, became_listener, greeting, moved, no_listener, to_kernel, withdraw};
-pub use wait::{arm, readable, wait};
+pub use wait::{arm, concerns, readable, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
 use crate::fdtable::{self, Entry, Ref};

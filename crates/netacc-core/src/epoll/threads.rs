@@ -10,6 +10,7 @@ use core::sync::atomic::Ordering;
 
 /// Sleeps in an instance without anything of ours, in libc, which is a cancellation point. Another thread may
 /// add the first of ours meanwhile: `None` is then for [`super::wait::wait`] to go on.
+#[inline]
 pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
     let e = r.obj;
     // SeqCst, and announced before the look: who adds the first either is seen by us or kicks us. A cancelled
@@ -23,6 +24,12 @@ pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> O
     if n <= 0 || !r.valid() || e.is_plain() {
         return Some(Outcome::Done(n as isize));
     }
+    no_longer(e, call, n)
+}
+
+/// What the kernel said in a sleep in which the first of ours was added.
+#[cold]
+fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     match sift(e, call, call.events, n, 0) {
         Looked { foreign: 0, .. } => None,
         seen => Some(Outcome::Done(seen.foreign as isize)),

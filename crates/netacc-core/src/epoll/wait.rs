@@ -10,14 +10,14 @@ use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useles
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{Path, Socket, untaken};
+use crate::socket::{Path, Socket, create, untaken};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, raw};
+use netacc_sys::{cpu, raw, time};
 use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 
@@ -26,6 +26,8 @@ use netacc_transport::shm::Link;
 const KERNEL_INTERVAL: u64 = 150_000;
 /// A registration without a watch is looked at again after so long (ns).
 const POLLED_STEP: i64 = 1_000_000;
+/// The longest tick of the kernel's clock (ns), by which the cheap clock may be behind.
+const COARSE: u64 = 10_000_000;
 /// Looks of one call that does not wait.
 const AT_ONCE: usize = 32;
 /// Arrays up to this length are shielded from our own events.
@@ -43,26 +45,46 @@ pub(super) struct Looked {
     queueable: bool,
 }
 
-/// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2). `pass` is libc's call, -1 with errno set when it fails.
-pub fn wait(fd: i32, call: Call, pass: impl FnOnce() -> i32) -> Outcome {
-    crate::socket::create::close_later();
+/// Whether a wait for `timeout` nanoseconds, for ever if negative, is for us.
+#[inline]
+pub fn concerns(fd: i32, timeout: i64) -> bool {
+    match fdtable::epoll(fd) {
+        // Who does not sleep misses nothing that another thread adds.
+        Some(r) => timeout != 0 || !r.obj.is_plain(),
+        None => create::has_later(),
+    }
+}
+
+/// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2) for `timeout` nanoseconds, for ever if negative. `pass` is libc's
+/// call, -1 with errno set when it fails.
+#[inline]
+pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -> Outcome {
+    create::close_later();
     let Some(r) = fdtable::epoll(fd) else {
         return Outcome::Pass;
     };
-    let e = r.obj;
     if call.max <= 0 || call.events.is_null() {
         return Outcome::Pass;
     }
-    if e.is_plain() {
-        if call.deadline == Deadline::Now {
-            return Outcome::Pass;
-        }
-        if let Some(done) = plain(r, &call, pass) {
-            return done;
-        }
+    if !r.obj.is_plain() {
+        call.deadline = Deadline::after(timeout);
+        return mixed(r.obj, &call);
     }
+    if timeout == 0 {
+        return Outcome::Pass;
+    }
+    // The cheap clock: it is hardly ever needed. What it may be behind is added, so that nobody is woken early.
+    if timeout > 0 {
+        call.deadline = Deadline::At(time::coarse().saturating_add(timeout as u64).saturating_add(COARSE));
+    }
+    plain(r, &call, pass).unwrap_or_else(|| mixed(r.obj, &call))
+}
+
+/// In an instance with something of ours.
+#[inline(never)]
+fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     page().count(Counter::EpollWaits);
-    let done = run(e, &call);
+    let done = run(e, call);
     hand_over(e);
     match done {
         Ok(n) => Outcome::Done(n as isize),

@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
-use netacc_sys::raw;
+use netacc_sys::{private, raw};
 use netacc_transport::{Endpoint, Shut};
 
 /// Not in the libc crate for every target; fcntl(2).
@@ -25,6 +25,12 @@ const SIOCSPGRP: u64 = 0x8902;
 const FIOASYNC: u64 = 0x5452;
 /// Takes FD_CLOEXEC off (ioctl_tty(2)).
 const FIONCLEX: u64 = 0x5450;
+
+/// Whether a call of fcntl(2) is for us.
+#[inline]
+pub fn concerns(fd: i32, cmd: i32) -> bool {
+    fdtable::knows(fd) || (matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) && private::is(fd))
+}
 
 /// fcntl(2).
 pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {

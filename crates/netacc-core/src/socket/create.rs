@@ -195,10 +195,16 @@ static LATER: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
 /// Whether there may be one.
 static ANY_LATER: AtomicU32 = AtomicU32::new(0);
 
+/// Whether a handler left one to be closed.
+#[inline]
+pub fn has_later() -> bool {
+    ANY_LATER.load(Ordering::Relaxed) != 0
+}
+
 /// Closes what a handler could not. At the start of calls.
 #[inline]
 pub fn close_later() {
-    if ANY_LATER.load(Ordering::Relaxed) != 0 && !lock::interrupted() {
+    if has_later() && !lock::interrupted() {
         close_kept();
     }
 }
@@ -217,7 +223,7 @@ fn close_kept() {
 /// close(2). A handler may call it (signal-safety(7)), also of a thread that holds a lock of ours: then the number stays
 /// open until the next call that may do it.
 pub fn close(fd: i32) -> Outcome {
-    if lock::interrupted() && fdtable::get(fd).is_some() {
+    if fdtable::knows(fd) && lock::interrupted() {
         let place = LATER.iter().find(|c| c.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok());
         if place.is_some() {
             ANY_LATER.store(1, Ordering::SeqCst);
@@ -243,6 +249,12 @@ pub fn close(fd: i32) -> Outcome {
         None if private::is(fd) => Outcome::Failed(Errno::BADF),
         None => Outcome::Pass,
     }
+}
+
+/// Whether a call that makes or closes number `fd` is for us.
+#[inline]
+pub fn concerns(fd: i32) -> bool {
+    fdtable::knows(fd) || private::is(fd) || has_later()
 }
 
 /// Whether `fd` stands for something of ours.

@@ -15,6 +15,14 @@ use netacc_sys::time::Deadline;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 
+/// Whether a call that moves bytes is for us: neither on a foreign descriptor nor on a connection that is the kernel's
+/// for good.
+#[inline]
+pub fn concerns(fd: i32) -> bool {
+    // The flag before the path: who does not see it sees the path that was decided on.
+    fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE) || r.obj.path() != Path::Tcp)
+}
+
 /// An accelerated connection of this descriptor, with its endpoint.
 #[inline]
 pub fn channel(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {

@@ -50,17 +50,24 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
+/// Whether a message has control messages, in which descriptors may travel.
+///
+/// # Safety
+/// `m` is a message header of the application's, or nowhere.
+#[inline]
+pub unsafe fn carries(m: *const libc::msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    !addr::nowhere(m.cast()) && unsafe { (*m).msg_controllen } != 0
+}
+
 /// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
 ///
 /// # Safety
 /// `m` is a valid message header of the application's.
 unsafe fn each_passed(m: *const libc::msghdr, f: impl Fn(i32)) {
-    if addr::nowhere(m.cast()) {
-        return;
-    }
     // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
     unsafe {
-        if (*m).msg_controllen == 0 || addr::nowhere((*m).msg_control) {
+        if !carries(m) || addr::nowhere((*m).msg_control) {
             return;
         }
         let mut h = libc::CMSG_FIRSTHDR(m);
