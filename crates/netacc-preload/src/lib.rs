@@ -20,3 +20,4 @@ mod exec;
 mod hooks;
 mod process;
 mod time;
+mod uring;

@@ -6,13 +6,20 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 /// A libc function, looked up when it is first needed: hooks are called before any constructor of ours.
 pub struct Next {
     name: &'static CStr,
+    /// Where it is looked for if it is nowhere else.
+    libraries: &'static [&'static CStr],
     addr: AtomicPtr<c_void>,
 }
 
 impl Next {
     /// Nothing is looked up yet.
     pub const fn new(name: &'static CStr) -> Next {
-        Next { name, addr: AtomicPtr::new(core::ptr::null_mut()) }
+        Next::in_library(name, &[])
+    }
+
+    /// One of a library that need not be loaded, or only for a part of the program.
+    pub const fn in_library(name: &'static CStr, libraries: &'static [&'static CStr]) -> Next {
+        Next { name, libraries, addr: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
     /// The address if it was looked up before, else null.
@@ -31,7 +38,12 @@ impl Next {
 
     #[cold]
     fn find(&self) -> *mut c_void {
-        let p = netacc_sys::symbol::next(self.name);
+        let mut p = netacc_sys::symbol::next(self.name);
+        for library in self.libraries {
+            if p.is_null() {
+                p = netacc_sys::symbol::loaded(library, self.name);
+            }
+        }
         self.addr.store(p, Ordering::Relaxed);
         p
     }
@@ -56,12 +68,16 @@ macro_rules! call_next {
 /// The next definition of `$name`, not yet looked up.
 macro_rules! next_of {
     ($name:ident) => {
-        $crate::next::Next::new(
-            match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(s) => s,
-                Err(_) => c"",
-            },
-        )
+        $crate::next::Next::new(name_of!($name))
+    };
+}
+
+macro_rules! name_of {
+    ($name:ident) => {
+        match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+            Ok(s) => s,
+            Err(_) => c"",
+        }
     };
 }
 

@@ -63,6 +63,8 @@ numbered! {
         Namespace = 27, "namespace";
         /// The process confined itself: by a filter on system calls, or to next to no descriptors.
         Confined = 28, "confined";
+        /// The descriptor was handed to io_uring.
+        IoUring = 29, "io-uring";
     }
 }
 
@@ -186,6 +188,10 @@ impl Reason {
             Self::Confined => {
                 "The process confined itself, by a filter on system calls (seccomp) or a limit that leaves it no \
                  descriptors, without which the fast path cannot go on; without that its connections are accelerated."
+            }
+            Self::IoUring => {
+                "The program handed the socket to io_uring, which only knows the kernel's sockets; \
+                 with another event loop (epoll) it is accelerated."
             }
         }
     }

@@ -25,6 +25,15 @@ pub fn next(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
+/// The definition in a library, if that is loaded.
+pub fn loaded(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: NUL-terminated names; the library is only found, not loaded. It stays held, as what was found in it.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() { ptr::null_mut() } else { libc::dlsym(handle, name.as_ptr()) }
+    }
+}
+
 fn dlsym_allocates() -> bool {
     match ALLOCATES.load(Ordering::Relaxed) {
         0 => {

@@ -94,7 +94,7 @@ unsafe fn each_passed(m: *const libc::msghdr, f: impl Fn(i32)) {
 ///
 /// # Safety
 /// As [`each_passed`].
-unsafe fn passing(m: *const libc::msghdr) {
+pub unsafe fn passing(m: *const libc::msghdr) {
     // SAFETY: the caller's promise.
     unsafe { each_passed(m, |fd| demote::by_number(fd, Reason::Passed)) };
 }

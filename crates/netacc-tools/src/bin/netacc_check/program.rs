@@ -97,9 +97,9 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
     }
     if let Some(way) = io_uring(elf) {
         report
-            .add(Level::Warn, subject, "io_uring", format!("it can use io_uring: {}", way.join(" needs ")))
-            .why("liburing makes its system calls itself, past NetACC, and sees an unconnected socket")
-            .advice("switch io_uring off in the program, or leave it on TCP: NACC_ENABLE_RDMA_DEFAULT=0");
+            .add(Level::Note, subject, "io_uring", format!("it can use io_uring: {}", way.join(" needs ")))
+            .why("sockets that it hands to io_uring go on over kernel TCP; files make no difference")
+            .advice("switch io_uring off in the program if it uses it for its connections");
     }
     report.add(Level::Ok, subject, "acceleration", "possible: a dynamic program of glibc; start it with netacc_run");
 }

@@ -1,0 +1,165 @@
+//! liburing: what a program submits to io_uring(7) goes to the kernel by liburing's own instruction, past every hook.
+//! So a socket that a request names becomes a kernel socket when the requests are submitted, which is a call of liburing's.
+
+use crate::next::Next;
+use core::ffi::{c_int, c_uint, c_void};
+use netacc_core::socket::{create, demote, msg};
+use netacc_stats::Reason;
+
+/// `struct io_uring_sq`, by which liburing's inline functions put requests into a program's ring; so it cannot change.
+#[repr(C)]
+pub struct Queue {
+    kernel: [*mut c_uint; 2],
+    mask: *const c_uint,
+    others: [*mut c_uint; 4],
+    requests: *const Request,
+    /// From the first that was not submitted yet to behind the last.
+    head: c_uint,
+    tail: c_uint,
+    rest: [u64; 4],
+}
+
+/// The beginning of `struct io_uring`.
+#[repr(C)]
+pub struct Ring {
+    sq: Queue,
+    cq: [u64; 11],
+    flags: c_uint,
+}
+
+/// `struct io_uring_sqe` (linux/io_uring.h).
+#[repr(C)]
+struct Request {
+    opcode: u8,
+    flags: u8,
+    priority: u16,
+    fd: c_int,
+    offset: u64,
+    address: u64,
+    length: u32,
+    kind: u32,
+    data: u64,
+    buffer: u16,
+    personality: u16,
+    other_fd: c_int,
+    rest: [u64; 2],
+}
+
+const _: () = assert!(size_of::<Queue>() == 104 && core::mem::offset_of!(Ring, flags) == 192);
+const _: () = assert!(size_of::<Request>() == 64);
+
+/// IORING_SETUP_SQE128: requests of twice the length.
+const LONG_REQUESTS: c_uint = 1 << 10;
+/// IOSQE_FIXED_FILE: the number is one of those that were registered.
+const FIXED_FILE: u8 = 1;
+/// SPLICE_F_FD_IN_FIXED, the same for the source of a splice.
+const FIXED_SOURCE: u32 = 1 << 31;
+
+// IORING_OP_*.
+const SENDMSG: u8 = 9;
+const CLOSE: u8 = 19;
+const FILES_UPDATE: u8 = 20;
+const EPOLL_CTL: u8 = 29;
+const SPLICE: u8 = 30;
+const TEE: u8 = 33;
+const SENDMSG_ZC: u8 = 48;
+
+/// NOP, TIMEOUT and its removal, ASYNC_CANCEL, LINK_TIMEOUT, PROVIDE_BUFFERS and REMOVE_BUFFERS, SOCKET, WAITID, FUTEX_*:
+/// what stands for a descriptor there is something else.
+const NO_DESCRIPTOR: [u8; 12] = [0, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
+
+fn to_kernel(fd: c_int) {
+    demote::by_number(fd, Reason::IoUring);
+}
+
+/// Descriptors that are registered with a ring.
+///
+/// # Safety
+/// `files` points to `n` numbers, or is null.
+unsafe fn registered(files: *const c_int, n: c_uint) {
+    if !files.is_null() {
+        // SAFETY: the caller's promise.
+        (0..n as usize).for_each(|i| to_kernel(unsafe { files.add(i).read_unaligned() }));
+    }
+}
+
+/// What a request names is the kernel's from here on.
+///
+/// # Safety
+/// What the request points to is what the program would give to the call of the same name.
+unsafe fn named(r: &Request) {
+    let fixed = r.flags & FIXED_FILE != 0;
+    match r.opcode {
+        // The number is another's as soon as the kernel is done with it.
+        CLOSE if !fixed && r.other_fd == 0 => return create::forget(r.fd),
+        // SAFETY: the caller's promise.
+        FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
+        // SAFETY: as above.
+        SENDMSG | SENDMSG_ZC => unsafe { msg::passing(r.address as *const libc::msghdr) },
+        EPOLL_CTL => to_kernel(r.offset as c_int),
+        SPLICE | TEE if r.kind & FIXED_SOURCE == 0 => to_kernel(r.other_fd),
+        op if NO_DESCRIPTOR.contains(&op) => return,
+        _ => {}
+    }
+    if !fixed {
+        to_kernel(r.fd);
+    }
+}
+
+/// The requests that are about to be submitted.
+///
+/// # Safety
+/// `ring` is a ring that liburing has made.
+unsafe fn submitted(ring: *const Ring) {
+    // SAFETY: the caller's promise; the mask keeps the index within the array.
+    unsafe {
+        let shift = u32::from((*ring).flags & LONG_REQUESTS != 0);
+        let sq = &(*ring).sq;
+        let mut at = sq.head;
+        while at != sq.tail {
+            named(&*sq.requests.add(((at & *sq.mask) << shift) as usize));
+            at = at.wrapping_add(1);
+        }
+    }
+}
+
+/// liburing's functions answer with a negative errno. One that was loaded for a part of the program is not found behind
+/// us, but by its name.
+macro_rules! liburing {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            static NEXT: Next = Next::in_library(name_of!($name), &LIBRARIES);
+            // SAFETY: the application calls under the function's own contract; the function there has this signature.
+            unsafe {
+                $before;
+                let p = NEXT.get();
+                if p.is_null() { -libc::ENOSYS } else { called!(p, ($($arg => $ty),*) -> c_int) }
+            }
+        }
+    )*};
+}
+
+/// liburing's names, by its ABI.
+const LIBRARIES: [&core::ffi::CStr; 3] = [c"liburing.so.2", c"liburing-ffi.so.2", c"liburing.so.1"];
+
+type Any = *mut c_void;
+
+liburing! {
+    fn io_uring_submit(ring: *mut Ring) => submitted(ring);
+    fn io_uring_submit_and_wait(ring: *mut Ring, n: c_uint) => submitted(ring);
+    fn io_uring_submit_and_get_events(ring: *mut Ring) => submitted(ring);
+    fn io_uring_submit_and_wait_timeout(ring: *mut Ring, cqe: Any, n: c_uint, t: Any, mask: Any) => submitted(ring);
+    fn io_uring_submit_and_wait_min_timeout(ring: *mut Ring, cqe: Any, n: c_uint, t: Any, min: c_uint, mask: Any)
+        => submitted(ring);
+    fn io_uring_submit_and_wait_reg(ring: *mut Ring, cqe: Any, n: c_uint, index: c_int) => submitted(ring);
+    // With a time-out and a kernel before 5.11 these submit as well.
+    fn io_uring_wait_cqes(ring: *mut Ring, cqe: Any, n: c_uint, t: Any, mask: Any) => submitted(ring);
+    fn io_uring_wait_cqe_timeout(ring: *mut Ring, cqe: Any, t: Any) => submitted(ring);
+
+    fn io_uring_register_files(ring: *mut Ring, files: *const c_int, n: c_uint) => registered(files, n);
+    fn io_uring_register_files_tags(ring: *mut Ring, files: *const c_int, tags: Any, n: c_uint) => registered(files, n);
+    fn io_uring_register_files_update(ring: *mut Ring, at: c_uint, files: *const c_int, n: c_uint) => registered(files, n);
+    fn io_uring_register_files_update_tag(ring: *mut Ring, at: c_uint, files: *const c_int, tags: Any, n: c_uint)
+        => registered(files, n);
+}
