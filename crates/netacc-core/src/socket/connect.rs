@@ -50,6 +50,13 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
         Path::Tcp if s.has(CANDIDATE) && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
             again(s, p, len).into()
         }
+        Path::Tcp if s.has(CONNECTING) => {
+            let done = raw::connect(fd, p, len);
+            if done.is_ok() {
+                s.set(CONNECTING, false);
+            }
+            done.into()
+        }
         Path::Tcp | Path::Listener => Outcome::Pass,
         Path::New => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
@@ -129,6 +136,8 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 e.set_addrs(&addr::shown(local), &addr::shown(dest));
             }
             if reason == Reason::TcpFirst {
+                // The next connect says that it came about, where it is asked over shared memory too.
+                s.set(CONNECTING, done.is_err());
                 s.set(CANDIDATE | OFFERS, true);
                 epoll::candidate(s);
                 if done.is_ok() {

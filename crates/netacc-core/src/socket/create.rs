@@ -412,6 +412,9 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         return Outcome::Pass;
     }
     before_close(new);
+    if ends_on_kernel(new) && flags & !O_CLOEXEC == 0 && raw::fcntl(old, libc::F_GETFD, 0).is_ok() {
+        forget(new);
+    }
     if let Err(e) = raw::dup3(old, new, flags) {
         return Outcome::Failed(e);
     }
@@ -422,6 +425,12 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         Some(Err(e)) => Outcome::Failed(e),
         _ => Outcome::Done(new as isize),
     }
+}
+
+/// Whether the connection under a number has bytes on its kernel socket still, as it was promoted. Whether they were read
+/// is looked at when it ends, which is to be before something else is there.
+fn ends_on_kernel(fd: i32) -> bool {
+    fdtable::socket(fd).and_then(|r| r.obj.endpoint()).is_some_and(|ep| ep.tail_fd() >= 0)
 }
 
 /// `O_NONBLOCK` as fcntl(2) shows it.

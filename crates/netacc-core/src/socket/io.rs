@@ -120,6 +120,8 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
                 match sleep(r, Interest { read: true, write: false }, until, &mut pin) {
+                    // Without room the kernel waits once, and says the same whatever ended that.
+                    Ok(()) | Err(Errno::AGAIN | Errno::INTR) if wanted == 0 && !bad => return Ok(0),
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),

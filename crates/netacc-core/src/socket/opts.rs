@@ -1,6 +1,6 @@
 //! Socket options: honoured, or faithfully remembered.
 
-use crate::fdtable;
+use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::{materialize, template};
 use crate::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket, demote, listen, packets, promote};
@@ -341,6 +341,12 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         return Outcome::Pass;
     };
     let s = r.obj;
+    // SAFETY: the caller's promise.
+    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO)
+        && let Some(done) = unsafe { info_of_candidate(fd, r, val, len) }
+    {
+        return done;
+    }
     let shm = s.path() == Path::Shm;
     if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
         return Outcome::Pass;
@@ -408,6 +414,26 @@ unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) {
 }
 
 /// The kernel's structure for the socket `fd`, with the state of the connection it stands for.
+/// TCP_INFO of a connection that may be promoted. An end that the kernel tells of may be the peer's going over: `None` is
+/// for [`get`] to answer for the ring, or for a socket that is none of these.
+///
+/// # Safety
+/// `val` and `len` are the application's result buffer.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
+    const ESTABLISHED: u8 = 1;
+    if !r.obj.has(CANDIDATE) || val.is_null() || len.is_null() {
+        return None;
+    }
+    if let Err(e) = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
+        return Some(Outcome::Failed(e));
+    }
+    // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
+    let ended = unsafe { core::ptr::read_unaligned(len) > 0 && *val.cast::<u8>() != ESTABLISHED };
+    (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
+}
+
 #[allow(unsafe_code)]
 fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
     match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {

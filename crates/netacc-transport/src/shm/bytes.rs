@@ -163,14 +163,18 @@ impl ShmEndpoint {
                 Err(Violation) => return Err(self.violated(&v)),
             }
         }
+        let moved = || line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0;
+        if n > 0 && self.peer_closed(&v) && !moved() {
+            // Never published: a peer that shut both directions down must not read it.
+            self.answered_by_reset(&v);
+            return Ok(n);
+        }
         if n > 0 {
             self.tx.publish(own);
             self.tell_data(&v);
             // As in `write`.
-            if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+            if moved() {
                 self.flags.fetch_or(MOVING, Ordering::AcqRel);
-            } else if self.peer_closed(&v) {
-                self.answered_by_reset(&v);
             }
             return Ok(n);
         }
@@ -260,11 +264,14 @@ impl ShmEndpoint {
         // Where the peer only shut both directions down, it is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.tell_data(v);
+        // Who waits by edges, or only for errors, hears of it from us.
+        self.poke_self();
     }
 
     /// Ends our stream for good and tells the peer. `Some` if that has left the rings: whether it is to be reset.
     pub(super) fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
-        let reset = self.has_data(v) || abort;
+        // One that was reset sends no end any more, which would hide the reset from a peer that has not looked yet.
+        let reset = self.has_data(v) || abort || self.is_dead();
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
         // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
