@@ -102,6 +102,14 @@ pub fn knows(fd: i32) -> bool {
     cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) != 0)
 }
 
+/// Whether `fd` is a socket of which `f` is true, or a number to be given back, which [`get`] does.
+#[inline]
+pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
+    // Acquire: as in `get`.
+    let word = cell(fd).map_or(0, |c| c.load(Ordering::Acquire));
+    word == VACANT || matches!(decode(word), Some(Entry::Socket(r)) if f(r.obj))
+}
+
 /// What `fd` stands for, if it is ours.
 #[inline]
 pub fn get(fd: i32) -> Option<Entry> {

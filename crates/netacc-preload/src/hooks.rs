@@ -22,7 +22,7 @@ hooks! {
     fn socket(domain: c_int, ty: c_int, proto: c_int) -> c_int => create::socket(domain, ty, proto);
     fn close(fd: c_int) -> c_int where create::concerns(fd) => create::close(fd);
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => create::close_range(first, last, flags as u32);
-    fn dup(fd: c_int) -> c_int where create::concerns(fd) => create::dup(fd);
+    fn dup(fd: c_int) -> c_int where create::concerns_dup(fd) => create::dup(fd);
     fn dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => create::dup3(old, new, flags, false);
     // Variadic in C; on x86-64 and AArch64 Linux a third argument arrives where a fixed one would.

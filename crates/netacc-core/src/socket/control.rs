@@ -7,12 +7,12 @@ use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::{dup_with, materialize, status_flags};
 use crate::socket::io::channel;
-use crate::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket, demote, listen};
+use crate::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket, create, demote, listen};
 use core::ffi::c_void;
 use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
-use netacc_sys::{private, raw};
+use netacc_sys::raw;
 use netacc_transport::{Endpoint, Shut};
 
 /// Not in the libc crate for every target; fcntl(2).
@@ -29,7 +29,7 @@ const FIONCLEX: u64 = 0x5450;
 /// Whether a call of fcntl(2) is for us.
 #[inline]
 pub fn concerns(fd: i32, cmd: i32) -> bool {
-    fdtable::knows(fd) || (matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) && private::is(fd))
+    if matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) { create::concerns_dup(fd) } else { fdtable::knows(fd) }
 }
 
 /// fcntl(2).

@@ -251,10 +251,16 @@ pub fn close(fd: i32) -> Outcome {
     }
 }
 
-/// Whether a call that makes or closes number `fd` is for us.
+/// Whether a call that closes number `fd` or accepts from it is for us.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
     fdtable::knows(fd) || private::is(fd) || has_later()
+}
+
+/// Whether a call that makes another number for `fd` is for us: it is to be the lowest that the program does not have.
+#[inline]
+pub fn concerns_dup(fd: i32) -> bool {
+    fdtable::knows(fd) || private::is(fd) || vacant::any()
 }
 
 /// Whether `fd` stands for something of ours.

@@ -20,7 +20,7 @@ use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 #[inline]
 pub fn concerns(fd: i32) -> bool {
     // The flag before the path: who does not see it sees the path that was decided on.
-    fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE) || r.obj.path() != Path::Tcp)
+    fdtable::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
 }
 
 /// An accelerated connection of this descriptor, with its endpoint.
