@@ -222,6 +222,87 @@ class Polls:
                 assert receive(s, len(want)) == want
 
 
+class Many:
+    """Connections that are open at the same time, until the client's standard input ends; each says who has accepted it."""
+
+    COUNT = 40
+
+    def server(self, listener):
+        self.answer(listener, self.COUNT)
+
+    def answer(self, listener, count=None):
+        """By readiness; without a number until the process is ended."""
+        listener.setblocking(False)
+        waiting = selectors.DefaultSelector()
+        waiting.register(listener, selectors.EVENT_READ)
+        ended = 0
+        while count is None or ended < count:
+            for key, _ in waiting.select():
+                if key.fileobj is listener:
+                    try:
+                        s, _ = listener.accept()
+                    except BlockingIOError:
+                        continue  # Another process was quicker.
+                    waiting.register(s, selectors.EVENT_READ)
+                elif self.question(key.fileobj):
+                    continue
+                else:
+                    waiting.unregister(key.fileobj)
+                    key.fileobj.close()
+                    ended += 1
+
+    def question(self, s):
+        try:
+            head = s.recv(4)
+        except ConnectionError:
+            return False  # Of a stranger, whose end is not ours.
+        if not head:
+            return False
+        head += receive(s, 4 - len(head))
+        question = receive(s, int.from_bytes(head, "big"))
+        s.sendall(b"%-8d" % os.getpid() + hashlib.sha256(question).digest())
+        return True
+
+    def ask(self, s, seed):
+        question = data(seed, 1 + seed * 997 % 20000)
+        s.sendall(len(question).to_bytes(4, "big") + question)
+        answer = receive(s, 40)
+        assert answer[8:] == hashlib.sha256(question).digest(), f"another answer to {seed}"
+        return int(answer[:8])
+
+    def client(self, connect):
+        socks = [connect() for _ in range(self.COUNT)]
+        workers = set()
+        for turn in range(2):
+            for n, s in enumerate(socks):
+                workers.add(self.ask(s, turn * 100 + n))
+        print("open", len(workers), flush=True)
+        sys.stdin.read()
+        for n, s in enumerate(socks):
+            self.ask(s, 300 + n)
+
+
+class Prefork(Many):
+    """Several processes that were forked after listen() wait on one listener; one is killed in between."""
+
+    COUNT = 12
+
+    def server(self, listener):
+        children = []
+        for _ in range(3):
+            if (child := os.fork()) == 0:
+                self.answer(listener)
+            children.append(child)
+        # Until the client is done: it says so by its end, and then the parent is ended.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        try:
+            signal.pause()
+        finally:
+            for child in children:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+
+
 class Silent:
     """Until somebody is killed: both ends wait for bytes that do not come. What the survivor sees it prints."""
 
@@ -245,10 +326,35 @@ class Silent:
         self.wait(s)
 
 
+class Talks(Silent):
+    """Questions and answers, until nothing arrives any more."""
+
+    def talk(self, s, first):
+        print("waiting", flush=True)
+        began = time.monotonic()
+        try:
+            if first:
+                s.sendall(bytes(100))
+            while got := s.recv(100):
+                s.sendall(got)
+            print("end", flush=True)
+        except (ConnectionError, TimeoutError) as e:
+            print(type(e).__name__, flush=True)
+        except OSError as e:
+            print(e.strerror, flush=True)
+        print(f"after {time.monotonic() - began:.1f} s", file=sys.stderr)
+
+    def server(self, listener):
+        self.talk(listener.accept()[0], False)
+
+    def client(self, connect):
+        self.talk(connect(), True)
+
+
 def main():
     what, role, address, port = sys.argv[1:]
     case = globals()[what]()
-    signal.alarm(75)
+    signal.alarm(int(os.environ.get("FAR_LIMIT", "75")))
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if role == "server":
         listener = socket.create_server((address, int(port)), family=family)

@@ -172,3 +172,28 @@ def device_removed(ctx):
         for proc in pair:
             saw_the_end(proc)
         world.ensure_device(side, ctx.kind)
+
+
+@case(limit=200)
+def silent_host(ctx):
+    """Packets are dropped on both hosts' links, and nobody is told: both ends hear of it in bounded time."""
+    ctx.accelerated = ("server", "client")
+    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    address, port = ctx.server_end.address, ctx.port()
+    patience = {"FAR_LIMIT": 150}
+    server = ctx.spawn(["python3", script, "Talks", "server", address, port], role="server", env=patience)
+    ctx.await_listener(server, port + 20000)
+    client = ctx.spawn(["python3", script, "Talks", "client", address, port], role="client", env=patience)
+    wait_until(lambda: ctx.carried("client")["rdma_sends"] > 30 or not client.running(), 60, "questions and answers")
+    # To a neighbour that nobody is: what goes out is lost, and neither the device nor the sender learns of it.
+    lost = [(side, other, ["ip", "-n", side.namespace, "neigh", "replace", other.address, "dev", side.netdev, "lladdr"])
+            for side, other in (ctx.ends(), ctx.ends()[::-1])]
+    try:
+        for _, _, command in lost:
+            world.command(*command, "02:00:00:00:00:99", "nud", "permanent")
+        for proc in (server, client):
+            proc.result(90)
+            check(proc.stdout().split()[-1] in ("end", "ConnectionResetError", "TimeoutError"), proc.stdout())
+    finally:
+        for side, other, _ in lost:
+            world.command("ip", "-n", side.namespace, "neigh", "del", other.address, "dev", side.netdev)

@@ -124,7 +124,8 @@ class Ctx(harness.Ctx):
         return role in self.accelerated
 
     def enter(self, role):
-        return inside(end(self.kind, role or "client").namespace)
+        # Whoever is not the server is on the other host.
+        return inside(end(self.kind, "server" if role == "server" else "client").namespace)
 
     def ends(self):
         return (self.server_end, self.client_end)

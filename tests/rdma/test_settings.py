@@ -1,0 +1,107 @@
+"""What settings change between two hosts, and servers of several processes."""
+
+import os
+import re
+
+import harness
+import monitor
+import world
+from harness import check, equal
+from host import wait_until
+from matrix import case
+from test_transport import converse
+
+SCRIPT = str(harness.ROOT / "tests" / "rdma" / "far.py")
+MANY = 40
+
+
+class Held:
+    """far.py's connections, all of them open, until `end`."""
+
+    def __init__(self, ctx, what="Many", options=(), **client):
+        ctx.accelerated = ("server", "client")
+        self.ctx, address, port = ctx, ctx.server_end.address, ctx.port()
+        ctx.mark()
+        self.server = ctx.spawn(["python3", SCRIPT, what, "server", address, port], role="server", env=dict(options))
+        wait_until(lambda: "ready" in self.server.stdout() or not self.server.running(), 60, "the server's listener")
+        ctx.await_listener(self.server, port + 20000)
+        read_end, self.write_end = os.pipe()
+        self.client = ctx.spawn(["python3", SCRIPT, what, "client", address, port], role="client", stdin=read_end,
+                                env=dict(options), **client)
+        os.close(read_end)
+        wait_until(lambda: "open" in self.client.stdout() or not self.client.running(), 70, "all connections are open")
+        check(self.client.running(), f"the client ended: {self.client.text()[-600:]}")
+
+    def end(self):
+        os.close(self.write_end)
+        self.client.result(60)
+
+
+def queue_pairs(pid):
+    return [qp for qp in world.resources("qp") if qp.get("pid") == pid]
+
+
+@case(limit=300)
+def connections_per_queue_pair(ctx):
+    # The first connect may have gone by TCP, where the answer took its time. What is fullest is filled first.
+    for per_qp, least, most in ((1, MANY - 4, MANY), (8, MANY // 8 - 1, MANY // 8 + 3), (64, 1, 4)):
+        held = Held(ctx, options={"NACC_SOR_CONN_PER_QP": str(per_qp)})
+        for role in ("server", "client"):
+            # The processes of another namespace are shown by other numbers, or not at all: the devices of both ends count.
+            device = world.end(ctx.kind, role).device
+            found = [qp for qp in world.resources("qp") if qp["ifname"] == device and qp["type"] == "RC"]
+            check(least <= len(found) <= most, f"-p {per_qp}: {len(found)} queue pairs on {device}, not {least} to {most}")
+        held.end()
+        held.server.result(60)
+        ctx.prove(3 * MANY, 3 * MANY * 5000)
+
+
+@case()
+def fast_connect(ctx):
+    for what in ("HalfClose", "Names", "Polls"):
+        converse(ctx, what, options={"NACC_FAST_CONNECT": "1"})
+        ctx.prove(5)
+
+
+@case()
+def half_of_the_connections(ctx):
+    """Both ways carry; the draw of 40 is outside of these limits once in half a million runs."""
+    held = Held(ctx, options={"NACC_CONNECT_RDMA_PERCENT": "50"})
+    counted = monitor.show(held.client.pid, "all")["cnt"]
+    check(4 <= counted["connects_rdma"] <= MANY - 5, f"{counted['connects_rdma']} of {MANY} connects by RDMA")
+    held.end()
+    held.server.result(60)
+    ctx.prove(8)
+
+
+@case()
+def no_memory_to_lock(ctx):
+    """64 KiB, and no privilege to go beyond: TCP, and a reason that names the limit."""
+    within = ("prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock")
+    held = Held(ctx, options={"NACC_LOG_LEVEL": "1"}, within=within)
+    carried = ctx.carried("server")["rdma_recvs"]
+    check(carried < 20, f"{carried} RDMA messages")
+    said = ctx.log.read_text()
+    check(re.search("memlock", said, re.I) and "65536" in said, f"the log does not name the limit: {said[-1500:]}")
+    held.end()
+    held.server.result(60)
+
+
+@case()
+def prefork(ctx):
+    """Three processes accept from one listener; whoever takes a connection, its bytes come by RDMA."""
+    held = Held(ctx, "Prefork")
+    held.end()
+    ctx.prove(36, 36 * 5000)
+    held.server.end()
+
+
+@case()
+def one_end_only(ctx):
+    """A peer without NetACC is reached by TCP by many connections too, and later ones do not ask again."""
+    for roles in (("server",), ("client",)):
+        ctx.accelerated = roles
+        ctx.mark()
+        converse(ctx, "Polls", roles)
+        carried = ctx.carried("server")["rdma_recvs"] + ctx.carried("client")["rdma_recvs"]
+        equal(carried, 0, f"RDMA messages with {roles} alone") if ctx.kind == "siw" else check(carried < 5, carried)
