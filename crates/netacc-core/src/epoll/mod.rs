@@ -10,6 +10,7 @@
 //! ready queue and active watches. The order is `STRUCTURE`, then instance (a parent before a nested one),
 //! then listener.
 
+mod absorb;
 mod arrivals;
 mod call;
 mod ctl;
@@ -21,10 +22,11 @@ mod turns;
 mod wait;
 pub(crate) mod watch;
 
+pub use absorb::{arm, readable};
 pub use call::Call;
 pub use ctl::{candidate, control, stirred};
 pub use paths::{accelerate, accelerated, became_listener, greeting, moved, no_listener, to_kernel, withdraw};
-pub use wait::{arm, concerns, readable, wait};
+pub use wait::{concerns, wait};
 pub use watch::{Watch, link_gone, link_taken};
 
 use crate::fdtable::{self, Entry, Ref};

@@ -271,7 +271,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
 
 /// Whether the instance has something of ours to report, without reporting it: for a parent instance, poll
 /// and select. Takes the instance's lock; events in the kernel's set are not looked at (see
-/// [`super::wait::absorb`]).
+/// [`super::absorb::absorb`]).
 pub(crate) fn is_ready(e: &'static Epoll) -> bool {
     if e.stash_len.load(Ordering::Relaxed) > 0 || e.foreign.load(Ordering::Relaxed) != 0 {
         return true;

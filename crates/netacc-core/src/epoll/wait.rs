@@ -1,13 +1,14 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
 use crate::carrier::drive::{self, Attend};
+use crate::epoll::absorb::absorb_children;
 use crate::epoll::call::Call;
 use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted, tcp_waits};
-use crate::epoll::stash::{stash, unstash};
+use crate::epoll::stash::unstash;
 use crate::epoll::threads::{hand_over, plain};
 use crate::epoll::turns;
 use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STASH, STRUCTURE, at, open_cookie};
+use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STRUCTURE, at, open_cookie};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{Path, Socket, create, untaken};
@@ -120,7 +121,7 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
 
 /// Connections that cannot stay where they are go elsewhere; what they have to say then comes from there.
 #[cold]
-fn settle(e: &'static Epoll) {
+pub(super) fn settle(e: &'static Epoll) {
     e.displaced.store(0, Ordering::Relaxed);
     let mut found = Vec::new();
     {
@@ -310,7 +311,7 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
 }
 
 /// Handles one event of the kernel's set. Returns what the application gets to see, if anything.
-fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
+pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
     let Some((kind, addr)) = open_cookie(data) else {
         return Some((events, data));
     };
@@ -440,94 +441,4 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
         drop_if_useless(e, w);
     }
     link.put();
-}
-
-/// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for
-/// somebody who only asks whether the instance is readable. Nested instances first: their descriptors are
-/// part of what ours says.
-pub(crate) fn absorb(e: &'static Epoll) {
-    if e.displaced.load(Ordering::Relaxed) != 0 {
-        settle(e);
-    }
-    absorb_children(e);
-    if e.is_plain() {
-        let there = crate::socket::listen::tcp_ready(e.fd());
-        e.foreign.store(there.into(), Ordering::Relaxed);
-        return;
-    }
-    let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
-    let have = e.stash_len.load(Ordering::Relaxed) as usize;
-    let room = STASH.saturating_sub(have);
-    // A thread that sleeps in it hears for itself: what we took from the kernel's set would not wake it.
-    if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
-        return;
-    }
-    let n = raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
-    let (mut foreign, mut own) = (false, false);
-    for ev in buf.iter().take(n) {
-        if let Some((events, data)) = handle(e, ev.events, ev.u64) {
-            foreign = true;
-            // What is registered by level the kernel will say again.
-            if e.edges.load(Ordering::Relaxed) != 0 {
-                stash(e, events, data);
-            }
-        } else {
-            own = true;
-        }
-    }
-    e.foreign.store(foreign.into(), Ordering::Relaxed);
-    if own {
-        // Somebody may have gone to sleep there in the meantime.
-        e.kick();
-    }
-}
-
-/// Instances directly inside of one that are found without allocating.
-const FEW: usize = 8;
-
-fn absorb_children(e: &'static Epoll) {
-    if e.nested.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    // The list may only be followed under the lock: a registration that is removed meanwhile serves another
-    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to those
-    // that were there.
-    let mut few = [None; FEW];
-    let mut more = Vec::new();
-    {
-        let _g = e.lock.lock();
-        let mut room = few.iter_mut();
-        let mut p = e.regs.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-                let child = Ref { obj: child, generation: child.generation() };
-                match room.next() {
-                    Some(cell) => *cell = Some(child),
-                    None => more.push(child),
-                }
-            }
-        }
-    }
-    for child in few.into_iter().flatten().chain(more) {
-        // Closed meanwhile: its number may be another instance's, whose events are not ours to take.
-        if child.valid() {
-            absorb(child.obj);
-        }
-    }
-}
-
-/// Whether an instance of ours would be reported readable; the outer `None` means it is none of ours.
-pub fn readable(fd: i32) -> Option<bool> {
-    let e = fdtable::epoll(fd)?.obj;
-    if e.is_plain() {
-        return None;
-    }
-    absorb(e);
-    Some(super::ready::is_ready(e))
-}
-
-/// Arms an instance for a sleep on its descriptor; false when it is readable already.
-pub fn arm(fd: i32) -> bool {
-    fdtable::epoll(fd).is_none_or(|r| super::ready::arm(r.obj))
 }

@@ -341,11 +341,12 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         return Outcome::Pass;
     };
     let s = r.obj;
-    // SAFETY: the caller's promise.
-    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO)
-        && let Some(done) = unsafe { info_of_candidate(fd, r, val, len) }
-    {
-        return done;
+    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO) {
+        // SAFETY: the caller's promise.
+        let done = unsafe { info_of_candidate(fd, r, val, len) };
+        if let Some(done) = done {
+            return done;
+        }
     }
     let shm = s.path() == Path::Shm;
     if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
