@@ -54,7 +54,7 @@ ZSHDIR ?= $(firstword $(wildcard $(PREFIX)/share/zsh/vendor-completions) $(PREFI
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall dist deb rpm test test-rdma conformance storm demo bench lint fmt clean help need-cargo
+.PHONY: all install uninstall dist deb rpm test test-rdma conformance storm demo bench bench-rdma lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
@@ -138,6 +138,13 @@ bench:
 	@$(MAKE) --no-print-directory all
 	scripts/bench $(ARGS)
 
+bench-rdma:
+	scripts/deps bench-rdma
+	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -C tests/rdma
+	@$(MAKE) --no-print-directory -C benches/rdma
+	benches/rdma/run $(ARGS)
+
 lint: need-cargo
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -163,6 +170,7 @@ help:
 	@echo "make deb        a Debian package;  make rpm  an RPM"
 	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
 	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
+	@echo "make bench-rdma TCP, rsocket, SMC-R and NetACC on soft RDMA devices, into $(BUILD)/bench-rdma.json (ARGS=--short)"
 	@echo "make test       all tests, with real programs"
 	@echo "make test-rdma  RDMA in a virtual machine with soft RoCE and soft iWARP (ARGS=--list names the tests)"
 	@echo "make conformance  CPython's, memcached's and redis' own tests, plain and accelerated (ARGS=--subset: minutes)"

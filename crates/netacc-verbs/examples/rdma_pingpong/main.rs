@@ -105,9 +105,11 @@ fn ping_pong(link: &mut Link, round_trips: u32) -> Outcome<()> {
         times.push(began.elapsed());
         answer.expect(Kind::Pong, seq)?;
     }
+    let mean = times.iter().sum::<Duration>() / round_trips.max(1);
     times.sort();
     let median = times.get(times.len() / 2).copied().unwrap_or(Duration::ZERO);
-    println!("round trips {round_trips}, median {:.1} us", median.as_secs_f64() * 1e6);
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    println!("round trips {round_trips}, median {:.1} us, mean {:.1} us", us(median), us(mean));
     Ok(())
 }
 
