@@ -1,0 +1,256 @@
+//! A stranger at the RDMA port of an accelerated server: says what no NetACC would say, and prints what comes of it.
+//!
+//! ```text
+//! rdma_stranger SCENARIO ADDRESS PORT TCP-PORT [NUMBER]
+//! ```
+//!
+//! Printed is `refused`, `ended` (the server closed the queue pair), or `open` (nothing came of it within a second; the
+//! connection is then kept until standard input ends). Tests check that it is what it should be, and that nobody else
+//! notices. It needs RDMA devices; the tests run it in the virtual machine.
+
+use netacc_verbs::sys::ibv_qp_cap;
+use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Wc};
+use netacc_wire::frame::{FRAME, Frame, Greeting, Kind, encode_addresses};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+type Outcome<T> = Result<T, String>;
+
+const BUFFER: usize = 20_000;
+const RECEIVES: u64 = 32;
+const SENDS: u32 = 64;
+const TIMEOUT_MS: u32 = 3000;
+/// How long the server has to close what it does not like.
+const QUIET: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(2);
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// One queue pair.
+struct Stranger {
+    id: CmId,
+    events: EventChannel,
+    cq: Cq,
+    receive: Mr,
+    send: Mr,
+}
+
+impl Stranger {
+    /// As far as the question to connect.
+    fn knock(address: SocketAddr, private_data: &[u8]) -> Outcome<Stranger> {
+        let events = EventChannel::create().map_err(text)?;
+        events.set_nonblocking(true).map_err(text)?;
+        let mut id = CmId::create(&events, 1).map_err(text)?;
+        id.resolve_addr(None, address, TIMEOUT_MS).map_err(text)?;
+        next(&events, CmEventType::ADDR_RESOLVED)?;
+        id.resolve_route(TIMEOUT_MS).map_err(text)?;
+        next(&events, CmEventType::ROUTE_RESOLVED)?;
+        let context = id.context().map_err(text)?;
+        let pd = Pd::alloc(&context).map_err(text)?;
+        let cq = Cq::create(&context, SENDS + RECEIVES as u32, 1, None, 0).map_err(text)?;
+        let cap = ibv_qp_cap {
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES as u32,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        id.create_qp(&pd, &QpInit { send_cq: &cq, recv_cq: &cq, cap, sq_sig_all: true }).map_err(text)?;
+        let receive = Mr::register(&pd, BUFFER).map_err(text)?;
+        let send = Mr::register(&pd, BUFFER * SENDS as usize).map_err(text)?;
+        let stranger = Stranger { id, events, cq, receive, send };
+        // All into one buffer: nobody looks at it.
+        for n in 0..RECEIVES {
+            let sge = stranger.receive.sge(0, BUFFER).ok_or("no buffer")?;
+            let qp = stranger.id.qp().ok_or("no queue pair")?;
+            qp.post_recv(&mut [RecvWr::new(n, sge)]).map_err(text)?;
+        }
+        stranger.id.connect(&ConnParam { private_data, ..ConnParam::default() }).map_err(text)?;
+        Ok(stranger)
+    }
+
+    /// Whether the server has accepted.
+    fn is_let_in(&self) -> Outcome<bool> {
+        let began = Instant::now();
+        loop {
+            match self.events.get_event().map_err(text)? {
+                Some(event) if event.event_type == CmEventType::ESTABLISHED => return Ok(true),
+                Some(event) if event.event_type.is_failure() => return Ok(false),
+                Some(event) => return Err(format!("{} came first", event.event_type)),
+                None if began.elapsed() > PATIENCE => return Err("no answer".into()),
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Sends messages, one after the other; whether they go out is seen by what comes of it.
+    fn say(&self, messages: &[Vec<u8>]) -> Outcome<()> {
+        for (n, message) in messages.iter().enumerate().take(SENDS as usize) {
+            if !self.send.write(n * BUFFER, message) {
+                return Err("a message longer than its buffer".into());
+            }
+            let sge = self.send.sge(n * BUFFER, message.len()).ok_or("no buffer")?;
+            let qp = self.id.qp().ok_or("no queue pair")?;
+            if qp.post_send(&mut [SendWr::send(1 << 32, sge)]).is_err() {
+                break; // It has ended already.
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the server ends it within the time.
+    fn is_ended(&self) -> Outcome<bool> {
+        let began = Instant::now();
+        let mut completions = [Wc::default(); 16];
+        while began.elapsed() < QUIET {
+            let n = self.cq.poll(&mut completions).map_err(text)?;
+            if completions.iter().take(n).any(|wc| wc.check().is_err()) {
+                return Ok(true);
+            }
+            if let Some(event) = self.events.get_event().map_err(text)?
+                && event.event_type == CmEventType::DISCONNECTED
+            {
+                return Ok(true);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(false)
+    }
+}
+
+fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
+    let began = Instant::now();
+    loop {
+        match events.get_event().map_err(text)? {
+            Some(event) if event.event_type == wanted => return Ok(()),
+            Some(event) => return Err(format!("{} instead of {wanted}", event.event_type)),
+            None if began.elapsed() > PATIENCE => return Err(format!("no {wanted}")),
+            None => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn message(kind: Kind, credits: u16, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Frame { kind, credits, conn, epoch: 1, window }.encode().to_vec();
+    bytes.extend(payload);
+    bytes
+}
+
+/// What is said instead of a greeting, if there is something.
+fn bad_greeting(scenario: &str, greeting: [u8; 20]) -> Option<Vec<u8>> {
+    Some(match scenario {
+        "nothing" => Vec::new(),
+        "garbage" => (0..56).map(|n: u8| n.wrapping_mul(97) ^ 0x5a).collect(),
+        "half-a-greeting" => greeting.into_iter().take(11).collect(),
+        // The version follows four bytes that are always the same.
+        "another-version" => greeting.into_iter().enumerate().map(|(n, b)| if n == 4 { b ^ 0x40 } else { b }).collect(),
+        "no-receives" => Greeting { receives: 0, size: 16_384 }.encode().to_vec(),
+        "tiny-receives" => Greeting { receives: 16, size: 20 }.encode().to_vec(),
+        _ => return None,
+    })
+}
+
+/// What is said after a good greeting.
+fn bad_messages(scenario: &str, open: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let data = |conn, len| message(Kind::Data, 0, conn, 0, &vec![0x55; len]);
+    let opens = message(Kind::Open, 0, 3, 0, open);
+    Some(match scenario {
+        "empty-message" => vec![vec![]],
+        "short-message" => vec![vec![2; FRAME - 1]],
+        "unknown-kind" => vec![vec![0xff; FRAME]],
+        "credits-never-granted" => vec![message(Kind::Credit, 60_000, 0, 0, &[])],
+        "longer-than-a-receive" => vec![data(3, BUFFER - FRAME)],
+        "more-than-credits" => (0..40).map(|n| data(n, 100)).collect(),
+        "unknown-connection" => {
+            vec![data(777, 100), message(Kind::Fin, 0, 778, 0, &[]), message(Kind::Reset, 0, 9, 0, &[])]
+        }
+        "window-never-used" => vec![opens, message(Kind::Window, 0, 3, u32::MAX, &[])],
+        "garbage-addresses" => vec![message(Kind::Open, 0, 3, 0, &[0xee; 38])],
+        "half-addresses" => vec![message(Kind::Open, 0, 3, 0, open.get(..20)?)],
+        "opened-twice" => vec![opens.clone(), opens],
+        // A connection like any other, of which nothing comes any more: credits neither.
+        "no-credits-back" => vec![opens, message(Kind::Data, 0, 3, 0, &[0, 0, 0, 1, b'x'])],
+        _ => return None,
+    })
+}
+
+fn wait_for_end() {
+    let _ = std::io::read_to_string(std::io::stdin());
+}
+
+fn flood(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
+    let mut let_in = 0;
+    let mut kept = Vec::new();
+    for _ in 0..count {
+        // Refusal is an answer too.
+        if let Ok(stranger) = Stranger::knock(address, greeting) {
+            kept.push(stranger);
+        }
+    }
+    for stranger in &kept {
+        let_in += usize::from(stranger.is_let_in().unwrap_or(false));
+    }
+    println!("open {let_in} of {count}");
+    wait_for_end();
+    Ok(())
+}
+
+fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outcome<()> {
+    let greeting = Greeting { receives: 16, size: 16_384 }.encode();
+    match scenario {
+        "flood" => return flood(address, &greeting, count),
+        "gone-at-once" => {
+            let _stranger = Stranger::knock(address, &greeting)?;
+            println!("ended");
+            // As if killed: nothing is taken back.
+            std::process::exit(0);
+        }
+        // The answer is not taken from the connection manager, so it never tells the server that it has come.
+        "never-established" => {
+            let _stranger = Stranger::knock(address, &greeting)?;
+            println!("open");
+            wait_for_end();
+            return Ok(());
+        }
+        _ => {}
+    }
+    if let Some(bytes) = bad_greeting(scenario, greeting) {
+        let stranger = Stranger::knock(address, &bytes)?;
+        println!("{}", if stranger.is_let_in()? { "open" } else { "refused" });
+        return Ok(());
+    }
+    let stranger = Stranger::knock(address, &greeting)?;
+    if !stranger.is_let_in()? {
+        return Err("a good greeting was refused".into());
+    }
+    let ours = SocketAddr::new(stranger.id.local_addr().ok_or("no address")?.ip(), 40_000);
+    let open = encode_addresses(ours, SocketAddr::new(address.ip(), tcp_port));
+    stranger.say(&bad_messages(scenario, &open).ok_or_else(|| format!("no scenario {scenario}"))?)?;
+    if stranger.is_ended()? {
+        println!("ended");
+    } else {
+        println!("open");
+        wait_for_end();
+    }
+    Ok(())
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [scenario, address, port, tcp_port, rest @ ..] = arguments.as_slice() else {
+        eprintln!("usage: rdma_stranger SCENARIO ADDRESS PORT TCP-PORT [NUMBER]");
+        std::process::exit(2);
+    };
+    let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
+    let outcome = address.parse::<IpAddr>().map_err(|e| format!("{address}: {e}")).and_then(|ip| {
+        let (port, tcp_port) = (number(port)? as u16, number(tcp_port)? as u16);
+        run(scenario, SocketAddr::new(ip, port), tcp_port, rest.first().map_or(Ok(1), |n| number(n))?)
+    });
+    if let Err(why) = outcome {
+        eprintln!("rdma_stranger: {why}");
+        std::process::exit(1);
+    }
+}
