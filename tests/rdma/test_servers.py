@@ -108,7 +108,7 @@ def memcached(ctx):
     check(server.running(), server.text())
 
 
-@case(limit=240)
+@case(modes=("rxe",), limit=240)
 def iperf3(ctx):
     """One stream each way, then two at once. Its bytes are compared in transport.bulk."""
     address, port = both(ctx)

@@ -55,7 +55,7 @@ def none_is_believed(ctx):
     held.server.end()
 
 
-@case(limit=300)
+@case(modes=("rxe",), limit=300)
 def a_flood_of_connects(ctx):
     """Others are still served, those that are there and one that comes now; afterwards all is given back."""
     held = Held(ctx, "Prefork")

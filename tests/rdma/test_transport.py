@@ -192,7 +192,7 @@ def silent_host(ctx):
         for _, _, command in lost:
             world.command(*command, "02:00:00:00:00:99", "nud", "permanent")
         for proc in (server, client):
-            proc.result(90)
+            proc.result(40)
             check(proc.stdout().split()[-1] in ("end", "ConnectionResetError", "TimeoutError"), proc.stdout())
     finally:
         for side, other, _ in lost:
