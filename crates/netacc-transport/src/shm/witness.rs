@@ -13,10 +13,17 @@ impl ShmEndpoint {
     /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
     /// socket must have come, since a child hears nothing there.
     pub fn before_fork(&self) {
-        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
-        self.await_witness(&v);
-        let fin = &line!(v, producer, v.me.other()).fin;
-        self.await_word(&v, || self.kernel_fd() >= 0 || fin.load(Ordering::SeqCst) & MOVED == 0);
+        let link = self.link();
+        // No lock keeps other threads from closing the connection meanwhile, which may be the last that holds the link.
+        if !link.hold_if_used() {
+            return;
+        }
+        if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
+            self.await_witness(&v);
+            let fin = &line!(v, producer, v.me.other()).fin;
+            self.await_word(&v, || self.kernel_fd() >= 0 || fin.load(Ordering::SeqCst) & MOVED == 0);
+        }
+        link.put();
     }
 
     /// If the peer forks, its end of the base comes: waits for that.
