@@ -117,18 +117,6 @@ impl ShmEndpoint {
                 // It has closed, or is gone as its base or witness tells: what it said is in the socket.
                 Err(Errno::PIPE | Errno::CONNRESET)
                     if fin & (FIN | RESET) != 0 || self.witness_fd() >= 0 || v.link.is_inherited() => {}
-                // The server died before it took the connect: that is made once more, elsewhere.
-                Err(Errno::PIPE | Errno::CONNRESET) if self.is_untaken() => {
-                    v.link.service();
-                    return Ok(false);
-                }
-                // Its process has died, and we did not know yet.
-                Err(Errno::PIPE | Errno::CONNRESET) => {
-                    v.link.service();
-                    if self.observe(v) & DEAD != 0 {
-                        reset_at_close(far.as_raw_fd());
-                    }
-                }
                 done => done?,
             }
         }
