@@ -168,8 +168,19 @@ pub fn number_closed(fd: i32, r: Ref<Socket>) {
                 ep.move_tail(fd, other);
             }
         }
-        None if tail && r.obj.is_pinned() => ep.keep_tail(),
-        None => {}
+        None => {
+            if base {
+                ep.keep_base();
+            }
+            if tail && r.obj.is_pinned() {
+                ep.keep_tail();
+            }
+        }
+    }
+    // A call in another thread may have looked the number up before: it is done with it when the locks are free. Of the file
+    // that has the number next no byte is ours, to be read or written. A handler that interrupted such a call cannot wait.
+    if !netacc_sys::lock::interrupted() {
+        drop((r.obj.rx.lock(), r.obj.tx.lock()));
     }
 }
 

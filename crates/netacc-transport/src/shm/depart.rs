@@ -355,7 +355,7 @@ impl ShmEndpoint {
         }
         self.release_witness(&v);
         self.drop_kernel();
-        self.base.store(0, Ordering::Relaxed);
+        self.end_base();
         self.end_tail(self.tail_fd());
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Server && !shared {

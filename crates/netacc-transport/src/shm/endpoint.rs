@@ -196,7 +196,7 @@ impl ShmEndpoint {
         self.rx.reset();
         self.error.store(0, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
-        self.base.store(0, Ordering::Relaxed);
+        self.end_base();
         self.tail.store(0, Ordering::Relaxed);
         if self.kernel_epoch.load(Ordering::Relaxed) != epoch {
             self.drop_kernel();

@@ -192,7 +192,29 @@ impl ShmEndpoint {
         self.base.store(fd + 1, Ordering::Release);
     }
 
-    /// The application's descriptor that is our base, or -1.
+    /// The application's number of the base will refer to something else: it is one of ours from now on, for calls that
+    /// sleep.
+    pub fn keep_base(&self) {
+        let fd = self.base_fd();
+        if fd < 0 || private::is(fd) {
+            return;
+        }
+        if let Ok(ours) = private::copy(fd)
+            && self.base.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            private::close(ours);
+        }
+    }
+
+    /// There is no base any more, as far as this process is concerned.
+    pub(super) fn end_base(&self) {
+        let fd = self.base.swap(0, Ordering::AcqRel) - 1;
+        if fd >= 0 && private::is(fd) {
+            private::close(fd);
+        }
+    }
+
+    /// The descriptor that is our base, or -1. The application's, unless it has closed that.
     pub fn base_fd(&self) -> i32 {
         self.base.load(Ordering::Acquire) - 1
     }
@@ -219,7 +241,7 @@ impl ShmEndpoint {
         self.close_witness();
         self.drop_kernel();
         self.end_tail(self.tail_fd());
-        self.base.store(0, Ordering::Relaxed);
+        self.end_base();
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Client && !v.link.is_inherited() {
             v.link.slots.left(v.index);
