@@ -6,7 +6,7 @@ use crate::fdtable::Ref;
 use crate::socket::Path;
 use crate::socket::{Socket, untaken};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
@@ -19,6 +19,11 @@ const PAUSES: u32 = 60;
 const FEW_PAUSES: u32 = 4;
 /// And after that, how long to go on looking between yields (ns).
 const YIELD_FOR: u64 = 50_000;
+/// A yield that took so many ticks (about a millisecond) went to somebody who wanted the CPU for himself.
+const LONG: u64 = 3_000_000;
+/// Then nobody yields for so many times as long, in ns, within these bounds.
+const AVOID: u64 = 20;
+const AVOID_FOR: core::ops::Range<u64> = 50_000_000..1_000_000_000;
 /// Full confidence that spinning pays; halves with each spin that found nothing.
 const CONFIDENT: u32 = 16;
 /// Without confidence one wait in so many tries again.
@@ -51,6 +56,30 @@ pub fn before_sleep() {
     page().count(Counter::Sleeps);
     crate::fork::idle_check();
     crate::socket::vacant::close_all();
+}
+
+/// When ([`time::now`]) to yield again; 0: now.
+static CROWDED: AtomicU64 = AtomicU64::new(0);
+
+/// sched_yield(2), unless the CPUs are crowded. There a thread that yields waits until each of the others has had its time
+/// slice, while one that sleeps has its turn soon after it is woken. False: it has not yielded, and had better sleep.
+pub fn give_way() -> bool {
+    let until = CROWDED.load(Ordering::Relaxed);
+    if until != 0 {
+        if time::now() < until {
+            return false;
+        }
+        CROWDED.store(0, Ordering::Relaxed);
+    }
+    let began = cpu::ticks();
+    raw::sched_yield();
+    if cpu::ticks().wrapping_sub(began) > LONG {
+        // Some three ticks are a nanosecond.
+        let took = cpu::ticks().wrapping_sub(began) / 3;
+        let avoid = took.saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
+        CROWDED.store(time::now().saturating_add(avoid), Ordering::Relaxed);
+    }
+    true
 }
 
 /// How spinning has paid for one socket or epoll instance.
@@ -89,8 +118,7 @@ impl Spin {
             return false;
         }
         if peer != cpu::NO_CPU && peer == cpu::current() {
-            raw::sched_yield();
-            return ready();
+            return give_way() && ready();
         }
         if !self.worth_it() {
             return false;
@@ -106,7 +134,9 @@ impl Spin {
         }
         let end = time::now() + YIELD_FOR;
         loop {
-            raw::sched_yield();
+            if !give_way() {
+                return false;
+            }
             if ready() {
                 self.learn(true);
                 return true;

@@ -60,6 +60,6 @@ fn over(e: &Epoll, now: u64) {
     // Relaxed: a guess at how many want to run.
     let busy = LAST.iter().filter(|l| now.wrapping_sub(l.load(Ordering::Relaxed)) < LATELY).count() as u32;
     if busy > 1 && busy >= cpus() {
-        raw::sched_yield();
+        crate::wait::give_way();
     }
 }
