@@ -1,20 +1,7 @@
 // A server that forks for each connection, and a client that forks while it has one: after many connections both
 // have as many descriptors as after fewer.
 #include "t.h"
-#include <dirent.h>
 enum { WARM = 1200, ALL = 1700, MORE = 100 };
-static int descriptors(pid_t p)
-{
-	char path[40];
-	int n = 0;
-	snprintf(path, sizeof path, "/proc/%d/fd", p);
-	DIR *d = opendir(path);
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 static void serve(int l, int forks)
 {
 	signal(SIGCHLD, SIG_IGN);

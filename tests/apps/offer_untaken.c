@@ -1,20 +1,7 @@
 // Clients whose wish to go over to shared memory finds nobody, since their connection is not free to: when they are gone
 // nothing of them is left at the server, which sleeps in accept.
 #include "t.h"
-#include <dirent.h>
 enum { CLIENTS = 12, FEW = 6 };
-static int descriptors(pid_t p)
-{
-	char path[40];
-	int n = 0;
-	snprintf(path, sizeof path, "/proc/%d/fd", p);
-	DIR *d = opendir(path);
-	CHECK(d);
-	while (readdir(d))
-		n++;
-	closedir(d);
-	return n;
-}
 static void *talk(void *x)
 {
 	int fd = (int)(intptr_t)x;

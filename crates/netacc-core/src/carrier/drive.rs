@@ -9,14 +9,18 @@
 //! the turn. **Nobody is unheard**: while the carrier's thread sleeps for long, either it hears the completion channels and
 //! the doorbells of all links, or a thread with the duty hears the channels, and the thread the doorbells.
 //!
-//! A turn that only moves bytes allocates nothing: a signal handler may send, wherever it has interrupted the program.
+//! A turn that only moves bytes allocates nothing, unless a reader's ring has no room for them: a signal handler may send,
+//! wherever it has interrupted the program.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::{ACTIVE, SHARED, with};
-use core::sync::atomic::{AtomicBool, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use netacc_sys::lock;
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::Device;
+
+/// Connections that are carried: without any a process with local ones alone has no cost. Written under the lock.
+pub(super) static CARRIED: AtomicUsize = AtomicUsize::new(0);
 
 /// Somebody wanted a turn while another one had the lock.
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -56,9 +60,17 @@ pub enum Attend {
     Yes(Duty),
 }
 
-/// A turn of the work by the calling thread.
+/// A turn of the work by the calling thread, if any connection is carried.
 #[inline]
 pub fn drive() {
+    // Relaxed: who has such a connection has been told of it by somebody who saw the number.
+    if CARRIED.load(Ordering::Relaxed) != 0 {
+        turn();
+    }
+}
+
+/// The same for a connection that is about to begin.
+pub fn begin() {
     if ACTIVE.load(Ordering::Relaxed) {
         turn();
     }

@@ -1,6 +1,7 @@
 //! Links, and the connections that begin on them.
 
 use crate::carrier::conn::Conn;
+use crate::carrier::drive;
 use crate::carrier::engine::Engine;
 use crate::fork;
 use crate::socket::accept::take_slot;
@@ -9,8 +10,8 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
-use netacc_sys::raw;
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addresses};
@@ -44,7 +45,7 @@ impl Local {
 
     /// Whether only this process writes on the other side: each of its threads does a turn after it has written.
     pub fn is_ours(&self) -> bool {
-        (self.route.is_some() || self.link.peer_pid() == raw::getpid()) && fork::has_no_children()
+        (self.route.is_some() || self.link.peer_pid() == super::PID.load(Ordering::Relaxed)) && fork::has_no_children()
     }
 }
 
@@ -178,6 +179,7 @@ impl Engine {
         let Some(at) = self.conns.add(CONNS, conn) else {
             return netacc_transport::Endpoint::close(ep, true);
         };
+        drive::CARRIED.fetch_add(1, Ordering::Relaxed);
         let (id, epoch) = name.unwrap_or((at as u16, self.conns.generation(at)));
         if let Some(conn) = self.conns.get_mut(at) {
             (conn.id, conn.epoch) = (id, epoch);

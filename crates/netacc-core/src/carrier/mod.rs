@@ -42,7 +42,7 @@ use engine::Engine;
 use meet::Route;
 use netacc_stats::Reason;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, Lock, cpu, raw, time};
+use netacc_sys::{Guard, Lock, cpu, lock, raw, time};
 use netacc_transport::shm::Link;
 
 /// The engine, under its lock.
@@ -172,7 +172,8 @@ pub fn unlisten(local: SocketAddr) {
 /// The link to a server on another host, of which the caller gets a reference, and our address there. Where nothing is
 /// known of the destination it is found out, for which at most `patience` ns are waited.
 pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr), Reason> {
-    if !available() {
+    // The same in a handler that has interrupted such a thread: it has no lock to wait for.
+    if !available() || lock::interrupted() {
         return Err(Reason::OtherHost);
     }
     start()?;
@@ -206,6 +207,10 @@ pub fn flush() {
     if !ACTIVE.load(Ordering::Acquire) || PID.load(Ordering::Relaxed) != raw::getpid() {
         return;
     }
+    // A handler that has interrupted its thread in the middle of the work, which cannot go on.
+    if lock::interrupted() {
+        return;
+    }
     let end = time::now().saturating_add(PATIENCE);
     while time::now() < end && ask(|e| e.flush()) == Some(false) {
         raw::sched_yield();
@@ -226,6 +231,7 @@ pub fn after_fork() {
         return;
     }
     INHERITED.store(true, Ordering::Relaxed);
+    drive::CARRIED.store(0, Ordering::Relaxed);
     // SAFETY: the child of a fork has one thread.
     if let Some(engine) = unsafe { (*SHARED.engine.get()).take() } {
         engine.leave_to_parent();

@@ -112,7 +112,9 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
             Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_far() => {
                 driven = true;
-                drive::drive();
+                if ep.is_far() {
+                    drive::drive();
+                }
             }
             Err(Errno::AGAIN) if nonblock => {
                 return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };

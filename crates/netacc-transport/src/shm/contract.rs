@@ -217,7 +217,7 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else {
             return cpu::NO_CPU;
         };
-        if v.slot.open.is_far() || v.link.is_far() {
+        if self.is_far() {
             return cpu::ELSEWHERE;
         }
         line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)

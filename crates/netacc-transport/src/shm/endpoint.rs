@@ -53,6 +53,8 @@ pub struct ShmEndpoint {
     pub(super) extra: [AtomicU32; EXTRA],
     /// Threads that sleep on its base or witness: see [`ShmEndpoint::join_fellows`].
     pub(super) fellows: [AtomicU32; FELLOWS],
+    /// The other program is on another host: set when the connection begins, so that a wait touches no further line.
+    pub(super) far: AtomicU32,
     /// The socket layer's object for this connection.
     pub owner: AtomicUsize,
     /// The socket layer's registration that the watching channel reports to.
@@ -192,6 +194,9 @@ impl ShmEndpoint {
             s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
             s.open.leaving.store(0, Ordering::Relaxed);
         }
+        // A client's slot may still say what its last connection was.
+        let far = if v.me == Side::Client { v.link.is_far() } else { v.slot.open.is_far() };
+        self.far.store(far.into(), Ordering::Relaxed);
         self.tx.reset();
         self.rx.reset();
         self.error.store(0, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
 use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
 use crate::shm::link::Side;
+use crate::shm::sockets::keep;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_ring::{Consumer, MOVED, Producer, Ring, Violation};
@@ -195,22 +196,16 @@ impl ShmEndpoint {
     /// The application's number of the base will refer to something else: it is one of ours from now on, for calls that
     /// sleep.
     pub fn keep_base(&self) {
-        let fd = self.base_fd();
-        if fd < 0 || private::is(fd) {
-            return;
-        }
-        if let Ok(ours) = private::copy(fd)
-            && self.base.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            private::close(ours);
-        }
+        keep(&self.base);
     }
 
     /// There is no base any more, as far as this process is concerned.
     pub(super) fn end_base(&self) {
-        let fd = self.base.swap(0, Ordering::AcqRel) - 1;
-        if fd >= 0 && private::is(fd) {
-            private::close(fd);
+        if self.base.load(Ordering::Relaxed) != 0 {
+            let fd = self.base.swap(0, Ordering::AcqRel) - 1;
+            if fd >= 0 && private::is(fd) {
+                private::close(fd);
+            }
         }
     }
 

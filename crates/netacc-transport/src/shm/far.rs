@@ -61,8 +61,9 @@ impl Link {
 
 impl ShmEndpoint {
     /// Whether the other program is on another host.
+    #[inline]
     pub fn is_far(&self) -> bool {
-        self.view().is_some_and(|v| v.slot.open.is_far()) || self.link().is_far()
+        self.far.load(Ordering::Relaxed) != 0
     }
 
     /// The number under which what carries the connection is shown: its queue pair, as far as that is one of this

@@ -71,3 +71,16 @@ pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     }
     Ok(())
 }
+
+/// The application's number (+ 1) in `cell` will refer to something else: from now on a number of ours does.
+pub(super) fn keep(cell: &AtomicI32) {
+    let fd = cell.load(Ordering::Acquire) - 1;
+    if fd < 0 || private::is(fd) {
+        return;
+    }
+    if let Ok(ours) = private::copy(fd)
+        && cell.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        private::close(ours);
+    }
+}

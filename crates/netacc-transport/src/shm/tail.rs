@@ -11,6 +11,7 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::link::Side;
+use crate::shm::sockets::keep;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
@@ -57,15 +58,7 @@ impl ShmEndpoint {
 
     /// The number that the tail is read by will refer to something else: it is read by one of ours from now on.
     pub fn keep_tail(&self) {
-        let fd = self.tail_fd();
-        if fd < 0 || private::is(fd) {
-            return;
-        }
-        if let Ok(ours) = private::copy(fd)
-            && self.tail.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
-            private::close(ours);
-        }
+        keep(&self.tail);
     }
 
     /// The kernel's rest is read, or nobody will read it. Of several threads that notice one closes what is ours.
