@@ -55,7 +55,9 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     let got = loop {
         match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
             Ok(r) => break r,
-            Err(rustix::io::Errno::INTR) => {}
+            // Of a peer that is gone and had not read everything the kernel tells so, once, before it gives what the peer
+            // sent: descriptors of connections that go on.
+            Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::End,
         }
@@ -355,5 +357,28 @@ impl Link {
             // A doorbell whose descriptor was lost: the peer will be woken by messages.
             (_, None) => {}
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn what_a_peer_said_before_it_died_with_unread_messages_arrives() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        for slot in [1, 2] {
+            send_message(theirs.as_fd(), Message::Moved { slot, epoch: 1 }, Some(ours.as_fd())).unwrap();
+        }
+        send_message(ours.as_fd(), Message::Wake { id: 1 }, None).unwrap();
+        drop(theirs);
+        for expected in [1, 2] {
+            let got = receive_message(ours.as_fd());
+            assert!(matches!(got, Received::Message(Message::Moved { slot, .. }, Some(_)) if slot == expected));
+        }
+        assert!(matches!(receive_message(ours.as_fd()), Received::End));
     }
 }

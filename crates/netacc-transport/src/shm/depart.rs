@@ -44,7 +44,8 @@ impl ShmEndpoint {
             return false;
         }
         self.view().is_some_and(|v| match flags & (MOVING | ON_KERNEL | DEAD) {
-            MOVING => self.seek_kernel(&v) || self.is_hopeless(&v),
+            // The last: it may have come during the look for hope.
+            MOVING => self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0,
             f if f & (ON_KERNEL | DEAD) == ON_KERNEL => self.drained(&v),
             _ => self.is_orphan(&v),
         })
@@ -227,11 +228,16 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// Nobody is left who could pass the socket.
+    /// Nobody is left who could pass the socket, and it has not come.
     fn is_hopeless(&self, v: &View) -> bool {
-        let flags = self.flags.load(Ordering::Acquire);
+        if !(v.link.is_lost() || v.link.is_inherited()) {
+            return false;
+        }
+        // After that: another thread may have taken in a witness before it marked the link as lost.
         let unheard = self.witness_fd() < 0 && self.base_fd() < 0;
-        (v.link.is_lost() || v.link.is_inherited()) && (unheard || flags & (WITNESS_GONE | BASE_GONE) != 0)
+        let gone = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | BASE_GONE) != 0;
+        // And the socket before it saw the witness end.
+        (unheard || gone) && !self.seek_kernel(v)
     }
 
     /// A departing side marks its word, puts what it had not read into the socket, passes that, and then wakes us. So

@@ -179,7 +179,8 @@ impl ShmEndpoint {
                     return Err(e);
                 }
                 // The process with the link is gone already. If it left the connection to nobody, a child hears that
-                // from nobody else; what it did leave is at the witness.
+                // from nobody else; what it did leave is at the witness, which another thread may be about to take in.
+                self.await_word(&v, || self.witness_fd() >= 0);
                 if self.witness_fd() < 0 {
                     self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
                 }
@@ -247,11 +248,14 @@ impl ShmEndpoint {
 
     /// Whether everybody who could answer at the other end is gone.
     pub(super) fn peer_died(&self, v: &View) -> bool {
+        // First: another thread may read the control socket, and marks the link after it has taken in all that came
+        // over it, a witness too.
+        let lost = v.link.is_lost();
         // A process without a link of its own hears of the peer's end by its base.
         if self.witness.load(Ordering::Acquire) != 0 || v.link.is_inherited() {
             return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0;
         }
-        v.link.is_lost() && !self.is_orphan(v)
+        lost && !self.is_orphan(v)
     }
 
     /// Adds the kernel sockets that can wake a sleeper of this connection.

@@ -34,7 +34,7 @@ impl ShmEndpoint {
 
     /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so
     /// this is short, unless the peer was stopped or lies.
-    fn await_word(&self, v: &View, there: impl Fn() -> bool) {
+    pub(super) fn await_word(&self, v: &View, there: impl Fn() -> bool) {
         const TRUSTED: u64 = 500_000_000;
         const OTHERS: u64 = 10_000_000;
         if v.link.is_inherited() || there() {
