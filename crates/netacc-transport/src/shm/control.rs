@@ -7,7 +7,7 @@
 use crate::shm::Link;
 use crate::shm::link::{ENDED, LOST};
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Guard, private, time};
@@ -224,32 +224,38 @@ impl Link {
 
     /// Handles everything that waits in the control socket.
     pub fn service(&'static self) {
-        // One reader at a time keeps announcements in order; who finds it busy need not wait, the
-        // reader goes on until nothing is left.
-        let Some(guard) = self.reader.try_lock() else {
-            return;
-        };
-        // Bounded: a peer that floods us costs itself the link, not us the thread.
-        for _ in 0..4096 {
-            let Some(c) = self.control_borrowed() else {
-                return;
-            };
-            match receive_message(c) {
-                Received::Nothing => {
-                    self.answer_kick();
-                    return;
-                }
-                Received::Message(m, fd) => self.handle(m, fd),
-                Received::End => {
-                    drop(guard);
-                    return self.lose();
-                }
-                Received::Garbage | Received::Version => {
-                    drop(guard);
-                    return self.expel();
-                }
+        // One reader at a time keeps announcements in order; who finds it busy need not wait: the reader looks once more
+        // after it has let go, since what came between its last look and that was announced to the other one.
+        // SeqCst: ours is written before the look at the lock, the reader frees the lock before it looks at ours.
+        self.more.store(1, Ordering::SeqCst);
+        while self.more.load(Ordering::SeqCst) != 0 {
+            fence(Ordering::SeqCst);
+            let Some(guard) = self.reader.try_lock() else { return };
+            self.more.store(0, Ordering::SeqCst);
+            let ended = self.read_all();
+            drop(guard);
+            match ended {
+                Some(Received::End) => return self.lose(),
+                Some(_) => return self.expel(),
+                None => fence(Ordering::SeqCst),
             }
         }
+    }
+
+    /// Under the reader's lock. `Some`: nothing more is to be had from this peer.
+    fn read_all(&'static self) -> Option<Received> {
+        // Bounded: a peer that floods us costs itself the link, not us the thread.
+        for _ in 0..4096 {
+            match receive_message(self.control_borrowed()?) {
+                Received::Nothing => {
+                    self.answer_kick();
+                    return None;
+                }
+                Received::Message(m, fd) => self.handle(m, fd),
+                end => return Some(end),
+            }
+        }
+        None
     }
 
     /// Until the guard goes, nobody reads the control socket. `None` if another thread goes on reading: one that forks as

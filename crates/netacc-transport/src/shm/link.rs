@@ -53,6 +53,8 @@ pub struct Link {
     pub(crate) lock: Lock,
     /// Who reads the control socket.
     pub(crate) reader: Lock,
+    /// Not 0: somebody was told of a message, and found the reader busy.
+    pub(super) more: AtomicU32,
     seg: AtomicPtr<u8>,
     /// Control socket + 1; 0: closed.
     control: AtomicI32,
