@@ -48,7 +48,7 @@ impl<T> PartialEq for Ref<T> {
 }
 
 /// What a descriptor number stands for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Entry {
     /// A TCP socket.
     Socket(Ref<Socket>),

@@ -108,13 +108,11 @@ fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
 
 fn share(fd: i32, r: Ref<Socket>) {
     let s = r.obj;
-    let Some(ep) = s.endpoint() else { return };
     // Nobody is in the middle of an operation when the connection becomes shared.
     let _g = (s.rx.lock(), s.tx.lock());
-    // Another thread may have closed or moved it meanwhile: its slot is another connection's then.
-    if !r.valid() || s.path() != Path::Shm || !s.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
-        return;
-    }
+    // Another thread may have closed it meanwhile, or taken it to a kernel socket, or to another server: so the endpoint is
+    // looked up here.
+    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return };
     if s.set(SHARED, true) && ep.base_fd() >= 0 {
         return;
     }
@@ -138,6 +136,8 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
         raw::fcntl(base.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     let result = socket::create::replace_everywhere(r.obj, base.as_raw_fd());
+    // It is no placeholder that could serve the next connection.
+    r.obj.set(socket::KEEPABLE, false);
     if let (Ok(()), Some(ep)) = (result, r.obj.endpoint()) {
         ep.set_base(first);
     }
@@ -219,7 +219,7 @@ fn follow(reading: i32) {
 
 /// Whether no descendant can hold a connection of ours any more. Asks the kernel.
 pub(crate) fn alone() -> bool {
-    if FORKING.load(Ordering::SeqCst) != 0 {
+    if under_way() {
         return false;
     }
     if LIVE.load(Ordering::Relaxed) == 0 {
@@ -230,10 +230,27 @@ pub(crate) fn alone() -> bool {
     LIVE.load(Ordering::Relaxed) == 0
 }
 
+/// Whether a thread is about to fork: what it has shared has to stay where it is until the child is there.
+pub(crate) fn under_way() -> bool {
+    FORKING.load(Ordering::SeqCst) != 0
+}
+
+/// Repeats `what` while a fork of another thread is in its way, which takes a moment. Of one that takes longer, or is this
+/// thread's own, it is not known whether it ends: then `what` has to be done later or not at all.
+pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
+    for _ in 0..200 {
+        if what() {
+            return;
+        }
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+    }
+}
+
 /// Whether this process never forked, or nobody who could have a connection of ours is left, as far as is known without
 /// asking the kernel.
 pub(crate) fn has_no_children() -> bool {
-    FORKING.load(Ordering::SeqCst) == 0 && LIVE.load(Ordering::Relaxed) == 0
+    !under_way() && LIVE.load(Ordering::Relaxed) == 0
 }
 
 /// Forgets the forks of which nobody is left. Under `LOCK`.

@@ -419,7 +419,8 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
         crate::socket::promote::settle();
     }
     if link.is_lost() {
-        for ep in link.endpoints().iter().filter(|ep| ep.displaced()) {
+        // What other processes of our family may use goes elsewhere when somebody uses it.
+        for ep in link.endpoints().iter().filter(|ep| ep.displaced() && !(ep.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
                 crate::socket::reroute::settle(Ref { obj: s, generation: s.generation() });
             }

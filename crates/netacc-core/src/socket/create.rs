@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{lock, private, raw};
+use netacc_sys::{Guard, lock, private, raw};
 use rustix::fd::FromRawFd;
 
 /// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the
@@ -185,9 +185,21 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
 /// Drops what an entry of the table refers to.
 pub fn drop_entry(e: Entry) {
     match e {
-        Entry::Socket(r) => drop(socket::put(r.obj)),
+        Entry::Socket(r) => drop(put_socket(r)),
         Entry::Epoll(r) => epoll::put(r.obj),
     }
+}
+
+/// Drops a socket's reference of a number that has left the table and is about to be closed for the kernel. True as in
+/// [`socket::put`].
+fn put_socket(r: Ref<Socket>) -> bool {
+    let vacant = socket::put(r.obj);
+    // If other numbers refer to it: another thread may be at putting a kernel socket under all of them, and have seen this
+    // one. It is done when the locks are free, and before the number can be another file's.
+    if r.valid() && !lock::interrupted() {
+        drop((r.obj.rx.lock(), r.obj.tx.lock()));
+    }
+    vacant
 }
 
 /// Numbers (+ 1) that a signal handler closed while its thread was in the middle of a call of ours.
@@ -235,7 +247,7 @@ pub fn close(fd: i32) -> Outcome {
     match fdtable::take(fd) {
         Some(Entry::Socket(r)) => {
             let domain = r.obj.domain();
-            let vacant = socket::put(r.obj);
+            let vacant = put_socket(r);
             drive::drive();
             if vacant && vacant::keep(fd, domain) {
                 return Outcome::Done(0);
@@ -320,8 +332,8 @@ pub fn close_from(first: i32) -> Outcome {
     close_range(first.max(0) as u32, u32::MAX >> 1, 0)
 }
 
-/// A duplicate of `old` appeared at `new`.
-fn entered_dup(new: i32, e: Entry) -> Result<()> {
+/// A duplicate of what `e` refers to appeared at `new`. Returns what stood there, to be dropped without locks.
+fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
     match e {
         Entry::Socket(r) => {
             r.obj.add_ref();
@@ -333,17 +345,15 @@ fn entered_dup(new: i32, e: Entry) -> Result<()> {
         }
         Entry::Epoll(r) => r.obj.add_ref(),
     }
-    match fdtable::put(new, e) {
-        Ok(stale) => {
-            if let Some(e) = stale {
-                drop_entry(e);
-            }
-            Ok(())
-        }
-        Err(err) => {
-            drop_entry(e);
-            Err(err)
-        }
+    fdtable::put(new, e)
+}
+
+/// Kept while a number of it is duplicated: a thread that puts another file under all its numbers (a kernel socket, the
+/// base before a fork) sees the new one, or is done before. A handler that interrupted a holder cannot wait.
+fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
+    match e {
+        Entry::Socket(r) if !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
+        _ => None,
     }
 }
 
@@ -365,22 +375,41 @@ pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
     match before_dup(old) {
         Ok(None) if private::is(old) => Outcome::Failed(Errno::BADF),
         Ok(None) => Outcome::Pass,
-        Ok(Some(e)) => match make() {
-            Ok(new) => match entered_dup(new, e) {
-                Ok(()) => {
-                    if is_stdio(new) {
-                        socket::demote::by_number_if_connected(new, Reason::Stdio);
-                    }
-                    Outcome::Done(new as isize)
+        Ok(Some(e)) => match made(old, e, make) {
+            Ok(new) => {
+                if is_stdio(new) {
+                    socket::demote::by_number_if_connected(new, Reason::Stdio);
                 }
-                Err(err) => {
-                    let _ = raw::close(new);
-                    Outcome::Failed(err)
-                }
-            },
+                Outcome::Done(new as isize)
+            }
             Err(err) => Outcome::Failed(err),
         },
         Err(err) => Outcome::Failed(err),
+    }
+}
+
+/// Another number for `old`, which stands for `e`.
+fn made(old: i32, e: Entry, make: impl FnOnce() -> Result<i32>) -> Result<i32> {
+    let locks = still(e);
+    if fdtable::get(old) != Some(e) {
+        // Another thread closed it just now.
+        return Err(Errno::BADF);
+    }
+    let new = make()?;
+    let entered = entered_dup(new, e);
+    drop(locks);
+    match entered {
+        Ok(stale) => {
+            if let Some(stale) = stale {
+                drop_entry(stale);
+            }
+            Ok(new)
+        }
+        Err(err) => {
+            drop_entry(e);
+            let _ = raw::close(new);
+            Err(err)
+        }
     }
 }
 
@@ -417,26 +446,27 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     if source.is_none() && fdtable::get(new).is_none() {
         return Outcome::Pass;
     }
-    before_close(new);
-    if ends_on_kernel(new) && flags & !O_CLOEXEC == 0 && raw::fcntl(old, libc::F_GETFD, 0).is_ok() {
-        forget(new);
+    let locks = source.and_then(still);
+    let known = source.is_none_or(|e| fdtable::get(old) == Some(e)) && raw::fcntl(old, libc::F_GETFD, 0).is_ok();
+    drop(locks);
+    if !known || flags & !O_CLOEXEC != 0 {
+        // The kernel says what is wrong.
+        return raw::dup3(old, new, flags).into();
     }
-    if let Err(e) = raw::dup3(old, new, flags) {
-        return Outcome::Failed(e);
+    // What is there ends first: from then on nobody takes the number for that connection's.
+    forget(new);
+    let locks = source.and_then(still);
+    let done = raw::dup3(old, new, flags).and_then(|_| source.map_or(Ok(None), |e| entered_dup(new, e)));
+    drop(locks);
+    match done {
+        Ok(stale) => {
+            if let Some(e) = stale {
+                drop_entry(e);
+            }
+            Outcome::Done(new as isize)
+        }
+        Err(e) => Outcome::Failed(e),
     }
-    if let Some(stale) = fdtable::take(new) {
-        drop_entry(stale);
-    }
-    match source.map(|e| entered_dup(new, e)) {
-        Some(Err(e)) => Outcome::Failed(e),
-        _ => Outcome::Done(new as isize),
-    }
-}
-
-/// Whether the connection under a number has bytes on its kernel socket still, as it was promoted. Whether they were read
-/// is looked at when it ends, which is to be before something else is there.
-fn ends_on_kernel(fd: i32) -> bool {
-    fdtable::socket(fd).and_then(|r| r.obj.endpoint()).is_some_and(|ep| ep.tail_fd() >= 0)
 }
 
 /// `O_NONBLOCK` as fcntl(2) shows it.

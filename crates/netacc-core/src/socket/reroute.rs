@@ -6,6 +6,7 @@
 
 use crate::epoll;
 use crate::fdtable::{self, Ref};
+use crate::fork;
 use crate::kernel_only;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool};
@@ -32,13 +33,22 @@ pub fn settle(r: Ref<Socket>) {
 /// Gives an orphaned connection another server. Takes both direction locks.
 #[cold]
 pub fn reroute(r: Ref<Socket>) {
-    let s = r.obj;
-    let (rx, tx) = (s.rx.lock(), s.tx.lock());
-    let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned()) else { return };
-    if old.withdraw() {
-        move_on(r, old);
-    }
-    drop((rx, tx));
+    // Of another endpoint the child of a fork that is under way would not know, and would have nothing.
+    fork::let_pass(|| {
+        let s = r.obj;
+        let (rx, tx) = (s.rx.lock(), s.tx.lock());
+        let orphan = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned());
+        // Asked under the locks, which a thread that forks takes after it has said so.
+        let now = orphan.is_none() || !fork::under_way();
+        if now
+            && let Some(old) = orphan
+            && old.withdraw()
+        {
+            move_on(r, old);
+        }
+        drop((rx, tx));
+        now
+    });
 }
 
 /// A connect waits at a busy process while another one waits for connects: it goes there. Takes both direction locks.
@@ -46,7 +56,8 @@ pub fn reroute(r: Ref<Socket>) {
 pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
-    let waiting = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && !s.has(SHARED) && e.is_untaken());
+    let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !fork::under_way();
+    let waiting = s.endpoint().filter(|e| movable && e.is_untaken());
     let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
     let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old)).is_some();
     drop((rx, tx));
@@ -113,7 +124,7 @@ pub fn bypass(r: Ref<Socket>) {
     let s = r.obj;
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_untaken()) else { return };
-    if s.has(SHARED) || !old.link().served_by_many() {
+    if s.has(SHARED) || fork::under_way() || !old.link().served_by_many() {
         return;
     }
     let (Some(target), Ok(real)) = (s.peer.get(), raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))

@@ -112,8 +112,13 @@ fn attend(deadline: Deadline) -> Deadline {
             }
         }
     }
-    for (r, long) in due.into_iter().flatten() {
-        if !reroute::elsewhere(r) && long {
+    for (e, due) in ENTRIES.iter().zip(due) {
+        let Some((r, long)) = due else { continue };
+        if reroute::elsewhere(r) {
+            // What is remembered is about the process that it has left. If the entry is another's by now, that one is
+            // looked at anew.
+            e.since.store(0, Ordering::Relaxed);
+        } else if long {
             reroute::bypass(r);
         }
     }
