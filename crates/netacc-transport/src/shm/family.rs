@@ -192,6 +192,8 @@ impl ShmEndpoint {
     /// The application's descriptor that is our base.
     pub fn set_base(&self, fd: i32) {
         self.base.store(fd + 1, Ordering::Release);
+        // A peer that left the rings may have passed its socket there already, and woken us when nobody knew where to look.
+        self.poke_self();
     }
 
     /// The application's number of the base will refer to something else: it is one of ours from now on, for calls that
