@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -210,6 +211,104 @@ fn without_a_pid_processes_are_listed() {
     let found = processes.find(|process| process["pid"] == std::process::id()).expect("this process");
     assert_eq!(found["sockets"]["shm"], 1, "a listener is no connection");
     assert_eq!(found["sockets"]["listen"], 1);
+}
+
+/// What only a host with a device prints, which no test has; each with its labels beside those of a process.
+const OF_DEVICES: [(&str, [&str; 2]); 1] = [("netacc_device_retries_total", ["device", "counter"])];
+
+/// Each metric that is printed, with its labels and their values.
+fn samples() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
+    let mut found: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
+    for line in good(&["--openmetrics", "-s", "all", "-p", &own()]).lines().filter(|line| !line.starts_with('#')) {
+        let (name, labels) = line.split_once(['{', ' ']).expect("a sample");
+        let known = found.entry(name.to_owned()).or_default();
+        for (label, value) in labels.split("\",").filter_map(|pair| pair.split_once("=\"")) {
+            let value = value.split('"').next().unwrap_or_default();
+            known.entry(label.to_owned()).or_default().insert(value.to_owned());
+        }
+    }
+    found
+}
+
+/// The words of a text that begin with `netacc_`, each with what follows it.
+fn metrics_in(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let word = |c: char| c.is_ascii_lowercase() || c == '_';
+    text.match_indices("netacc_").map(move |(at, _)| {
+        let rest = &text[at..];
+        rest.split_at(rest.find(|c| !word(c)).unwrap_or(rest.len()))
+    })
+}
+
+/// The labels that clauses like `by (a, b)` name.
+fn labels_of_clauses(expression: &str) -> Vec<&str> {
+    let clauses = ["by (", "on (", "group_left ("].into_iter().flat_map(|clause| expression.split(clause).skip(1));
+    clauses.flat_map(|rest| rest.split(')').next().unwrap_or_default().split(", ")).collect()
+}
+
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let mut samples = samples();
+    let of_process = samples["netacc_process_info"].clone();
+    for (name, labels) in OF_DEVICES {
+        let mut known = of_process.clone();
+        known.extend(labels.map(|label| (label.to_owned(), BTreeSet::new())));
+        assert!(samples.insert(name.to_owned(), known).is_none(), "{name} is printed");
+    }
+    let board = include_str!("../../../dist/grafana-netacc.json");
+    let board: Value = serde_json::from_str(board).expect("JSON");
+    let panels = board["panels"].as_array().expect("panels");
+    let ids: BTreeSet<u64> = panels.iter().filter_map(|panel| panel["id"].as_u64()).collect();
+    assert_eq!(ids.len(), panels.len(), "numbers of panels");
+    let mut used = BTreeSet::new();
+    for target in panels.iter().flat_map(|panel| panel["targets"].as_array().expect("targets")) {
+        let expression = target["expr"].as_str().expect("an expression");
+        let mut labels = BTreeSet::from(["instance"]);
+        for (name, rest) in metrics_in(expression) {
+            let known = samples.get(name).unwrap_or_else(|| panic!("no {name}: {expression}"));
+            labels.extend(known.keys().map(String::as_str));
+            used.insert(name.to_owned());
+            let filters = rest.strip_prefix('{').and_then(|rest| rest.split('}').next()).unwrap_or_default();
+            for filter in filters.split("\",").filter(|filter| !filter.is_empty()) {
+                let (label, value) = filter.split_once(['=', '!']).expect("a filter");
+                let value = value.trim_start_matches(['=', '~', '"']).trim_end_matches('"');
+                assert!(label == "instance" || known.contains_key(label), "no {label} at {name}: {expression}");
+                assert!(value.starts_with('$') || known[label].contains(value), "no {value} at {name}: {expression}");
+            }
+            // A rate is that of a counter.
+            assert!(!expression.contains(&format!("rate({name}")) || name.ends_with("_total"), "{expression}");
+        }
+        let clauses = labels_of_clauses(expression);
+        assert!(clauses.iter().all(|label| labels.contains(label)), "{expression}");
+        let legend = target["legendFormat"].as_str().expect("a legend");
+        for label in legend.split("{{").skip(1).filter_map(|rest| rest.split("}}").next()) {
+            assert!(clauses.contains(&label), "{label} of {legend} is not there: {expression}");
+        }
+    }
+    for name in ["netacc_queue_pair_info", "netacc_queue_pair_credits", "netacc_registered_bytes"] {
+        assert!(used.contains(name), "{name} is not drawn");
+    }
+    for variable in board["templating"]["list"].as_array().expect("variables") {
+        let query = variable["query"].as_str().expect("a query");
+        for (name, _) in metrics_in(query) {
+            let label = query.rsplit_once(", ").and_then(|(_, rest)| rest.strip_suffix(')')).expect("a label");
+            assert!(label == "instance" || samples[name].contains_key(label), "{query}");
+        }
+    }
+}
+
+#[test]
+fn the_manual_page_names_every_metric() {
+    let page = include_str!("../../../man/netacc_ss.1");
+    let section = page.split(".SH OPENMETRICS").nth(1).and_then(|rest| rest.split("\n.SH ").next()).expect("a section");
+    let promised: BTreeSet<&str> =
+        metrics_in(section).map(|(name, _)| name).filter(|name| *name != "netacc_ss").collect();
+    let text = good(&["--openmetrics", "-s", "all", "-p", &own()]);
+    let mut printed: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    printed.extend(OF_DEVICES.map(|(name, _)| name.trim_end_matches("_total")));
+    // The links of this page have no memory.
+    printed.insert("netacc_connection_memory_bytes");
+    assert_eq!(printed, promised);
 }
 
 #[test]
