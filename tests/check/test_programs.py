@@ -106,12 +106,12 @@ def privileges(ctx):
 
 @case(modes=ONE)
 def what_is_no_program(ctx):
-    for name, why in (("no-such-program-here", "command not found"), (ctx.dir / "absent", "command not found"),
-                      (ctx.dir, "not an executable file"), (ctx.file("plain", b"text"), "not an executable file"),
+    for name, why in (("no-such-program-here", "command not found"), (ctx.dir / "absent", "no such file"),
+                      (ctx.dir, "it is a directory"), (ctx.file("plain", b"text"), "no permission to execute it"),
                       ("", "command not found")):
         answer = ask(ctx, name)
         equal(answer.status, 1, f"status for {name!r}")
-        expect(answer.one(str(name), "program"), "fail", why, "HOST:PORT")
+        expect(answer.one(str(name) or '""', "program"), "fail", why, "HOST:PORT")
     cut = ctx.file("cut", build(ctx, "whole").read_bytes()[:40])
     cut.chmod(0o755)
     check(ask(ctx, cut).status in (0, 1), "an ELF file that is cut off")

@@ -15,19 +15,40 @@ use crate::elf::{self, Elf, ReadAt};
 /// Why a command cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotRunnable {
-    /// There is no such file.
+    /// No folder of `PATH` has it.
     NotFound,
-    /// There is one, but it is not an executable file.
+    /// It is a path, and there is nothing.
+    NoFile,
+    /// There is a folder of that name.
+    Directory,
+    /// There is something that is neither file nor folder.
     NotExecutable,
+    /// There is a file, and it must not be executed, or not even be looked at.
+    NoPermission,
+}
+
+impl NotRunnable {
+    /// Whether there is nothing at all, for which shells have an exit status of its own.
+    pub fn is_absent(self) -> bool {
+        matches!(self, Self::NotFound | Self::NoFile)
+    }
 }
 
 impl fmt::Display for NotRunnable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             NotRunnable::NotFound => "command not found",
+            NotRunnable::NoFile => "no such file",
+            NotRunnable::Directory => "it is a directory",
             NotRunnable::NotExecutable => "not an executable file",
+            NotRunnable::NoPermission => "no permission to execute it",
         })
     }
+}
+
+/// A command as messages name it, be it empty or full of what a terminal would obey.
+pub fn shown(command: &OsStr) -> String {
+    if command.is_empty() { "\"\"".into() } else { command.to_string_lossy().escape_debug().to_string() }
 }
 
 /// Finds the file that `execvp` would run for `command`.
@@ -52,9 +73,9 @@ fn find_in(command: &OsStr, path: &OsStr) -> Result<PathBuf, NotRunnable> {
         let file = Path::new(OsStr::from_bytes(directory)).join(command);
         match check_executable(&file) {
             Ok(()) => return Ok(file),
+            Err(problem) if problem.is_absent() => {}
             // A later directory may still have one that can be run.
-            Err(NotRunnable::NotExecutable) => error = NotRunnable::NotExecutable,
-            Err(NotRunnable::NotFound) => {}
+            Err(problem) => error = problem,
         }
     }
     Err(error)
@@ -62,15 +83,16 @@ fn find_in(command: &OsStr, path: &OsStr) -> Result<PathBuf, NotRunnable> {
 
 fn check_executable(file: &Path) -> Result<(), NotRunnable> {
     match fs::metadata(file) {
+        Ok(meta) if meta.is_dir() => return Err(NotRunnable::Directory),
         Ok(meta) if !meta.is_file() => return Err(NotRunnable::NotExecutable),
         Ok(_) => {}
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(NotRunnable::NotExecutable);
+            return Err(NotRunnable::NoPermission);
         }
-        Err(_) => return Err(NotRunnable::NotFound),
+        Err(_) => return Err(NotRunnable::NoFile),
     }
     rustix::fs::accessat(CWD, file.as_os_str().as_bytes(), Access::EXEC_OK, AtFlags::EACCESS)
-        .map_err(|_| NotRunnable::NotExecutable)
+        .map_err(|_| NotRunnable::NoPermission)
 }
 
 /// Why a program cannot be accelerated.

@@ -27,14 +27,15 @@ fn found_as_execvp_does() {
     write(&a.join("plain"), b"", 0o644);
     let path: OsString = [a.as_os_str(), b.as_os_str()].join(OsStr::new(":"));
     assert_eq!(find_in(OsStr::new("tool"), &path), Ok(b.join("tool")), "the first is not executable");
-    assert_eq!(find_in(OsStr::new("plain"), &path), Err(NotRunnable::NotExecutable));
-    assert_eq!(find_in(OsStr::new("folder"), &path), Err(NotRunnable::NotExecutable));
+    assert_eq!(find_in(OsStr::new("plain"), &path), Err(NotRunnable::NoPermission));
+    assert_eq!(find_in(OsStr::new("folder"), &path), Err(NotRunnable::Directory));
     assert_eq!(find_in(OsStr::new("absent"), &path), Err(NotRunnable::NotFound));
     assert_eq!(find_in(OsStr::new(""), &path), Err(NotRunnable::NotFound));
     let direct = a.join("plain");
-    assert_eq!(find_in(direct.as_os_str(), &path), Err(NotRunnable::NotExecutable));
+    assert_eq!(find_in(direct.as_os_str(), &path), Err(NotRunnable::NoPermission));
+    assert_eq!(find_in(OsStr::new("/dev/null"), &path), Err(NotRunnable::NotExecutable));
     let below_a_file = a.join("plain/x");
-    assert_eq!(find_in(below_a_file.as_os_str(), &path), Err(NotRunnable::NotFound));
+    assert_eq!(find_in(below_a_file.as_os_str(), &path), Err(NotRunnable::NoFile));
     fs::remove_dir_all(dir).unwrap();
 }
 

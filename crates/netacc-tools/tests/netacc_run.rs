@@ -191,10 +191,10 @@ fn command_takes_the_place_of_the_process() {
 fn commands_that_cannot_be_run() {
     for (command, status, message) in [
         ("no-such-command", 127, "no-such-command: command not found"),
-        ("./absent", 127, "./absent: command not found"),
-        ("", 127, ": command not found"),
-        ("./plain", 126, "./plain: not an executable file"),
-        ("./bin", 126, "./bin: not an executable file"),
+        ("./absent", 127, "./absent: no such file"),
+        ("", 127, "\"\": command not found"),
+        ("./plain", 126, "./plain: no permission to execute it"),
+        ("./bin", 126, "./bin: it is a directory"),
         ("./lost", 127, "./lost: its interpreter or dynamic loader is missing: "),
     ] {
         let output = run(&[command]);

@@ -100,12 +100,17 @@ pub(crate) fn judge(target: &Target, config: &Config, host: &Host, report: &mut 
     }
 }
 
+/// What would change a reason, in the manner of the other lines: the text before it has said why.
+fn remedy(reason: Reason) -> &'static str {
+    reason.why_and_remedy().1.trim_end_matches('.')
+}
+
 fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) -> Answer {
     let stay = |level, text: String, reason: Reason, alive| Answer {
         dest,
         level,
         text,
-        advice: Some(reason.sentence().to_owned()),
+        advice: Some(remedy(reason).to_owned()),
         alive,
     };
     if matches!(dest.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
@@ -182,7 +187,7 @@ fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Conf
         Some(uid) if !rendezvous::accepts(uid, target) => make(
             Level::Warn,
             format!("TCP: the rendezvous is held by user {uid} ({who}), to whom the TCP listener does not belong"),
-            Some(Reason::PeerUid.sentence()),
+            Some(remedy(Reason::PeerUid)),
         ),
         Some(uid) => {
             let begins = if config.conn_tcp_first { ", after a beginning on TCP (NACC_CONN_TCP_FIRST)" } else { "" };
@@ -210,12 +215,12 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
             Some("look at 'ip route get ADDRESS'".into()),
         ),
         Ok(_) if !config.enable_rdma_default => {
-            make(Level::Warn, "TCP: acceleration is switched off".into(), Some(Reason::Disabled.sentence().into()))
+            make(Level::Warn, "TCP: acceleration is switched off".into(), Some(remedy(Reason::Disabled).into()))
         }
         Ok(_) if config.connect_rdma_percent == 0 => make(
             Level::Warn,
             "TCP: no connection is drawn for acceleration".into(),
-            Some(Reason::PercentDraw.sentence().into()),
+            Some(remedy(Reason::PercentDraw).into()),
         ),
         Ok(from) => {
             let Verdict { level, text, advice } = far::judge(target, config, host);
@@ -264,7 +269,7 @@ fn group(dest: SocketAddr, there: &Rendezvous, report: &mut Report) {
     if with == all {
         report.add(Level::Ok, dest.to_string(), "group", text);
     } else {
-        report.add(Level::Warn, dest.to_string(), "group", text).advice(Reason::ReusePort.sentence());
+        report.add(Level::Warn, dest.to_string(), "group", text).advice(remedy(Reason::ReusePort));
     }
 }
 

@@ -17,7 +17,7 @@ const MAX_LIBRARIES: usize = 200;
 
 /// Judges the program that a command runs. The words after it are the program's own.
 pub(crate) fn judge(command: &OsString, report: &mut Report) {
-    let subject = command.to_string_lossy().into_owned();
+    let subject = program::shown(command);
     let file = match program::find(command) {
         Ok(file) => file,
         Err(problem) => {

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use netacc_conf::{ENV_CMDLINE, ENV_CONFIG_FILE};
 use netacc_tools::library;
-use netacc_tools::program::{self, NotRunnable};
+use netacc_tools::program;
 
 use crate::settings::Settings;
 use crate::{NOT_EXECUTABLE, NOT_FOUND};
@@ -26,14 +26,11 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
     let Some((name, arguments)) = words.split_first() else {
         return Failure { message: "no command".into(), status: crate::USAGE };
     };
-    let shown = name.to_string_lossy().escape_debug().to_string();
+    let shown = program::shown(name);
     let file = match program::find(name) {
         Ok(file) => file,
         Err(problem) => {
-            let status = match problem {
-                NotRunnable::NotFound => NOT_FOUND,
-                NotRunnable::NotExecutable => NOT_EXECUTABLE,
-            };
+            let status = if problem.is_absent() { NOT_FOUND } else { NOT_EXECUTABLE };
             return Failure { message: format!("{shown}: {problem}"), status };
         }
     };
