@@ -2,6 +2,7 @@
 
 import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import redis_server
 import monitor
@@ -145,6 +146,15 @@ def silent_clients_block_nobody(ctx):
     check(newest.recv(1000)[:12] in (b"", b"HTTP/1.1 408"), "a silent client's end")
     for s in silent + lazy:
         s.close()
+
+
+@case(modes=ONE)
+def many_at_once_are_answered(ctx):
+    """As many as there are places, each followed by another as soon as it has its answer."""
+    server = target(ctx)
+    with ThreadPoolExecutor(60) as pool:
+        statuses = list(pool.map(lambda _: ask(server, GET)[0], range(400)))
+    equal([status for status in statuses if status != 200], [], "answers other than 200")
 
 
 @case(modes=("both",))

@@ -1,6 +1,5 @@
 //! `--serve`: the metrics over HTTP, for a scraper.
 
-use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,17 +15,39 @@ use crate::{metrics, note, openmetrics};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request; what is beyond it is refused.
 const REQUEST: usize = 8192;
-/// So many clients at once; for a further one the one that is there longest has to go.
+/// So many clients at once; for a further one another has to go.
 const CLIENTS: usize = 64;
+
+/// How far a client is, in the order in which they have to go: who has its answer misses nothing, and who keeps silent
+/// must not be in the way of those that ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Answered,
+    Silent,
+    Asking,
+}
+
+/// One that is there.
+struct Client {
+    number: u64,
+    stage: Stage,
+    stream: TcpStream,
+}
+
+/// What was seen, or why nothing could be.
+struct Look {
+    began: Instant,
+    text: Result<String, String>,
+}
 
 /// What is served.
 struct Service {
     pid: Option<u32>,
     groups: Vec<Group>,
-    /// Those that are there, the oldest first, by number.
-    clients: Mutex<VecDeque<(u64, TcpStream)>>,
-    /// One looks at a time: many scrapers cost no more than the time of one after the other.
-    looking: Mutex<()>,
+    /// The oldest first.
+    clients: Mutex<Vec<Client>>,
+    /// The last look. One looks at a time, and what it sees is for all who asked before it began to look.
+    last: Mutex<Option<Look>>,
 }
 
 /// Serves until the program is ended.
@@ -34,8 +55,8 @@ pub(crate) fn run(addr: SocketAddr, pid: Option<u32>, groups: Vec<Group>) -> Res
     let listener = TcpListener::bind(addr).map_err(|error| format!("cannot listen at {addr}: {error}"))?;
     let addr = listener.local_addr().map_err(|error| error.to_string())?;
     note(format_args!("metrics at http://{addr}/metrics"));
-    let clients = Mutex::new(VecDeque::new());
-    let service = Arc::new(Service { pid, groups, clients, looking: Mutex::new(()) });
+    let clients = Mutex::new(Vec::new());
+    let service = Arc::new(Service { pid, groups, clients, last: Mutex::new(None) });
     for number in 0.. {
         match listener.accept() {
             Ok((client, _)) => take(&service, number, client),
@@ -49,29 +70,49 @@ pub(crate) fn run(addr: SocketAddr, pid: Option<u32>, groups: Vec<Group>) -> Res
     Ok(String::new())
 }
 
+impl Service {
+    /// What there is to see, not older than the question.
+    fn look(&self, asked: Instant) -> Result<String, String> {
+        let mut last = lock(&self.last);
+        if let Some(look) = last.as_ref().filter(|look| look.began >= asked) {
+            return look.text.clone();
+        }
+        let began = Instant::now();
+        let listing = match self.pid {
+            None => reader::list_processes(),
+            // A process that has ended is no failure of the scrape: its metrics end.
+            Some(pid) => {
+                Ok(reader::Listing { processes: reader::open(pid).into_iter().collect(), ..Default::default() })
+            }
+        };
+        let text = listing.map(|listing| metrics::text(listing, &self.groups)).map_err(|error| error.to_string());
+        *last = Some(Look { began, text: text.clone() });
+        text
+    }
+}
+
 /// What a thread that panicked may leave behind is whole at any time.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives a client a thread of its own, so that nobody waits for a slow one. Many that are silent cannot keep others
-/// out: the oldest gives way.
+/// Gives a client a thread of its own, so that nobody waits for a slow one. Many cannot keep others out: one gives way.
 fn take(service: &Arc<Service>, number: u64, client: TcpStream) {
     let Ok(handle) = client.try_clone() else { return };
     {
         let mut clients = lock(&service.clients);
-        clients.push_back((number, handle));
-        if clients.len() > CLIENTS
-            && let Some((_, oldest)) = clients.pop_front()
-        {
-            // Its thread sees the end.
-            let _ = oldest.shutdown(Shutdown::Both);
+        if clients.len() >= CLIENTS {
+            // Of those that are equally far the oldest. Its thread sees the end.
+            if let Some((index, _)) = clients.iter().enumerate().min_by_key(|(_, client)| client.stage) {
+                let _ = clients.remove(index).stream.shutdown(Shutdown::Both);
+            }
         }
+        clients.push(Client { number, stage: Stage::Silent, stream: handle });
     }
     let turn = Turn { service: Arc::clone(service), number };
     let started = thread::Builder::new().name("client".into()).spawn(move || {
         // A client that goes away or is too slow is its own affair.
-        let _ = serve(&turn.service, &client);
+        let _ = serve(&turn, &client);
     });
     if let Err(error) = started {
         note(format_args!("no thread for a client: {error}"));
@@ -84,21 +125,32 @@ struct Turn {
     number: u64,
 }
 
-impl Drop for Turn {
-    fn drop(&mut self) {
-        lock(&self.service.clients).retain(|(number, _)| *number != self.number);
+impl Turn {
+    fn comes_to(&self, stage: Stage) {
+        for client in lock(&self.service.clients).iter_mut().filter(|client| client.number == self.number) {
+            client.stage = stage;
+        }
     }
 }
 
-fn serve(service: &Service, client: &TcpStream) -> io::Result<()> {
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.service.clients).retain(|client| client.number != self.number);
+    }
+}
+
+fn serve(turn: &Turn, client: &TcpStream) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
-    let answer = match request(client, until)? {
-        Ok(Request::Metrics) => Answer::metrics(service),
-        Ok(Request::Head) => Answer { head: true, ..Answer::metrics(service) },
+    let request = request(client, until)?;
+    turn.comes_to(Stage::Asking);
+    let answer = match request {
+        Ok(Request::Metrics) => Answer::metrics(&turn.service),
+        Ok(Request::Head) => Answer { head: true, ..Answer::metrics(&turn.service) },
         Err(answer) => answer,
     };
     send(client, &answer.bytes(!answer.head), until)?;
     client.shutdown(Shutdown::Write)?;
+    turn.comes_to(Stage::Answered);
     // What the client still sends is read: closing with it unread would be a reset, and might cost it the answer.
     let until = Instant::now() + Duration::from_secs(1);
     let mut rest = [0; 4096];
@@ -236,17 +288,7 @@ impl Answer {
     }
 
     fn metrics(service: &Service) -> Self {
-        let turn = lock(&service.looking);
-        let listing = match service.pid {
-            None => reader::list_processes(),
-            // A process that has ended is no failure of the scrape: its metrics end.
-            Some(pid) => {
-                Ok(reader::Listing { processes: reader::open(pid).into_iter().collect(), ..Default::default() })
-            }
-        };
-        let text = listing.map(|listing| metrics::text(listing, &service.groups));
-        drop(turn);
-        match text {
+        match service.look(Instant::now()) {
             Ok(body) => Self { status: 200, phrase: "OK", kind: openmetrics::CONTENT_TYPE, body, head: false },
             Err(error) => Self::plain(500, "Internal Server Error", &format!("/proc cannot be read: {error}\n")),
         }
@@ -296,6 +338,22 @@ mod tests {
             assert_eq!(status(text), Err(code), "{text:?}");
         }
         assert_eq!(understand(b"GET /\xff HTTP/1.0\r\n\r\n").map_err(|answer| answer.status), Err(400));
+    }
+
+    #[test]
+    fn a_look_is_for_those_who_asked_before() {
+        let service =
+            Service { pid: Some(u32::MAX), groups: Vec::new(), clients: Mutex::default(), last: Mutex::default() };
+        let began = |service: &Service| lock(&service.last).as_ref().map(|look| look.began);
+        let asked = Instant::now();
+        assert!(service.look(asked).unwrap().ends_with("# EOF\n"));
+        let first = began(&service);
+        assert!(first >= Some(asked));
+        service.look(asked).unwrap();
+        assert_eq!(began(&service), first, "who asked before it looked once more");
+        let later = Instant::now();
+        service.look(later).unwrap();
+        assert!(began(&service) >= Some(later), "who asked later was told of the past");
     }
 
     #[test]
