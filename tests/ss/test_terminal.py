@@ -31,8 +31,10 @@ def tables_fit(ctx):
         asked = ("-p", server.pid, "-s", "all")
         piped = run(ctx, *asked).out
         check("\x1b" not in piped and max(map(len, piped.splitlines())) > 100, "a pipe gets plain, whole lines")
-        for columns in (80, 120):
-            for argv in ((), asked, ("--explain", server.pid)):
+        for columns in (60, 80, 120):
+            # A setting may be as long as it likes.
+            tables = asked if columns >= 80 else ("-p", server.pid, "-s", "cnt,mem,qp,sock")
+            for argv in ((), tables, ("--explain", server.pid)):
                 shown = Terminal(ctx, columns, 24, *argv)
                 equal(shown.end(), 0, f"status of {argv}")
                 lines = [strip(line) for line in shown.text.replace("\r\n", "\n").split("\n")]
@@ -59,14 +61,15 @@ def tables_fit(ctx):
 @case(modes=("both",))
 def keys(ctx):
     server, client = busy(ctx)
-    screen = Terminal(ctx, 100, 20, "-w", "0.2")
+    # High enough for what else runs on the machine.
+    screen = Terminal(ctx, 100, 90, "-w", "0.2")
 
     def line(of):
         return next((text for text in screen.picture() if f" {of} " in text), "")
     screen.until(lambda p: line(server.pid).split()[-2:] and "redis-server" in line(server.pid), "the overview")
     screen.until(lambda p: any("M" in line(server.pid).split()[i] for i in range(5, len(line(server.pid).split()))),
                  "rates of millions")
-    equal(len(screen.picture()), 20, "lines of the screen")
+    equal(len(screen.picture()), 90, "lines of the screen")
     wide = [text for text in screen.picture() if len(text) > 100]
     check(not wide, f"wider than 100: {wide}")
     screen.type(b">")
@@ -75,15 +78,17 @@ def keys(ctx):
     screen.until(lambda p: "by Msgs-In/s" in p[0], "sorting by messages")
     # The mark goes to the server, wherever that is.
     for _ in range(50):
-        if any(text.startswith("> ") and "redis-server" in text for text in screen.picture()):
+        if any(text.lstrip().startswith(f"> {server.pid} ") for text in screen.picture()):
             break
         screen.type(b"\x1b[B")
         for _ in range(3):
             screen.step()
     screen.type(b"\r")
     screen.until(lambda p: f"process {server.pid} (redis-server)" in p[0] and "connects_shm" in " ".join(p), "counters")
+    # What follows is longer than this.
+    screen.resize(100, 20)
     screen.type(b"5")
-    screen.until(lambda p: any("Bytes-Out/s" in text for text in p), "sockets")
+    screen.until(lambda p: len(p) == 20 and any("Bytes-Out/s" in text for text in p), "sockets")
     screen.type(b"4")
     screen.until(lambda p: any("Conns/s" in text and "QP" in text for text in p), "links")
     screen.type(b"3")
@@ -107,6 +112,37 @@ def keys(ctx):
     screen.until(lambda p: "ended: last figures" in p[0], "the end of the process")
     screen.type(b"\x7f")
     screen.until(lambda p: "accelerated processes" in p[0], "back to all")
+    screen.type(b"q")
+    equal(screen.end(), 0, "status")
+    screen.close()
+
+
+@case(modes=("both",))
+def more_than_fits(ctx):
+    """The mark is in sight wherever it goes, and a process is scrolled by pages to its last line."""
+    server, client = busy(ctx)
+    screen = Terminal(ctx, 60, 5, "-w", "0.2")
+    # Two lines beside head, foot and an empty one: the titles and the first process.
+    screen.until(lambda p: len(p) == 5 and p[2].split()[:1] == ["Pid"] and p[3].lstrip().startswith("> ")
+                 and re.search(r"\(lines 1 to 2 of \d+\)", p[4]), "the first process")
+    for key in (b"\x1b[F", b"\x1b[H", b"\x1b[6~", b"\x1b[5~"):
+        screen.type(key)
+        there = 3 if key in (b"\x1b[H", b"\x1b[5~") else 2
+        screen.until(lambda p: len(p) == 5 and any(text.lstrip().startswith("> ") for text in p[2:4])
+                     and ("Pid" in p[2]) == (there == 3), f"the mark after {key}")
+    screen.type(b"q")
+    equal(screen.end(), 0, "status")
+    screen.close()
+    screen = Terminal(ctx, 60, 10, "-w", "0.2", "-p", server.pid, "-s", "cnt")
+    screen.until(lambda p: "(lines 1 to 7 of " in p[-1], "the beginning")
+    whole = int(screen.picture()[-1].rstrip(")").split()[-1])
+    screen.type(b"\x1b[6~")
+    screen.until(lambda p: "(lines 7 to 13 of " in p[-1], "a page further, of which one line was there before")
+    screen.type(b"\x1b[F")
+    screen.until(lambda p: f"(lines {whole - 6} to {whole} of {whole})" in p[-1], "the end")
+    check(any("fallbacks" in text for text in screen.picture()), str(screen.picture()))
+    screen.type(b"\x1b[H")
+    screen.until(lambda p: "(lines 1 to 7 of " in p[-1], "the beginning again")
     screen.type(b"q")
     equal(screen.end(), 0, "status")
     screen.close()
@@ -185,7 +221,7 @@ def without_a_terminal(ctx):
     for table in tables[:3]:
         stamp, title, *rows = table.splitlines()
         check(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", stamp), stamp)
-        row = dict(zip(title.split(), next(r.split() for r in rows if "redis-server" in r)))
+        row = dict(zip(title.split(), next(r.split() for r in rows if r.split()[0] == str(server.pid))))
         check(int(row["Msgs-In/s"]) > 100 and int(row["Bytes-In/s"]) > int(row["Msgs-In/s"]), str(row))
     one = run(ctx, "-w", "0.2", "--count", 1, "-p", server.pid, "-s", "cnt,sock,qp,mem").out
     for word in ("Per-Second", "Growth-KiB/s", "Conns/s", "Msgs-Out/s", "127.0.0.1:"):

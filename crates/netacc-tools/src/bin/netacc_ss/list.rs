@@ -89,7 +89,7 @@ fn table(pages: &[Snapshot], style: Style, out: &mut String) {
         ("Bytes-Out", Right),
         ("Since", Left),
     ])
-    .spare(&["Since", "Rdma"]);
+    .spare(&["Since", "Rdma", "Listen"]);
     for page in pages {
         let sum = Summary::of(page);
         table.row([

@@ -38,7 +38,7 @@ pub(crate) fn text(page: &Snapshot, names: &[String], style: Style, out: &mut St
         ("Msgs-Out", Right),
         ("Bytes-Out", Right),
     ])
-    .spare(&["QP", "Peer-Pid", "Local Address:Port", "Reason", "State"]);
+    .spare(&["QP", "Peer-Pid", "Local Address:Port", "Reason", "State", "Msgs-In", "Msgs-Out"]);
     for sock in &page.socks {
         table.row([
             sock.fd.to_string(),
@@ -73,7 +73,7 @@ fn listeners(page: &Snapshot, names: &[String], style: Style, out: &mut String) 
         ("Rendezvous", Left),
         ("Reason", Left),
     ])
-    .spare(&["Listener", "RDMA-Port"]);
+    .spare(&["Listener", "RDMA-Port", "Rendezvous"]);
     for sock in page.socks.iter().filter(|sock| listens(sock)) {
         table.row([
             sock.fd.to_string(),

@@ -1,6 +1,6 @@
 //! Aligned columns.
 
-use netacc_tools::terminal::Style;
+use netacc_tools::terminal::{Style, paragraph};
 
 /// To which side a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl<const N: usize> Table<N> {
         self.lines(&shown, style, out);
         if !missing.is_empty() {
             let list = missing.join(", ");
-            out.push_str(&format!("({list}: in a wider terminal or a pipe)\n"));
+            paragraph("", &format!("({list}: in a wider terminal or a pipe)"), 0, style.width, out);
         }
     }
 

@@ -5,6 +5,10 @@
 pub(super) enum Key {
     Up,
     Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
     Left,
     Right,
     Enter,
@@ -43,18 +47,22 @@ pub(super) fn read(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// What follows an escape: `[A` or `OA`, with numbers in between; and what is behind it.
+/// What follows an escape: `[A` or `OA`, with numbers in between, which say what it is before a `~`; and what is behind it.
 fn sequence(bytes: &[u8]) -> (Option<Key>, &[u8]) {
     let Some((b'[' | b'O', rest)) = bytes.split_first() else {
         return (None, bytes.get(1..).unwrap_or_default());
     };
     let end = rest.iter().position(|byte| (0x40..=0x7e).contains(byte));
     let Some(end) = end else { return (None, &[]) };
-    let key = match rest.get(end) {
-        Some(b'A') => Some(Key::Up),
-        Some(b'B') => Some(Key::Down),
-        Some(b'C') => Some(Key::Right),
-        Some(b'D') => Some(Key::Left),
+    let key = match rest.get(..=end).unwrap_or_default() {
+        [.., b'A'] => Some(Key::Up),
+        [.., b'B'] => Some(Key::Down),
+        [.., b'C'] => Some(Key::Right),
+        [.., b'D'] => Some(Key::Left),
+        [.., b'H'] | b"1~" | b"7~" => Some(Key::Home),
+        [.., b'F'] | b"4~" | b"8~" => Some(Key::End),
+        b"5~" => Some(Key::PageUp),
+        b"6~" => Some(Key::PageDown),
         _ => None,
     };
     (key, rest.get(end + 1..).unwrap_or_default())
@@ -69,6 +77,8 @@ mod tests {
     fn keys() {
         assert_eq!(read(b"q\x03"), [Key::Letter('q'), Key::Interrupt]);
         assert_eq!(read(b"\x1b[A\x1bOB\x1b[1;5C\r"), [Key::Up, Key::Down, Key::Right, Key::Enter]);
+        assert_eq!(read(b"\x1b[5~\x1b[6~\x1b[H\x1bOF"), [Key::PageUp, Key::PageDown, Key::Home, Key::End]);
+        assert_eq!(read(b"\x1b[1~\x1b[4~"), [Key::Home, Key::End]);
         assert_eq!(read(b"\x1b"), [Key::Back]);
         assert_eq!(read(b"\x1b[3~x\xff\x00"), [Key::Letter('x')]);
         assert_eq!(read(b"\x1b["), []);

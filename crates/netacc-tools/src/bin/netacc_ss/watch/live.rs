@@ -14,9 +14,10 @@ use super::{Order, Round, Watcher};
 use crate::args::Group;
 use crate::{complaint, time};
 
-const KEYS: &str = "q: quit. Up, down (k, j): choose a process, or scroll. Enter, right: open it. Backspace, left: back \
-                    to all. < >: sort by another column. r: reverse. 1 cfg, 2 cnt, 3 mem, 4 qp, 5 sock, a: all of \
-                    them. + -: longer or shorter interval. Space: pause. Ctrl-Z: suspend. ?: these lines.";
+const KEYS: &str = "q: quit. Up, down (k, j), page up, page down, Home, End: choose a process, or scroll. Enter, right: open \
+                    it. Backspace, left: back to all. < >: sort by another column. r: reverse. 1 cfg, 2 cnt, 3 mem, 4 \
+                    qp, 5 sock, a: all of them. + -: longer or shorter interval. Space: pause. Ctrl-Z: suspend. ?: \
+                    these lines.";
 
 /// What is on the screen.
 struct View {
@@ -30,6 +31,8 @@ struct View {
     chosen: Option<u32>,
     /// Lines that are scrolled away above.
     scrolled: usize,
+    /// Lines that there was room for when it was drawn.
+    room: usize,
     paused: bool,
     help: bool,
     /// What could not be seen.
@@ -55,6 +58,7 @@ pub(super) fn run(order: &Order) -> Result<String, String> {
         sort: Sort::default(),
         chosen: None,
         scrolled: 0,
+        room: 1,
         paused: false,
         help: false,
         trouble: None,
@@ -177,8 +181,12 @@ impl View {
         match key {
             Key::Interrupt | Key::Letter('q' | 'Q') => return Ok(Next::End),
             Key::Suspend => screen.suspend().map_err(|error| format!("the terminal cannot be used: {error}"))?,
-            Key::Up | Key::Letter('k') => self.step(false),
-            Key::Down | Key::Letter('j') => self.step(true),
+            Key::Up | Key::Letter('k') => self.step(-1),
+            Key::Down | Key::Letter('j') => self.step(1),
+            Key::PageUp => self.step(self.page().saturating_neg()),
+            Key::PageDown => self.step(self.page()),
+            Key::Home => self.step(-isize::MAX),
+            Key::End => self.step(isize::MAX),
             Key::Enter | Key::Right if self.pid.is_none() => self.turn(self.chosen),
             Key::Back | Key::Left => self.turn(None),
             Key::Letter('<') => self.sort.step(false),
@@ -210,28 +218,38 @@ impl View {
         }
     }
 
-    /// To the next line: of the overview the mark goes, of a process the page.
-    fn step(&mut self, down: bool) {
+    /// Lines of a page: one of the last stays in sight.
+    fn page(&self) -> isize {
+        isize::try_from(self.room.saturating_sub(1).max(1)).unwrap_or(1)
+    }
+
+    /// So many lines down: of the overview the mark goes, of a process the page.
+    fn step(&mut self, by: isize) {
         if self.pid.is_some() {
-            self.scrolled = if down { self.scrolled + 1 } else { self.scrolled.saturating_sub(1) };
+            // How far there is something is known when it is drawn.
+            self.scrolled = self.scrolled.saturating_add_signed(by);
             return;
         }
-        let Some(now) = &self.now else { return };
-        let order = rates::sorted(self.before.as_ref().unwrap_or(now), now, self.sort);
-        let at = self.chosen.and_then(|chosen| order.iter().position(|pid| *pid == chosen));
-        let next = match at {
-            None => 0,
-            Some(at) if down => (at + 1).min(order.len().saturating_sub(1)),
-            Some(at) => at.saturating_sub(1),
-        };
+        let order = self.order_shown();
+        let next = self.marked(&order).map_or(0, |at| at.saturating_add_signed(by).min(order.len().saturating_sub(1)));
         self.chosen = order.get(next).copied();
+    }
+
+    /// The processes as the overview has them.
+    fn order_shown(&self) -> Vec<u32> {
+        let Some(now) = &self.now else { return Vec::new() };
+        rates::sorted(self.before.as_ref().unwrap_or(now), now, self.sort)
+    }
+
+    fn marked(&self, order: &[u32]) -> Option<usize> {
+        self.chosen.and_then(|chosen| order.iter().position(|pid| *pid == chosen))
     }
 
     /// Marks the first process where the marked one is not there.
     fn choose(&mut self) {
         let Some(now) = self.now.as_ref().filter(|_| self.pid.is_none()) else { return };
         if !now.seen.iter().any(|seen| Some(seen.page.pid) == self.chosen) {
-            self.chosen = rates::sorted(self.before.as_ref().unwrap_or(now), now, self.sort).first().copied();
+            self.chosen = self.order_shown().first().copied();
         }
     }
 
@@ -241,24 +259,45 @@ impl View {
         self.choose();
         let head: String = self.head().chars().take(columns).collect();
         let body = self.body(style);
-        let foot = "q quit  ? keys";
         // Head, foot, and an empty line behind the head.
         let room = rows.saturating_sub(3);
+        self.room = room;
         let lines: Vec<&str> = body.lines().collect();
-        self.scrolled = self.scrolled.min(lines.len().saturating_sub(room));
+        self.scroll(lines.len());
         let shown = lines.iter().skip(self.scrolled).take(room).copied();
+        let foot: String = self.foot(lines.len()).chars().take(columns).collect();
         let head = style.paint("7", &format!("{head:<columns$}"));
-        let foot = style.paint("2", foot);
+        let foot = style.paint("2", &foot);
         let fill = room.saturating_sub(lines.len().saturating_sub(self.scrolled));
         let lines = [head.as_str(), ""].into_iter().chain(shown).chain(std::iter::repeat_n("", fill));
         screen.show(lines.chain([foot.as_str()]))
+    }
+
+    /// Keeps what is shown within what there is; of the overview the marked line, which the title precedes, is shown.
+    fn scroll(&mut self, lines: usize) {
+        if self.pid.is_none() && !self.help {
+            let marked = self.marked(&self.order_shown()).map_or(0, |at| at + 1);
+            let first = if marked <= 1 { 0 } else { marked };
+            self.scrolled = self.scrolled.min(first).max((marked + 1).saturating_sub(self.room));
+        }
+        self.scrolled = self.scrolled.min(lines.saturating_sub(self.room));
+    }
+
+    fn foot(&self, lines: usize) -> String {
+        let usual = "q quit  ? keys";
+        if lines <= self.room {
+            return usual.into();
+        }
+        let last = lines.min(self.scrolled + self.room);
+        format!("{usual}  (lines {} to {last} of {lines})", self.scrolled + 1)
     }
 
     fn head(&self) -> String {
         let what = match self.pid {
             None => {
                 let many = self.now.as_ref().map_or(0, |round| round.seen.len());
-                format!("{many} accelerated processes, by {}", self.sort.title())
+                let processes = if many == 1 { "process" } else { "processes" };
+                format!("{many} accelerated {processes}, by {}", self.sort.title())
             }
             Some(pid) => {
                 let name = self.now.as_ref().and_then(|round| round.seen.first()).map(|seen| seen.page.program.clone());
@@ -279,7 +318,9 @@ impl View {
             return out;
         }
         if let Some(trouble) = &self.trouble {
-            return trouble.clone();
+            let mut out = String::new();
+            paragraph("", trouble, 0, style.width, &mut out);
+            return out;
         }
         let Some(now) = &self.now else { return String::new() };
         // The first look has nothing to compare with: it shows what there is, at no rate.
