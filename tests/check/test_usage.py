@@ -131,6 +131,8 @@ def configuration(ctx):
     check(f"{wrong}:2: NACC_NO_SUCH: unknown key" in found[0]["text"], found[0])
     check(f"NACC_ENABLE_RDMA_DEFAULT=0 ({wrong}:3)" in found[1]["text"], found[1])
     expect(ask(ctx, "-f", ctx.dir / "absent").one("host", "config"), "warn", "absent: No such file", "defaults")
+    named = ask(ctx, "ls", env={"NACC_CONFIG_FILE": ctx.dir / "absent"})
+    expect(named.one("host", "config"), "warn", "absent: No such file", "defaults")
     expect(ask(ctx, "-f", ctx.dir).one("host", "config"), "warn", "not a regular file")
     answer = ask(ctx, env={"NACC_CONNECT_RDMA_PERCENT": 30})
     check(any("30 % of connections" in f["text"] and "(environment)" in f["text"] for f in answer.all("host", "config")),

@@ -237,6 +237,28 @@ fn configuration_files() {
 }
 
 #[test]
+fn files_that_the_environment_names() {
+    let output = netacc_run(&["echo", "started"]).env("NACC_CONFIG_FILE", "/absent.conf").output().unwrap();
+    assert_eq!(stdout(&output), "started\n");
+    assert_eq!(stderr(&output), "netacc_run: /absent.conf: No such file or directory (os error 2); using defaults\n");
+    for (path, trouble) in [
+        ("/absent/log", "there is no folder /absent"),
+        ("/", "it is a folder"),
+        ("/etc/passwd/log", "/etc/passwd is no folder"),
+        ("/tmp/netacc.log", ""),
+        ("", ""),
+    ] {
+        let output = netacc_run(&["echo", "started"]).env("NACC_LOG_PATH", path).output().unwrap();
+        assert_eq!(stdout(&output), "started\n");
+        let expected = match trouble {
+            "" => String::new(),
+            trouble => format!("netacc_run: NACC_LOG_PATH: {path}: {trouble}; nothing is logged\n"),
+        };
+        assert_eq!(stderr(&output), expected);
+    }
+}
+
+#[test]
 fn programs_that_cannot_be_accelerated_run_all_the_same() {
     if !fabricated::POSSIBLE {
         return;

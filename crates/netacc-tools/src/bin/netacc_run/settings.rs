@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use netacc_conf::{Config, DEFAULT_PATH, ENV_CMDLINE, ENV_CONFIG_FILE};
+use netacc_conf::{Config, DEFAULT_PATH, ENV_CMDLINE, ENV_CONFIG_FILE, Source};
 use netacc_tools::conf_file::{Unreadable, read};
 
 use crate::args::Args;
@@ -47,11 +47,12 @@ pub fn check(args: &Args) -> Result<Settings, String> {
             Some(std::path::absolute(name).unwrap_or_else(|_| PathBuf::from(name)))
         }
         None => {
-            let inherited = env::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
-            let name = inherited.unwrap_or_else(|| DEFAULT_PATH.into());
+            let named = env::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
+            let usual = named.is_none();
+            let name = named.unwrap_or_else(|| DEFAULT_PATH.into());
             match read(Path::new(&name)) {
                 Ok(text) => config.apply_file(&name.to_string_lossy(), &text, &mut diags),
-                Err(Unreadable::Os(error)) if error.kind() == ErrorKind::NotFound => {}
+                Err(Unreadable::Os(error)) if error.kind() == ErrorKind::NotFound && usual => {}
                 Err(error) => warnings.push(format!("{}: {error}; using defaults", quoted(&name))),
             }
             None
@@ -65,7 +66,27 @@ pub fn check(args: &Args) -> Result<Settings, String> {
     config.apply_cmdline(cmdline.as_bytes(), &mut diags);
     config.finish(&mut diags);
     warnings.extend(diags.iter().map(ToString::to_string));
+    warnings.extend(log_trouble(&config));
     Ok(Settings { file, cmdline, warnings })
+}
+
+/// What keeps the log from a file that somebody has named. Nothing is opened: whose log it will be is the program's
+/// affair, and the library cannot tell anybody.
+fn log_trouble(config: &Config) -> Option<String> {
+    if config.source("NACC_LOG_PATH") == Some(Source::Default) || config.log_path.is_empty() {
+        return None;
+    }
+    let path = Path::new(&config.log_path);
+    let folder = path.parent().unwrap_or(path);
+    let trouble = match std::fs::metadata(folder) {
+        _ if path.is_dir() => "it is a folder".into(),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            format!("there is no folder {}", quoted(folder.as_os_str()))
+        }
+        Ok(meta) if !meta.is_dir() => format!("{} is no folder", quoted(folder.as_os_str())),
+        _ => return None,
+    };
+    Some(format!("NACC_LOG_PATH: {}: {trouble}; nothing is logged", quoted(path.as_os_str())))
 }
 
 /// The options that are keys of the configuration, with their values in canonical form.

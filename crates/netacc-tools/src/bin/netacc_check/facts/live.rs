@@ -224,10 +224,12 @@ pub(crate) fn ldconfig() -> Vec<(String, String)> {
 /// The configuration as it is written; `named` is the file if one was named.
 pub(crate) fn configuration(named: Option<&Path>) -> Config {
     let inherited = std::env::var_os(ENV_CONFIG_FILE).filter(|name| !name.is_empty());
-    let path = named.map(PathBuf::from).or_else(|| inherited.map(PathBuf::from)).unwrap_or_else(|| DEFAULT_PATH.into());
+    let named = named.map(PathBuf::from).or_else(|| inherited.map(PathBuf::from));
+    let usual = named.is_none();
+    let path = named.unwrap_or_else(|| DEFAULT_PATH.into());
     let (text, error) = match conf_file::read(&path) {
         Ok(text) => (Some(String::from_utf8_lossy(&text).into_owned()), None),
-        Err(Unreadable::Os(error)) if error.kind() == ErrorKind::NotFound && named.is_none() => (None, None),
+        Err(Unreadable::Os(error)) if error.kind() == ErrorKind::NotFound && usual => (None, None),
         Err(error) => (None, Some(error.to_string())),
     };
     let ours =
