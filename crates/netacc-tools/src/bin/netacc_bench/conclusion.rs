@@ -16,6 +16,8 @@ pub(crate) struct Conclusion {
     pub(crate) accelerated: bool,
     /// The rounds of the two overlap: the difference may be chance.
     pub(crate) within_spread: bool,
+    /// Nothing is known of how far rounds differ.
+    pub(crate) one_round: bool,
     pub(crate) trips: u64,
     pub(crate) per_day: u64,
     /// A round trip with one end accelerated against one with none, and whether the rounds of the two overlap.
@@ -37,6 +39,7 @@ impl Conclusion {
             both_us: both.median,
             accelerated: part.cell(Ends::Both).map(Cell::paths).is_some_and(|paths| paths.accelerated()),
             within_spread: overlap(&both),
+            one_round: plain.rounds < 2 || both.rounds < 2,
             trips: results.settings.trips,
             per_day: results.settings.per_day,
             one_end: [Ends::Client, Ends::Server].into_iter().filter_map(share).collect(),
@@ -85,7 +88,11 @@ impl Conclusion {
         let (saved, day) = (self.saved_ms(), self.saved_seconds_a_day());
         let way = if saved < 0.0 { "longer" } else { "shorter" };
         let less = if saved < 0.0 { "more" } else { "less" };
-        let chance = if self.within_spread { " The rounds of the two overlap, so this may be chance." } else { "" };
+        let chance = match (self.one_round, self.within_spread) {
+            (true, _) => " It was one round of each, so this may be chance.",
+            (false, true) => " The rounds of the two overlap, so this may be chance.",
+            (false, false) => "",
+        };
         format!(
             "A request that makes {trips} gets {} ms {way} ({averages}). At {} a day that is {} seconds{} of waiting \
              {less}.{chance}",
@@ -141,6 +148,7 @@ mod tests {
             both_us: 140.0,
             accelerated: true,
             within_spread: false,
+            one_round: false,
             trips: 100,
             per_day: 1_000_000,
             one_end: vec![(Ends::Client, 1.0, true), (Ends::Server, 0.7, false)],
@@ -166,6 +174,8 @@ mod tests {
         let text = longer.reckoning();
         assert!(text.contains("1 round trip gets 0.0010 ms longer") && text.contains("1 request a day"), "{text}");
         assert!(text.ends_with("so this may be chance."), "{text}");
+        let once = Conclusion { one_round: true, ..study() };
+        assert!(once.reckoning().ends_with("It was one round of each, so this may be chance."));
         let on_tcp = Conclusion { accelerated: false, ..study() };
         assert!(on_tcp.reckoning().starts_with("Nothing to be gained was found"));
         assert!(on_tcp.json()["saved_ms_per_request"].is_null());

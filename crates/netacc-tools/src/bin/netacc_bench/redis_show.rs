@@ -100,9 +100,9 @@ fn notes(report: &Report) -> Vec<String> {
          better NetACC is"
             .to_owned(),
         format!(
-            "medians of {rounds} round{}, TCP and NetACC in turn, after one that does not count; spread: half the way \
-             from the lowest to the highest round",
-            if rounds == 1 { "" } else { "s" }
+            "{}, TCP and NetACC in turn, after one that does not count; spread: half the way from the lowest to the \
+             highest round",
+            if rounds == 1 { "one round".into() } else { format!("medians of {rounds} rounds") }
         ),
         "both servers: --protected-mode no --save '' --appendonly no; both ends are on this host".to_owned(),
     ];

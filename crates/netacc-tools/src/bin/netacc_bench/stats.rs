@@ -22,9 +22,9 @@ impl Summary {
         Some(Self { median: f64::midpoint(lower, upper), min, max, rounds })
     }
 
-    /// Half the way from the lowest to the highest round, as a share of the median.
+    /// Half the way from the lowest to the highest round, as a share of the median; one round tells nothing of that.
     pub(crate) fn spread(&self) -> Option<f64> {
-        (self.median.abs() > 1e-9).then(|| (self.max - self.min) / 2.0 / self.median.abs())
+        (self.rounds > 1 && self.median.abs() > 1e-9).then(|| (self.max - self.min) / 2.0 / self.median.abs())
     }
 }
 
@@ -106,8 +106,9 @@ mod tests {
         let summary = Summary::of([3.0, 1.0, 2.0, 10.0]).unwrap();
         assert_eq!((summary.median, summary.min, summary.max, summary.rounds), (2.5, 1.0, 10.0, 4));
         assert_eq!(summary.spread(), Some(1.8));
-        assert_eq!(Summary::of([0.0]).unwrap().spread(), None);
-        assert_eq!(Summary::of([4.0]).unwrap().spread(), Some(0.0));
+        assert_eq!(Summary::of([0.0, 0.0]).unwrap().spread(), None);
+        assert_eq!(Summary::of([4.0, 4.0]).unwrap().spread(), Some(0.0));
+        assert_eq!(Summary::of([4.0]).unwrap().spread(), None, "one round");
     }
 
     #[test]

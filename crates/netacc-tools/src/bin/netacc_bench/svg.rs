@@ -167,11 +167,11 @@ fn foot(results: &Results) -> Vec<String> {
     for sentence in Conclusion::of(results).map(|conclusion| conclusion.text()).unwrap_or_default() {
         lines.extend(folded(&sentence));
     }
-    let rounds = results.settings.rounds;
-    lines.extend(folded(&format!(
-        "Bars: medians of rounds ({rounds}); lines on them: from the lowest to the highest round; in brackets: what \
-         carried the connections."
-    )));
+    let bars = match results.settings.rounds {
+        1 => "one round".into(),
+        rounds => format!("medians of {rounds} rounds; lines on them: from the lowest to the highest round"),
+    };
+    lines.extend(folded(&format!("Bars: {bars}; in brackets: what carried the connections.")));
     lines
 }
 

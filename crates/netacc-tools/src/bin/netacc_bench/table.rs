@@ -176,11 +176,12 @@ pub(crate) fn gain(part: &Part) -> Option<String> {
 /// How it was measured.
 fn how(results: &Results) -> Vec<String> {
     let settings = &results.settings;
-    let rounds = if settings.rounds == 1 { "one round".into() } else { format!("{} rounds", settings.rounds) };
+    let rounds =
+        if settings.rounds == 1 { "one round".into() } else { format!("medians of {} rounds", settings.rounds) };
     let times = "times in us (ms, s where it says so); CPU: user and system time of both measuring processes for one \
                  operation; what the kernel does in interrupts is not in it";
     let medians = format!(
-        "medians of {rounds} of {} s, the cells in turn, after one that does not count; max: of all rounds; spread: half \
+        "{rounds} of {} s, the cells in turn, after one that does not count; max: of all rounds; spread: half \
          the way from the lowest to the highest round",
         settings.seconds
     );
