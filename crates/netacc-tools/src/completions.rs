@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use clap::{Command, ValueEnum};
+use clap::{Command, ValueEnum, ValueHint};
 use clap_complete::{Shell, generate};
 
 /// Prints the completions and ends the process if these are the arguments. `command` is not made otherwise.
@@ -15,7 +15,7 @@ pub fn serve(command: impl FnOnce() -> Command) {
     if option != "--completions" {
         return;
     }
-    let mut command = command();
+    let mut command = offered(&command());
     let status = match shell.to_str().map(|name| Shell::from_str(name, false)) {
         Some(Ok(shell)) => print(&text(&mut command, shell)),
         _ => {
@@ -30,6 +30,28 @@ pub fn serve(command: impl FnOnce() -> Command) {
         }
     };
     std::process::exit(status);
+}
+
+/// A command line as completions should know it: clap offers hidden subcommands too, and files for every value.
+fn offered(command: &Command) -> Command {
+    let shown = command.get_subcommands().filter(|below| !below.is_hide_set()).map(offered);
+    // clap wants names for ever; the process ends with this.
+    let mut made = Command::new(&*command.get_name().to_owned().leak())
+        .args(command.get_arguments().filter(|arg| !arg.is_hide_set()).map(|arg| match arg.get_value_hint() {
+            ValueHint::Unknown if arg.get_action().takes_values() => arg.clone().value_hint(ValueHint::Other),
+            _ => arg.clone(),
+        }))
+        .disable_help_flag(command.is_disable_help_flag_set())
+        .disable_version_flag(command.is_disable_version_flag_set())
+        .disable_help_subcommand(command.is_disable_help_subcommand_set())
+        .subcommands(shown);
+    if let Some(about) = command.get_about() {
+        made = made.about(about.clone());
+    }
+    if let Some(version) = command.get_version() {
+        made = made.version(&*version.to_owned().leak());
+    }
+    made
 }
 
 fn print(text: &[u8]) -> i32 {
@@ -103,7 +125,7 @@ fn fish_command(command: &Command, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::{Arg, ValueHint};
+    use clap::Arg;
 
     fn tool() -> Command {
         Command::new("tool")
@@ -118,6 +140,24 @@ mod tests {
             let text = String::from_utf8(text(&mut tool(), *shell)).unwrap();
             assert!(text.contains("file") && text.contains("-q") || *shell == Shell::Fish, "{shell}: {text}");
         }
+    }
+
+    #[test]
+    fn hidden_commands_are_not_offered_nor_files_for_numbers() {
+        let whole = tool()
+            .arg(Arg::new("count").long("count").conflicts_with("quiet"))
+            .arg(Arg::new("inner").hide(true).long("inner"))
+            .subcommand(Command::new("shown").arg(Arg::new("port").long("port")))
+            .subcommand(Command::new("secret").hide(true));
+        for shell in Shell::value_variants() {
+            let text = String::from_utf8(text(&mut offered(&whole), *shell)).unwrap();
+            assert!(text.contains("shown") && text.contains("port"), "{shell}: {text}");
+            assert!(!text.contains("secret") && !text.contains("inner"), "{shell}: {text}");
+        }
+        let bash = String::from_utf8(text(&mut offered(&whole), Shell::Bash)).unwrap();
+        let of = |option: &str| bash.split(&format!("{option})\n")).nth(1).and_then(|rest| rest.split(";;").next());
+        assert!(of("--count").unwrap().contains("COMPREPLY=(\"${cur}\")"), "{bash}");
+        assert!(of("--file").unwrap().contains("compgen -f"), "{bash}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use netacc_tools::bench_wire::{MAX_MESSAGE, Side};
 use serde::{Deserialize, Serialize};
 
@@ -178,7 +178,7 @@ pub(crate) struct ClientArgs {
     pub(crate) host: Option<String>,
 
     /// The server's port
-    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, requires = "host", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, requires = "host", value_parser = clap::value_parser!(u16).range(1..=65533))]
     pub(crate) port: u16,
 
     /// Measure these only, of round-trip,stream,connect,requests
@@ -250,7 +250,7 @@ pub(crate) struct ClientArgs {
     pub(crate) json: bool,
 
     /// Draw a chart too
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) svg: Option<PathBuf>,
 
     /// Display this help
