@@ -100,7 +100,10 @@ impl Reason {
                 "The other end is on another host and no RDMA device carries the route; \
                  shared memory works within one host only."
             }
-            Self::PlainClient => "The client connected without NetACC; start the client with netacc_run too.",
+            Self::PlainClient => {
+                "The client came by TCP, without NetACC or because its settings say so; \
+                 start the client with netacc_run too."
+            }
             Self::BacklogFull => {
                 "The listener's queue of accelerated connections was full; \
                  raise the backlog given to listen(), or net.core.somaxconn."
