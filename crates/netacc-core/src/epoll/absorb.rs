@@ -1,10 +1,10 @@
 //! Instances that nobody waits in by epoll_wait: nested in another one, or asked by poll(2) whether they are readable.
 
+use crate::epoll::nested::absorb_children;
 use crate::epoll::stash::stash;
 use crate::epoll::wait::{handle, settle};
-use crate::epoll::{Epoll, STASH, at};
-use crate::fdtable::{self, Ref};
-use alloc::vec::Vec;
+use crate::epoll::{Epoll, STASH};
+use crate::fdtable;
 use core::sync::atomic::Ordering;
 use netacc_sys::raw;
 
@@ -45,41 +45,6 @@ pub(crate) fn absorb(e: &'static Epoll) {
     if own {
         // Somebody may have gone to sleep there in the meantime.
         e.kick();
-    }
-}
-
-/// Instances directly inside of one that are found without allocating.
-const FEW: usize = 8;
-
-pub(super) fn absorb_children(e: &'static Epoll) {
-    if e.nested.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    // The list may only be followed under the lock: a registration that is removed meanwhile serves another
-    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to those
-    // that were there.
-    let mut few = [None; FEW];
-    let mut more = Vec::new();
-    {
-        let _g = e.lock.lock();
-        let mut room = few.iter_mut();
-        let mut p = e.regs.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-                let child = Ref { obj: child, generation: child.generation() };
-                match room.next() {
-                    Some(cell) => *cell = Some(child),
-                    None => more.push(child),
-                }
-            }
-        }
-    }
-    for child in few.into_iter().flatten().chain(more) {
-        // Closed meanwhile: its number may be another instance's, whose events are not ours to take.
-        if child.valid() {
-            absorb(child.obj);
-        }
     }
 }
 

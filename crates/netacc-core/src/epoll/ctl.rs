@@ -1,5 +1,6 @@
 //! epoll_ctl(2).
 
+use crate::epoll::nested::{self, linked};
 use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::watch;
@@ -34,7 +35,7 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
     }
     match entry {
         Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
-        Some(Entry::Epoll(rc)) => nested(e, op, fd, rc, event),
+        Some(Entry::Epoll(rc)) => nested::control(e, op, fd, rc, event),
         None => match event {
             _ if fd < 0 => Outcome::Pass,
             Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => {
@@ -110,7 +111,12 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     }
 }
 
-fn link(e: &'static Epoll, s: Option<&'static Socket>, fd: i32, (events, data): (u32, u64)) -> Result<&'static Reg> {
+pub(super) fn link(
+    e: &'static Epoll,
+    s: Option<&'static Socket>,
+    fd: i32,
+    (events, data): (u32, u64),
+) -> Result<&'static Reg> {
     let reg = new_reg()?;
     reg.fd.store(fd, Ordering::Relaxed);
     reg.events.store(events, Ordering::Relaxed);
@@ -225,9 +231,14 @@ pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket
 
 /// Queues a registration that may be ready and wakes who sleeps.
 pub(super) fn touch(e: &'static Epoll, reg: &'static Reg) {
+    touch_as(e, reg, false);
+}
+
+/// As [`touch`]; `linked`: it was to be reported anyway, so that this is news for nobody.
+fn touch_as(e: &'static Epoll, reg: &'static Reg, linked: bool) {
     {
         let _g = e.lock.lock();
-        refresh(e, reg);
+        refresh(e, reg, linked);
     }
     e.kick();
 }
@@ -291,18 +302,20 @@ pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'
     Ok(())
 }
 
-fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u64)) -> Result<()> {
+pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u64)) -> Result<()> {
     if (events | reg.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE as u32 != 0 {
         return Err(Errno::INVAL);
     }
     let path = at(reg.sock.load(Ordering::Relaxed)).map(|s| s.path());
     // Before the kernel is told: what it reports from then on is one-shot anew.
-    {
+    let linked = {
         let _g = e.lock.lock();
+        let linked = linked(e, reg);
         reg.events.store(events, Ordering::Relaxed);
         reg.data.store(data, Ordering::Relaxed);
         reg.unmark(DISABLED);
-    }
+        linked
+    };
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
         let (ev, shown) = match path {
             Some(Path::Listener) => (listener_events(events), cookie(Kind::TcpListener, reg)),
@@ -317,7 +330,7 @@ fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u
         Some(Path::Tcp) if reg.flags.load(Ordering::Relaxed) & KERNEL == 0 => show_to_kernel(e, reg, EPOLL_CTL_ADD),
         Some(Path::New | Path::Tcp) => Ok(()),
         _ => {
-            touch(e, reg);
+            touch_as(e, reg, linked);
             Ok(())
         }
     }
@@ -445,55 +458,4 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
             Outcome::Failed(err)
         }
     }
-}
-
-/// An epoll instance inside another one.
-fn nested(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
-    let _s = STRUCTURE.lock();
-    let mut p = e.regs.load(Ordering::Relaxed);
-    let mut known = None;
-    while let Some(reg) = at(p) {
-        if reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null() {
-            known = Some(reg);
-        }
-        p = reg.next_all.load(Ordering::Relaxed);
-    }
-    let result = match (op, known, event) {
-        (EPOLL_CTL_ADD, None, Some(ev)) => add_nested(e, fd, child, ev),
-        (EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EXIST),
-        (EPOLL_CTL_MOD, Some(reg), Some(ev)) => modify(e, reg, fd, ev),
-        (EPOLL_CTL_DEL, Some(reg), _) => {
-            unlink(e, reg);
-            Ok(())
-        }
-        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None, _) => Err(Errno::NOENT),
-        (_, _, None) => Err(Errno::FAULT),
-        _ => Err(Errno::INVAL),
-    };
-    result.into()
-}
-
-/// `child` is closed. Under `STRUCTURE`.
-pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
-    let mut p = e.regs.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
-        if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
-            unlink(e, reg);
-        }
-    }
-}
-
-fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> Result<()> {
-    e.ensure_kick()?;
-    let reg = link(e, None, fd, ev)?;
-    e.nests();
-    // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
-        .inspect_err(|_| unlink(e, reg))?;
-    e.add_ours(1);
-    reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
-    reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
-    touch(e, reg);
-    Ok(())
 }

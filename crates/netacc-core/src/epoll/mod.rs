@@ -14,6 +14,7 @@ mod absorb;
 mod arrivals;
 mod call;
 mod ctl;
+mod nested;
 mod paths;
 pub(crate) mod ready;
 mod stash;
@@ -197,6 +198,8 @@ pub struct Epoll {
     /// Those of them that are woken by a base.
     pub(crate) based: AtomicU32,
     pub(crate) nested: AtomicU32,
+    /// It is, or was, registered in another instance: what it hears is counted for that one.
+    inner: AtomicU32,
     pub(crate) sleepers: AtomicU32,
     /// The instance was there before our process was forked: the kernel's set is shared with the parent.
     inherited: AtomicU32,
@@ -220,7 +223,7 @@ pub struct Epoll {
     pub(crate) edges: AtomicU32,
     /// A look found connections that must go elsewhere.
     pub(crate) displaced: AtomicU32,
-    /// Counts what came into the ready queue anew: an edge for an instance around this one.
+    /// Counts what would make the kernel wake an instance around this one: an edge there.
     pub(crate) news: AtomicU32,
 }
 
@@ -273,6 +276,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.polled,
             &e.based,
             &e.nested,
+            &e.inner,
             &e.inherited,
             &e.sleepers,
             &e.stash_len,
@@ -370,17 +374,6 @@ impl Ref<Epoll> {
     }
 }
 
-/// Whether an instance was ever put into another one: programs that make and close instances all the time hardly do.
-static NESTING: AtomicU32 = AtomicU32::new(0);
-
-impl Epoll {
-    /// One more instance is registered in this one. Under `STRUCTURE`.
-    fn nests(&self) {
-        NESTING.store(1, Ordering::Relaxed);
-        self.nested.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 /// Drops a reference; the last one dissolves the instance.
 pub fn put(e: &'static Epoll) {
     if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
@@ -400,12 +393,12 @@ pub fn put(e: &'static Epoll) {
         ctl::unlink_closed(e, reg);
     }
     // Instances around it forget it, as in the kernel.
-    if NESTING.load(Ordering::Relaxed) != 0 {
+    if nested::ever() {
         fdtable::each(0, usize::MAX, |_, entry| {
             if let Entry::Epoll(outer) = entry
                 && outer.obj.nested.load(Ordering::Relaxed) > 0
             {
-                ctl::forget_child(outer.obj, e);
+                nested::forget_child(outer.obj, e);
             }
         });
     }

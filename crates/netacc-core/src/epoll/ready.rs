@@ -1,6 +1,7 @@
 //! The ready queue of an instance: registrations that may have something to report.
 
 use crate::epoll::arrivals::Arrivals;
+use crate::epoll::nested::{arm_children, heard};
 use crate::epoll::watch;
 use crate::epoll::{
     BASED, DISABLED, Epoll, FRESH, GONE, Kind, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie,
@@ -71,8 +72,10 @@ pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
     let mut p = ep.registration.load(Ordering::Acquire) as *mut Reg;
     while let Some(reg) = at(p) {
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
+            if e.is_inner() {
+                heard(e, reg);
+            }
             enqueue(e, reg);
-            e.news.store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         p = reg.twin.load(Ordering::Relaxed);
     }
@@ -100,13 +103,20 @@ pub(crate) fn collect(e: &Epoll) {
         let mut p = e.regs.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
-            if reg.flags.load(Ordering::Relaxed) & POLLED != 0
-                || (!reg.child.load(Ordering::Relaxed).is_null()
-                    // An instance wakes those around it with EPOLLIN alone.
-                    && reg.events.load(Ordering::Relaxed) & libc::EPOLLIN as u32 != 0)
-            {
-                enqueue(e, reg);
+            let child = at(reg.child.load(Ordering::Relaxed))
+                // An instance wakes those around it with EPOLLIN alone.
+                .filter(|_| reg.events.load(Ordering::Relaxed) & EPOLLIN as u32 != 0);
+            if reg.flags.load(Ordering::Relaxed) & POLLED == 0 && child.is_none() {
+                continue;
             }
+            if e.is_inner() {
+                if let Some(child) = child {
+                    let _g = child.lock.lock();
+                    collect(child);
+                }
+                heard(e, reg);
+            }
+            enqueue(e, reg);
         }
     }
 }
@@ -120,7 +130,7 @@ fn note_displaced(e: &Epoll, reg: &Reg) {
 }
 
 /// What a registration has to report now, of what it asked for.
-fn look(e: &Epoll, reg: &'static Reg) -> u32 {
+pub(super) fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
@@ -166,10 +176,22 @@ fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     }
 }
 
+/// Who is woken by data that arrives, and by room: the keys of the kernel's wake-ups.
+const FOR_DATA: u32 = (EPOLLIN | EPOLLRDNORM | libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
+const FOR_ROOM: u32 = (EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
+
 /// Whether something happened to an edge-triggered registration since it was last reported; `take` makes
-/// this the last time. The kernel wakes for data whom data concerns, for room whom room concerns, and
-/// everybody for ends, errors and shutdown(2). To be asked before the look at the readiness.
-fn news(reg: &'static Reg, take: bool) -> bool {
+/// this the last time. To be asked before the look at the readiness.
+pub(super) fn news(reg: &'static Reg, take: bool) -> bool {
+    let changed = changed(reg, take);
+    let fresh = if take { reg.unmark(FRESH) } else { reg.queue() };
+    changed || fresh & FRESH != 0
+}
+
+/// Whether the marks of a registration say so. The kernel wakes for data whom data concerns, for room whom room concerns,
+/// and everybody for ends, errors and shutdown(2).
+pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
+    let events = reg.events.load(Ordering::Relaxed);
     let [data, rest] = &reg.seen;
     let (now, now_rest, lowat);
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
@@ -180,13 +202,12 @@ fn news(reg: &'static Reg, take: bool) -> bool {
         let m = ep.marks();
         now = m.data;
         now_rest = u64::from(m.turns) << 32 | u64::from(m.room);
-        // Below SO_RCVLOWAT an arrival is no event.
-        lowat = ep.lowat() > 1 && ep.unread() < ep.lowat();
+        // Below SO_RCVLOWAT an arrival is no event. After the end there is none, but setting that option is one.
+        lowat = ep.lowat() > 1 && ep.unread() < ep.lowat() && !ep.peer_ended();
     } else {
         // A listener: every connection is an edge, and a hint stands for one.
-        return true;
+        return events & FOR_DATA != 0;
     }
-    let events = reg.events.load(Ordering::Relaxed);
     let (was, was_rest) = (data.load(Ordering::Relaxed), rest.load(Ordering::Relaxed));
     if take {
         if !lowat {
@@ -194,10 +215,9 @@ fn news(reg: &'static Reg, take: bool) -> bool {
         }
         rest.store(now_rest, Ordering::Relaxed);
     }
-    let arrived = now != was && !lowat && events & Readiness::IN != 0;
-    let room = now_rest as u32 != was_rest as u32 && events & Readiness::OUT != 0;
-    let fresh = if take { reg.unmark(FRESH) } else { reg.queue() };
-    arrived || room || now_rest >> 32 != was_rest >> 32 || fresh & FRESH != 0
+    let arrived = now != was && !lowat && events & FOR_DATA != 0;
+    let room = now_rest as u32 != was_rest as u32 && events & FOR_ROOM != 0;
+    arrived || room || now_rest >> 32 != was_rest >> 32
 }
 
 /// A kernel socket belongs to the connection: the witness of a peer that is several processes, or the rest
@@ -229,6 +249,24 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
     quiet
 }
 
+/// What a registration that came out of the queue has to report. If that is nothing it is forgotten what brought it there.
+#[inline]
+fn find(e: &Epoll, reg: &'static Reg) -> u32 {
+    let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
+    // A nested instance counts its news while it is looked at.
+    let nested = !reg.child.load(Ordering::Relaxed).is_null();
+    if edge && !nested && !news(reg, true) {
+        note_displaced(e, reg);
+        return 0;
+    }
+    let found = look(e, reg);
+    let told = !(edge && nested) || news(reg, true);
+    if found == 0 {
+        reg.unmark(FRESH);
+    }
+    if told { found } else { 0 }
+}
+
 /// Reports from the queue into `out`, at most `max`. Level-triggered registrations stay queued and are
 /// looked at again next time. Under the instance's lock.
 pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> usize {
@@ -246,22 +284,16 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         if flags & DISABLED != 0 {
             continue;
         }
+        let found = find(e, reg);
+        if found == 0 {
+            continue;
+        }
         let events = reg.events.load(Ordering::Relaxed);
-        // A nested instance counts its news while it is looked at.
-        let nested = !reg.child.load(Ordering::Relaxed).is_null();
-        let edge = events & EPOLLET as u32 != 0;
-        if edge && !nested && !news(reg, true) {
-            note_displaced(e, reg);
-            continue;
-        }
-        let found = look(e, reg);
-        if found == 0 || (edge && nested && !news(reg, true)) {
-            continue;
-        }
         out(found, reg.data.load(Ordering::Relaxed));
         n += 1;
         if events & EPOLLONESHOT as u32 != 0 {
             reg.mark(DISABLED);
+            reg.unmark(FRESH);
         } else if events & EPOLLET as u32 == 0 {
             enqueue(e, reg);
         }
@@ -273,36 +305,45 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
 /// and select. Takes the instance's lock; events in the kernel's set are not looked at (see
 /// [`super::absorb::absorb`]).
 pub(crate) fn is_ready(e: &'static Epoll) -> bool {
-    if e.stash_len.load(Ordering::Relaxed) > 0 || e.foreign.load(Ordering::Relaxed) != 0 {
+    e.foreign.load(Ordering::Relaxed) != 0 || has_own(e)
+}
+
+/// The same without what is ready in the kernel's set by level: there the kernel itself tells whoever is around.
+fn has_own(e: &'static Epoll) -> bool {
+    if e.stash_len.load(Ordering::Relaxed) > 0 {
         return true;
     }
     let _g = e.lock.lock();
     collect(e);
-    for _ in 0..e.ready_len.load(Ordering::Relaxed) {
-        let Some(reg) = dequeue(e) else { break };
+    while let Some(reg) = at(e.ready_head.load(Ordering::Relaxed)) {
         let flags = reg.queue();
+        if flags & (GONE | DISABLED) == 0 && find(e, reg) != 0 {
+            // It keeps its place, and what an edge brought is still to be reported.
+            reg.mark(FRESH);
+            return true;
+        }
+        dequeue(e);
         if flags & GONE != 0 {
             release_reg(reg);
-        } else if flags & DISABLED == 0
-            && look(e, reg) != 0
-            && (reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0 || news(reg, false))
-        {
-            enqueue(e, reg);
-            return true;
         }
     }
     false
 }
 
-/// A registration was added or changed: what is ready now is to be reported, by edges too. Under the
-/// instance's lock.
-pub(crate) fn refresh(e: &Epoll, reg: &'static Reg) {
+/// A registration was added or changed: what is ready now is to be reported, by edges too. `linked`: it was to be reported
+/// before. Under the instance's lock.
+pub(crate) fn refresh(e: &Epoll, reg: &'static Reg, linked: bool) {
     // The marks from before the look: what comes after it is an edge of its own.
     news(reg, true);
-    let ready = look(e, reg) != 0;
-    if ready {
+    let ready = match at(reg.child.load(Ordering::Relaxed)) {
+        Some(child) => has_own(child) && reg.events.load(Ordering::Relaxed) & Readiness::IN != 0,
+        None => look(e, reg) != 0,
+    };
+    if ready || linked {
         reg.mark(FRESH);
-        e.news.store(e.news.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+    if ready && !linked {
+        e.tell_outer();
     }
     // A nested instance is queued when it has news; see `collect`.
     if ready || reg.child.load(Ordering::Relaxed).is_null() {
@@ -326,25 +367,4 @@ pub(crate) fn arm(e: &'static Epoll) -> bool {
         arm_children(e);
     }
     !is_ready(e) && e.displaced.load(Ordering::Relaxed) == 0
-}
-
-/// Arms the nested instances. Under the parent's lock.
-pub(crate) fn arm_children(e: &Epoll) -> bool {
-    if e.nested.load(Ordering::Relaxed) == 0 {
-        return true;
-    }
-    let mut quiet = true;
-    let mut p = e.regs.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
-        if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-            let events = reg.events.load(Ordering::Relaxed);
-            let idle = arm(child);
-            let wanted = reg.queue() & DISABLED == 0
-                && events & libc::EPOLLIN as u32 != 0
-                && (events & EPOLLET as u32 == 0 || news(reg, false));
-            quiet &= idle || !wanted;
-        }
-    }
-    quiet
 }

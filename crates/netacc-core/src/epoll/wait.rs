@@ -1,9 +1,9 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
 use crate::carrier::drive::{self, Attend};
-use crate::epoll::absorb::absorb_children;
 use crate::epoll::call::Call;
-use crate::epoll::ready::{arm_bases, arm_children, collect, enqueue, harvest, hinted, tcp_waits};
+use crate::epoll::nested::{absorb_children, arm_children, stirred_by_others};
+use crate::epoll::ready::{arm_bases, collect, enqueue, harvest, hinted, tcp_waits};
 use crate::epoll::stash::unstash;
 use crate::epoll::threads::{hand_over, plain};
 use crate::epoll::turns;
@@ -319,7 +319,10 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
         let _g = e.lock.lock();
         // A registration that was removed, or whose object serves another instance by now, says nothing.
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & GONE == 0 {
-            reg.mark(fresh);
+            if fresh != 0 {
+                reg.mark(fresh);
+                e.tell_outer();
+            }
             enqueue(e, reg);
         }
     };
@@ -394,7 +397,7 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
         }
         Kind::Nested => {
             let reg = at(addr as *mut Reg)?;
-            queue_as(reg, FRESH);
+            queue_as(reg, if stirred_by_others(reg) { FRESH } else { 0 });
         }
     }
     None
