@@ -63,6 +63,8 @@ pub struct ShmEndpoint {
     pub channel: AtomicU32,
     /// SO_RCVLOWAT.
     pub(super) lowat: AtomicU32,
+    /// How often that was set when enough was there.
+    pub(super) nudges: AtomicU32,
     /// Calls of shutdown(2) so far.
     pub(super) turns: AtomicU32,
     /// A writer found no room and waits for some.

@@ -1,6 +1,7 @@
 //! A connection as others see it: its state as TCP names it, and what has happened to it since somebody
 //! looked last.
 
+use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT};
 use crate::shm::link::Side;
@@ -15,7 +16,7 @@ const DELIVERED: u64 = 64 * 1024;
 /// changed: they are what the kernel's wake-ups stand for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// Stream position up to which data has arrived.
+    /// Stream position up to which data has arrived, and (above 2^48) how often `SO_RCVLOWAT` found enough of it.
     pub data: u64,
     /// Ends, resets and calls of shutdown(2).
     pub turns: u32,
@@ -37,8 +38,9 @@ impl ShmEndpoint {
         {
             self.rooms.fetch_add(1, Ordering::Relaxed);
         }
+        let nudges = u64::from(self.nudges.load(Ordering::Relaxed)) << 48;
         Marks {
-            data: line!(v, producer, v.me.other()).head.load(Ordering::Acquire),
+            data: line!(v, producer, v.me.other()).head.load(Ordering::Acquire) ^ nudges,
             turns,
             room: self.rooms.load(Ordering::Relaxed),
         }
@@ -107,9 +109,14 @@ impl ShmEndpoint {
         self.lowat.load(Ordering::Relaxed) as usize
     }
 
-    /// Sets SO_RCVLOWAT; whoever waits looks again.
+    /// Sets SO_RCVLOWAT; whoever waits looks again. Where enough is there, or the end, the kernel wakes as if it had come
+    /// just now, even if nothing has changed.
     pub fn set_lowat(&self, n: u32) {
         self.lowat.store(n.max(1), Ordering::Relaxed);
+        let there = self.unread();
+        if there > 0 && there >= self.lowat() || self.peer_ended() {
+            self.nudges.fetch_add(1, Ordering::Relaxed);
+        }
         self.poke_self();
     }
 
