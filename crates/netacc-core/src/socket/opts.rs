@@ -348,6 +348,10 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             return done;
         }
     }
+    if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.has(CANDIDATE) {
+        // The peer may have gone over and ended there.
+        promote::advance(fd, r);
+    }
     let shm = s.path() == Path::Shm;
     if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
         return Outcome::Pass;
