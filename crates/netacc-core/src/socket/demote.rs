@@ -81,6 +81,8 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
+    // A peer that has just died is known to have before anything is begun.
+    ep.link().service_if_readable();
     ep.readiness();
     if ep.is_moving() || ep.displaced() {
         return Err(Errno::AGAIN);

@@ -113,13 +113,8 @@ impl ShmEndpoint {
         }
         if flags & DEAD != 0 {
             reset_at_close(far.as_raw_fd());
-        } else if !self.peer_died(v) {
-            match self.deliver(v, near.as_raw_fd(), far.as_raw_fd(), tail) {
-                // It has closed, or is gone as its base or witness tells: what it said is in the socket.
-                Err(Errno::PIPE | Errno::CONNRESET)
-                    if fin & (FIN | RESET) != 0 || self.witness_fd() >= 0 || v.link.is_inherited() => {}
-                done => done?,
-            }
+        } else if !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
+            return Ok(false);
         }
         self.tell_data(v);
         self.tell_room(v, true);
@@ -146,10 +141,47 @@ impl ShmEndpoint {
         Ok(None)
     }
 
-    fn deliver(&'static self, v: &View, near: i32, far: i32, tail: Option<i32>) -> Result<()> {
-        // Our mark is set: a peer that forks sees it or is seen here.
-        self.await_witness(v);
-        let (base, witness) = (self.base_fd(), self.witness_fd());
+    /// Passes the far socket to the peer, or finds that nobody is there to take it. False: the server died before it took
+    /// the connect, which is made once more, elsewhere.
+    fn hand_over(&'static self, v: &View, near: &OwnedFd, far: &OwnedFd, tail: Option<i32>, fin: u32) -> Result<bool> {
+        let refused = loop {
+            // Our mark is set: a peer that forks sees it or is seen here.
+            self.await_witness(v);
+            let witness = self.witness_fd();
+            match self.deliver(v, witness, near.as_raw_fd(), far.as_raw_fd(), tail) {
+                // It has closed, or is gone as its base or witness tells: what it said is in the socket.
+                Err(Errno::PIPE | Errno::CONNRESET)
+                    if fin & (FIN | RESET) != 0 || witness >= 0 || v.link.is_inherited() =>
+                {
+                    return Ok(true);
+                }
+                Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
+                    // The process at the other end of the link is gone. The last that it said may be that others of its
+                    // family have the connection.
+                    self.await_word(v, || self.witness_fd() >= 0);
+                    if self.witness_fd() < 0 {
+                        break e;
+                    }
+                }
+                done => return done.map(|()| true),
+            }
+        };
+        if self.is_orphan(v) {
+            return Ok(false);
+        }
+        if !self.peer_died(v) {
+            return Err(refused);
+        }
+        // It may have written after our last look and died before it saw the mark.
+        self.pour(v, far, true)?;
+        if self.observe(v) & DEAD != 0 {
+            reset_at_close(far.as_raw_fd());
+        }
+        Ok(true)
+    }
+
+    fn deliver(&'static self, v: &View, witness: i32, near: i32, far: i32, tail: Option<i32>) -> Result<()> {
+        let base = self.base_fd();
         // Where the peer is a family itself, to all of it.
         let over = if witness >= 0 { witness } else { base };
         if over >= 0 {
