@@ -3,7 +3,7 @@
 use crate::epoll::nested::absorb_children;
 use crate::epoll::stash::stash;
 use crate::epoll::wait::{handle, settle};
-use crate::epoll::{Epoll, STASH};
+use crate::epoll::{Epoll, STASH, is_candidate};
 use crate::fdtable;
 use core::sync::atomic::Ordering;
 use netacc_sys::raw;
@@ -35,7 +35,7 @@ pub(crate) fn absorb(e: &'static Epoll) {
             foreign = true;
             // What is registered by level the kernel will say again.
             if e.edges.load(Ordering::Relaxed) != 0 {
-                stash(e, events, data);
+                stash(e, events, data, is_candidate(ev.u64));
             }
         } else {
             own = true;

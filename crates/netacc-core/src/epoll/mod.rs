@@ -102,6 +102,11 @@ fn open_cookie(data: u64) -> Option<(Kind, usize)> {
     Some((kind, (data & !MAGIC_MASK & !KIND_MASK) as usize))
 }
 
+/// Whether an event in the kernel's set is of a connection that may be promoted.
+fn is_candidate(data: u64) -> bool {
+    matches!(open_cookie(data), Some((Kind::Candidate, _)))
+}
+
 /// [`Reg::queue`]: in the ready queue.
 pub(crate) const QUEUED: u32 = 1;
 /// EPOLLONESHOT has fired.
@@ -216,6 +221,8 @@ pub struct Epoll {
     /// Foreign events taken from the kernel while only looking whether there are any.
     pub(crate) stash: [AtomicU64; 2 * STASH],
     pub(crate) stash_len: AtomicU32,
+    /// One of them is of a connection that may be promoted.
+    stash_queueable: AtomicU32,
     /// Foreign descriptors were found ready when the kernel's set was last only looked at.
     pub(crate) foreign: AtomicU32,
     /// A foreign descriptor is registered by edges or one-shot: what is taken from the kernel while only
@@ -280,6 +287,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.inherited,
             &e.sleepers,
             &e.stash_len,
+            &e.stash_queueable,
             &e.ready_len,
             &e.foreign,
             &e.edges,

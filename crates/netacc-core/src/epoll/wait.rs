@@ -145,7 +145,10 @@ pub(super) fn settle(e: &'static Epoll) {
 
 fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     let max = call.max as usize;
-    let mut stashed = unstash(e, call);
+    let (mut stashed, queueable) = unstash(e, call);
+    if queueable {
+        return Ok(stashed);
+    }
     if e.kernel_first.load(Ordering::Relaxed) != 0 && stashed < max {
         e.kernel_first.store(0, Ordering::Relaxed);
         let seen = kernel(e, call, stashed, 0, false)?;
