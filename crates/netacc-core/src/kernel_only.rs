@@ -5,6 +5,8 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::socket::{self, Path, Socket, demote, listen};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
+use netacc_sys::private;
+use rustix::process::{Resource, getrlimit};
 
 /// The [`Reason`]; 0: accelerated as ever.
 static WHY: AtomicU32 = AtomicU32::new(0);
@@ -36,12 +38,45 @@ pub fn from_here(why: Reason) {
 /// knows nothing of us, or to take all descriptors from itself. From now on we need neither.
 #[cold]
 pub fn confine() {
-    from_here(Reason::Confined);
-    each(|fd, r| {
-        if let Err(e) = demote::demote(fd, r, Reason::Confined) {
-            crate::log!(Warn, "fd {fd}: stays in shared memory, which the filter may forbid: {e}");
+    all_leave(Reason::Confined);
+}
+
+/// A server has used up its descriptors for connections. Some are ours: a link's, an epoll instance's, and one for each
+/// connection whose peer has forked. By TCP all would be the program's, so it gets them. False if that is not so: then
+/// the error is the program's as well.
+#[cold]
+pub fn give_back_descriptors() -> bool {
+    if reason().is_some() {
+        return false;
+    }
+    let mut used = 0;
+    each(|_, r| {
+        if let Some(ep) = r.obj.endpoint() {
+            used += 1 + u64::from(ep.witness_fd() >= 0);
         }
     });
+    // Where something else has used them up it would have done so by TCP.
+    if used * 4 < getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
+        return false;
+    }
+    private::release_reserve();
+    socket::create::drop_templates();
+    all_leave(Reason::NoDescriptors);
+    true
+}
+
+fn all_leave(why: Reason) {
+    // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have two.
+    from_here(why);
+    for two in [true, false] {
+        each(|fd, r| {
+            if r.obj.endpoint().is_some_and(|ep| ep.witness_fd() >= 0) == two
+                && let Err(e) = demote::demote(fd, r, why)
+            {
+                crate::log!(Warn, "fd {fd}: stays in shared memory ({}): {e}", why.name());
+            }
+        });
+    }
 }
 
 /// Calls `f` for every number of a socket of ours.

@@ -101,6 +101,37 @@ pub fn copy(fd: i32) -> Result<i32> {
     Ok(n)
 }
 
+/// Descriptors (number + 1) that are held only to be there when the program has used up all others: as many as it takes
+/// to give some back.
+static RESERVE: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
+
+/// Fills the reserve, as far as there are numbers.
+#[cold]
+pub fn reserve() {
+    for cell in RESERVE.iter().filter(|c| c.load(Ordering::Relaxed) == 0) {
+        // It stands for nothing, and costs next to nothing.
+        let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return };
+        let Ok(n) = adopt(fd) else { return };
+        if cell.compare_exchange(0, n + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            close(n);
+        }
+    }
+}
+
+/// Gives the reserve up; false if there was none.
+#[cold]
+pub fn release_reserve() -> bool {
+    let mut any = false;
+    for cell in &RESERVE {
+        let n = cell.swap(0, Ordering::Relaxed) - 1;
+        if n >= 0 {
+            close(n);
+            any = true;
+        }
+    }
+    any
+}
+
 /// Closes without going through libc's `close`, which is our own hook.
 pub fn drop_raw(fd: OwnedFd) {
     let _ = raw::close(fd.into_raw_fd());

@@ -3,6 +3,7 @@
 use crate::addr;
 use crate::carrier::drive;
 use crate::fdtable::{self, Ref};
+use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
@@ -54,6 +55,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
             Err(Errno::MOVED) => return Outcome::Pass,
+            Err(Errno::MFILE) if kernel_only::give_back_descriptors() => return Outcome::Pass,
             done => return done.into(),
         }
         // Kept to the end of the call: see `io::sleep`.

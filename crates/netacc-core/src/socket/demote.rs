@@ -81,8 +81,10 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
-    // A peer that has just died is known to have before anything is begun.
-    ep.link().service_if_readable();
+    // A peer that has just died is known to have before anything is begun; of one that has forked the witness tells.
+    if ep.witness_fd() < 0 {
+        ep.link().service_if_readable();
+    }
     ep.readiness();
     if ep.is_moving() || ep.displaced() {
         return Err(Errno::AGAIN);

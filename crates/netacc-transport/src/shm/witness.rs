@@ -11,7 +11,7 @@ use rustix::fd::OwnedFd;
 
 impl ShmEndpoint {
     /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
-    /// socket must have come, since a child hears nothing there.
+    /// socket must have come, since a child hears nothing there. Of a departure it may have told over our base instead.
     pub fn before_fork(&self) {
         let link = self.link();
         // No lock keeps other threads from closing the connection meanwhile, which may be the last that holds the link.
@@ -21,7 +21,7 @@ impl ShmEndpoint {
         if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
             self.await_witness(&v);
             let fin = &line!(v, producer, v.me.other()).fin;
-            self.await_word(&v, || self.kernel_fd() >= 0 || fin.load(Ordering::SeqCst) & MOVED == 0);
+            self.await_word(&v, || fin.load(Ordering::SeqCst) & MOVED == 0 || self.seek_kernel(&v));
         }
         link.put();
     }
@@ -66,6 +66,8 @@ impl ShmEndpoint {
                 Ok(old) => close_word(old),
                 Err(_) => private::close(fd),
             }
+            // What costs a descriptor more than by TCP can be given back only while there are some.
+            private::reserve();
         }
         self.poke_self();
     }
