@@ -68,7 +68,10 @@ impl Lock {
 
     /// Frees the lock whoever held it. Only for the child of a fork, which has a single thread.
     pub fn reset(&self) {
-        self.word.store(FREE, Ordering::Relaxed);
+        // A look first: hardly any is held, and every page that the child writes to is copied.
+        if self.word.load(Ordering::Relaxed) != FREE {
+            self.word.store(FREE, Ordering::Relaxed);
+        }
     }
 }
 

@@ -46,7 +46,10 @@ pub(crate) const LOST: u32 = 2;
 
 /// One side of a link. Objects are recycled, never freed; `refs` counts who may still look at the segment:
 /// the owner (pool or listener), each open endpoint, each epoll that watches it.
+///
+/// What [`Link::inherit`] writes lies together, so that the child of a fork copies one page for each of its parent's links.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Link {
     next_free: AtomicPtr<Link>,
     refs: AtomicU32,
@@ -71,16 +74,18 @@ pub struct Link {
     id: AtomicU32,
     /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
     pub(super) entry: AtomicU32,
-    /// Our doorbells (descriptor + 1), which the peer rings.
-    pub(super) my_bells: [AtomicI32; BELLS],
-    /// The peer's doorbells (descriptor + 1).
-    pub(super) peer_bells: [AtomicI32; BELLS],
+    /// After a fork in the child: the link is the parent's; only its segment is ours to use.
+    pub inherited: AtomicU32,
     /// Our thread doorbells that exist and are free; under `lock`.
     pub(super) idle_bells: [AtomicU64; BELLS / 64],
     /// The next thread doorbell to make; under `lock`.
     pub(super) next_bell: AtomicU32,
     /// Our channels in use; under `lock`.
     pub(super) channels: AtomicU64,
+    /// Our doorbells (descriptor + 1), which the peer rings.
+    pub(super) my_bells: [AtomicI32; BELLS],
+    /// The peer's doorbells (descriptor + 1).
+    pub(super) peer_bells: [AtomicI32; BELLS],
     /// Slot allocation (client side).
     pub slots: crate::shm::slots::Slots,
     eps: [ShmEndpoint; SLOTS],
@@ -105,8 +110,6 @@ pub struct Link {
     pub far: AtomicU32,
     /// The peer passed descriptors for connections: some may lie here for one that is not open when the link ends.
     pub(super) passed: AtomicU32,
-    /// After a fork in the child: the link is the parent's; only its segment is ours to use.
-    pub inherited: AtomicU32,
 }
 
 #[allow(unsafe_code)]
@@ -332,7 +335,7 @@ impl Link {
                 private::close(b.swap(0, Ordering::Relaxed) - 1);
             }
         }
-        for w in &self.idle_bells {
+        for w in self.idle_bells.iter().filter(|w| w.load(Ordering::Relaxed) != 0) {
             w.store(0, Ordering::Relaxed);
         }
     }
