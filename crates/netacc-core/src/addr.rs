@@ -127,6 +127,39 @@ pub fn write(a: SocketAddr, domain: i32, p: *mut c_void, len: *mut u32) {
     }
 }
 
+/// What accept(2) wrote of the peer's address, for the application as well as for us.
+#[derive(Default)]
+pub struct Accepted {
+    bytes: [u64; 4],
+    len: u32,
+}
+
+impl Accepted {
+    /// The kernel's accept4.
+    pub fn accept(&mut self, fd: i32, flags: i32) -> Result<i32> {
+        self.len = size_of_val(&self.bytes) as u32;
+        raw::accept4(fd, self.bytes.as_mut_ptr().cast(), &raw mut self.len, flags)
+    }
+
+    /// Passes it on to the application as [`write`] does; the buffer was [`check`]ed.
+    pub fn give(&self, p: *mut c_void, len: *mut u32) {
+        if p.is_null() || len.is_null() {
+            return;
+        }
+        // SAFETY: the application's buffer of `*len` bytes; the kernel wrote at most as many as there are.
+        unsafe {
+            let room = (ptr::read_unaligned(len) as usize).min(self.len as usize).min(size_of_val(&self.bytes));
+            ptr::copy_nonoverlapping(self.bytes.as_ptr().cast::<u8>(), p.cast::<u8>(), room);
+            ptr::write_unaligned(len, self.len);
+        }
+    }
+
+    /// As an address.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        read(self.bytes.as_ptr().cast(), self.len)
+    }
+}
+
 /// The local address of a kernel socket.
 pub fn local_of(fd: i32) -> Option<SocketAddr> {
     let mut buf = [0u64; 4];

@@ -111,9 +111,11 @@ fn try_accept(
             return Err(Errno::MOVED);
         }
         let kernel = l.kernel_fd(fd);
-        match ask_kernel(kernel, s, l, p, len, flags) {
+        let mut from = addr::Accepted::default();
+        match ask_kernel(kernel, s, l, &mut from, flags) {
             Ok(new) => {
-                plain(s, new, flags);
+                from.give(p, len);
+                plain(s, new, from.peer(), flags);
                 return Ok(new);
             }
             Err(Errno::AGAIN) => {
@@ -131,10 +133,10 @@ fn try_accept(
 /// The kernel's accept4, which makes a whole socket before it finds that there is nobody to give it to, in ten
 /// times the time of the questions here: is somebody there, and, since the kernel looks for that first, is there
 /// a descriptor?
-fn ask_kernel(fd: i32, s: &Socket, l: &Listener, p: *mut c_void, len: *mut u32, flags: i32) -> Result<i32> {
+fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
     // What its epoll instance said is believed.
     if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
-        return raw::accept4(fd, p, len, flags);
+        return from.accept(fd, flags);
     }
     if !vacant::any() {
         raw::close(placeholder(s.domain(), true)?)?;
@@ -143,10 +145,11 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, p: *mut c_void, len: *mut u32, 
 }
 
 /// A connection by the kernel: known to the stats page, otherwise left alone.
-fn plain(s: &Socket, new: i32, flags: i32) {
+fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     page().count(Counter::AcceptsTcp);
     let ip = netacc_transport::shm::rendezvous::destination;
-    let (local, peer) = (addr::local_of(new), addr::peer_of(new));
+    // A listener that has one address gives it to all of its connections.
+    let local = s.local.get().filter(|a| !a.ip().is_unspecified()).or_else(|| addr::local_of(new));
     let near = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
     let reason = if near.is_some() { Reason::PlainClient } else { Reason::OtherHost };
     page().fallback(reason);

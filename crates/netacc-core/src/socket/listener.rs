@@ -142,7 +142,8 @@ impl Listener {
                 let _g = self.lock.lock();
                 wanted(self) && self.collect(&mut fresh)
             };
-            for link in fresh.into_iter().flatten() {
+            // Filled from the first on, and mostly there is none.
+            for link in fresh.into_iter().map_while(|link| link) {
                 any = true;
                 epoll::link_taken(self, link);
             }

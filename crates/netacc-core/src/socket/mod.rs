@@ -97,11 +97,10 @@ pub struct Addr {
 impl Addr {
     /// Stores an address.
     pub fn set(&self, a: SocketAddr) {
-        let (bytes, v6) = match a.ip() {
-            IpAddr::V4(ip) => (ip.to_ipv6_mapped().octets(), 0),
-            IpAddr::V6(ip) => (ip.octets(), 1 << 33),
+        let (n, v6) = match a.ip() {
+            IpAddr::V4(ip) => (u128::from(u32::from(ip)), 0),
+            IpAddr::V6(ip) => (u128::from(ip), 1 << 33),
         };
-        let n = u128::from_be_bytes(bytes);
         let [hi, lo] = &self.ip;
         hi.store((n >> 64) as u64, Ordering::Relaxed);
         lo.store(n as u64, Ordering::Relaxed);
@@ -115,9 +114,12 @@ impl Addr {
             return None;
         }
         let [hi, lo] = &self.ip;
-        let n = u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(lo.load(Ordering::Relaxed));
-        let v6 = Ipv6Addr::from(n);
-        let ip = if p & 1 << 33 == 0 { v6.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED).into() } else { v6.into() };
+        let low = lo.load(Ordering::Relaxed);
+        let ip = if p & 1 << 33 == 0 {
+            Ipv4Addr::from(low as u32).into()
+        } else {
+            Ipv6Addr::from(u128::from(hi.load(Ordering::Relaxed)) << 64 | u128::from(low)).into()
+        };
         Some(SocketAddr::new(ip, p as u16))
     }
 
