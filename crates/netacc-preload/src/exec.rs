@@ -23,9 +23,18 @@ impl Named {
         self.numbers.iter().take(self.len).any(|n| *n == fd)
     }
 
-    /// Every run of digits in `text`.
+    /// Every run of digits in `text` that can be a descriptor. One too many costs a connection its speed, one too few the
+    /// program its connection: so only those are left out that are something else for sure.
     fn scan(&mut self, text: &[u8]) {
-        for run in text.split(|b| !b.is_ascii_digit()).filter(|r| !r.is_empty() && r.len() < 8) {
+        let mut from = 0;
+        while let Some(at) = text.iter().skip(from).position(u8::is_ascii_digit) {
+            let (before, rest) = text.split_at(from + at);
+            let len = rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(rest.len());
+            let (run, after) = rest.split_at(len);
+            from += at + len;
+            if len >= 8 || is_part(before, after) {
+                continue;
+            }
             let n = run.iter().fold(0, |n, d| n * 10 + c_int::from(d - b'0'));
             if let Some(cell) = self.numbers.get_mut(self.len).filter(|_| n > 2) {
                 *cell = n;
@@ -43,11 +52,20 @@ impl Named {
         }
     }
 
+    /// All but the first, which is the program's own name.
+    ///
     /// # Safety
     /// Null or a NULL-terminated array of strings.
     unsafe fn arguments(&mut self, v: Args) {
+        let mut first = true;
         // SAFETY: the caller's promise.
-        unsafe { each(v, |p| self.string(p)) }
+        unsafe {
+            each(v, |p| {
+                if !core::mem::take(&mut first) {
+                    self.string(p);
+                }
+            });
+        }
     }
 
     /// Variables whose value is nothing but numbers.
@@ -65,6 +83,19 @@ impl Named {
                 }
             });
         }
+    }
+}
+
+/// Whether a number between `before` and `after` is a part of something: of a path, unless in a folder of descriptors
+/// (`/dev/fd/7`), or of a version or address (`3.11`, `127.0.0.1`).
+fn is_part(before: &[u8], after: &[u8]) -> bool {
+    let is_digit = |b: Option<&u8>| b.is_some_and(u8::is_ascii_digit);
+    match (before, after) {
+        ([.., b'f', b'd', b'/'], []) => false,
+        ([.., b'/'], _) | (_, [b'/', ..]) => true,
+        (_, [b'.', next, ..]) if next.is_ascii_digit() => true,
+        ([start @ .., b'.'], _) => is_digit(start.last()),
+        _ => false,
     }
 }
 
