@@ -60,7 +60,6 @@ pub fn give_back_descriptors() -> bool {
         return false;
     }
     private::release_reserve();
-    socket::create::drop_templates();
     all_leave(Reason::NoDescriptors);
     true
 }

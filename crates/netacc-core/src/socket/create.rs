@@ -89,17 +89,6 @@ pub fn drop_spares() {
     }
 }
 
-/// The templates go, where no number is left: one is made again where there is one, and it is needed.
-#[cold]
-pub fn drop_templates() {
-    for cell in &TEMPLATES {
-        let fd = cell.swap(0, Ordering::AcqRel) - 1;
-        if fd >= 0 {
-            private::close(fd);
-        }
-    }
-}
-
 /// A descriptor that stands for a TCP socket without one behind it.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
     let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };

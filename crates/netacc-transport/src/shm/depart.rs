@@ -252,7 +252,7 @@ impl ShmEndpoint {
     }
 
     /// Looks whether the socket has come; never waits.
-    pub(super) fn seek_kernel(&self, v: &View) -> bool {
+    fn seek_kernel(&self, v: &View) -> bool {
         if self.kernel_fd() < 0 {
             v.link.service();
             self.hear_ends(v, self.base_fd());

@@ -9,6 +9,21 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{private, raw, time};
 use rustix::fd::OwnedFd;
 
+/// Whether descriptors wait to be taken from a socket of ours. They stay there, for the child to take as well.
+#[allow(unsafe_code)]
+fn brings_descriptors(fd: i32) -> bool {
+    let mut byte = 0u8;
+    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: a message header of zeroes is one without anything.
+    let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+    m.msg_iov = &raw mut iov;
+    m.msg_iovlen = 1;
+    // unix(7): without room for them they are not taken, and the flag tells of them.
+    fd >= 0
+        && raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT).is_ok()
+        && m.msg_flags & libc::MSG_CTRUNC != 0
+}
+
 impl ShmEndpoint {
     /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
     /// socket must have come, since a child hears nothing there. Of a departure it may have told over our base instead.
@@ -21,7 +36,8 @@ impl ShmEndpoint {
         if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
             self.await_witness(&v);
             let fin = &line!(v, producer, v.me.other()).fin;
-            self.await_word(&v, || fin.load(Ordering::SeqCst) & MOVED == 0 || self.seek_kernel(&v));
+            let told = || self.kernel_fd() >= 0 || brings_descriptors(self.base_fd());
+            self.await_word(&v, || fin.load(Ordering::SeqCst) & MOVED == 0 || told());
         }
         link.put();
     }
