@@ -142,15 +142,7 @@ pub(super) fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     match s.path() {
         Path::Shm => {
             let Some(ep) = s.endpoint() else { return 0 };
-            if ep.witness_fd() >= 0 {
-                hear_too(e, reg, ep.witness_fd(), WITNESSED);
-            }
-            if ep.tail_fd() >= 0 {
-                hear_too(e, reg, ep.tail_fd(), TAILED);
-            }
-            if ep.kernel_fd() >= 0 {
-                hear_too(e, reg, ep.kernel_fd(), ON_KERNEL);
-            }
+            hear_kernel(e, reg, ep);
             e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
             let r = ep.readiness().0;
             note_displaced(e, reg);
@@ -220,8 +212,16 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
     arrived || room || now_rest >> 32 != was_rest >> 32
 }
 
-/// A kernel socket belongs to the connection: the witness of a peer that is several processes, or the rest
-/// of a TCP connection.
+/// The kernel sockets that belong to the connection, as far as they are here: the witness of a peer that is several
+/// processes, the rest of a TCP connection, the socket that it goes to.
+fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
+    for (fd, which) in [(ep.witness_fd(), WITNESSED), (ep.tail_fd(), TAILED), (ep.kernel_fd(), ON_KERNEL)] {
+        if fd >= 0 {
+            hear_too(e, reg, fd, which);
+        }
+    }
+}
+
 #[cold]
 fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
     if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
@@ -256,6 +256,10 @@ fn find(e: &Epoll, reg: &'static Reg) -> u32 {
     // A nested instance counts its news while it is looked at.
     let nested = !reg.child.load(Ordering::Relaxed).is_null();
     if edge && !nested && !news(reg, true) {
+        // What brought it here may be a witness that has come: the next news may be told by that alone.
+        if let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) {
+            hear_kernel(e, reg, ep);
+        }
         note_displaced(e, reg);
         return 0;
     }

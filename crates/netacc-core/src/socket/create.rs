@@ -6,7 +6,7 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
-use crate::socket::{self, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, vacant};
+use crate::socket::{self, CANDIDATE, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, vacant};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
@@ -190,13 +190,18 @@ pub fn drop_entry(e: Entry) {
     }
 }
 
+/// Whether another file may come to lie under the numbers: not of what is the kernel's for good.
+fn changes_files(s: &Socket) -> bool {
+    s.path() != Path::Tcp || s.has(CANDIDATE)
+}
+
 /// Drops a socket's reference of a number that has left the table and is about to be closed for the kernel. True as in
 /// [`socket::put`].
 fn put_socket(r: Ref<Socket>) -> bool {
     let vacant = socket::put(r.obj);
     // If other numbers refer to it: another thread may be at putting a kernel socket under all of them, and have seen this
     // one. It is done when the locks are free, and before the number can be another file's.
-    if r.valid() && !lock::interrupted() {
+    if r.valid() && changes_files(r.obj) && !lock::interrupted() {
         drop((r.obj.rx.lock(), r.obj.tx.lock()));
     }
     vacant
@@ -352,7 +357,7 @@ fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
 /// base before a fork) sees the new one, or is done before. A handler that interrupted a holder cannot wait.
 fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
     match e {
-        Entry::Socket(r) if !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
+        Entry::Socket(r) if changes_files(r.obj) && !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
         _ => None,
     }
 }
