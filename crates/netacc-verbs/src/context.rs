@@ -13,7 +13,8 @@ use alloc::sync::Arc;
 use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use netacc_sys::private;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use netacc_sys::{Errno, private};
 
 /// What carries a device's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,8 @@ enum Owner {
     /// We do.
     Us,
     /// librdmacm, which keeps one context per device for all its identifiers. This list of its devices
-    /// keeps it from doing so as long as we hold it.
-    Cma(NonNull<*mut ibv_context>),
+    /// keeps it from doing so as long as we hold it; never null.
+    Cma(AtomicPtr<*mut ibv_context>),
 }
 
 // SAFETY: see the module's safety note.
@@ -73,7 +74,7 @@ impl Drop for Inner {
                 let _ = (self.api.verbs.ibv_close_device)(self.raw.as_ptr());
             },
             // SAFETY: got from rdma_get_devices.
-            Owner::Cma(list) => unsafe { (self.api.cma.rdma_free_devices)(list.as_ptr()) },
+            Owner::Cma(ref list) => unsafe { (self.api.cma.rdma_free_devices)(list.load(Ordering::Acquire)) },
         }
     }
 }
@@ -89,9 +90,26 @@ impl Context {
         // SAFETY: the number is not wanted.
         let list = unsafe { (api.cma.rdma_get_devices)(core::ptr::null_mut()) };
         let list = NonNull::new(list).ok_or_else(|| Error::last("rdma_get_devices"))?;
-        let context = Context(Arc::new(Inner { api, raw, owner: Owner::Cma(list) }));
+        let context = Context(Arc::new(Inner { api, raw, owner: Owner::Cma(AtomicPtr::new(list.as_ptr())) }));
         // A device that is being removed is no longer on the list, so the list does not hold it.
         if context.holds(list) { Ok(context) } else { Err(Error::NoDevice) }
+    }
+
+    /// The list of librdmacm's devices that we hold keeps all of them open, not only ours. A newer one does not have those
+    /// that were removed since. False: our own was.
+    pub fn forget_removed_devices(&self) -> bool {
+        let Owner::Cma(held) = &self.0.owner else { return true };
+        // SAFETY: the number is not wanted.
+        let list = unsafe { (self.0.api.cma.rdma_get_devices)(core::ptr::null_mut()) };
+        let Some(fresh) = NonNull::new(list) else {
+            return Error::last("rdma_get_devices").errno() != Errno::NODEV;
+        };
+        let there = self.holds(fresh);
+        // One without our own device would not hold it.
+        let old = if there { held.swap(fresh.as_ptr(), Ordering::AcqRel) } else { fresh.as_ptr() };
+        // SAFETY: got from rdma_get_devices, and nobody has it any more.
+        unsafe { (self.0.api.cma.rdma_free_devices)(old) };
+        there
     }
 
     fn holds(&self, list: NonNull<*mut ibv_context>) -> bool {
@@ -156,8 +174,8 @@ impl Context {
     }
 
     /// Moves the context's descriptors to private numbers, where a program that closes "everything" does not find them.
-    /// Where librdmacm holds the context, as it does those of its identifiers, it is to be kept as long as the process
-    /// lives: the library could not close them any more.
+    /// Where librdmacm holds the context, as it does those of its identifiers, the library cannot close them any more
+    /// before [`Context::lower_descriptors`].
     pub fn raise_descriptors(&self) {
         let raw = self.raw();
         // SAFETY: an open context. The libraries look the numbers up here each time; the caller is the only one to use it yet.
@@ -168,6 +186,12 @@ impl Context {
                 }
             }
         }
+    }
+
+    /// The library is about to close the context: it may close the numbers that [`Context::raise_descriptors`] gave it.
+    pub fn lower_descriptors(&self) {
+        private::give_back(self.cmd_fd());
+        private::give_back(self.async_fd());
     }
 
     /// The device's limits (`ibv_query_device`).

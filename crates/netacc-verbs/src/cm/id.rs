@@ -174,6 +174,12 @@ impl CmId {
         self.set_option(RDMA_OPTION_ID_TOS, tos)
     }
 
+    /// How long a message may remain unconfirmed before it is sent again: 4.096 microseconds times two to the power of
+    /// this. To be said before the route is resolved; the other side's queue pair gets it too. iWARP has no such time.
+    pub fn set_ack_timeout(&self, exponent: u8) -> Result<()> {
+        self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, exponent)
+    }
+
     /// Whether others may have its port too, as with `SO_REUSEADDR`.
     pub fn set_reuse_addr(&self, on: bool) -> Result<()> {
         self.set_option(RDMA_OPTION_ID_REUSEADDR, c_int::from(on))
