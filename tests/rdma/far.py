@@ -303,6 +303,45 @@ class Prefork(Many):
                 os.waitpid(child, 0)
 
 
+class Endless:
+    """Both directions at once, every byte looked at, until the client's standard input ends; it says how much there was."""
+
+    BLOCK = 1_000_003
+
+    def send(self, s, seed, stop):
+        block = data(seed, self.BLOCK)
+        while not stop.is_set():
+            s.sendall(block)
+        s.shutdown(socket.SHUT_WR)
+
+    def receive(self, s, seed):
+        block = memoryview(data(seed, self.BLOCK) * 2)
+        size = 0
+        while piece := s.recv(65536):
+            at = size % self.BLOCK
+            assert piece == block[at:at + len(piece)], f"other bytes from {size} on"
+            size += len(piece)
+        return size
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        stop = threading.Event()
+        sender = threading.Thread(target=self.send, args=(s, 11, stop))
+        sender.start()
+        self.receive(s, 12)
+        stop.set()
+        sender.join()
+
+    def client(self, connect):
+        s = connect()
+        stop = threading.Event()
+        threads = [threading.Thread(target=self.send, args=(s, 12, stop)),
+                   threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True)]
+        [t.start() for t in threads]
+        print("received", self.receive(s, 11), flush=True)
+        threads[0].join()
+
+
 class Silent:
     """Until somebody is killed: both ends wait for bytes that do not come. What the survivor sees it prints."""
 
@@ -330,6 +369,8 @@ class Talks(Silent):
     """Questions and answers, until nothing arrives any more."""
 
     def talk(self, s, first):
+        # As long as TCP would try without being told, no test can wait.
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
         print("waiting", flush=True)
         began = time.monotonic()
         try:

@@ -166,6 +166,11 @@ and save memory; with 1 every connection has a QP of its own.";
     "NACC_FAST_CONNECT", Kind::Bool, "", Rule::None, Some('F'),
     "Fast connect mode: data may travel with the request to connect, without waiting for the answer.";
 
+    tcp_base: bool = true,
+    "NACC_TCP_BASE", Kind::Bool, "", Rule::None, None,
+    "Whether a TCP connection is made beside each QP, over which its connections go on if the QP fails.
+With 0, or with fast connect mode, they are reset then.";
+
     debug: bool = false,
     "NACC_DEBUG", Kind::Bool, "", Rule::None, Some('d'),
     "Debug mode: NetACC logs from level DEBUG on. A source of higher priority can still set another level.";

@@ -14,6 +14,8 @@ numbered! {
         Shm = 1, "SHM";
         /// A reliable connected queue pair.
         Rdma = 2, "RDMA";
+        /// A TCP connection whose queue pair has failed.
+        Tcp = 3, "TCP";
     }
 }
 
@@ -151,6 +153,11 @@ impl LinkEntry {
         // Release: who sees the number sees what belongs to it.
         self.id.store(link.id, Release);
         true
+    }
+
+    /// It is made of something else from here on.
+    pub fn set_kind(&self, kind: LinkKind) {
+        self.kind.store(kind as u32, Relaxed);
     }
 
     /// Counts a connection that begins on the link.

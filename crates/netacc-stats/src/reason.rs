@@ -65,6 +65,8 @@ numbered! {
         Confined = 28, "confined";
         /// The descriptor was handed to io_uring.
         IoUring = 29, "io-uring";
+        /// The queue pair of a connection over RDMA failed.
+        QpFailed = 30, "qp-failed";
     }
 }
 
@@ -195,6 +197,10 @@ impl Reason {
             Self::IoUring => {
                 "The program handed the socket to io_uring, which only knows the kernel's sockets; \
                  with another event loop (epoll) it is accelerated."
+            }
+            Self::QpFailed => {
+                "The queue pair that carried it failed (an error, a device that was removed, a path that fell silent), and \
+                 it went on by TCP; look at the device (rdma link) and the log, new connections try RDMA again."
             }
         }
     }

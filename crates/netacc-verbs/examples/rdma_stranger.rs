@@ -10,7 +10,8 @@
 
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Wc};
-use netacc_wire::frame::{FRAME, Frame, Greeting, Kind, encode_addresses};
+use netacc_wire::base::Base;
+use netacc_wire::frame::{FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -134,21 +135,21 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
 }
 
 fn message(kind: Kind, credits: u16, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame { kind, credits, conn, epoch: 1, window }.encode().to_vec();
+    let mut bytes = Frame { kind, credits, conn, epoch: 1, window, heard: 0 }.encode().to_vec();
     bytes.extend(payload);
     bytes
 }
 
 /// What is said instead of a greeting, if there is something.
-fn bad_greeting(scenario: &str, greeting: [u8; 20]) -> Option<Vec<u8>> {
+fn bad_greeting(scenario: &str, greeting: [u8; GREETING]) -> Option<Vec<u8>> {
     Some(match scenario {
         "nothing" => Vec::new(),
         "garbage" => (0..56).map(|n: u8| n.wrapping_mul(97) ^ 0x5a).collect(),
         "half-a-greeting" => greeting.into_iter().take(11).collect(),
         // The version follows four bytes that are always the same.
         "another-version" => greeting.into_iter().enumerate().map(|(n, b)| if n == 4 { b ^ 0x40 } else { b }).collect(),
-        "no-receives" => Greeting { receives: 0, size: 16_384 }.encode().to_vec(),
-        "tiny-receives" => Greeting { receives: 16, size: 20 }.encode().to_vec(),
+        "no-receives" => Greeting { receives: 0, size: 16_384, base: Base::None }.encode().to_vec(),
+        "tiny-receives" => Greeting { receives: 16, size: 20, base: Base::None }.encode().to_vec(),
         _ => return None,
     })
 }
@@ -199,7 +200,7 @@ fn flood(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
 }
 
 fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outcome<()> {
-    let greeting = Greeting { receives: 16, size: 16_384 }.encode();
+    let greeting = Greeting { receives: 16, size: 16_384, base: Base::None }.encode();
     match scenario {
         "flood" => return flood(address, &greeting, count),
         "gone-at-once" => {

@@ -4,6 +4,7 @@
 //! connections share a queue pair; `conn` says which one, by a number that its opener chose, and `epoch` tells one use
 //! of the number from the next.
 
+use crate::base::{Base, TOKEN};
 use crate::{VERSION, u16};
 use core::net::{IpAddr, SocketAddr};
 
@@ -11,7 +12,7 @@ use core::net::{IpAddr, SocketAddr};
 pub const FRAME: usize = 16;
 
 /// Bytes of a [`Greeting`].
-pub const GREETING: usize = 20;
+pub const GREETING: usize = 20 + TOKEN;
 
 /// Bytes of the two addresses in the message that opens a connection.
 pub const ADDRESSES: usize = 38;
@@ -36,6 +37,11 @@ pub enum Kind {
     Window,
     /// Receive buffers are free again; of no connection.
     Credit,
+    /// Whoever gets it answers with a message, so that the sender knows the way is open; of no connection.
+    Probe,
+    /// The first message by TCP, after the queue pair has failed; of no connection. What the sender has received by the
+    /// queue pair is in `heard`, as always.
+    Resume,
 }
 
 /// The beginning of a message.
@@ -51,6 +57,8 @@ pub struct Frame {
     pub epoch: u32,
     /// So many bytes of the connection's other direction have reached their reader since the last message said so.
     pub window: u32,
+    /// So many messages have been received by the queue pair, modulo 65,536: those before are confirmed.
+    pub heard: u16,
 }
 
 impl Frame {
@@ -64,19 +72,22 @@ impl Frame {
             Kind::Reset => 4,
             Kind::Window => 5,
             Kind::Credit => 6,
+            Kind::Probe => 7,
+            Kind::Resume => 8,
         };
         let [k0, k1] = kind.to_le_bytes();
         let [r0, r1] = self.credits.to_le_bytes();
         let [c0, c1] = self.conn.to_le_bytes();
         let [e0, e1, e2, e3] = self.epoch.to_le_bytes();
         let [w0, w1, w2, w3] = self.window.to_le_bytes();
-        [k0, k1, r0, r1, c0, c1, 0, 0, e0, e1, e2, e3, w0, w1, w2, w3]
+        let [h0, h1] = self.heard.to_le_bytes();
+        [k0, k1, r0, r1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
     }
 
     /// The beginning of a received message, if it is one of ours.
     #[must_use]
     pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
-        let [k0, k1, r0, r1, c0, c1, 0, 0, e0, e1, e2, e3, w0, w1, w2, w3] = *bytes else { return None };
+        let [k0, k1, r0, r1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3] = *bytes;
         let kind = match u16::from_le_bytes([k0, k1]) {
             1 => Kind::Open,
             2 => Kind::Data,
@@ -84,6 +95,8 @@ impl Frame {
             4 => Kind::Reset,
             5 => Kind::Window,
             6 => Kind::Credit,
+            7 => Kind::Probe,
+            8 => Kind::Resume,
             _ => return None,
         };
         Some(Frame {
@@ -92,6 +105,7 @@ impl Frame {
             conn: u16::from_le_bytes([c0, c1]),
             epoch: u32::from_le_bytes([e0, e1, e2, e3]),
             window: u32::from_le_bytes([w0, w1, w2, w3]),
+            heard: u16::from_le_bytes([h0, h1]),
         })
     }
 }
@@ -103,6 +117,8 @@ pub struct Greeting {
     pub receives: u16,
     /// Bytes of each.
     pub size: u32,
+    /// What the sender says of a TCP connection beside the queue pair.
+    pub base: Base,
 }
 
 /// What a greeting is that cannot be used.
@@ -118,29 +134,40 @@ impl Greeting {
     /// As it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; GREETING] {
-        let [m0, m1, m2, m3] = MAGIC;
         let [v0, v1] = VERSION.to_le_bytes();
         let [r0, r1] = self.receives.to_le_bytes();
-        let [s0, s1, s2, s3] = self.size.to_le_bytes();
-        let [w0, w1, w2, w3] = WINDOW.to_le_bytes();
-        [m0, m1, m2, m3, v0, v1, r0, r1, s0, s1, s2, s3, w0, w1, w2, w3, 0, 0, 0, 0]
+        let [p0, p1, kind, token @ ..] = self.base.encode();
+        let head = [v0, v1, r0, r1].into_iter().chain(self.size.to_le_bytes()).chain(WINDOW.to_le_bytes());
+        let bytes = MAGIC.into_iter().chain(head).chain([p0, p1, kind, 0]).chain(token);
+        let mut out = [0; GREETING];
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        out
     }
 
     /// The greeting at the beginning of private data, which may have zeroes after it (InfiniBand's fields have a fixed
     /// length).
     pub fn decode(data: &[u8]) -> Result<Greeting, Stranger> {
-        let Some([m0, m1, m2, m3, v0, v1, r0, r1, s0, s1, s2, s3, w0, w1, w2, w3, 0, 0, 0, 0]) = data.first_chunk()
-        else {
-            return Err(Stranger::Garbage);
-        };
+        let [m0, m1, m2, m3, v0, v1, ..] = data else { return Err(Stranger::Garbage) };
         if [*m0, *m1, *m2, *m3] != MAGIC {
             return Err(Stranger::Garbage);
         }
-        if u16::from_le_bytes([*v0, *v1]) != VERSION || u32::from_le_bytes([*w0, *w1, *w2, *w3]) != WINDOW {
+        // Of another version nothing more is known, not even how long it is.
+        if u16::from_le_bytes([*v0, *v1]) != VERSION {
             return Err(Stranger::Version);
         }
+        let Some((head, token)) = data.first_chunk::<GREETING>().and_then(|d| d.split_first_chunk::<20>()) else {
+            return Err(Stranger::Garbage);
+        };
+        let [_, _, _, _, _, _, r0, r1, s0, s1, s2, s3, w0, w1, w2, w3, p0, p1, kind, 0] = *head else {
+            return Err(Stranger::Garbage);
+        };
+        if u32::from_le_bytes([w0, w1, w2, w3]) != WINDOW {
+            return Err(Stranger::Version);
+        }
+        let base =
+            token.first_chunk().and_then(|token| Base::decode([p0, p1], kind, token)).ok_or(Stranger::Garbage)?;
         let greeting =
-            Greeting { receives: u16::from_le_bytes([*r0, *r1]), size: u32::from_le_bytes([*s0, *s1, *s2, *s3]) };
+            Greeting { receives: u16::from_le_bytes([r0, r1]), size: u32::from_le_bytes([s0, s1, s2, s3]), base };
         // One message is kept back for credits, and one has to be left.
         let usable = greeting.receives >= 2 && greeting.size as usize >= FRAME + ADDRESSES;
         usable.then_some(greeting).ok_or(Stranger::Garbage)
@@ -190,9 +217,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes(credits: u16, conn: u16, epoch: u32, window: u32) {
-            for kind in [Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit] {
-                let f = Frame { kind, credits, conn, epoch, window };
+        fn what_is_encoded_decodes(credits: u16, conn: u16, epoch: u32, window: u32, heard: u16) {
+            let all = [
+                Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
+            ];
+            for kind in all {
+                let f = Frame { kind, credits, conn, epoch, window, heard };
                 prop_assert_eq!(Frame::decode(&f.encode()), Some(f));
             }
         }
@@ -205,8 +235,12 @@ mod tests {
         }
 
         #[test]
-        fn greetings_survive_padding(receives in 2u16.., size in 1024u32.., zeroes in 0usize..40) {
-            let g = Greeting { receives, size };
+        fn greetings_survive_padding(
+            receives in 2u16.., size in 1024u32.., port in 1u16.., token: [u8; TOKEN], which in 0usize..3,
+            zeroes in 0usize..40,
+        ) {
+            let base = [Base::None, Base::Wanted, Base::At(port, token)][which];
+            let g = Greeting { receives, size, base };
             let mut data = g.encode().to_vec();
             data.resize(GREETING + zeroes, 0);
             prop_assert_eq!(Greeting::decode(&data), Ok(g));
@@ -232,7 +266,8 @@ mod tests {
 
     #[test]
     fn greetings_with_impossible_numbers_are_refused() {
-        for g in [Greeting { receives: 1, size: 4096 }, Greeting { receives: 4, size: 50 }] {
+        let base = Base::None;
+        for g in [Greeting { receives: 1, size: 4096, base }, Greeting { receives: 4, size: 50, base }] {
             assert_eq!(Greeting::decode(&g.encode()), Err(Stranger::Garbage));
         }
     }

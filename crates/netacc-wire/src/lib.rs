@@ -1,4 +1,5 @@
-//! The messages on a link's control socket, the names of the rendezvous, and ([`frame`]) what goes over a queue pair.
+//! The messages on a link's control socket, the names of the rendezvous, ([`frame`]) what goes over a queue pair,
+//! and ([`base`]) over the TCP connection beside it.
 //!
 //! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
 //! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
@@ -6,6 +7,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod base;
 pub mod frame;
 mod name;
 pub use name::{Name, Scope};
@@ -15,7 +17,7 @@ pub use name::{Name, Scope};
 pub const VERSION: u16 = if cfg!(netacc_next_version) { NUMBER + 1 } else { NUMBER };
 
 /// To be raised with every change of what two processes share. The tests build a library of the next version besides.
-const NUMBER: u16 = 4;
+const NUMBER: u16 = 5;
 
 /// The versions that a process of another one may have, next to ours: whoever finds none of ours looks for these, to
 /// say that there is a NetACC. Versions before 3 were never released; that of a far future stays unseen.

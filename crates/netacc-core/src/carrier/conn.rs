@@ -7,7 +7,7 @@ use alloc::vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
-use netacc_transport::rdma::{Pipe, Sends};
+use netacc_transport::rdma::Way;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
@@ -79,11 +79,12 @@ enum Sent {
 impl Conn {
     fn frame(&mut self, kind: Kind) -> Frame {
         let window = core::mem::take(&mut self.delivered);
-        Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window }
+        Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0 }
     }
 
-    /// Bytes for the program here, as many as there is room for; the rest waits. False: nobody reads any more.
-    pub fn give(&mut self, pipe: &Pipe, message: u32, bytes: *const u8, len: usize) -> bool {
+    /// Bytes for the program here, as many as there is room for; the rest waits, copied by `copy` from so far on. False:
+    /// nobody reads any more.
+    pub fn give(&mut self, bytes: *const u8, len: usize, copy: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let mut done = 0;
         if self.pending.is_empty() {
             let Some(n) = self.write(bytes, len) else { return false };
@@ -91,7 +92,7 @@ impl Conn {
         }
         if done < len {
             let mut rest = vec![0; len - done];
-            if pipe.copy(message, done, &mut rest) {
+            if copy(done, &mut rest) {
                 self.pending.extend(rest);
             }
         }
@@ -142,37 +143,37 @@ impl Conn {
         true
     }
 
-    fn send(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Sent {
+    fn send(&mut self, way: &mut Way<'_>) -> Sent {
         for _ in 0..TURN {
-            if !pipe.can_send() {
+            if !way.can_send() {
                 return Sent::Stalled;
             }
             if let Some(addresses) = self.opening.take() {
                 let frame = self.frame(Kind::Open);
-                if pipe.send(frame, &addresses).is_err() {
+                if way.send(frame, &addresses).is_err() {
                     return Sent::Broken;
                 }
                 continue;
             }
             if self.fin_sent || self.credit == 0 {
-                return self.tell_window(pipe);
+                return self.tell_window(way);
             }
-            let got = self.send_bytes(pipe, sends);
+            let got = self.send_bytes(way);
             match got {
                 Ok(Some(true)) => {}
                 Ok(Some(false)) => return Sent::Starved,
                 Ok(None) => {
                     let frame = self.frame(Kind::Fin);
                     self.fin_sent = true;
-                    if pipe.send(frame, &[]).is_err() {
+                    if way.send(frame, &[]).is_err() {
                         return Sent::Broken;
                     }
                 }
-                Err(Errno::AGAIN) => return self.tell_window(pipe),
+                Err(Errno::AGAIN) => return self.tell_window(way),
                 Err(Errno::IO) => return Sent::Broken,
                 Err(_) => {
                     let frame = self.frame(Kind::Reset);
-                    return if pipe.send(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
+                    return if way.send(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
                 }
             }
         }
@@ -181,8 +182,8 @@ impl Conn {
 
     /// One message of bytes: whether there was a buffer for it; `None` at the end of the stream. `EIO`: the queue pair
     /// failed.
-    fn send_bytes(&mut self, pipe: &mut Pipe, sends: &mut Sends) -> Result<Option<bool>, Errno> {
-        let inline = pipe.payload_inline().min(self.credit as usize).min(SHORT);
+    fn send_bytes(&mut self, way: &mut Way<'_>) -> Result<Option<bool>, Errno> {
+        let inline = way.payload_inline().min(self.credit as usize).min(SHORT);
         if self.kernel < 0 && self.ep.unread() <= inline {
             let mut bytes = [0u8; SHORT];
             let n = self.read(bytes.as_mut_ptr(), inline)?;
@@ -192,23 +193,23 @@ impl Conn {
             self.credit -= n as u32;
             let frame = self.frame(Kind::Data);
             let bytes = bytes.get(..n).unwrap_or_default();
-            return pipe.send(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO);
+            return way.send(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO);
         }
-        let room = pipe.payload().min(self.credit as usize);
-        let Some((buffer, start)) = sends.take() else { return Ok(Some(false)) };
-        match self.read(start.wrapping_add(netacc_wire::frame::FRAME), room) {
+        let room = way.payload().min(self.credit as usize);
+        let Some((buffer, start)) = way.take() else { return Ok(Some(false)) };
+        match self.read(start, room) {
             Ok(0) => {
-                sends.give_back(buffer);
+                way.give_back(buffer);
                 Ok(None)
             }
             Err(e) => {
-                sends.give_back(buffer);
+                way.give_back(buffer);
                 Err(e)
             }
             Ok(n) => {
                 self.credit -= n as u32;
                 let frame = self.frame(Kind::Data);
-                pipe.send_buffer(sends, frame, buffer, n).map(|()| Some(true)).map_err(|_| Errno::IO)
+                way.send_buffer(frame, buffer, n).map(|()| Some(true)).map_err(|_| Errno::IO)
             }
         }
     }
@@ -255,12 +256,12 @@ impl Conn {
         }
     }
 
-    fn tell_window(&mut self, pipe: &mut Pipe) -> Sent {
+    fn tell_window(&mut self, way: &mut Way<'_>) -> Sent {
         if self.delivered < TELL {
             return Sent::All;
         }
         let frame = self.frame(Kind::Window);
-        if pipe.send(frame, &[]).is_err() { Sent::Broken } else { Sent::All }
+        if way.send(frame, &[]).is_err() { Sent::Broken } else { Sent::All }
     }
 }
 
@@ -289,8 +290,8 @@ impl Engine {
             return self.pump_cut(at);
         }
         let Some(entry) = self.pipes.get_mut(conn.pipe) else { return };
-        let Some((pipe, device)) = entry.parts(&mut self.devices) else { return };
-        match conn.send(pipe, &mut device.sends) {
+        let Some(mut way) = entry.way(&mut self.devices) else { return };
+        match conn.send(&mut way) {
             Sent::All => {}
             Sent::More => self.queue(at),
             Sent::Stalled => {
@@ -327,17 +328,17 @@ impl Engine {
         if conn.ep.unread() > 0 || conn.opening.is_some() {
             return false;
         }
-        let Some((pipe, _)) = self.pipes.get_mut(conn.pipe).and_then(|e| e.parts(&mut self.devices)) else {
+        let Some(mut way) = self.pipes.get_mut(conn.pipe).and_then(|e| e.way(&mut self.devices)) else {
             return true;
         };
-        if !pipe.can_send() {
+        if !way.can_send() {
             return false;
         }
         // tcp(7): what the program has not read is lost, and that is a reset.
         let kind = if conn.ep.unsent() > 0 || !conn.pending.is_empty() { Kind::Reset } else { Kind::Fin };
         let frame = conn.frame(kind);
         conn.fin_sent = true;
-        let _ = pipe.send(frame, &[]);
+        let _ = way.send(frame, &[]);
         true
     }
 
@@ -358,11 +359,11 @@ impl Engine {
         let Some(conn) = self.conns.get_mut(at) else { return };
         if !conn.cut
             && let Some(entry) = self.pipes.get_mut(conn.pipe)
-            && let Some((pipe, _)) = entry.parts(&mut self.devices)
+            && let Some(mut way) = entry.way(&mut self.devices)
         {
             let frame = conn.frame(Kind::Reset);
-            if pipe.can_send() {
-                let _ = pipe.send(frame, &[]);
+            if way.can_send() {
+                let _ = way.send(frame, &[]);
             } else {
                 entry.resets.push_back(frame);
             }

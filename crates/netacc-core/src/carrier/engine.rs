@@ -1,17 +1,19 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
+use crate::carrier::base::Bases;
 use crate::carrier::conn::Conn;
 use crate::carrier::drive::Watch;
+use crate::carrier::entry::{Entry, Payload};
 use crate::carrier::listeners::FarListener;
 use crate::carrier::local::Local;
-use crate::carrier::meet::{Entry, RouteEntry};
+use crate::carrier::meet::RouteEntry;
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use netacc_conf::Config;
 use netacc_sys::time;
 use netacc_transport::bells;
-use netacc_transport::rdma::{Completion, Device};
+use netacc_transport::rdma::{Completion, Device, Way};
 use netacc_verbs::{EventChannel, Result, Wc};
 use netacc_wire::frame::{Frame, Kind, WINDOW};
 
@@ -41,6 +43,7 @@ enum What {
     Device(usize),
     LocalBell(usize),
     Control(usize),
+    Bases,
     /// A kernel socket of a connection whose side is several processes.
     Kernel(usize),
 }
@@ -62,6 +65,10 @@ pub(super) struct Engine {
     pub starved: VecDeque<usize>,
     /// Queue pairs that have failed.
     pub broken: Vec<usize>,
+    /// Those whose other side breaks the rules.
+    pub liars: Vec<usize>,
+    /// The TCP connections beside queue pairs.
+    pub bases: Bases,
     /// Connections that a descriptor of their own can wake.
     pub listed: Vec<usize>,
     /// The completion queues will tell the channel.
@@ -88,6 +95,7 @@ pub(super) struct Limits {
     pub idle_ns: Option<u64>,
     pub idle_all: usize,
     pub idle_per: usize,
+    pub tcp_base: bool,
 }
 
 impl Engine {
@@ -103,6 +111,8 @@ impl Engine {
             idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
             idle_all: conf.empty_qp_max_all as usize,
             idle_per: conf.empty_qp_max_per as usize,
+            // Whoever wants to be connected fast wants nothing beside it.
+            tcp_base: conf.tcp_base && !conf.fast_connect,
         };
         Ok(Engine {
             events,
@@ -116,6 +126,8 @@ impl Engine {
             ready: VecDeque::new(),
             starved: VecDeque::new(),
             broken: Vec::with_capacity(BATCH),
+            liars: Vec::new(),
+            bases: Bases::default(),
             listed: Vec::new(),
             armed: false,
             turns: 0,
@@ -169,11 +181,15 @@ impl Engine {
             busy = true;
             self.pump(at);
         }
+        while let Some(pipe) = self.liars.pop() {
+            busy = true;
+            self.end_pipe(pipe, "the other side broke the rules");
+        }
         while let Some(pipe) = self.broken.pop() {
             busy = true;
-            self.end_pipe(pipe, "the queue pair failed");
+            self.pipe_failed(pipe, "the queue pair failed");
         }
-        busy
+        busy | self.carry_moved()
     }
 
     /// Takes completions.
@@ -194,9 +210,9 @@ impl Engine {
     }
 
     fn completed(&mut self, wc: &Wc) {
-        let at = super::meet::pipe_of(wc.wr_id());
+        let at = super::entry::pipe_of(wc.wr_id());
         // A late one of a queue pair that is gone.
-        if super::meet::tag(&self.pipes, at) != (wc.wr_id() >> 32) as u32 {
+        if super::entry::tag(&self.pipes, at) != (wc.wr_id() >> 32) as u32 {
             return;
         }
         let Some(entry) = self.pipes.get_mut(at) else { return };
@@ -209,12 +225,12 @@ impl Engine {
         match pipe.completed(&mut device.sends, wc.wr_id(), wc.byte_len()) {
             None => {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
-                self.broken.push(at);
+                self.liars.push(at);
             }
             Some(Completion::Sent) => self.feed(),
             Some(Completion::Message(n, frame, payload, len)) => {
-                if !self.message(at, n, frame, payload, len) {
-                    self.broken.push(at);
+                if !self.message(at, frame, Payload::Received(n, payload, len)) {
+                    self.liars.push(at);
                 }
                 let Some(entry) = self.pipes.get_mut(at) else { return };
                 let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return };
@@ -227,14 +243,14 @@ impl Engine {
     }
 
     /// A queue pair may have room again: those that wait for it go on, in turn.
-    fn unstall(&mut self, at: usize) {
+    pub(super) fn unstall(&mut self, at: usize) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         while let Some(frame) = entry.resets.front().copied() {
-            let Some((pipe, _)) = entry.live_parts(&mut self.devices).filter(|(p, _)| p.can_send()) else { return };
-            let _ = pipe.send(frame, &[]);
+            let Some(mut way) = entry.way(&mut self.devices).filter(Way::can_send) else { return };
+            let _ = way.send(frame, &[]);
             entry.resets.pop_front();
         }
-        if !entry.parts(&mut self.devices).is_some_and(|(p, _)| p.can_send()) {
+        if !entry.way(&mut self.devices).is_some_and(|way| way.can_send()) {
             return;
         }
         for _ in 0..entry.stalled.len() {
@@ -258,10 +274,11 @@ impl Engine {
     }
 
     /// A message came by a queue pair. False: the other side broke the rules.
-    fn message(&mut self, at: usize, n: u32, frame: Frame, payload: *const u8, len: usize) -> bool {
+    pub(super) fn message(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
         match frame.kind {
-            Kind::Credit => return true,
-            Kind::Open => return self.opened(at, n, frame, len),
+            Kind::Credit | Kind::Probe => return true,
+            Kind::Resume => return false,
+            Kind::Open => return self.opened(at, frame, payload),
             Kind::Data | Kind::Fin | Kind::Reset | Kind::Window => {}
         }
         let Some(entry) = self.pipes.get_mut(at) else { return true };
@@ -275,11 +292,12 @@ impl Engine {
         match frame.kind {
             Kind::Data => {
                 // What is pending was not told as delivered, so an honest peer cannot send more than this.
-                if conn.fin_seen || conn.pending.len() + len > WINDOW as usize {
+                if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
                 }
-                let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return true };
-                if !conn.give(pipe, n, payload, len) {
+                let devices = &mut self.devices;
+                let copy = |skip: usize, to: &mut [u8]| entry.copy(devices, payload, skip, to);
+                if !conn.give(payload.start(), payload.len(), copy) {
                     self.reset(c);
                     return true;
                 }
@@ -289,7 +307,7 @@ impl Engine {
                 self.drop_conn(c, true);
                 return true;
             }
-            Kind::Open | Kind::Window | Kind::Credit => {}
+            _ => {}
         }
         self.queue(c);
         true
@@ -334,6 +352,9 @@ impl Engine {
         const IN: i16 = libc::POLLIN;
         list.push((self.bell, IN, What::Bell));
         list.push((self.events.fd(), IN, What::Events));
+        if self.bases.epoll >= 0 {
+            list.push((self.bases.epoll, IN, What::Bases));
+        }
         let heard = self.heard(self.watch);
         let devices = self.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
         list.extend(devices.map(|(n, d)| (d.fd(), IN, What::Device(n))));
@@ -373,6 +394,7 @@ impl Engine {
             match *what {
                 What::Bell => bells::silence(self.bell),
                 What::Events => self.meet_events(),
+                What::Bases => self.serve_bases(),
                 What::Device(n) => {
                     if let Some(d) = self.devices.get(n) {
                         d.take_events();
@@ -423,9 +445,13 @@ impl Engine {
         let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
         for p in pipes {
             let Some(entry) = self.pipes.get_mut(p) else { continue };
-            if let Some((pipe, _)) = entry.parts(&mut self.devices) {
-                let _ = pipe.flush();
-                done &= pipe.is_flushed();
+            match entry.way(&mut self.devices) {
+                Some(Way::Qp(pipe, _)) => {
+                    let _ = pipe.flush();
+                    done &= pipe.is_flushed();
+                }
+                Some(Way::Base(stream)) => done &= stream.is_flushed(),
+                None => {}
             }
         }
         done
@@ -441,5 +467,6 @@ impl Engine {
             netacc_sys::private::close(fd);
         }
         netacc_sys::private::close(self.bell);
+        self.leave_bases();
     }
 }

@@ -1,12 +1,14 @@
 //! Listeners for clients on other hosts.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::meet::{Entry, LISTENER, PIPES, Stage, tag};
+use crate::carrier::entry::{Entry, Stage, tag};
+use crate::carrier::meet::{LISTENER, PIPES};
 use core::net::SocketAddr;
 use netacc_stats::{Reason, page};
 use netacc_sys::errno::Errno;
 use netacc_transport::rdma::port_of;
-use netacc_verbs::{CmEvent, CmId};
+use netacc_verbs::{CmEvent, CmId, Error};
+use netacc_wire::base::Base;
 use netacc_wire::frame::{Greeting, Stranger};
 
 /// A listener for other hosts.
@@ -87,10 +89,14 @@ impl Engine {
     }
 
     pub(super) fn forget_listener(&mut self, cookie: u64) {
-        if let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) {
-            l.id = None;
-            let port = l.local.port();
-            self.closed_port(port);
+        let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) else { return };
+        let device = l.id.as_ref().and_then(|id| self.devices.iter().position(|d| d.has(id)));
+        l.id = None;
+        let port = l.local.port();
+        self.closed_port(port);
+        // What else is on the device would hold up its removal.
+        if let Some(device) = device {
+            self.device_goes(device);
         }
     }
 
@@ -106,7 +112,11 @@ impl Engine {
         let Some(id) = event.request else { return };
         let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
         let Some(port) = listener.filter(|l| l.id.is_some()).map(|l| l.local.port()) else { return };
-        let ours = Greeting { receives: netacc_transport::rdma::RECEIVES, size: self.limits.msg_size as u32 };
+        let ours = Greeting {
+            receives: netacc_transport::rdma::RECEIVES,
+            size: self.limits.msg_size as u32,
+            base: Base::None,
+        };
         let greeting = match Greeting::decode(event.private_data.as_slice()) {
             Ok(greeting) => greeting,
             Err(stranger) => {
@@ -121,7 +131,19 @@ impl Engine {
         };
         let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else { return };
         id.set_cookie(u64::from(tag(&self.pipes, at)));
-        let accepted = self.make(id, at).and_then(|pipe| pipe.accept(greeting));
+        let accepted = self.make(id, at).map(drop).and_then(|()| {
+            let base = self.offer_base(at, greeting.base);
+            match self.pipes.get_mut(at).and_then(|e| e.live_parts(&mut self.devices)) {
+                Some((pipe, _)) => {
+                    pipe.accept(greeting, base)?;
+                    if base != Base::None {
+                        pipe.keep();
+                    }
+                    Ok(())
+                }
+                None => Err(Error::NoDevice),
+            }
+        });
         match accepted {
             Ok(()) => self.is_connected(at),
             Err(e) => {

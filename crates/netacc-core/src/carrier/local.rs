@@ -3,6 +3,7 @@
 use crate::carrier::conn::Conn;
 use crate::carrier::drive;
 use crate::carrier::engine::Engine;
+use crate::carrier::entry::Payload;
 use crate::fork;
 use crate::socket::accept::take_slot;
 use crate::socket::pool;
@@ -204,20 +205,20 @@ impl Engine {
     }
 
     /// Server's host: a client on another host opens a connection. False: it broke the rules.
-    pub(super) fn opened(&mut self, at: usize, n: u32, frame: Frame, len: usize) -> bool {
+    pub(super) fn opened(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
         let Some(entry) = self.pipes.get_mut(at) else { return true };
-        if entry.route.is_some() || len != ADDRESSES {
+        if entry.route.is_some() || payload.len() != ADDRESSES {
             return false;
         }
-        let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return true };
         let mut bytes = [0u8; ADDRESSES];
-        let Some((client, server)) =
-            Some(()).filter(|()| pipe.copy(n, 0, &mut bytes)).and_then(|()| decode_addresses(&bytes))
+        let Some((client, server)) = Some(())
+            .filter(|()| entry.copy(&mut self.devices, payload, 0, &mut bytes))
+            .and_then(|()| decode_addresses(&bytes))
         else {
             return false;
         };
         // Who it is the connection manager has confirmed; the port is the client's to say, so that it proves nothing.
-        let honest = pipe.peer_ip() == Some(client.ip()) && pipe.local_ip() == Some(server.ip());
+        let honest = entry.ips == Some((server.ip(), client.ip()));
         if !honest || entry.port != server.port() || client.port() < 1024 {
             return false;
         }
@@ -234,6 +235,7 @@ impl Engine {
                         kind: netacc_wire::frame::Kind::Reset,
                         window: 0,
                         credits: 0,
+                        heard: 0,
                         ..frame
                     });
                 }

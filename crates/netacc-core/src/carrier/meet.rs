@@ -1,8 +1,7 @@
 //! Routes to servers on other hosts, and queue pairs that come and go.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::table::Table;
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::carrier::entry::{Entry, Stage, tag};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::Reason;
@@ -12,7 +11,8 @@ use netacc_transport::Endpoint;
 use netacc_transport::rdma::{Device, Pipe, port_of};
 use netacc_transport::shm::Link;
 use netacc_verbs::{CmEvent, CmEventType, CmId, Error, Result};
-use netacc_wire::frame::{Frame, Greeting, Stranger};
+use netacc_wire::base as wire;
+use netacc_wire::frame::{Greeting, Stranger};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// Queue pairs of this process.
@@ -20,6 +20,9 @@ pub(super) const PIPES: usize = 4096;
 /// How long (ms) the network is asked for a neighbour. The kernel misses an answer that comes while it asks, and looks
 /// again when the time is over: so first a short time.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
+/// A message that nobody confirms is sent again after 4.096 microseconds times two to the power of this, half a second,
+/// and at the eighth time in vain the queue pair fails.
+const ACK_TIMEOUT: u8 = 17;
 /// A queue pair that is not connected after so long (ns) is given up.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
 /// "Nobody listens there" is believed for so long (ns).
@@ -60,81 +63,6 @@ pub(super) struct RouteEntry {
     pub pipes: Vec<usize>,
     /// No more queue pairs are to be had: those that are there take all connections.
     pub crowded: bool,
-}
-
-/// How far a queue pair has come.
-#[derive(Debug)]
-pub(super) enum Stage {
-    Resolving(CmId, usize),
-    Routing(CmId),
-    Connecting(Pipe),
-    Up(Pipe),
-    Gone,
-}
-
-/// A queue pair, from the first question for its way to its end.
-#[derive(Debug)]
-pub(super) struct Entry {
-    pub stage: Stage,
-    pub device: usize,
-    /// Whose connections it carries (client's host).
-    pub route: Option<usize>,
-    /// The TCP port of the listener (server's host).
-    pub port: u16,
-    pub conns: BTreeMap<u16, usize>,
-    /// Connections that wait for room, in turn.
-    pub stalled: VecDeque<usize>,
-    /// Connections that are over, which the other side is to be told.
-    pub resets: VecDeque<Frame>,
-    pub idle_since: u64,
-    /// It has carried a connection.
-    pub used: bool,
-}
-
-impl Entry {
-    pub fn new(stage: Stage, device: usize, route: Option<usize>, port: u16) -> Entry {
-        Entry {
-            stage,
-            device,
-            route,
-            port,
-            conns: BTreeMap::new(),
-            stalled: VecDeque::new(),
-            resets: VecDeque::new(),
-            idle_since: time::now(),
-            used: false,
-        }
-    }
-
-    pub fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up(_))
-    }
-
-    /// The queue pair and its device, if it is connected.
-    pub fn parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
-        match &mut self.stage {
-            Stage::Up(pipe) => Some((pipe, devices.get_mut(self.device)?)),
-            _ => None,
-        }
-    }
-
-    /// The same, also while it is being connected.
-    pub fn live_parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
-        match &mut self.stage {
-            Stage::Up(pipe) | Stage::Connecting(pipe) => Some((pipe, devices.get_mut(self.device)?)),
-            _ => None,
-        }
-    }
-}
-
-/// The upper half of the numbers of a queue pair's work requests: 24 bits say which one, 8 which use of that place.
-pub(super) fn tag(pipes: &Table<Entry>, at: usize) -> u32 {
-    (pipes.generation(at) & 0xff) << 24 | at as u32
-}
-
-/// Which queue pair a work request belongs to.
-pub(super) fn pipe_of(wr_id: u64) -> usize {
-    (wr_id >> 32) as usize & 0xff_ffff
 }
 
 /// Whether the kernel knows an RDMA device.
@@ -228,6 +156,8 @@ impl Engine {
         let dest = self.routes.get(route).ok_or(Error::NoDevice)?.dest;
         let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
         let id = CmId::create(&self.events, 0)?;
+        // Not every kernel can be told.
+        let _ = id.set_ack_timeout(ACK_TIMEOUT);
         let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
         let at = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, Some(route), dest.port())).ok_or(full)?;
         id.set_cookie(u64::from(tag(&self.pipes, at)));
@@ -256,10 +186,6 @@ impl Engine {
                 self.requested(event);
                 continue;
             }
-            if matches!(event.event_type, CmEventType::DISCONNECTED | CmEventType::DEVICE_REMOVAL) {
-                // What was received before has its completion in the queue.
-                self.complete_all();
-            }
             if event.cookie & LISTENER != 0 {
                 if event.event_type == CmEventType::DEVICE_REMOVAL {
                     self.forget_listener(event.cookie);
@@ -267,8 +193,16 @@ impl Engine {
                 continue;
             }
             let at = event.cookie as usize & 0xff_ffff;
-            if tag(&self.pipes, at) == event.cookie as u32 && self.pipes.get(at).is_some() {
+            if tag(&self.pipes, at) == event.cookie as u32
+                && let Some(entry) = self.pipes.get(at)
+            {
+                let device = entry.device_if_known();
                 self.happened(at, &event);
+                if event.event_type == CmEventType::DEVICE_REMOVAL
+                    && let Some(device) = device
+                {
+                    self.device_goes(device);
+                }
             }
         }
     }
@@ -277,7 +211,10 @@ impl Engine {
     fn happened(&mut self, at: usize, event: &CmEvent) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         let stage = core::mem::replace(&mut entry.stage, Stage::Gone);
+        let mut offered = wire::Base::None;
         let next = match (stage, event.event_type) {
+            // Its queue pair is gone already.
+            (stage @ Stage::Moved(_), _) => return self.put_back(at, stage),
             (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
                 self.resolve_again(at, id, tries)
             }
@@ -285,12 +222,14 @@ impl Engine {
                 id.resolve_route(2_000).map(|()| Stage::Routing(id))
             }
             (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => {
-                let connecting = self.make(id, at).and_then(|pipe| pipe.connect());
+                let base = if self.limits.tcp_base { wire::Base::Wanted } else { wire::Base::None };
+                let connecting = self.make(id, at).and_then(|pipe| pipe.connect(base));
                 return connecting.unwrap_or_else(|e| self.failed(at, why(&e), &e));
             }
             (Stage::Connecting(mut pipe), CmEventType::ESTABLISHED) => {
                 if let Ok(greeting) = Greeting::decode(event.private_data.as_slice()) {
                     pipe.meet(greeting);
+                    offered = greeting.base;
                     Ok(Stage::Up(pipe))
                 } else {
                     self.put_back(at, Stage::Connecting(pipe));
@@ -299,7 +238,7 @@ impl Engine {
             }
             (stage, CmEventType::DISCONNECTED | CmEventType::DEVICE_REMOVAL | CmEventType::TIMEWAIT_EXIT) => {
                 self.put_back(at, stage);
-                return self.end_pipe(at, "the other side has ended it");
+                return self.pipe_failed(at, "the other side has ended it");
             }
             (stage, _) if event.event_type.is_failure() => {
                 let error = event.check().err().unwrap_or(Error::NoDevice);
@@ -315,6 +254,7 @@ impl Engine {
                 self.put_back(at, stage);
                 if let Some(route) = self.pipes.get(at).and_then(|e| e.route).filter(|_| up) {
                     self.report_up(at);
+                    self.connect_base(at, offered);
                     self.open_route(route, at);
                 }
             }
@@ -362,6 +302,7 @@ impl Engine {
         let tag = tag(&self.pipes, at);
         let pipe = Pipe::new(id, self.devices.get_mut(device).ok_or(Error::NoDevice)?, tag)?;
         let entry = self.pipes.get_mut(at).ok_or(Error::NoDevice)?;
+        entry.ips = pipe.local_ip().zip(pipe.peer_ip());
         (entry.device, entry.stage) = (device, Stage::Connecting(pipe));
         match &mut entry.stage {
             Stage::Connecting(pipe) => Ok(pipe),
@@ -371,7 +312,7 @@ impl Engine {
 
     /// The first queue pair of a route is there, or a further one.
     fn open_route(&mut self, route: usize, pipe: usize) {
-        let source = self.pipes.get_mut(pipe).and_then(|e| e.parts(&mut self.devices)?.0.local_ip());
+        let source = self.pipes.get(pipe).and_then(|e| e.ips).map(|(ours, _)| ours);
         let Some(r) = self.routes.get(route) else { return };
         if r.local.is_none() {
             let Ok((client, server)) = Link::pair() else {
@@ -424,7 +365,14 @@ impl Engine {
 
     /// A queue pair is over, and so are its connections.
     pub(super) fn end_pipe(&mut self, at: usize, how: &str) {
+        self.end_pipe_with(at, how, None);
+    }
+
+    /// The same; `error` is what its connections have come to, if it is not that the other side has ended them.
+    pub(super) fn end_pipe_with(&mut self, at: usize, how: &str, error: Option<Errno>) {
         let Some(mut entry) = self.pipes.remove(at) else { return };
+        // First, so that the other side does not go over to it.
+        entry.base.close();
         match core::mem::replace(&mut entry.stage, Stage::Gone) {
             Stage::Up(pipe) | Stage::Connecting(pipe) => {
                 crate::log!(Debug, "QP {} ends with {} connections: {how}", pipe.qp_num(), entry.conns.len());
@@ -434,14 +382,28 @@ impl Engine {
                 }
                 self.feed();
             }
+            Stage::Moved(moved) => {
+                crate::log!(Debug, "a failed QP ends with {} connections: {how}", entry.conns.len());
+                moved.end();
+                self.bases.moved.retain(|m| *m != at);
+            }
             Stage::Resolving(..) | Stage::Routing(_) | Stage::Gone => {}
         }
-        for c in entry.conns.into_values() {
+        let conns: Vec<usize> = entry.conns.into_values().collect();
+        if let Some(error) = error {
+            self.tell_sockets(&conns, |s| s.endpoint().into_iter().for_each(|ep| ep.fail(error)));
+        }
+        for c in conns {
             self.cut(c);
         }
-        let Some(route) = entry.route else { return };
+        self.leave_route(at, entry.route);
+    }
+
+    /// A route has a queue pair less.
+    pub(super) fn leave_route(&mut self, pipe: usize, route: Option<usize>) {
+        let Some(route) = route else { return };
         let Some(r) = self.routes.get_mut(route) else { return };
-        r.pipes.retain(|p| *p != at);
+        r.pipes.retain(|p| *p != pipe);
         if r.pipes.is_empty() && r.state == State::Open {
             self.detach_route(route);
         }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! - `engine`: one round of the work, and what to sleep on when there is none; `drive`: who does it.
-//! - `meet`: routes to other hosts, queue pairs that come and go; `listeners`: those that clients there find.
+//! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `listeners`: those that clients there find.
+//! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
 //! - `tidy`: what grows old; `report`: what the stats page says.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end.
@@ -22,12 +23,15 @@
 //! **fork**: the thread and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
 
+mod base;
 mod conn;
 pub mod drive;
 mod engine;
+mod entry;
 mod listeners;
 mod local;
 mod meet;
+mod moved;
 mod report;
 mod table;
 mod tidy;

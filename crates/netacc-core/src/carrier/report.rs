@@ -2,7 +2,8 @@
 //! pipe counts itself.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::meet::{Entry, PATIENCE, Stage};
+use crate::carrier::entry::{Entry, Stage};
+use crate::carrier::meet::PATIENCE;
 use crate::epoll;
 use crate::socket::Socket;
 use core::sync::atomic::{Ordering, fence};
@@ -14,6 +15,7 @@ impl Entry {
     fn shown(&self) -> Option<(u32, &'static LinkEntry)> {
         match &self.stage {
             Stage::Up(pipe) => pipe.entry(),
+            Stage::Moved(moved) => moved.left.shown.entry(),
             _ => None,
         }
     }

@@ -1,8 +1,9 @@
 //! What grows old: idle queue pairs, attempts that come to nothing, answers that are no longer believed.
 
 use crate::carrier::engine::Engine;
+use crate::carrier::entry::Stage;
 use crate::carrier::listeners::FarListener;
-use crate::carrier::meet::{PATIENCE, RouteEntry, Stage, State};
+use crate::carrier::meet::{PATIENCE, RouteEntry, State};
 use alloc::vec::Vec;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
@@ -13,11 +14,13 @@ impl Engine {
     pub(super) fn has_to_tidy(&self) -> bool {
         self.pipes.each().next().is_some()
             || self.routes.each().next().is_some()
+            || self.bases.releases > 0
             || self.listeners.iter().any(FarListener::is_wanted)
     }
 
     /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
     pub(super) fn tidy(&mut self, now: u64) {
+        self.ask_the_quiet(now);
         let mut idle = 0;
         let mut old = Vec::new();
         for (at, e) in self.pipes.each() {
@@ -37,7 +40,7 @@ impl Engine {
                 }
                 // Whoever connects has something to say: a queue pair that is only held costs us memory.
                 Stage::Up(_) if e.route.is_none() && !e.used && age > PATIENCE * 5 => old.push((at, None)),
-                Stage::Up(_) => {}
+                Stage::Up(_) | Stage::Moved(_) => {}
                 _ if age > PATIENCE => {
                     old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))
                 }

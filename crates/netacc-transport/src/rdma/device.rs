@@ -15,17 +15,24 @@ const BUFFERS: usize = 32;
 /// An RDMA device, opened.
 #[derive(Debug)]
 pub struct Device {
-    context: Context,
-    pd: Pd,
-    channel: CompChannel,
+    /// `None`: the device is gone, and nothing of it is held.
+    open: Option<Open>,
     cqs: Vec<(Cq, usize)>,
     comp_vector: u32,
     /// Buffers for messages that are too long to go inline.
     pub sends: Sends,
 }
 
+#[derive(Debug)]
+struct Open {
+    pd: Pd,
+    channel: CompChannel,
+    context: Context,
+}
+
 impl Device {
-    /// The device that `id` is on, with send buffers of `size` bytes. To be kept as long as the process lives.
+    /// The device that `id` is on, with send buffers of `size` bytes. To be kept as long as the process lives, or until
+    /// [`Device::let_go`].
     pub fn open(id: &CmId, size: usize, comp_vector: u32) -> Result<Device> {
         let context = id.context()?;
         let pd = Pd::alloc(&context)?;
@@ -34,28 +41,44 @@ impl Device {
         let sends = Sends::register(&pd, size)?;
         let comp_vector = comp_vector.min(context.num_comp_vectors().saturating_sub(1));
         context.raise_descriptors();
-        Ok(Device { context, pd, channel, cqs: Vec::new(), comp_vector, sends })
+        Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, sends })
+    }
+
+    /// The device is removed: all that is held of it is let go, or the removal would wait for the end of the process. Its
+    /// pipes are gone already. Its place among the devices stays. The descriptors that librdmacm has on it are told: see
+    /// [`release_removed_devices`](netacc_verbs::cm::release_removed_devices).
+    pub fn let_go(&mut self) -> Option<[i32; 2]> {
+        self.cqs.clear();
+        self.sends = Sends::none(self.sends.size);
+        let open = self.open.take()?;
+        open.context.lower_descriptors();
+        Some([open.context.cmd_fd(), open.context.async_fd()])
+    }
+
+    /// Other devices that are removed are not kept open on behalf of this one. False: it is removed itself.
+    pub fn forget_others(&self) -> bool {
+        self.open.as_ref().is_none_or(|open| open.context.forget_removed_devices())
     }
 
     /// Whether `id` is on this device.
     pub fn has(&self, id: &CmId) -> bool {
-        id.is_on(&self.context)
+        self.open.as_ref().is_some_and(|open| id.is_on(&open.context))
     }
 
     /// Its domain.
-    pub fn pd(&self) -> &Pd {
-        &self.pd
+    pub fn pd(&self) -> Result<&Pd> {
+        self.open.as_ref().map(|open| &open.pd).ok_or(Error::NoDevice)
     }
 
-    /// Readable when an armed queue has something.
+    /// Readable when an armed queue has something; -1 of a device that is gone.
     pub fn fd(&self) -> i32 {
-        self.channel.fd()
+        self.open.as_ref().map_or(-1, |open| open.channel.fd())
     }
 
     /// Takes the events of the channel: no queue is armed any more that had one. Whether there was any.
     pub fn take_events(&self) -> bool {
         let mut any = false;
-        while let Ok(Some(_)) = self.channel.get_cq_event() {
+        while let Some(Ok(Some(_))) = self.open.as_ref().map(|open| open.channel.get_cq_event()) {
             any = true;
         }
         any
@@ -74,10 +97,11 @@ impl Device {
         }
         // A queue that overflows is lost with all that use it: every send and receive may complete at once.
         let entries = PIPES * (usize::from(RECEIVES) + SENDS);
-        let attr = self.context.query_device()?;
+        let open = self.open.as_ref().ok_or(Error::NoDevice)?;
+        let attr = open.context.query_device()?;
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
         let at = self.cqs.len();
-        let cq = Cq::create(&self.context, entries as u32, at as u64, Some(&self.channel), self.comp_vector)?;
+        let cq = Cq::create(&open.context, entries as u32, at as u64, Some(&open.channel), self.comp_vector)?;
         cq.req_notify(false)?;
         self.cqs.push((cq.clone(), 1));
         Ok((cq, at))
@@ -92,19 +116,21 @@ impl Device {
 
     /// What it has open.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
-        [self.channel.fd(), self.context.cmd_fd(), self.context.async_fd()].into_iter()
+        let open = self.open.as_ref();
+        open.map(|o| [o.channel.fd(), o.context.cmd_fd(), o.context.async_fd()]).into_iter().flatten()
     }
 
     /// Its name, for people.
     pub fn name(&self) -> &str {
-        self.context.name()
+        self.open.as_ref().map_or("", |open| open.context.name())
     }
 }
 
 /// Registered buffers to send from.
 #[derive(Debug)]
 pub struct Sends {
-    mr: Registered,
+    /// `None`: no device sends from here any more.
+    mr: Option<Registered>,
     size: usize,
     free: Vec<u16>,
 }
@@ -112,7 +138,24 @@ pub struct Sends {
 impl Sends {
     fn register(pd: &Pd, size: usize) -> Result<Sends> {
         let mr = Registered::new(pd, size.checked_mul(BUFFERS).ok_or(Error::NoDevice)?)?;
-        Ok(Sends { mr, size, free: (0..BUFFERS as u16).collect() })
+        Ok(Sends { mr: Some(mr), size, free: (0..BUFFERS as u16).collect() })
+    }
+
+    /// Without buffers: there is no device.
+    fn none(size: usize) -> Sends {
+        Sends { mr: None, size, free: Vec::new() }
+    }
+
+    /// Numbers alone, for tests.
+    #[cfg(test)]
+    pub(super) fn numbers() -> Sends {
+        Sends { free: (0..BUFFERS as u16).collect(), ..Sends::none(8) }
+    }
+
+    /// The number of a free buffer, for tests.
+    #[cfg(test)]
+    pub(super) fn number(&mut self) -> Option<u16> {
+        self.free.pop()
     }
 
     /// Bytes of each buffer.
@@ -122,8 +165,9 @@ impl Sends {
 
     /// A free buffer, and where it begins.
     pub fn take(&mut self) -> Option<(u16, *mut u8)> {
+        let start = self.mr.as_ref()?.as_ptr();
         let n = self.free.pop()?;
-        Some((n, self.mr.as_ptr().wrapping_add(usize::from(n) * self.size)))
+        Some((n, start.wrapping_add(usize::from(n) * self.size)))
     }
 
     /// It is free again.
@@ -133,11 +177,21 @@ impl Sends {
 
     /// Writes the beginning of a message into buffer `n`.
     pub(super) fn head(&self, n: u16, bytes: &[u8]) -> bool {
-        self.mr.write(usize::from(n) * self.size, bytes)
+        self.mr.as_ref().is_some_and(|mr| mr.write(usize::from(n) * self.size, bytes))
+    }
+
+    /// Copies the beginning of buffer `n`.
+    pub(super) fn read(&self, n: u16, to: &mut [u8]) -> bool {
+        self.mr.as_ref().is_some_and(|mr| mr.read(usize::from(n) * self.size, to))
+    }
+
+    /// Whether more than half of the buffers are in use.
+    pub(super) fn are_scarce(&self) -> bool {
+        self.free.len() < BUFFERS / 2
     }
 
     /// The first `len` bytes of buffer `n`.
     pub(super) fn sge(&self, n: u16, len: usize) -> Option<Sge<'_>> {
-        self.mr.sge(usize::from(n) * self.size, len)
+        self.mr.as_ref()?.sge(usize::from(n) * self.size, len)
     }
 }

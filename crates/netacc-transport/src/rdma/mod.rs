@@ -4,15 +4,23 @@
 //! into buffers that the other side has posted: no peer gets a key to our memory. It never sends what the other side
 //! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all pipes on one RDMA device share.
 //!
+//! Where a queue pair fails, its messages go on over a [`Stream`]; a [`Way`] is one of both.
+//!
 //! What the connections are is not known here: `netacc-core`'s `carrier` joins them to rings.
 
 mod device;
+mod kept;
 mod pipe;
 mod registered;
 mod shown;
+mod stream;
+mod way;
 
 pub use device::{Device, Sends};
-pub use pipe::{Completion, Pipe, RECEIVES};
+pub use pipe::{Completion, Left, Pipe, RECEIVES};
+pub use shown::Shown;
+pub use stream::Stream;
+pub use way::Way;
 
 /// The RDMA port of a TCP listener's port, if there is one.
 pub fn port_of(tcp: u16) -> Option<u16> {

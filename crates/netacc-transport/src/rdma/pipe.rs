@@ -1,12 +1,15 @@
 //! A connected queue pair with credits: messages in, messages out.
 
 use crate::rdma::device::{Device, Sends};
+use crate::rdma::kept::Kept;
 use crate::rdma::registered::Registered;
 use crate::rdma::shown::Shown;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmId, ConnParam, Cq, Error, QpInit, RecvWr, Result, SendWr};
+use netacc_wire::base::Base;
 use netacc_wire::frame::{FRAME, Frame, Greeting, Kind};
 
 extern crate alloc;
@@ -26,7 +29,9 @@ const INLINE: [u32; 3] = [96, 80, 64];
 /// The longest of those.
 const SHORT: usize = 96;
 /// A message that only brings credits.
-const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0 };
+const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0 };
+/// One that asks for an answer.
+const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
 /// Work request numbers: this bit says that it is a receive.
 const RECEIVE: u64 = 1 << 31;
 
@@ -50,6 +55,12 @@ pub struct Pipe {
     under_way: VecDeque<Option<u16>>,
     /// Of those, the last that have no completion of their own.
     unsignaled: u32,
+    /// Messages received, modulo 65,536.
+    heard: u16,
+    /// The other side waits for a message.
+    asked: bool,
+    /// Messages sent, for the case that the queue pair fails.
+    kept: Kept,
     inline: usize,
     cq: usize,
     pub(super) shown: Shown,
@@ -71,7 +82,7 @@ impl Pipe {
         let size = device.sends.size();
         let (cq, at) = device.cq_for_one_more()?;
         let made = create_qp(&mut id, device, &cq)
-            .and_then(|inline| Ok((inline, Registered::new(device.pd(), size * usize::from(RECEIVES))?)));
+            .and_then(|inline| Ok((inline, Registered::new(device.pd()?, size * usize::from(RECEIVES))?)));
         let (inline, receives) = made.inspect_err(|_| device.cq_has_one_less(at))?;
         let mut pipe = Pipe {
             id,
@@ -84,6 +95,9 @@ impl Pipe {
             owed: 0,
             under_way: VecDeque::with_capacity(SENDS),
             unsignaled: 0,
+            heard: 0,
+            asked: false,
+            kept: Kept::default(),
             inline,
             cq: at,
             shown: Shown::default(),
@@ -94,19 +108,45 @@ impl Pipe {
         Ok(pipe)
     }
 
-    fn greeting(&self) -> Greeting {
-        Greeting { receives: RECEIVES, size: self.size as u32 }
+    fn greeting(&self, base: Base) -> Greeting {
+        Greeting { receives: RECEIVES, size: self.size as u32, base }
     }
 
     /// Asks the other side for the connection.
-    pub fn connect(&self) -> Result<()> {
-        self.id.connect(&ConnParam { private_data: &self.greeting().encode(), ..ConnParam::default() })
+    pub fn connect(&self, base: Base) -> Result<()> {
+        self.id.connect(&ConnParam { private_data: &self.greeting(base).encode(), ..ConnParam::default() })
     }
 
     /// Accepts a connect request that came with `greeting`.
-    pub fn accept(&mut self, greeting: Greeting) -> Result<()> {
+    pub fn accept(&mut self, greeting: Greeting, base: Base) -> Result<()> {
         self.meet(greeting);
-        self.id.accept(&ConnParam { private_data: &self.greeting().encode(), ..ConnParam::default() })
+        self.id.accept(&ConnParam { private_data: &self.greeting(base).encode(), ..ConnParam::default() })
+    }
+
+    /// There is to be a base: from the first message on, those that are not confirmed are kept. After
+    /// [`Pipe::accept`] or [`Pipe::meet`].
+    pub fn keep(&mut self) {
+        self.kept.begin(self.peer_receives.into(), self.peer_size.min(self.size));
+    }
+
+    /// There is none, after all.
+    pub fn keep_nothing(&mut self, sends: &mut Sends) {
+        self.kept.end(sends);
+    }
+
+    /// How many messages have been received, modulo 65,536.
+    pub fn heard(&self) -> u16 {
+        self.heard
+    }
+
+    /// Whether the other side should have something to say.
+    pub fn expects(&self) -> bool {
+        self.kept.asks()
+    }
+
+    /// Asks the other side to say something.
+    pub fn probe(&mut self) -> Result<()> {
+        self.send(PROBE, &[])
     }
 
     /// The other side has said what it takes.
@@ -163,12 +203,12 @@ impl Pipe {
     /// Whether a message may be sent now. The last credit is kept for [`Kind::Credit`]: with both sides out of credits
     /// none could give the other any.
     pub fn can_send(&self) -> bool {
-        self.credits >= 2 && self.under_way.len() < SENDS - 1
+        self.credits >= 2 && self.under_way.len() < SENDS - 1 && self.kept.has_room()
     }
 
-    /// Whether the other side waits to hear of free receives that no message has told it of.
+    /// Whether the other side waits to hear of free receives that no message has told it of, or of anything at all.
     pub fn owes(&self) -> bool {
-        self.owed >= OWED && self.credits >= 1 && self.under_way.len() < SENDS
+        (self.owed >= OWED || self.asked) && self.credits >= 1 && self.under_way.len() < SENDS && self.kept.has_room()
     }
 
     /// Whether everything sent has been received. Every message asks for that once [`Pipe::flush`] was called.
@@ -178,7 +218,8 @@ impl Pipe {
 
     fn head(&mut self, mut frame: Frame) -> [u8; FRAME] {
         frame.credits = self.owed;
-        self.owed = 0;
+        frame.heard = self.heard;
+        (self.owed, self.asked) = (0, false);
         frame.encode()
     }
 
@@ -196,6 +237,7 @@ impl Pipe {
             *to = *from;
         }
         let wr = SendWr::send_inline(0, message).filter(|_| len <= self.inline).ok_or(too_long())?;
+        self.kept.inline(message, !matches!(frame.kind, Kind::Credit | Kind::Probe));
         self.post(wr, None, now)
     }
 
@@ -206,6 +248,7 @@ impl Pipe {
             return Err(too_long());
         }
         let sge = sends.sge(n, FRAME + len).ok_or(too_long())?;
+        self.kept.buffer(n, FRAME + len);
         self.post(SendWr::send(0, sge), Some(n), false)
     }
 
@@ -235,7 +278,9 @@ impl Pipe {
         let n = number as u32 & (RECEIVE as u32 - 1);
         if number & RECEIVE == 0 {
             for _ in 0..n {
-                if let Some(Some(buffer)) = self.under_way.pop_front() {
+                if let Some(Some(buffer)) = self.under_way.pop_front()
+                    && !self.kept.completed(buffer, sends)
+                {
                     sends.give_back(buffer);
                 }
             }
@@ -250,6 +295,11 @@ impl Pipe {
         let frame = Frame::decode(&head).filter(|_| len >= FRAME)?;
         // More than it has would let us send what it has no room for.
         self.credits = self.credits.checked_add(frame.credits).filter(|c| *c <= self.peer_receives)?;
+        if !self.kept.confirm(frame.heard, sends) {
+            return None;
+        }
+        self.heard = self.heard.wrapping_add(1);
+        self.asked |= frame.kind == Kind::Probe;
         self.show_received();
         let payload = self.receives.as_ptr().wrapping_add(at + FRAME).cast_const();
         Some(Completion::Message(n, frame, payload, len - FRAME))
@@ -283,11 +333,60 @@ impl Pipe {
     /// It is over: its buffers are free.
     pub fn end(mut self, device: &mut Device) {
         self.id.destroy_qp();
-        self.hide();
+        self.shown.hide();
+        self.free_buffers(device);
+    }
+
+    fn free_buffers(&mut self, device: &mut Device) {
+        self.kept.end(&mut device.sends);
         for buffer in self.under_way.drain(..).flatten() {
             device.sends.give_back(buffer);
         }
         device.cq_has_one_less(self.cq);
+    }
+
+    /// The queue pair is over, and what it was to carry goes on by TCP.
+    pub fn leave(mut self, device: &mut Device) -> Left {
+        self.id.destroy_qp();
+        let (again, first) = self.kept.take(&mut device.sends);
+        self.free_buffers(device);
+        let most = self.peer_size.min(self.size);
+        Left { again, first, heard: self.heard, most, size: self.size, shown: core::mem::take(&mut self.shown) }
+    }
+}
+
+/// What is left of a pipe whose queue pair has failed.
+#[derive(Debug)]
+pub struct Left {
+    /// Messages that the other side has not confirmed, oldest first, and the number of the first, modulo 65,536.
+    pub again: VecDeque<Vec<u8>>,
+    /// See above.
+    pub first: u16,
+    /// Messages that were received, modulo 65,536.
+    pub heard: u16,
+    /// The longest message that the other side takes.
+    pub most: usize,
+    /// The longest that we take.
+    pub size: usize,
+    /// Its place on the stats page.
+    pub shown: Shown,
+}
+
+impl Left {
+    /// What our first message by TCP says.
+    pub fn resume(&self) -> Frame {
+        Frame { kind: Kind::Resume, heard: self.heard, ..CREDITS }
+    }
+
+    /// The other side has received `heard` messages: only those after them are left. False: it cannot have.
+    pub fn confirm(&mut self, heard: u16) -> bool {
+        let news = usize::from(heard.wrapping_sub(self.first));
+        if news > self.again.len() {
+            return false;
+        }
+        self.again.drain(..news);
+        self.first = heard;
+        true
     }
 }
 
@@ -308,7 +407,7 @@ fn create_qp(id: &mut CmId, device: &Device, cq: &Cq) -> Result<usize> {
             max_inline_data,
         };
         let init = QpInit { send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
-        match id.create_qp(device.pd(), &init) {
+        match id.create_qp(device.pd()?, &init) {
             Ok(qp) => return Ok(qp.cap().max_inline_data.min(most) as usize),
             Err(e) => last = e,
         }

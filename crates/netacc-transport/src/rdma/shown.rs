@@ -9,12 +9,38 @@ use netacc_sys::time;
 
 /// The place of a queue pair on the stats page. Its counters have one writer: who uses the pipe.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub struct Shown {
     /// Its number there; 0: it was never connected.
     id: u32,
     place: u32,
     /// `None` too where no entry is free.
     entry: Option<&'static LinkEntry>,
+}
+
+impl Shown {
+    /// Its entry, and which one that is.
+    pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
+        Some((self.place, self.entry?))
+    }
+
+    /// It goes on by TCP.
+    pub fn moved(&self) {
+        if let Some(entry) = self.entry {
+            entry.set_kind(LinkKind::Tcp);
+        }
+    }
+
+    /// It has ended: lost, if connections were on it.
+    pub fn hide(&self) {
+        if self.id == 0 {
+            return;
+        }
+        let lost = self.entry.is_some_and(|entry| entry.in_use() > 0);
+        page().count(if lost { Counter::LinksLost } else { Counter::LinksClosed });
+        if let Some(entry) = self.entry {
+            entry.close(self.id);
+        }
+    }
 }
 
 impl Pipe {
@@ -41,7 +67,7 @@ impl Pipe {
 
     /// Its entry on the stats page, and which one that is.
     pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
-        Some((self.shown.place, self.shown.entry?))
+        self.shown.entry()
     }
 
     pub(super) fn show_credits(&self) {
@@ -68,18 +94,6 @@ impl Pipe {
         if let Some(entry) = self.shown.entry {
             entry.received();
             self.show_credits();
-        }
-    }
-
-    /// It has ended: lost, if connections were on it.
-    pub(super) fn hide(&self) {
-        if self.shown.id == 0 {
-            return;
-        }
-        let lost = self.shown.entry.is_some_and(|entry| entry.in_use() > 0);
-        page().count(if lost { Counter::LinksLost } else { Counter::LinksClosed });
-        if let Some(entry) = self.shown.entry {
-            entry.close(self.shown.id);
         }
     }
 }

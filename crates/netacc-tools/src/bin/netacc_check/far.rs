@@ -8,6 +8,7 @@ use netacc_conf::Config;
 use netacc_sys::Errno;
 use netacc_transport::rdma::{Device, Pipe, port_of};
 use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel};
+use netacc_wire::base::Base;
 use netacc_wire::frame::{Greeting, Stranger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
@@ -152,7 +153,7 @@ fn ask(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
     next(&events)?.check()?;
     let mut device = Device::open(&id, config.msg_size as usize, config.comp_vector)?;
     let pipe = Pipe::new(id, &mut device, 0)?;
-    pipe.connect()?;
+    pipe.connect(Base::None)?;
     let answer = next(&events)?;
     let greeting = Greeting::decode(answer.private_data.as_slice());
     let result = match (answer.check(), greeting) {

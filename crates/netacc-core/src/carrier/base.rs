@@ -1,0 +1,382 @@
+//! The TCP connection beside each queue pair, its base ([`netacc_wire::base`]): how it is made, and how it is lost.
+//!
+//! The server's carrier waits at a port of its own for each of its addresses, which the kernel chooses. That port and a
+//! token go to the client while the queue pair is connected, so a base is found by nobody else, and a program's listener
+//! never sees it. Bases are made by the thread, which sleeps on one epoll instance for all of them: those that nobody needs
+//! cost nothing.
+
+use crate::addr;
+use crate::carrier::engine::Engine;
+use crate::carrier::entry::{Entry, Stage, tag};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw, time};
+use netacc_wire::base::{self as wire, HELLO, TOKEN};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// A base that is not there after so long (ns) is not waited for.
+pub(super) const PATIENCE: u64 = 5_000_000_000;
+/// Clients that have not said who they are: of more, the oldest goes.
+const STRANGERS: usize = 64;
+
+/// What an event of the epoll instance is about: a queue pair's base, a listener, a stranger.
+const KIND: u64 = 1 << 32;
+
+/// A queue pair's base.
+#[derive(Debug)]
+pub(super) enum Base {
+    /// There is none.
+    None,
+    /// The other side is to connect it, with this token, and began to when the clock said so (ns).
+    Awaited([u8; TOKEN], u64),
+    /// It is being connected, since then; the other side is to be told this token.
+    Connecting(i32, [u8; TOKEN], u64),
+    /// It is there.
+    Ready(i32),
+}
+
+impl Base {
+    fn fd(&self) -> Option<i32> {
+        match self {
+            Base::Connecting(fd, ..) | Base::Ready(fd) => Some(*fd),
+            Base::None | Base::Awaited(..) => None,
+        }
+    }
+
+    /// It is not needed any more.
+    pub fn close(&mut self) {
+        if let Some(fd) = core::mem::replace(self, Base::None).fd() {
+            private::close(fd);
+        }
+    }
+
+    /// Its socket, which the caller has then; -1 if it is still to come. `None`: there is none.
+    pub fn take(&mut self) -> Option<i32> {
+        match *self {
+            Base::None => None,
+            Base::Awaited(..) | Base::Connecting(..) => Some(-1),
+            Base::Ready(fd) => {
+                *self = Base::None;
+                Some(fd)
+            }
+        }
+    }
+
+    /// It should be there by now.
+    pub fn is_late(&self, now: u64) -> bool {
+        match self {
+            Base::Awaited(_, since) | Base::Connecting(_, _, since) => now.saturating_sub(*since) > PATIENCE,
+            Base::None | Base::Ready(_) => false,
+        }
+    }
+}
+
+/// What all bases share.
+#[derive(Debug)]
+pub(super) struct Bases {
+    /// Where the thread hears of them, or -1.
+    pub epoll: i32,
+    /// Our addresses, with a listener and its port.
+    listeners: Vec<(IpAddr, i32, u16)>,
+    strangers: VecDeque<Stranger>,
+    /// Queue pairs that have failed.
+    pub moved: Vec<usize>,
+    /// Descriptors of devices that are removed and that librdmacm may still have open.
+    pub removed: Vec<i32>,
+    /// So often that is to be looked for.
+    pub releases: u32,
+    /// The payload of a message that came by TCP.
+    pub scratch: Vec<u8>,
+}
+
+impl Default for Bases {
+    fn default() -> Bases {
+        Bases {
+            epoll: -1,
+            listeners: Vec::new(),
+            strangers: VecDeque::new(),
+            moved: Vec::new(),
+            removed: Vec::new(),
+            releases: 0,
+            scratch: Vec::new(),
+        }
+    }
+}
+
+/// Whoever has connected and not said which queue pair's base it is.
+#[derive(Debug)]
+struct Stranger {
+    fd: i32,
+    ip: Option<IpAddr>,
+    said: Vec<u8>,
+}
+
+/// Calls `f` with `a` as the kernel takes it.
+fn with_address<T>(a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    addr::write(a, domain(a.ip()), buf.as_mut_ptr().cast(), &raw mut len);
+    f(buf.as_ptr().cast(), len)
+}
+
+fn domain(ip: IpAddr) -> i32 {
+    if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+/// A socket of our own at `ip`.
+fn socket_at(ip: IpAddr) -> Result<i32> {
+    let fd = private::raise(raw::socket(domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
+    // The port of one that connects need only be free towards its destination.
+    let _ = raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+    let bound = with_address(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n));
+    bound.map(|()| fd).inspect_err(|_| private::close(fd))
+}
+
+impl Bases {
+    /// The epoll instance, which is made if there is none.
+    fn watch(&mut self, op: i32, fd: i32, events: i32, what: u64) -> Result<()> {
+        if self.epoll < 0 {
+            self.epoll = private::raise(raw::epoll_create1(libc::EPOLL_CLOEXEC)?);
+        }
+        raw::epoll_ctl(self.epoll, op, fd, events as u32, what)
+    }
+
+    /// The port at which we wait for the bases of queue pairs at `ip`.
+    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
+        if let Some((_, _, port)) = self.listeners.iter().find(|(at, _, _)| *at == ip) {
+            return Ok(*port);
+        }
+        let fd = private::raise(raw::socket(domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
+        let at = self.listeners.len() as u64;
+        let opened = with_address(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n))
+            .and_then(|()| raw::listen(fd, 128))
+            .and_then(|()| addr::local_of(fd).ok_or(Errno::NOTCONN))
+            .and_then(|local| self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, KIND | at).map(|()| local.port()));
+        let port = opened.inspect_err(|_| private::close(fd))?;
+        crate::log!(Info, "waits at {} for the TCP connections beside queue pairs", SocketAddr::new(ip, port));
+        self.listeners.push((ip, fd, port));
+        Ok(port)
+    }
+
+    /// One more has connected to listener `at`.
+    fn accept(&mut self, at: usize) {
+        let Some((_, listener, _)) = self.listeners.get(at).copied() else { return };
+        let (nobody, flags) = (core::ptr::null_mut(), SOCK_CLOEXEC | SOCK_NONBLOCK);
+        while let Ok(fd) = raw::accept4(listener, nobody, core::ptr::null_mut(), flags) {
+            let fd = private::raise(fd);
+            if self.strangers.len() >= STRANGERS
+                && let Some(oldest) = self.strangers.pop_front()
+            {
+                private::close(oldest.fd);
+            }
+            let ip = addr::peer_of(fd).map(|a| a.ip().to_canonical());
+            self.strangers.push_back(Stranger { fd, ip, said: Vec::with_capacity(HELLO) });
+            if self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_err() {
+                self.strangers.pop_back();
+                private::close(fd);
+            }
+        }
+    }
+
+    /// A stranger has said something: who it is, if that is all.
+    fn hear(&mut self, fd: i32) -> Option<(Stranger, [u8; TOKEN])> {
+        let at = self.strangers.iter().position(|s| s.fd == fd)?;
+        let s = self.strangers.get_mut(at)?;
+        let mut said = [0u8; HELLO];
+        // Not a byte more than that: what follows belongs to the queue pair.
+        let got = raw::recv(fd, said.as_mut_ptr(), HELLO - s.said.len(), libc::MSG_DONTWAIT);
+        s.said.extend_from_slice(said.get(..got.unwrap_or(0))?);
+        match got {
+            Err(Errno::AGAIN | Errno::INTR) => return None,
+            Ok(1..) if s.said.len() < HELLO => return None,
+            _ => {}
+        }
+        let s = self.strangers.remove(at)?;
+        match s.said.first_chunk().and_then(wire::token) {
+            Some(token) => Some((s, token)),
+            None => {
+                private::close(s.fd);
+                None
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Server's host: what is said of the base of queue pair `at`, for which the client asks with `asked`.
+    pub(super) fn offer_base(&mut self, at: usize, asked: wire::Base) -> wire::Base {
+        let mut token = [0u8; TOKEN];
+        let Some(entry) = self.pipes.get_mut(at).filter(|_| self.limits.tcp_base && asked == wire::Base::Wanted) else {
+            return wire::Base::None;
+        };
+        let Some((ours, _)) = entry.ips else { return wire::Base::None };
+        if getrandom(&mut token, GetRandomFlags::empty()) != Ok(TOKEN) {
+            return wire::Base::None;
+        }
+        match self.bases.listen(ours) {
+            Ok(port) => {
+                entry.base = Base::Awaited(token, time::now());
+                wire::Base::At(port, token)
+            }
+            Err(e) => {
+                crate::log!(Info, "no TCP connections beside queue pairs: {e}");
+                wire::Base::None
+            }
+        }
+    }
+
+    /// Client's host: the base of queue pair `at` begins to be connected, if the server waits for it.
+    pub(super) fn connect_base(&mut self, at: usize, offered: wire::Base) {
+        let wire::Base::At(port, token) = offered else { return };
+        let name = u64::from(tag(&self.pipes, at));
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        let Some((ours, theirs)) = entry.ips else { return };
+        let done = socket_at(ours).and_then(|fd| {
+            let there = match with_address(SocketAddr::new(theirs, port), |p, n| raw::connect(fd, p, n)) {
+                Ok(()) | Err(Errno::INPROGRESS) => self.bases.watch(EPOLL_CTL_ADD, fd, EPOLLOUT, name),
+                Err(e) => Err(e),
+            };
+            there.map(|()| fd).inspect_err(|_| private::close(fd))
+        });
+        match done {
+            Ok(fd) => {
+                entry.base = Base::Connecting(fd, token, time::now());
+                if let Some((pipe, _)) = entry.parts(&mut self.devices) {
+                    pipe.keep();
+                }
+            }
+            Err(e) => crate::log!(Info, "no TCP connection beside a queue pair to {theirs}: {e}"),
+        }
+    }
+
+    /// There will be no base: nothing is kept for it.
+    pub(super) fn lose_base(&mut self, at: usize) {
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        entry.base.close();
+        if let Some((pipe, device)) = entry.parts(&mut self.devices) {
+            pipe.keep_nothing(&mut device.sends);
+        } else if entry.is_moved() {
+            self.end_pipe(at, "there is no TCP connection to go on by");
+        }
+    }
+
+    /// The base of a queue pair is there.
+    fn base_is_there(&mut self, at: usize, fd: i32) {
+        let Some(entry) = self.pipes.get_mut(at) else { return private::close(fd) };
+        match &mut entry.stage {
+            // It was waited for.
+            Stage::Moved(moved) => {
+                entry.base = Base::None;
+                moved.stream.attach(fd);
+            }
+            _ => entry.base = Base::Ready(fd),
+        }
+    }
+
+    /// The epoll instance has something.
+    pub(super) fn serve_bases(&mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 32];
+        let Ok(n) = raw::epoll_wait(self.bases.epoll, events.as_mut_ptr(), 32, 0, core::ptr::null()) else { return };
+        for event in events.iter().take(n) {
+            let what = event.u64;
+            match what / KIND {
+                0 => self.base_event(what as u32),
+                1 => self.bases.accept((what % KIND) as usize),
+                _ => {
+                    if let Some((stranger, token)) = self.bases.hear((what % KIND) as i32) {
+                        self.welcome(stranger, token);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Server's host: a base for a queue pair has come.
+    fn welcome(&mut self, stranger: Stranger, token: [u8; TOKEN]) {
+        let is = |base: &Base| matches!(base, Base::Awaited(wanted, _) if *wanted == token);
+        let from = |ips: Option<(IpAddr, IpAddr)>| ips.map(|(_, theirs)| theirs) == stranger.ip;
+        let found = self.pipes.each().find(|(_, e)| is(&e.base) && from(e.ips)).map(|(at, _)| at);
+        let Some(at) = found else { return private::close(stranger.fd) };
+        let name = u64::from(tag(&self.pipes, at));
+        match self.bases.watch(EPOLL_CTL_MOD, stranger.fd, EPOLLIN, name) {
+            Ok(()) => self.base_is_there(at, stranger.fd),
+            Err(_) => {
+                private::close(stranger.fd);
+                self.lose_base(at);
+            }
+        }
+    }
+
+    /// Something has happened to the base of the queue pair with this tag.
+    fn base_event(&mut self, name: u32) {
+        let at = name as usize & 0xff_ffff;
+        if tag(&self.pipes, at) != name {
+            return;
+        }
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        match entry.base {
+            Base::Connecting(fd, token, _) => self.say_hello(at, name, fd, &token),
+            Base::Ready(fd) => {
+                let mut byte = 0u8;
+                match raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
+                    Ok(1..) => self.pipe_failed(at, "the other side goes on by TCP"),
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    // It has ended. The queue pair says what else has.
+                    Ok(0) | Err(_) => self.lose_base(at),
+                }
+            }
+            // A failed queue pair's is looked at in every round.
+            Base::None | Base::Awaited(..) => {}
+        }
+    }
+
+    /// Client's host: a base is connected, or is not.
+    fn say_hello(&mut self, at: usize, name: u32, fd: i32, token: &[u8; TOKEN]) {
+        let said = wire::hello(token);
+        let failed = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(libc::EIO);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        if failed == 0
+            && raw::send(fd, said.as_ptr(), HELLO, flags) == Ok(HELLO)
+            && self.bases.watch(EPOLL_CTL_MOD, fd, EPOLLIN, name.into()).is_ok()
+        {
+            return self.base_is_there(at, fd);
+        }
+        crate::log!(Info, "no TCP connection beside a queue pair: {}", Errno(failed));
+        self.lose_base(at);
+    }
+
+    /// Whether the thread is to be told when the kernel takes more.
+    pub(super) fn watch_moved(&mut self, at: usize, fd: i32, full: bool) {
+        let events = EPOLLIN | if full { EPOLLOUT } else { 0 };
+        let name = u64::from(tag(&self.pipes, at));
+        let _ = self.bases.watch(EPOLL_CTL_MOD, fd, events, name);
+    }
+
+    /// In the child of a fork: these are the parent's.
+    pub(super) fn leave_bases(&self) {
+        let ours = [self.bases.epoll].into_iter();
+        let listeners = self.bases.listeners.iter().map(|(_, fd, _)| *fd);
+        let strangers = self.bases.strangers.iter().map(|s| s.fd);
+        let bases = self.pipes.each().filter_map(|(_, e)| e.base_fd());
+        for fd in ours.chain(listeners).chain(strangers).chain(bases).filter(|fd| *fd >= 0) {
+            private::close(fd);
+        }
+    }
+}
+
+impl Entry {
+    /// A descriptor of its base.
+    fn base_fd(&self) -> Option<i32> {
+        match &self.stage {
+            Stage::Moved(moved) if moved.stream.fd() >= 0 => Some(moved.stream.fd()),
+            _ => self.base.fd(),
+        }
+    }
+
+    fn is_moved(&self) -> bool {
+        matches!(self.stage, Stage::Moved(_))
+    }
+}

@@ -1,0 +1,158 @@
+//! What is known of a queue pair.
+
+use crate::carrier::base::Base;
+use crate::carrier::moved::Moved;
+use crate::carrier::table::Table;
+use alloc::collections::{BTreeMap, VecDeque};
+use core::net::IpAddr;
+use netacc_sys::time;
+use netacc_transport::rdma::{Device, Pipe, Way};
+use netacc_verbs::CmId;
+use netacc_wire::frame::Frame;
+
+/// How far a queue pair has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    Resolving(CmId, usize),
+    Routing(CmId),
+    Connecting(Pipe),
+    Up(Pipe),
+    /// The queue pair has failed; its connections go on by TCP.
+    Moved(Moved),
+    Gone,
+}
+
+/// What belongs to a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    /// In the buffer of this message of the queue pair.
+    Received(u32, *const u8, usize),
+    /// It came by TCP.
+    Bytes(&'a [u8]),
+}
+
+impl Payload<'_> {
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Received(_, _, len) => *len,
+            Payload::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    pub fn start(&self) -> *const u8 {
+        match self {
+            Payload::Received(_, start, _) => *start,
+            Payload::Bytes(bytes) => bytes.as_ptr(),
+        }
+    }
+}
+
+/// For how long a queue pair has said nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Quiet {
+    /// When that was first seen (ns).
+    pub since: u64,
+    /// Messages that had come until then, modulo 65,536.
+    pub heard: u16,
+    /// When we asked the other side to say something; 0: we have not.
+    pub asked: u64,
+}
+
+/// A queue pair, from the first question for its way to its end.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub stage: Stage,
+    pub device: usize,
+    /// Whose connections it carries (client's host).
+    pub route: Option<usize>,
+    /// The TCP port of the listener (server's host).
+    pub port: u16,
+    /// Our address and the other side's, once it is connected.
+    pub ips: Option<(IpAddr, IpAddr)>,
+    /// The TCP connection beside it.
+    pub base: Base,
+    /// Since when nothing has come, as far as is known: when, how many had come, and whether we have asked.
+    pub quiet: Quiet,
+    pub conns: BTreeMap<u16, usize>,
+    /// Connections that wait for room, in turn.
+    pub stalled: VecDeque<usize>,
+    /// Connections that are over, which the other side is to be told.
+    pub resets: VecDeque<Frame>,
+    pub idle_since: u64,
+    /// It has carried a connection.
+    pub used: bool,
+}
+
+impl Entry {
+    pub fn new(stage: Stage, device: usize, route: Option<usize>, port: u16) -> Entry {
+        Entry {
+            stage,
+            device,
+            route,
+            port,
+            ips: None,
+            base: Base::None,
+            quiet: Quiet::default(),
+            conns: BTreeMap::new(),
+            stalled: VecDeque::new(),
+            resets: VecDeque::new(),
+            idle_since: time::now(),
+            used: false,
+        }
+    }
+
+    /// Its device, if it has got that far.
+    pub fn device_if_known(&self) -> Option<usize> {
+        matches!(self.stage, Stage::Connecting(_) | Stage::Up(_)).then_some(self.device)
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up(_))
+    }
+
+    /// What messages go by, if it is connected.
+    pub fn way<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<Way<'a>> {
+        match &mut self.stage {
+            Stage::Up(pipe) => Some(Way::Qp(pipe, &mut devices.get_mut(self.device)?.sends)),
+            Stage::Moved(moved) => Some(Way::Base(&mut moved.stream)),
+            _ => None,
+        }
+    }
+
+    /// Copies a part of a message's payload; false if there is not so much.
+    pub fn copy(&mut self, devices: &mut [Device], payload: Payload<'_>, skip: usize, to: &mut [u8]) -> bool {
+        match payload {
+            Payload::Received(n, ..) => self.live_parts(devices).is_some_and(|(pipe, _)| pipe.copy(n, skip, to)),
+            Payload::Bytes(bytes) => {
+                let part = bytes.get(skip..).and_then(|rest| rest.get(..to.len()));
+                part.map(|part| to.copy_from_slice(part)).is_some()
+            }
+        }
+    }
+
+    /// The queue pair and its device, if it is connected.
+    pub fn parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
+        match &mut self.stage {
+            Stage::Up(pipe) => Some((pipe, devices.get_mut(self.device)?)),
+            _ => None,
+        }
+    }
+
+    /// The same, also while it is being connected.
+    pub fn live_parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
+        match &mut self.stage {
+            Stage::Up(pipe) | Stage::Connecting(pipe) => Some((pipe, devices.get_mut(self.device)?)),
+            _ => None,
+        }
+    }
+}
+
+/// The upper half of the numbers of a queue pair's work requests: 24 bits say which one, 8 which use of that place.
+pub(super) fn tag(pipes: &Table<Entry>, at: usize) -> u32 {
+    (pipes.generation(at) & 0xff) << 24 | at as u32
+}
+
+/// Which queue pair a work request belongs to.
+pub(super) fn pipe_of(wr_id: u64) -> usize {
+    (wr_id >> 32) as usize & 0xff_ffff
+}

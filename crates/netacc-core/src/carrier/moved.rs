@@ -1,0 +1,319 @@
+//! A queue pair has failed, and its connections go on over its base, without a byte lost, repeated or out of order.
+//!
+//! Whoever notices first takes what its completion queue still holds, ends its queue pair, and says by TCP how many
+//! messages it has received. The other side then does the same. Each sends the messages again that the other one has not
+//! received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the messages.
+
+use crate::carrier::engine::Engine;
+use crate::carrier::entry::{Payload, Quiet, Stage};
+use crate::fdtable::{self, Entry};
+use crate::socket::{Path, Socket};
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use libc::{IPPROTO_TCP, SOL_SOCKET};
+use netacc_stats::{Reason, Transport, page};
+use netacc_sys::errno::Errno;
+use netacc_sys::raw;
+use netacc_transport::rdma::{Device, Left, Stream};
+use netacc_wire::frame::Kind;
+
+/// Messages of one base that are taken before others have their turn.
+const TURN: usize = 32;
+/// A queue pair with connections whose other side says nothing for so long (ns) is asked for an answer: where messages
+/// wait to be confirmed, and where there are none.
+const QUIET: [u64; 2] = [3_000_000_000, 15_000_000_000];
+/// And without one for so long (ns) it has failed.
+const ANSWER: u64 = 5_000_000_000;
+/// So often, about once a second, removed devices are let go of after a failure.
+const RELEASES: u32 = 15;
+
+/// A queue pair that has failed.
+#[derive(Debug)]
+pub(super) struct Moved {
+    pub stream: Stream,
+    pub left: Left,
+    /// The last connection is over, and the other side has been told that nothing more will come.
+    ended: bool,
+    full: bool,
+    /// What limits how long the kernel tries (ms); 0: its own default.
+    patience: u32,
+}
+
+impl Moved {
+    /// It is over.
+    pub fn end(self) {
+        self.left.shown.hide();
+    }
+}
+
+impl Engine {
+    /// A queue pair has failed. Its connections go on by TCP where it has a base, else they end.
+    pub(super) fn pipe_failed(&mut self, at: usize, how: &str) {
+        // What was received before comes before the end, and is not to be received again.
+        self.complete_all();
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        if !entry.is_up() {
+            if !matches!(entry.stage, Stage::Moved(_)) {
+                self.end_pipe(at, how);
+            }
+            return;
+        }
+        let Some(fd) = entry.base.take() else { return self.end_pipe(at, how) };
+        let (route, stage) = (entry.route, core::mem::replace(&mut entry.stage, Stage::Gone));
+        let (Stage::Up(pipe), Some(device)) = (stage, self.devices.get_mut(entry.device)) else { return };
+        let qp = pipe.qp_num();
+        pipe.disconnect();
+        let left = pipe.leave(device);
+        left.shown.moved();
+        let mut stream = Stream::new(fd, left.most, left.size);
+        stream.send(left.resume(), &[]);
+        let conns: Vec<usize> = entry.conns.values().copied().collect();
+        entry.stage = Stage::Moved(Moved { stream, left, ended: false, full: false, patience: 0 });
+        self.bases.releases = RELEASES;
+        self.bases.moved.push(at);
+        self.feed();
+        // New connections ask for another way.
+        self.leave_route(at, route);
+        if !conns.is_empty() {
+            crate::log!(Warn, "QP {qp} has failed: {} connections go on by TCP: {how}", conns.len());
+        }
+        for _ in &conns {
+            page().demoted(Reason::QpFailed);
+        }
+        self.tell_sockets(&conns, |s| {
+            if let Some(e) = s.stats() {
+                e.set_transport(Transport::Tcp);
+                e.set_reason(Reason::QpFailed);
+            }
+        });
+        self.be_patient(at);
+        self.look_at_moved(at);
+    }
+
+    /// Calls `f` for those sockets of this process that are an end of one of these connections. On the server's host they
+    /// may be another process'.
+    pub(super) fn tell_sockets(&self, conns: &[usize], mut f: impl FnMut(&'static Socket)) {
+        let told = |c: &usize| {
+            let conn = self.conns.get(*c)?;
+            let open = &conn.ep.link().segment()?.slot(conn.slot)?.open;
+            Some((open.told(0)?, open.told(1)?))
+        };
+        let pairs: Vec<(SocketAddr, SocketAddr)> = conns.iter().filter_map(told).collect();
+        if pairs.is_empty() {
+            return;
+        }
+        fdtable::each(0, usize::MAX, |_, e| {
+            let Entry::Socket(r) = e else { return };
+            let s = r.obj;
+            if s.path() != Path::Shm || !s.endpoint().is_some_and(|ep| ep.link().is_far() || ep.is_far()) {
+                return;
+            }
+            let Some((local, peer)) = s.local.get().zip(s.peer.get()).map(|(l, p)| (plain(l), plain(p))) else {
+                return;
+            };
+            if pairs
+                .iter()
+                .any(|(a, b)| (plain(*a), plain(*b)) == (local, peer) || (plain(*b), plain(*a)) == (local, peer))
+            {
+                f(s);
+            }
+        });
+    }
+
+    /// The kernel gives up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
+    /// keepalive).
+    fn be_patient(&mut self, at: usize) {
+        let Some(conns) = self.pipes.get(at).map(|e| e.conns.values().copied().collect::<Vec<_>>()) else { return };
+        let mut least = 0;
+        self.tell_sockets(&conns, |s| {
+            least = [least, patience(s)].into_iter().filter(|ms| *ms > 0).min().unwrap_or(0);
+        });
+        if let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage)
+            && m.patience != least
+        {
+            m.patience = least;
+            let _ = raw::setsockopt_int(m.stream.fd(), IPPROTO_TCP, libc::TCP_USER_TIMEOUT, least as i32);
+        }
+    }
+
+    /// Carries what has come for failed queue pairs, and what they have to send. Whether there was anything.
+    pub(super) fn carry_moved(&mut self) -> bool {
+        let mut busy = false;
+        for n in 0..self.bases.moved.len() {
+            if let Some(at) = self.bases.moved.get(n).copied() {
+                busy |= self.look_at_moved(at);
+            }
+        }
+        busy
+    }
+
+    fn look_at_moved(&mut self, at: usize) -> bool {
+        let mut payload = core::mem::take(&mut self.bases.scratch);
+        let mut taken = 0;
+        let end = loop {
+            let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage) else { break None };
+            if taken == TURN {
+                break None;
+            }
+            match m.stream.receive(&mut payload) {
+                Ok(Some(frame)) if frame.kind == Kind::Resume => {
+                    if m.stream.is_resumed() || !m.left.confirm(frame.heard) {
+                        break Some(Errno::PROTO);
+                    }
+                    m.stream.resume(core::mem::take(&mut m.left.again));
+                    self.unstall(at);
+                }
+                // The first thing that the other side says is what it has received.
+                Ok(Some(frame)) => {
+                    if !m.stream.is_resumed() || !self.message(at, frame, Payload::Bytes(&payload)) {
+                        break Some(Errno::PROTO);
+                    }
+                }
+                Ok(None) => break None,
+                Err(e) => break Some(e),
+            }
+            taken += 1;
+        };
+        self.bases.scratch = payload;
+        match end {
+            Some(e) => self.lost(at, e),
+            None => self.push_moved(at),
+        }
+        taken > 0
+    }
+
+    fn push_moved(&mut self, at: usize) {
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        let idle = entry.conns.is_empty() && entry.resets.is_empty() && entry.route.is_some();
+        let Stage::Moved(m) = &mut entry.stage else { return };
+        m.stream.flush();
+        if idle && !m.ended && m.stream.can_send() && !m.stream.is_full() {
+            m.ended = true;
+            let _ = raw::shutdown(m.stream.fd(), libc::SHUT_WR);
+        }
+        let (fd, full) = (m.stream.fd(), m.stream.is_full());
+        if core::mem::replace(&mut m.full, full) != full {
+            self.watch_moved(at, fd, full);
+        }
+        self.unstall(at);
+    }
+
+    /// The base has ended: with the other side's process, or because the kernel has given up.
+    fn lost(&mut self, at: usize, error: Errno) {
+        match error {
+            Errno(0) | Errno::CONNRESET => self.end_pipe(at, "the other side has ended it"),
+            Errno::PROTO => {
+                page().count(netacc_stats::Counter::ProtocolErrors);
+                self.end_pipe(at, "the other side broke the rules");
+            }
+            e => self.end_pipe_with(at, e.name(), Some(e)),
+        }
+    }
+
+    /// Once in a while: queue pairs on which nothing has come for long are asked, and those that do not answer have failed.
+    pub(super) fn ask_the_quiet(&mut self, now: u64) {
+        let mut silent = Vec::new();
+        let mut late = Vec::new();
+        for at in 0..self.pipes.len() {
+            let Some(entry) = self.pipes.get_mut(at) else { continue };
+            if entry.base.is_late(now) {
+                late.push(at);
+            }
+            let idle = entry.conns.is_empty() || !matches!(entry.base, super::base::Base::Ready(_));
+            let quiet = entry.quiet;
+            let Some((pipe, _)) = entry.parts(&mut self.devices) else { continue };
+            if idle || quiet.since == 0 || quiet.heard != pipe.heard() {
+                entry.quiet = Quiet { since: now, heard: pipe.heard(), asked: 0 };
+                continue;
+            }
+            let [busy, still] = QUIET;
+            let after = if pipe.expects() { busy } else { still };
+            if quiet.asked != 0 {
+                if now.saturating_sub(quiet.asked) > ANSWER {
+                    silent.push(at);
+                }
+            } else if now.saturating_sub(quiet.since) > after {
+                // Without room for a question there are others that nobody has answered.
+                if pipe.can_send() && pipe.probe().is_err() {
+                    self.broken.push(at);
+                }
+                entry.quiet.asked = now;
+            }
+        }
+        for at in late {
+            self.lose_base(at);
+        }
+        if !silent.is_empty() {
+            // It may be us who were stopped.
+            self.complete_all();
+        }
+        for at in silent {
+            let Some(entry) = self.pipes.get_mut(at) else { continue };
+            let heard = entry.quiet.heard;
+            if entry.parts(&mut self.devices).is_some_and(|(pipe, _)| pipe.heard() == heard) {
+                self.pipe_failed(at, "the other side has been silent");
+            }
+        }
+        for at in self.bases.moved.clone() {
+            self.be_patient(at);
+        }
+        if self.bases.releases > 0 {
+            self.bases.releases -= 1;
+            self.release_devices();
+        }
+        if self.bases.releases == 0 {
+            self.bases.removed.clear();
+        }
+    }
+
+    /// A device is being removed: everything on it goes on by TCP or ends, and it is let go.
+    pub(super) fn device_goes(&mut self, device: usize) {
+        let on = |e: &super::entry::Entry| e.device == device && matches!(e.stage, Stage::Up(_) | Stage::Connecting(_));
+        let pipes: Vec<usize> = self.pipes.each().filter(|(_, e)| on(e)).map(|(at, _)| at).collect();
+        for at in pipes {
+            self.pipe_failed(at, "the device is removed");
+        }
+        let Some(device) = self.devices.get_mut(device) else { return };
+        crate::log!(Warn, "RDMA device {} is removed", device.name());
+        self.bases.removed.extend(device.let_go().into_iter().flatten());
+        self.bases.releases = RELEASES;
+        self.armed = false;
+    }
+
+    /// After a failure: librdmacm lets go of a device that is removed, once nothing of ours is on it and the kernel does not
+    /// list it any more, which is a while after it has asked us to go. It has all devices of the host open, also those that
+    /// none of ours was ever on.
+    pub(super) fn release_devices(&mut self) {
+        for d in 0..self.devices.len() {
+            // Where a queue pair failed first, nobody was there to hear of the removal.
+            if !self.devices.get(d).is_none_or(Device::forget_others) {
+                self.device_goes(d);
+            }
+        }
+        if netacc_verbs::cm::release_removed_devices().is_ok() {
+            return;
+        }
+        // It does not notice that the host's last device has gone. So its numbers become something harmless: the kernel
+        // then sees the device closed, and the library has numbers that nobody else gets.
+        for fd in self.bases.removed.drain(..) {
+            let _ = raw::dup3(self.events.fd(), fd, libc::O_CLOEXEC);
+        }
+    }
+}
+
+/// How long (ms) a socket's options let the kernel try; 0: as long as it likes.
+fn patience(s: &Socket) -> u32 {
+    let _g = s.meta.lock();
+    let get = |level, name, default: u32| s.opts.get(level, name).map_or(default, |v| v.max(0) as u32);
+    let user = get(IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
+    if get(SOL_SOCKET, libc::SO_KEEPALIVE, 0) == 0 || user != 0 {
+        return user;
+    }
+    // tcp(7): the defaults of a host that nobody has configured.
+    let probes = get(IPPROTO_TCP, libc::TCP_KEEPINTVL, 75).saturating_mul(get(IPPROTO_TCP, libc::TCP_KEEPCNT, 9));
+    get(IPPROTO_TCP, libc::TCP_KEEPIDLE, 7200).saturating_add(probes).saturating_mul(1000).min(i32::MAX as u32)
+}
+
+fn plain(a: SocketAddr) -> SocketAddr {
+    SocketAddr::new(a.ip().to_canonical(), a.port())
+}

@@ -1,0 +1,96 @@
+//! The TCP connection beside a queue pair, its *base*: the connections go on over it where the queue pair fails.
+//!
+//! The accepting side of a queue pair says in its [`Greeting`](crate::frame::Greeting) at which port it waits, and a token
+//! that nobody else knows. The connecting side connects there and says [`hello`]. Nothing more is said as long as the
+//! queue pair works. Then each side's first message is a [`Kind::Resume`](crate::frame::Kind), which says what it has
+//! received, and the other one's messages follow from there on, each behind its length ([`LENGTH`] bytes).
+
+use crate::VERSION;
+
+/// Bytes of a token.
+pub const TOKEN: usize = 16;
+/// Bytes of [`hello`].
+pub const HELLO: usize = 8 + TOKEN;
+/// Bytes before each message.
+pub const LENGTH: usize = 4;
+
+const MAGIC: [u8; 4] = *b"NACB";
+
+/// What a side of a queue pair says of its base, while the queue pair is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// There is to be none.
+    None,
+    /// The connecting side would connect it.
+    Wanted,
+    /// The accepting side waits for it at this port, for one that has the token.
+    At(u16, [u8; TOKEN]),
+}
+
+impl Base {
+    /// Port, kind and token.
+    pub(crate) fn encode(self) -> [u8; 3 + TOKEN] {
+        let (port, kind, token) = match self {
+            Base::None => (0, 0, [0; TOKEN]),
+            Base::Wanted => (0, 1, [0; TOKEN]),
+            Base::At(port, token) => (port, 2, token),
+        };
+        let mut out = [0; 3 + TOKEN];
+        out.iter_mut().zip(port.to_le_bytes().into_iter().chain([kind]).chain(token)).for_each(|(to, from)| *to = from);
+        out
+    }
+
+    pub(crate) fn decode(port: [u8; 2], kind: u8, token: &[u8; TOKEN]) -> Option<Base> {
+        let port = u16::from_le_bytes(port);
+        let nothing = port == 0 && *token == [0; TOKEN];
+        match kind {
+            0 if nothing => Some(Base::None),
+            1 if nothing => Some(Base::Wanted),
+            2 if port != 0 => Some(Base::At(port, *token)),
+            _ => None,
+        }
+    }
+}
+
+/// What the connecting side says first.
+#[must_use]
+pub fn hello(token: &[u8; TOKEN]) -> [u8; HELLO] {
+    let mut out = [0; HELLO];
+    let head = MAGIC.into_iter().chain(VERSION.to_le_bytes()).chain([0, 0]);
+    out.iter_mut().zip(head.chain(*token)).for_each(|(to, from)| *to = from);
+    out
+}
+
+/// The token of a [`hello`].
+#[must_use]
+pub fn token(bytes: &[u8; HELLO]) -> Option<[u8; TOKEN]> {
+    let token = *bytes.last_chunk::<TOKEN>()?;
+    (hello(&token) == *bytes).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_hello_has_its_token(mine: [u8; TOKEN], other: [u8; HELLO], at in 0usize..8) {
+            let mut said = hello(&mine);
+            prop_assert_eq!(token(&said), Some(mine));
+            said[at] ^= 1;
+            prop_assert_eq!(token(&said), None);
+            if let Some(found) = token(&other) {
+                prop_assert_eq!(hello(&found), other);
+            }
+        }
+
+        #[test]
+        fn what_a_base_is_comes_back(port: u16, kind: u8, token: [u8; TOKEN]) {
+            if let Some(base) = Base::decode(port.to_le_bytes(), kind, &token) {
+                let [p0, p1, k, rest @ ..] = base.encode();
+                prop_assert_eq!(([p0, p1], k, rest), (port.to_le_bytes(), kind, token));
+            }
+        }
+    }
+}
