@@ -156,7 +156,7 @@ fn links(head: &[u8]) -> Vec<Link> {
                 ever: (conns >> 32) as u32,
                 capacity: u32_at(entry, link::at::CAPACITY),
                 address: u64_at(entry, link::at::ADDRESS),
-                qp: (kind.get() == Some(LinkKind::Rdma)).then(|| queue_pair(entry)),
+                qp: matches!(kind.get(), Some(LinkKind::Rdma | LinkKind::Tcp)).then(|| queue_pair(entry)),
             }
         })
         .collect();
