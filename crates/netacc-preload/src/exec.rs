@@ -178,28 +178,33 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 /// posix_spawn_file_actions_adddup2(3): the child gets this descriptor whatever its FD_CLOEXEC says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
-    demote::by_number(fd, Reason::Exec);
+    let _ = demote::by_number(fd, Reason::Exec);
     call_next!(posix_spawn_file_actions_adddup2(actions => *mut c_void, fd => c_int, new => c_int) -> c_int)
+}
+
+/// libc will read or write by itself there. Why it cannot is in the log.
+fn stdio(fd: c_int) {
+    let _ = demote::by_number(fd, Reason::Stdio);
 }
 
 /// fdopen(3): from here on libc reads and writes by itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    demote::by_number(fd, Reason::Stdio);
+    stdio(fd);
     call_next!(fdopen(fd => c_int, mode => *const c_char) -> isize) as *mut libc::FILE
 }
 
 /// `vdprintf(3)` writes inside libc; the list of arguments is passed on as it is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    demote::by_number(fd, Reason::Stdio);
+    stdio(fd);
     call_next!(vdprintf(fd => c_int, format => *const c_char, list => *mut c_void) -> c_int)
 }
 
 /// What libc calls inside for `vdprintf` with `_FORTIFY_SOURCE`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
-    demote::by_number(fd, Reason::Stdio);
+    stdio(fd);
     call_next!(__vdprintf_chk(fd => c_int, flag => c_int, format => *const c_char, list => *mut c_void) -> c_int)
 }
 
@@ -334,6 +339,6 @@ variadic! {
     fn execl => before_execl(_path, registers, stack) hand_list(registers, REGISTERS, stack);
     fn execlp => before_execlp(_file, registers, stack) hand_list(registers, REGISTERS, stack);
     fn execle => before_execle(_path, registers, stack) hand_list(registers, REGISTERS, stack);
-    fn dprintf => before_dprintf(fd, _registers, _stack) demote::by_number(fd as c_int, Reason::Stdio);
-    fn __dprintf_chk => before_dprintf_chk(fd, _registers, _stack) demote::by_number(fd as c_int, Reason::Stdio);
+    fn dprintf => before_dprintf(fd, _registers, _stack) stdio(fd as c_int);
+    fn __dprintf_chk => before_dprintf_chk(fd, _registers, _stack) stdio(fd as c_int);
 }

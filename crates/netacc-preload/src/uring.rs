@@ -69,7 +69,7 @@ const SENDMSG_ZC: u8 = 48;
 const NO_DESCRIPTOR: [u8; 12] = [0, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
 
 fn to_kernel(fd: c_int) {
-    demote::by_number(fd, Reason::IoUring);
+    let _ = demote::by_number(fd, Reason::IoUring);
 }
 
 /// Descriptors that are registered with a ring.
@@ -94,8 +94,10 @@ unsafe fn named(r: &Request) {
         CLOSE if !fixed && r.other_fd == 0 => return create::forget(r.fd),
         // SAFETY: the caller's promise.
         FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
-        // SAFETY: as above.
-        SENDMSG | SENDMSG_ZC => unsafe { msg::passing(r.address as *const libc::msghdr) },
+        SENDMSG | SENDMSG_ZC => {
+            // SAFETY: as above.
+            let _ = unsafe { msg::passing(r.address as *const libc::msghdr) };
+        }
         EPOLL_CTL => to_kernel(r.offset as c_int),
         SPLICE | TEE if r.kind & FIXED_SOURCE == 0 => to_kernel(r.other_fd),
         op if NO_DESCRIPTOR.contains(&op) => return,

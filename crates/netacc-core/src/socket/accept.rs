@@ -209,7 +209,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     page().count(if far { Counter::AcceptsRdma } else { Counter::AcceptsShm });
     crate::log!(Debug, "fd {new}: accepted {peer} over {}", if far { "RDMA" } else { "shared memory" });
     if create::is_stdio(new) {
-        demote::by_number(new, Reason::Stdio);
+        let _ = demote::by_number(new, Reason::Stdio);
     }
     Ok(Some((new, peer)))
 }

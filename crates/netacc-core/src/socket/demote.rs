@@ -21,13 +21,13 @@ use rustix::fd::AsRawFd;
 const TRIES: usize = 2_000;
 
 /// The number is to be a kernel socket like any other, with everything that comes over the connection.
-/// Costs one look-up where it is that already.
-pub fn by_number(fd: i32, why: Reason) {
-    if let Some(r) = fdtable::socket(fd)
-        && let Err(e) = demote(fd, r, why)
-    {
+/// Costs one look-up where it is that already. A failure is logged; who passes no error on goes on without.
+pub fn by_number(fd: i32, why: Reason) -> Result<()> {
+    let done = fdtable::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
+    if let Err(e) = done {
         crate::log!(Warn, "fd {fd}: cannot become a kernel socket ({}): {e}", why.name());
     }
+    done
 }
 
 /// For calls that only a kernel socket carries: as [`by_number`], but only for a connection. What is not connected yet

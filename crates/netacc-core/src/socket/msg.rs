@@ -64,7 +64,7 @@ pub unsafe fn carries(m: *const libc::msghdr) -> bool {
 ///
 /// # Safety
 /// `m` is a valid message header of the application's.
-unsafe fn each_passed(m: *const libc::msghdr, f: impl Fn(i32)) {
+unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
     // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
     unsafe {
         if !carries(m) || addr::nowhere((*m).msg_control) {
@@ -90,13 +90,16 @@ unsafe fn each_passed(m: *const libc::msghdr, f: impl Fn(i32)) {
     }
 }
 
-/// Descriptors that go to another process must be the kernel's.
+/// Descriptors that go to another process must be the kernel's. An error if one cannot be: the receiver would have a
+/// number with nothing behind it.
 ///
 /// # Safety
 /// As [`each_passed`].
-pub unsafe fn passing(m: *const libc::msghdr) {
+pub unsafe fn passing(m: *const libc::msghdr) -> Result<()> {
+    let mut all = Ok(());
     // SAFETY: the caller's promise.
-    unsafe { each_passed(m, |fd| demote::by_number(fd, Reason::Passed)) };
+    unsafe { each_passed(m, |fd| all = all.and(demote::by_number(fd, Reason::Passed))) };
+    all
 }
 
 /// The kernel has filled in `m`: descriptors may have come with it.
@@ -124,7 +127,10 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
         if crate::fdtable::socket(fd).is_none() {
             // SAFETY: as above.
-            unsafe { passing(m) };
+            let ready = unsafe { passing(m) };
+            if let Err(e) = ready {
+                return Outcome::Failed(e);
+            }
         }
         // SAFETY: as above.
         return match unsafe { candidate(fd, m) } {
@@ -180,7 +186,10 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
         if crate::fdtable::socket(fd).is_none() {
             for i in 0..n.min(IOV_MAX as u32) as usize {
                 // SAFETY: i < n.
-                unsafe { passing(&raw const (*v.add(i)).msg_hdr) };
+                let ready = unsafe { passing(&raw const (*v.add(i)).msg_hdr) };
+                if let Err(e) = ready {
+                    return Outcome::Failed(e);
+                }
             }
         }
         return Outcome::Pass;

@@ -222,6 +222,21 @@ impl ShmEndpoint {
         }
     }
 
+    /// Connection `epoch` begins: what was passed for the one before goes. What lies here may also be its own, which came
+    /// early, or is coming this moment.
+    pub(super) fn forget_kernel_of_another(&self, v: &View, epoch: u32) {
+        // Acquire: who sees what has just been passed sees the epoch that was written before it.
+        let there = [&self.kernel, &self.spare, &self.left_over].iter().any(|c| c.load(Ordering::Acquire) != 0);
+        let another = || self.kernel_epoch.load(Ordering::Acquire) != epoch;
+        if there && another() {
+            // Whoever takes in what is passed holds this.
+            let _reading = v.link.stop_reading();
+            if another() {
+                self.drop_kernel();
+            }
+        }
+    }
+
     fn keep_left_over(&self, fd: OwnedFd) {
         if let Ok(fd) = private::adopt(fd) {
             replace(&self.left_over, fd + 1);

@@ -205,9 +205,7 @@ impl ShmEndpoint {
         self.epoch.store(epoch, Ordering::Relaxed);
         self.end_base();
         self.tail.store(0, Ordering::Relaxed);
-        if self.kernel_epoch.load(Ordering::Relaxed) != epoch {
-            self.drop_kernel();
-        }
+        self.forget_kernel_of_another(&v, epoch);
         self.forget_witness_of_another(epoch);
         self.registration.store(0, Ordering::Relaxed);
         self.channel.store(0, Ordering::Relaxed);
