@@ -30,10 +30,10 @@ use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
 impl ShmEndpoint {
-    /// Whether the peer or our family has left the rings and we have not followed yet.
+    /// Whether the peer or our family has left the rings and we have not followed yet. One that was reset does not.
     #[inline]
     pub fn is_moving(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & (MOVING | ON_KERNEL) == MOVING
+        self.flags.load(Ordering::Relaxed) & (MOVING | ON_KERNEL | DEAD) == MOVING
     }
 
     /// Whether the connection has to go on elsewhere: its server died before it took it, or somebody left the
@@ -93,7 +93,9 @@ impl ShmEndpoint {
         };
         let own = line!(v, producer, v.me);
         let flags = self.observe(v);
-        if flags & MOVING != 0 || v.slot.open.leaving.swap(1, Ordering::AcqRel) != 0 {
+        // Whoever left first may have died before it passed the socket: then this is reset, and nobody comes after us.
+        let first = flags & MOVING == 0 && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
+        if !first && flags & DEAD == 0 {
             return Ok(false);
         }
         own.fin.fetch_or(MOVED, Ordering::SeqCst);
