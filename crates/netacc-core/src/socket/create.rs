@@ -149,6 +149,11 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     if !s.has(PLACEHOLDER) {
         return Ok(());
     }
+    // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file. Who
+    // closes one takes it out of the table first and waits for this lock then.
+    if !matches!(fdtable::get(fd), Some(Entry::Socket(r)) if core::ptr::eq(r.obj, s)) {
+        return Err(Errno::BADF);
+    }
     let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
     let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
     let real = real_socket(s, flags)?;
@@ -198,11 +203,16 @@ fn changes_files(s: &Socket) -> bool {
 /// Drops a socket's reference of a number that has left the table and is about to be closed for the kernel. True as in
 /// [`socket::put`].
 fn put_socket(r: Ref<Socket>) -> bool {
+    let files = changes_files(r.obj);
     let vacant = socket::put(r.obj);
-    // If other numbers refer to it: another thread may be at putting a kernel socket under all of them, and have seen this
-    // one. It is done when the locks are free, and before the number can be another file's.
-    if r.valid() && changes_files(r.obj) && !lock::interrupted() {
-        drop((r.obj.rx.lock(), r.obj.tx.lock()));
+    // Another thread may be at putting a real socket there, or a kernel socket under all numbers, and have seen this one. It
+    // is done when the locks are free, and before the number can be another file's.
+    if files && !lock::interrupted() {
+        drop(r.obj.meta.lock());
+        // The last number's locks were free when the connection ended.
+        if r.valid() {
+            drop((r.obj.rx.lock(), r.obj.tx.lock()));
+        }
     }
     vacant
 }
