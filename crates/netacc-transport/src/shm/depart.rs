@@ -77,6 +77,8 @@ impl ShmEndpoint {
         if done.is_err() {
             // Too late to stay: both ends learn that something is missing.
             reset_at_close(far.as_raw_fd());
+            // What was put into the socket is not in the ring any more.
+            self.fail(Errno::CONNRESET);
         }
         private::drop_raw(far);
         match done {
