@@ -282,6 +282,24 @@ class Many:
             self.ask(s, 300 + n)
 
 
+class Bursts(Many):
+    """One connection: a little, then a lot at the first line of the client's standard input, then a little at its end."""
+
+    COUNT = 1
+
+    def client(self, connect):
+        s = connect()
+        self.ask(s, 1)
+        print("open", flush=True)
+        sys.stdin.readline()
+        question = data(2)
+        s.sendall(len(question).to_bytes(4, "big") + question)
+        assert receive(s, 40)[8:] == hashlib.sha256(question).digest(), "another answer"
+        print("moved", flush=True)
+        sys.stdin.read()
+        self.ask(s, 3)
+
+
 class Prefork(Many):
     """Several processes that were forked after listen() wait on one listener; one is killed in between."""
 

@@ -6,7 +6,7 @@ import re
 import harness
 import monitor
 import world
-from harness import check
+from harness import check, equal
 from host import wait_until
 from matrix import case
 from test_transport import converse
@@ -50,6 +50,52 @@ def connections_per_queue_pair(ctx):
         held.end()
         held.server.result(60)
         ctx.prove(3 * MANY, 3 * MANY * 5000)
+
+
+def memory(proc):
+    return monitor.show(proc.pid, "mem")["mem"]
+
+
+def receives_of_the_server(client):
+    return [qp["queue_pair"]["receives"] for qp in monitor.show(client.pid, "qp")["qp"]["links"]
+            if qp["transport"] == "RDMA" and qp["connections"]]
+
+
+@case(limit=200)
+def receives_grow_and_are_given_back(ctx):
+    """A stream gets more receives than a queue pair has at first; when it is quiet again, their memory is given back."""
+    held = Held(ctx, "Bursts")
+    idle = 5 * 16384
+    for proc in (held.server, held.client):
+        check(0 < memory(proc)["registered_bytes"] <= idle, f"at first: {memory(proc)}")
+    equal(receives_of_the_server(held.client), [4], "receives at first")
+    os.write(held.write_end, b"\n")
+    wait_until(lambda: "moved" in held.client.stdout() or not held.client.running(), 60, "the stream")
+    # A region stays for ten seconds after its last use, so this is seen.
+    check(memory(held.server)["registered_bytes"] >= 2 * idle, f"after the stream: {memory(held.server)}")
+    wait_until(lambda: receives_of_the_server(held.client) == [4], 60, "receives are given back")
+    for proc in (held.server, held.client):
+        wait_until(lambda p=proc: memory(p)["registered_bytes"] <= idle, 90, "memory is given back")
+        equal(memory(proc)["registered_used_bytes"], 4 * 16384, "what is posted")
+    held.end()
+    held.server.result(60)
+    ctx.prove(100, 3 << 20)
+
+
+@case(modes=("rxe",))
+def sizes_of_regions(ctx):
+    """All regions have the one size that the keys leave, and hold what 40 queue pairs need."""
+    mib = 1 << 20
+    held = Held(ctx, options={"NACC_SOR_MSG_SIZE": "65536", "NACC_RDMA_MR_MIN_INC_SIZE": str(mib),
+                              "NACC_RDMA_MR_MAX_INC_SIZE": str(mib)})
+    shown = memory(held.client)
+    check(2 <= shown["registered_regions"] <= MANY * 4 // 16 + 3, f"regions: {shown}")
+    equal(shown["registered_bytes"], shown["registered_regions"] * mib, "bytes of regions")
+    check(shown["registered_used_bytes"] <= shown["registered_bytes"], f"in use: {shown}")
+    held.end()
+    held.server.result(60)
+    # The queue pairs are kept, but no buffer of theirs is lost.
+    ctx.prove(3 * MANY, 3 * MANY * 5000)
 
 
 @case(modes=("rxe",))

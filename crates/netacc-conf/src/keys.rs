@@ -103,7 +103,7 @@ keys! {
     mr_min_inc_size: u32 = 16384,
     "NACC_RDMA_MR_MIN_INC_SIZE", Kind::Int { min: 1024, max: 512 * MIB }, "bytes",
     Rule::PowerOfTwoTimes("NACC_SOR_MSG_SIZE"), None,
-    "The size of the first memory region. Each further region is twice as large as the one before.
+    "The size of the first memory region. Each further region is at most twice as large as the largest before.
 Reduce it to save memory.";
 
     mr_max_inc_size: u32 = 8 << 20,

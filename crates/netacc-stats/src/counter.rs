@@ -69,6 +69,8 @@ counters! {
     LogLines,       "log_lines",       Total, "Lines written to the log.";
     Forks,          "forks",           Total, "Forks of this process.";
     RegisteredBytes, "registered_bytes", Gauge, "Bytes of memory registered with RDMA devices.";
+    RegisteredUsed, "registered_used_bytes", Gauge, "Of them, bytes of buffers that are posted or hold a message.";
+    RegisteredRegions, "registered_regions", Gauge, "Regions of memory registered with RDMA devices.";
 }
 
 #[cfg(test)]

@@ -199,11 +199,11 @@ impl LinkEntry {
         self.credits.store(u32::from(all) << 16 | u32::from(free), Relaxed);
     }
 
-    /// Counts a send that was posted. One thread at a time, as for [`completed`](Self::completed) and
+    /// Counts sends that were posted. One thread at a time, as for [`completed`](Self::completed) and
     /// [`received`](Self::received).
     #[inline]
-    pub fn posted(&self) {
-        bump(&self.posted, 1);
+    pub fn posted(&self, sends: u64) {
+        bump(&self.posted, sends);
     }
 
     /// Counts sends that have completed.

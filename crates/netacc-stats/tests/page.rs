@@ -170,8 +170,7 @@ fn queue_pairs_tell_what_links_have_not() {
     // Longer than there is room for: cut.
     entry.lead_to("a-device-with-a-long-name", &peer);
     entry.set_credits(3, 4);
-    entry.posted();
-    entry.posted();
+    entry.posted(2);
     entry.completed(1);
     entry.received();
     entry.taken();

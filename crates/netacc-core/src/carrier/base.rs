@@ -257,7 +257,7 @@ impl Engine {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         entry.base.close();
         if let Some((pipe, device)) = entry.parts(&mut self.devices) {
-            pipe.keep_nothing(&mut device.sends);
+            pipe.keep_nothing(&mut device.pool);
         } else if entry.is_moved() {
             self.end_pipe(at, "there is no TCP connection to go on by");
         }

@@ -13,7 +13,7 @@ use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
 
 /// Of a connection that has more to send, so many messages go out before others have their turn.
-const TURN: usize = 4;
+const TURN: usize = 8;
 /// So many bytes that reached the reader are told to the other side by a message of their own.
 const TELL: u32 = WINDOW / 4;
 /// Bytes that are worth a look into a short buffer first.
@@ -144,6 +144,11 @@ impl Conn {
     }
 
     fn send(&mut self, way: &mut Way<'_>) -> Sent {
+        let sent = self.send_some(way);
+        if way.post().is_err() { Sent::Broken } else { sent }
+    }
+
+    fn send_some(&mut self, way: &mut Way<'_>) -> Sent {
         for _ in 0..TURN {
             if !way.can_send() {
                 return Sent::Stalled;
@@ -185,18 +190,13 @@ impl Conn {
     fn send_bytes(&mut self, way: &mut Way<'_>) -> Result<Option<bool>, Errno> {
         let inline = way.payload_inline().min(self.credit as usize).min(SHORT);
         if self.kernel < 0 && self.ep.unread() <= inline {
-            let mut bytes = [0u8; SHORT];
-            let n = self.read(bytes.as_mut_ptr(), inline)?;
-            if n == 0 {
-                return Ok(None);
-            }
-            self.credit -= n as u32;
-            let frame = self.frame(Kind::Data);
-            let bytes = bytes.get(..n).unwrap_or_default();
-            return way.send(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO);
+            return self.send_short(way, inline);
         }
         let room = way.payload().min(self.credit as usize);
-        let Some((buffer, start)) = way.take() else { return Ok(Some(false)) };
+        let Some((buffer, start)) = way.take() else {
+            // Slow, but better than never.
+            return if way.is_dry() { self.send_short(way, inline) } else { Ok(Some(false)) };
+        };
         match self.read(start, room) {
             Ok(0) => {
                 way.give_back(buffer);
@@ -212,6 +212,19 @@ impl Conn {
                 way.send_buffer(frame, buffer, n).map(|()| Some(true)).map_err(|_| Errno::IO)
             }
         }
+    }
+
+    /// The same without a buffer.
+    fn send_short(&mut self, way: &mut Way<'_>, room: usize) -> Result<Option<bool>, Errno> {
+        let mut bytes = [0u8; SHORT];
+        let n = self.read(bytes.as_mut_ptr(), room)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        self.credit -= n as u32;
+        let frame = self.frame(Kind::Data);
+        let bytes = bytes.get(..n).unwrap_or_default();
+        way.send(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
     }
 
     fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
@@ -291,7 +304,9 @@ impl Engine {
         }
         let Some(entry) = self.pipes.get_mut(conn.pipe) else { return };
         let Some(mut way) = entry.way(&mut self.devices) else { return };
-        match conn.send(&mut way) {
+        let sent = conn.send(&mut way);
+        let short = way.is_short();
+        match sent {
             Sent::All => {}
             Sent::More => self.queue(at),
             Sent::Stalled => {
@@ -305,6 +320,9 @@ impl Engine {
                 if !conn.stalled {
                     conn.stalled = true;
                     self.starved.push_back(at);
+                }
+                if short {
+                    self.is_short();
                 }
             }
             Sent::Reset => return self.drop_conn(at, true),

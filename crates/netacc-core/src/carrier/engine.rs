@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use netacc_conf::Config;
 use netacc_sys::time;
 use netacc_transport::bells;
-use netacc_transport::rdma::{Completion, Device, Way};
+use netacc_transport::rdma::{Completion, Device, Sizes, Way};
 use netacc_verbs::{EventChannel, Result, Wc};
 use netacc_wire::frame::{Frame, Kind, WINDOW};
 
@@ -78,6 +78,8 @@ pub(super) struct Engine {
     pub turns_seen: u64,
     /// What the thread sleeps on.
     pub watch: Watch,
+    /// Somebody needs more buffers, which the thread is to register: see [`Engine::supply`].
+    pub short: bool,
     /// A thread of the program sleeps on the channels of so many devices.
     pub duty: Option<usize>,
     sleeps_on: Vec<(i32, i16, What)>,
@@ -90,12 +92,20 @@ pub(super) struct Engine {
 pub(super) struct Limits {
     pub msg_size: usize,
     pub conn_per_qp: usize,
+    pub first_region: usize,
+    pub largest_region: usize,
     pub comp_vector: u32,
     pub poll_ns: u64,
     pub idle_ns: Option<u64>,
     pub idle_all: usize,
     pub idle_per: usize,
     pub tcp_base: bool,
+}
+
+impl Limits {
+    pub fn sizes(&self) -> Sizes {
+        Sizes { message: self.msg_size, first: self.first_region, largest: self.largest_region }
+    }
 }
 
 impl Engine {
@@ -106,6 +116,8 @@ impl Engine {
         let limits = Limits {
             msg_size: conf.msg_size as usize,
             conn_per_qp: conf.conn_per_qp as usize,
+            first_region: conf.mr_min_inc_size as usize,
+            largest_region: conf.mr_max_inc_size as usize,
             comp_vector: conf.comp_vector,
             poll_ns: u64::from(conf.poll_cq_ms) * 1_000_000,
             idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
@@ -133,6 +145,7 @@ impl Engine {
             turns: 0,
             turns_seen: 0,
             watch: Watch::Awake,
+            short: false,
             duty: None,
             sleeps_on: Vec::new(),
             tidied: 0,
@@ -145,10 +158,20 @@ impl Engine {
         bells::ring(self.bell);
     }
 
+    /// Somebody needs more registered memory.
+    pub(super) fn is_short(&mut self) {
+        if !core::mem::replace(&mut self.short, true) {
+            self.ring();
+        }
+    }
+
     /// The thread's next step; `last` is when there was something to do.
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
         self.watch = Watch::Awake;
+        if core::mem::take(&mut self.short) {
+            self.supply();
+        }
         if self.round() {
             *last = now;
             return Step::Again;
@@ -222,7 +245,7 @@ impl Engine {
             self.broken.push(at);
             return;
         }
-        match pipe.completed(&mut device.sends, wc.wr_id(), wc.byte_len()) {
+        match pipe.completed(&mut device.pool, wc.wr_id(), wc.byte_len()) {
             None => {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
                 self.liars.push(at);
@@ -233,9 +256,13 @@ impl Engine {
                     self.liars.push(at);
                 }
                 let Some(entry) = self.pipes.get_mut(at) else { return };
-                let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return };
-                if pipe.repost(n).is_err() || (pipe.owes() && pipe.send_credits().is_err()) {
+                let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
+                let short = pipe.wants_to_grow();
+                if pipe.dealt_with(&mut device.pool, n, frame).is_err() {
                     self.broken.push(at);
+                }
+                if short {
+                    self.is_short();
                 }
             }
         }

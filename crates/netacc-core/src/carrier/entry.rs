@@ -6,7 +6,7 @@ use crate::carrier::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 use netacc_sys::time;
-use netacc_transport::rdma::{Device, Pipe, Way};
+use netacc_transport::rdma::{Buffer, Device, Pipe, Way};
 use netacc_verbs::CmId;
 use netacc_wire::frame::Frame;
 
@@ -25,8 +25,8 @@ pub(super) enum Stage {
 /// What belongs to a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
-    /// In the buffer of this message of the queue pair.
-    Received(u32, *const u8, usize),
+    /// In this buffer of the queue pair's device.
+    Received(Buffer, *const u8, usize),
     /// It came by TCP.
     Bytes(&'a [u8]),
 }
@@ -113,7 +113,7 @@ impl Entry {
     /// What messages go by, if it is connected.
     pub fn way<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<Way<'a>> {
         match &mut self.stage {
-            Stage::Up(pipe) => Some(Way::Qp(pipe, &mut devices.get_mut(self.device)?.sends)),
+            Stage::Up(pipe) => Some(Way::Qp(pipe, &mut devices.get_mut(self.device)?.pool)),
             Stage::Moved(moved) => Some(Way::Base(&mut moved.stream)),
             _ => None,
         }
@@ -122,7 +122,7 @@ impl Entry {
     /// Copies a part of a message's payload; false if there is not so much.
     pub fn copy(&mut self, devices: &mut [Device], payload: Payload<'_>, skip: usize, to: &mut [u8]) -> bool {
         match payload {
-            Payload::Received(n, ..) => self.live_parts(devices).is_some_and(|(pipe, _)| pipe.copy(n, skip, to)),
+            Payload::Received(n, ..) => devices.get(self.device).is_some_and(|device| device.pool.copy(n, skip, to)),
             Payload::Bytes(bytes) => {
                 let part = bytes.get(skip..).and_then(|rest| rest.get(..to.len()));
                 part.map(|part| to.copy_from_slice(part)).is_some()

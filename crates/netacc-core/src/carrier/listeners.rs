@@ -112,11 +112,7 @@ impl Engine {
         let Some(id) = event.request else { return };
         let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
         let Some(port) = listener.filter(|l| l.id.is_some()).map(|l| l.local.port()) else { return };
-        let ours = Greeting {
-            receives: netacc_transport::rdma::RECEIVES,
-            size: self.limits.msg_size as u32,
-            base: Base::None,
-        };
+        let ours = netacc_transport::rdma::greeting(self.limits.msg_size, Base::None);
         let greeting = match Greeting::decode(event.private_data.as_slice()) {
             Ok(greeting) => greeting,
             Err(stranger) => {

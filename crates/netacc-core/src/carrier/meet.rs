@@ -293,7 +293,7 @@ impl Engine {
         let device = match self.devices.iter().position(|d| d.has(&id)) {
             Some(n) => n,
             None => {
-                let device = Device::open(&id, self.limits.msg_size, self.limits.comp_vector)?;
+                let device = Device::open(&id, self.limits.sizes(), self.limits.comp_vector)?;
                 crate::log!(Info, "uses RDMA device {}", device.name());
                 self.devices.push(device);
                 self.devices.len() - 1

@@ -16,11 +16,48 @@ impl Engine {
             || self.routes.each().next().is_some()
             || self.bases.releases > 0
             || self.listeners.iter().any(FarListener::is_wanted)
+            || self.devices.iter().any(|d| d.pool.holds_any())
+    }
+
+    /// More registered memory, for those who have run short of it. By the carrier's thread: registering takes its time, and
+    /// allocates.
+    pub(super) fn supply(&mut self) {
+        for device in &mut self.devices {
+            device.pool.more();
+        }
+        let all: Vec<usize> = self.pipes.each().map(|(at, _)| at).collect();
+        for at in all {
+            let parts = self.pipes.get_mut(at).and_then(|e| e.parts(&mut self.devices));
+            if parts.is_some_and(|(pipe, device)| pipe.grow(&mut device.pool).is_err()) {
+                self.broken.push(at);
+            }
+        }
+        for device in &mut self.devices {
+            if let Some(why) = device.pool.take_refusal() {
+                crate::log!(Info, "no more memory is registered with {} for now: {why}", device.name());
+            }
+        }
+        self.feed();
+    }
+
+    /// Once in a while: receives and regions that have no use are given back.
+    fn economise(&mut self) {
+        let all: Vec<usize> = self.pipes.each().map(|(at, _)| at).collect();
+        for at in all {
+            let parts = self.pipes.get_mut(at).and_then(|e| e.parts(&mut self.devices));
+            if parts.is_some_and(|(pipe, device)| pipe.tick(&device.pool).is_err()) {
+                self.broken.push(at);
+            }
+        }
+        for device in &mut self.devices {
+            device.pool.tick();
+        }
     }
 
     /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
+        self.economise();
         let mut idle = 0;
         let mut old = Vec::new();
         for (at, e) in self.pipes.each() {

@@ -1,16 +1,14 @@
 //! What all queue pairs on one device share.
 
-use crate::rdma::pipe::{RECEIVES, SENDS};
-use crate::rdma::registered::Registered;
+use crate::rdma::pipe::COMPLETIONS;
+use crate::rdma::pool::{Pool, Sizes};
 use alloc::vec::Vec;
-use netacc_verbs::{CmId, CompChannel, Context, Cq, Error, Pd, Result, Sge};
+use netacc_verbs::{CmId, CompChannel, Context, Cq, Error, Pd, Result};
 
 extern crate alloc;
 
 /// Pipes per completion queue.
 const PIPES: usize = 128;
-/// Send buffers per device.
-const BUFFERS: usize = 32;
 
 /// An RDMA device, opened.
 #[derive(Debug)]
@@ -19,8 +17,8 @@ pub struct Device {
     open: Option<Open>,
     cqs: Vec<(Cq, usize)>,
     comp_vector: u32,
-    /// Buffers for messages that are too long to go inline.
-    pub sends: Sends,
+    /// Buffers for receives, and for messages that are too long to go inline.
+    pub pool: Pool,
 }
 
 #[derive(Debug)]
@@ -31,17 +29,17 @@ struct Open {
 }
 
 impl Device {
-    /// The device that `id` is on, with send buffers of `size` bytes. To be kept as long as the process lives, or until
+    /// The device that `id` is on. To be kept as long as the process lives, or until
     /// [`Device::let_go`].
-    pub fn open(id: &CmId, size: usize, comp_vector: u32) -> Result<Device> {
+    pub fn open(id: &CmId, sizes: Sizes, comp_vector: u32) -> Result<Device> {
         let context = id.context()?;
         let pd = Pd::alloc(&context)?;
         let channel = CompChannel::create(&context)?;
         channel.set_nonblocking(true)?;
-        let sends = Sends::register(&pd, size)?;
+        let pool = Pool::new(&pd, sizes);
         let comp_vector = comp_vector.min(context.num_comp_vectors().saturating_sub(1));
         context.raise_descriptors();
-        Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, sends })
+        Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, pool })
     }
 
     /// The device is removed: all that is held of it is let go, or the removal would wait for the end of the process. Its
@@ -49,7 +47,7 @@ impl Device {
     /// [`release_removed_devices`](netacc_verbs::cm::release_removed_devices).
     pub fn let_go(&mut self) -> Option<[i32; 2]> {
         self.cqs.clear();
-        self.sends = Sends::none(self.sends.size);
+        self.pool = self.pool.without_device();
         let open = self.open.take()?;
         open.context.lower_descriptors();
         Some([open.context.cmd_fd(), open.context.async_fd()])
@@ -96,7 +94,7 @@ impl Device {
             return Ok((cq.clone(), at));
         }
         // A queue that overflows is lost with all that use it: every send and receive may complete at once.
-        let entries = PIPES * (usize::from(RECEIVES) + SENDS);
+        let entries = PIPES * COMPLETIONS;
         let open = self.open.as_ref().ok_or(Error::NoDevice)?;
         let attr = open.context.query_device()?;
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
@@ -123,75 +121,5 @@ impl Device {
     /// Its name, for people.
     pub fn name(&self) -> &str {
         self.open.as_ref().map_or("", |open| open.context.name())
-    }
-}
-
-/// Registered buffers to send from.
-#[derive(Debug)]
-pub struct Sends {
-    /// `None`: no device sends from here any more.
-    mr: Option<Registered>,
-    size: usize,
-    free: Vec<u16>,
-}
-
-impl Sends {
-    fn register(pd: &Pd, size: usize) -> Result<Sends> {
-        let mr = Registered::new(pd, size.checked_mul(BUFFERS).ok_or(Error::NoDevice)?)?;
-        Ok(Sends { mr: Some(mr), size, free: (0..BUFFERS as u16).collect() })
-    }
-
-    /// Without buffers: there is no device.
-    fn none(size: usize) -> Sends {
-        Sends { mr: None, size, free: Vec::new() }
-    }
-
-    /// Numbers alone, for tests.
-    #[cfg(test)]
-    pub(super) fn numbers() -> Sends {
-        Sends { free: (0..BUFFERS as u16).collect(), ..Sends::none(8) }
-    }
-
-    /// The number of a free buffer, for tests.
-    #[cfg(test)]
-    pub(super) fn number(&mut self) -> Option<u16> {
-        self.free.pop()
-    }
-
-    /// Bytes of each buffer.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
-    /// A free buffer, and where it begins.
-    pub fn take(&mut self) -> Option<(u16, *mut u8)> {
-        let start = self.mr.as_ref()?.as_ptr();
-        let n = self.free.pop()?;
-        Some((n, start.wrapping_add(usize::from(n) * self.size)))
-    }
-
-    /// It is free again.
-    pub fn give_back(&mut self, n: u16) {
-        self.free.push(n);
-    }
-
-    /// Writes the beginning of a message into buffer `n`.
-    pub(super) fn head(&self, n: u16, bytes: &[u8]) -> bool {
-        self.mr.as_ref().is_some_and(|mr| mr.write(usize::from(n) * self.size, bytes))
-    }
-
-    /// Copies the beginning of buffer `n`.
-    pub(super) fn read(&self, n: u16, to: &mut [u8]) -> bool {
-        self.mr.as_ref().is_some_and(|mr| mr.read(usize::from(n) * self.size, to))
-    }
-
-    /// Whether more than half of the buffers are in use.
-    pub(super) fn are_scarce(&self) -> bool {
-        self.free.len() < BUFFERS / 2
-    }
-
-    /// The first `len` bytes of buffer `n`.
-    pub(super) fn sge(&self, n: u16, len: usize) -> Option<Sge<'_>> {
-        self.mr.as_ref()?.sge(usize::from(n) * self.size, len)
     }
 }

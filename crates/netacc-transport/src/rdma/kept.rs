@@ -4,7 +4,7 @@
 //! its sender has received (`heard`); those that are not among them are kept. A long one stays in the buffer it was sent
 //! from as long as buffers are plenty, and is copied when it is the last but a few; a short one is copied at once.
 
-use crate::rdma::device::Sends;
+use crate::rdma::pool::{Buffer, Pool};
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,8 +16,10 @@ extern crate alloc;
 pub(super) struct Kept {
     /// Oldest first.
     messages: VecDeque<Message>,
-    /// Copies, each at the place that its number gives it.
+    /// Copies.
     area: Vec<u8>,
+    /// Places in it that are free: as many as more messages may be kept, since no message needs two.
+    free: Vec<u16>,
     /// Bytes of a place; 0: nothing is kept.
     size: usize,
     /// So many messages are confirmed: the number of the oldest one here.
@@ -27,8 +29,10 @@ pub(super) struct Kept {
 #[derive(Debug)]
 struct Message {
     len: usize,
-    /// It is (also) in this buffer.
-    buffer: Option<u16>,
+    /// Its place, which is its own also while it is not copied.
+    place: u16,
+    /// It is in this buffer, not in its place.
+    buffer: Option<Buffer>,
     /// The send has completed: the buffer is ours.
     completed: bool,
     /// The other side has a reason to answer.
@@ -36,17 +40,19 @@ struct Message {
 }
 
 impl Kept {
-    /// From the first message on, up to `most` are kept, of at most `size` bytes.
-    pub fn begin(&mut self, most: usize, size: usize) {
-        // Untouched pages of it cost nothing.
-        self.area = vec![0; most * size];
-        self.messages.reserve(most);
+    /// From the first message on, up to `most` are kept, of at most `size` bytes. All memory is had now: whoever sends
+    /// later may be in a signal handler.
+    pub fn begin(&mut self, most: u16, size: usize) {
+        // Untouched pages of it cost nothing, and the place that was free last is taken first.
+        self.area = vec![0; usize::from(most) * size];
+        self.free = (0..most).rev().collect();
+        self.messages.reserve(most.into());
         self.size = size;
     }
 
     /// Whether one more can be kept.
     pub fn has_room(&self) -> bool {
-        self.size == 0 || (self.messages.len() + 1) * self.size <= self.area.len()
+        self.size == 0 || !self.free.is_empty()
     }
 
     /// Whether a message waits for an answer that the other side owes.
@@ -54,54 +60,59 @@ impl Kept {
         self.messages.iter().any(|m| m.asks)
     }
 
-    fn place(&mut self, index: usize) -> Option<&mut [u8]> {
-        let places = self.area.len().checked_div(self.size)?;
-        let at = self.confirmed.wrapping_add(index).checked_rem(places)? * self.size;
+    fn place(&mut self, n: u16) -> Option<&mut [u8]> {
+        let at = usize::from(n) * self.size;
         self.area.get_mut(at..at + self.size)
     }
 
-    /// A message that goes inline.
-    pub fn inline(&mut self, bytes: &[u8], asks: bool) {
+    /// A message that goes inline. False: there is no room for it.
+    pub fn inline(&mut self, bytes: &[u8], asks: bool) -> bool {
         if self.size == 0 {
-            return;
+            return true;
         }
-        let index = self.messages.len();
-        if let Some(to) = self.place(index).and_then(|place| place.get_mut(..bytes.len())) {
+        let Some(place) = self.free.pop() else { return false };
+        if let Some(to) = self.place(place).and_then(|place| place.get_mut(..bytes.len())) {
             to.copy_from_slice(bytes);
         }
-        self.messages.push_back(Message { len: bytes.len(), buffer: None, completed: true, asks });
+        self.messages.push_back(Message { len: bytes.len(), place, buffer: None, completed: true, asks });
+        true
     }
 
-    /// A message of `len` bytes that is sent from buffer `n`.
-    pub fn buffer(&mut self, n: u16, len: usize) {
-        if self.size != 0 {
-            self.messages.push_back(Message { len, buffer: Some(n), completed: false, asks: true });
+    /// A message of `len` bytes that is sent from buffer `n`. False: there is no room for it.
+    pub fn buffer(&mut self, n: Buffer, len: usize) -> bool {
+        if self.size == 0 {
+            return true;
         }
+        let Some(place) = self.free.pop() else { return false };
+        self.messages.push_back(Message { len, place, buffer: Some(n), completed: false, asks: true });
+        true
     }
 
-    /// The message in buffer `n` has been sent. Whether the buffer stays with us.
-    pub fn completed(&mut self, n: u16, sends: &Sends) -> bool {
-        let Some(index) = self.messages.iter().position(|m| m.buffer == Some(n) && !m.completed) else { return false };
-        let stays = !sends.are_scarce();
+    /// The message in buffer `n` has been sent: the buffer is free, unless the message stays in it.
+    pub fn completed(&mut self, n: Buffer, pool: &mut Pool) {
+        let Some(index) = self.messages.iter().position(|m| m.buffer == Some(n) && !m.completed) else {
+            return pool.sent(n);
+        };
+        let stays = !pool.is_scarce();
         if !stays {
-            self.copy_out(index, n, sends);
+            self.copy_out(index, n, pool);
         }
         if let Some(m) = self.messages.get_mut(index) {
             m.completed = true;
             m.buffer = m.buffer.filter(|_| stays);
         }
-        stays
+        if stays { pool.keep() } else { pool.sent(n) }
     }
 
-    fn copy_out(&mut self, index: usize, n: u16, sends: &Sends) {
-        let Some(len) = self.messages.get(index).map(|m| m.len) else { return };
-        if let Some(to) = self.place(index).and_then(|place| place.get_mut(..len)) {
-            let _ = sends.read(n, to);
+    fn copy_out(&mut self, index: usize, n: Buffer, pool: &Pool) {
+        let Some((place, len)) = self.messages.get(index).map(|m| (m.place, m.len)) else { return };
+        if let Some(to) = self.place(place).and_then(|place| place.get_mut(..len)) {
+            let _ = pool.read(n, 0, to);
         }
     }
 
     /// The other side has received `heard` messages. False: it cannot have.
-    pub fn confirm(&mut self, heard: u16, sends: &mut Sends) -> bool {
+    pub fn confirm(&mut self, heard: u16, pool: &mut Pool) -> bool {
         if self.size == 0 {
             return true;
         }
@@ -109,37 +120,39 @@ impl Kept {
         if news > self.messages.len() {
             return false;
         }
-        for m in self.messages.drain(..news) {
-            // One that has not completed is given back when it does.
-            if let Some(n) = m.buffer.filter(|_| m.completed) {
-                sends.give_back(n);
-            }
-        }
+        self.forget(news, pool);
         self.confirmed = self.confirmed.wrapping_add(news);
         true
     }
 
-    /// Nothing is kept any more.
-    pub fn end(&mut self, sends: &mut Sends) {
-        for m in self.messages.drain(..) {
+    fn forget(&mut self, oldest: usize, pool: &mut Pool) {
+        for m in self.messages.drain(..oldest) {
+            // As many places as there are: this allocates nothing.
+            self.free.push(m.place);
+            // One that has not completed is given back when it does.
             if let Some(n) = m.buffer.filter(|_| m.completed) {
-                sends.give_back(n);
+                pool.confirmed(n);
             }
         }
-        (self.area, self.size) = (Vec::new(), 0);
+    }
+
+    /// Nothing is kept any more.
+    pub fn end(&mut self, pool: &mut Pool) {
+        self.forget(self.messages.len(), pool);
+        (self.area, self.free, self.size) = (Vec::new(), Vec::new(), 0);
     }
 
     /// All that is kept, oldest first, and the number of the oldest, modulo 65,536.
-    pub fn take(&mut self, sends: &mut Sends) -> (VecDeque<Vec<u8>>, u16) {
+    pub fn take(&mut self, pool: &mut Pool) -> (VecDeque<Vec<u8>>, u16) {
         for index in 0..self.messages.len() {
             if let Some(n) = self.messages.get(index).and_then(|m| m.buffer) {
-                self.copy_out(index, n, sends);
+                self.copy_out(index, n, pool);
             }
         }
-        let lens: Vec<usize> = self.messages.iter().map(|m| m.len).collect();
-        let copy = |(index, len): (usize, usize)| self.place(index)?.get(..len).map(<[u8]>::to_vec);
-        let all = lens.into_iter().enumerate().filter_map(copy).collect();
-        self.end(sends);
+        let places: Vec<(u16, usize)> = self.messages.iter().map(|m| (m.place, m.len)).collect();
+        let copy = |(place, len): (u16, usize)| self.place(place)?.get(..len).map(<[u8]>::to_vec);
+        let all = places.into_iter().filter_map(copy).collect();
+        self.end(pool);
         (all, self.confirmed as u16)
     }
 }
@@ -150,68 +163,70 @@ mod tests {
 
     #[test]
     fn what_is_confirmed_goes_and_the_rest_comes_back() {
-        let mut sends = Sends::numbers();
+        let mut pool = Pool::numbers();
         let mut kept = Kept::default();
-        kept.inline(b"before", true);
-        assert!(kept.confirm(7, &mut sends), "nothing is kept, and nothing is known");
+        assert!(kept.inline(b"before", true));
+        assert!(kept.confirm(7, &mut pool), "nothing is kept, and nothing is known");
         kept.begin(3, 8);
         for text in [b"one", b"two", b"six"] {
             assert!(kept.has_room());
-            kept.inline(text, true);
+            assert!(kept.inline(text, true));
         }
         assert!(!kept.has_room());
-        assert!(kept.confirm(2, &mut sends) && kept.has_room());
-        assert!(!kept.confirm(1, &mut sends) && !kept.confirm(4, &mut sends));
-        kept.inline(b"ten", false);
-        let (all, first) = kept.take(&mut sends);
+        assert!(kept.confirm(2, &mut pool) && kept.has_room());
+        assert!(!kept.confirm(1, &mut pool) && !kept.confirm(4, &mut pool));
+        assert!(kept.inline(b"ten", false));
+        let (all, first) = kept.take(&mut pool);
         assert_eq!((all.into_iter().collect::<Vec<_>>(), first), (vec![b"six".to_vec(), b"ten".to_vec()], 2));
     }
 
     #[test]
     fn buffers_stay_while_there_are_many_and_all_come_back() {
-        let mut sends = Sends::numbers();
-        let all = core::iter::from_fn(|| sends.number()).count();
-        (0..all as u16).for_each(|n| sends.give_back(n));
+        const ALL: usize = 60;
+        let mut pool = Pool::numbers();
         let mut kept = Kept::default();
-        kept.begin(all, 8);
-        let mut copied = 0;
-        for _ in 0..all {
-            let n = sends.number().unwrap();
-            kept.buffer(n, 4);
-            if !kept.completed(n, &sends) {
-                copied += 1;
-                sends.give_back(n);
-            }
+        kept.begin(ALL as u16, 8);
+        let buffers: Vec<Buffer> = (0..ALL).map(|_| pool.number()).collect();
+        for n in &buffers {
+            assert!(kept.buffer(*n, 4));
+        }
+        assert!(!kept.buffer(0, 4) && !kept.inline(b"more", true), "no room");
+        for n in &buffers {
+            kept.completed(*n, &mut pool);
         }
         assert!(kept.asks());
-        assert!(copied > 0 && copied < all, "some stay where they are, the others are copied");
-        assert!(kept.confirm(3, &mut sends));
-        let (left, first) = kept.take(&mut sends);
-        assert_eq!((left.len(), first), (all - 3, 3));
-        assert_eq!(core::iter::from_fn(|| sends.number()).count(), all);
+        let (taken, stay) = pool.taken();
+        assert_eq!(taken, stay, "none is under way");
+        assert!(stay > 0 && stay < ALL, "some stay where they are, the others are copied");
+        assert!(kept.confirm(3, &mut pool));
+        let (left, first) = kept.take(&mut pool);
+        assert_eq!((left.len(), first), (ALL - 3, 3));
+        assert_eq!(pool.taken(), (0, 0));
     }
 
     #[test]
     fn a_confirmation_may_come_before_the_completion() {
-        let mut sends = Sends::numbers();
+        let mut pool = Pool::numbers();
         let mut kept = Kept::default();
         kept.begin(2, 8);
-        let n = sends.number().unwrap();
-        kept.buffer(n, 4);
-        assert!(kept.confirm(1, &mut sends));
-        assert!(!kept.completed(n, &sends), "whoever hears of the completion gives it back");
+        let n = pool.number();
+        assert!(kept.buffer(n, 4));
+        assert!(kept.confirm(1, &mut pool));
+        assert_eq!(pool.taken(), (1, 0), "it is under way");
+        kept.completed(n, &mut pool);
+        assert_eq!(pool.taken(), (0, 0));
     }
 
     #[test]
     fn numbers_go_beyond_16_bits() {
-        let mut sends = Sends::numbers();
+        let mut pool = Pool::numbers();
         let mut kept = Kept::default();
         kept.begin(3, 8);
         for number in 0..70_000u32 {
-            kept.inline(&number.to_le_bytes(), true);
-            assert!(kept.confirm(number as u16, &mut sends), "the one before");
+            assert!(kept.inline(&number.to_le_bytes(), true));
+            assert!(kept.confirm(number as u16, &mut pool), "the one before");
         }
-        let (left, _) = kept.take(&mut sends);
+        let (left, _) = kept.take(&mut pool);
         assert_eq!(left.into_iter().collect::<Vec<_>>(), [69_999u32.to_le_bytes()]);
     }
 }

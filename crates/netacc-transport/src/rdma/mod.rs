@@ -9,15 +9,21 @@
 //! What the connections are is not known here: `netacc-core`'s `carrier` joins them to rings.
 
 mod device;
+mod flow;
 mod kept;
+mod left;
 mod pipe;
+mod pool;
+mod qp;
 mod registered;
 mod shown;
 mod stream;
 mod way;
 
-pub use device::{Device, Sends};
-pub use pipe::{Completion, Left, Pipe, RECEIVES};
+pub use device::Device;
+pub use left::Left;
+pub use pipe::{Completion, Pipe, greeting};
+pub use pool::{Buffer, Pool, Sizes};
 pub use shown::Shown;
 pub use stream::Stream;
 pub use way::Way;

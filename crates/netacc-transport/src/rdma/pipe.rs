@@ -1,35 +1,31 @@
 //! A connected queue pair with credits: messages in, messages out.
 
-use crate::rdma::device::{Device, Sends};
+use crate::rdma::device::Device;
+use crate::rdma::flow::{FIRST, Flow, MOST};
 use crate::rdma::kept::Kept;
-use crate::rdma::registered::Registered;
+use crate::rdma::left::Left;
+use crate::rdma::pool::{Buffer, Pool};
+use crate::rdma::qp::{SHORT, create_qp};
 use crate::rdma::shown::Shown;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use netacc_verbs::sys::ibv_qp_cap;
-use netacc_verbs::{CmId, ConnParam, Cq, Error, QpInit, RecvWr, Result, SendWr};
+use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result, SendWr};
 use netacc_wire::base::Base;
 use netacc_wire::frame::{FRAME, Frame, Greeting, Kind};
 
 extern crate alloc;
 
-/// Receives that are posted: with the usual buffers of 16 KiB, 64 KiB of a queue pair's.
-pub const RECEIVES: u16 = 4;
-/// So many free ones are told by a message of their own, if no other has gone out before. More than one of them for each
-/// message that only brings credits, or two sides that send and answer would answer each other's credits with credits.
-const OWED: u16 = 3;
 /// Messages that may be under way.
 pub(super) const SENDS: usize = 16;
+/// Completions of a queue pair that may wait to be taken.
+pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
+/// Messages that are posted at a time: each posting is a call of the kernel on some devices, and wakes the receiver.
+const CHAIN: usize = 8;
 /// One send in so many has a completion: it frees the places of those before it.
 const SIGNAL_EVERY: u32 = 4;
-/// What we would like to send inline: the beginning of a message and 64 bytes or more. Devices differ; each that we know
-/// takes 64 bytes, so that all messages but those with many bytes of a connection need no buffer.
-const INLINE: [u32; 3] = [96, 80, 64];
-/// The longest of those.
-const SHORT: usize = 96;
 /// A message that only brings credits.
-const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0 };
+pub(super) const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0 };
 /// One that asks for an answer.
 const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
 /// Work request numbers: this bit says that it is a receive.
@@ -39,22 +35,22 @@ const RECEIVE: u64 = 1 << 31;
 #[derive(Debug)]
 pub struct Pipe {
     id: CmId,
-    receives: Registered,
+    /// The buffers of our receives; a work request has its buffer's number.
+    receives: Vec<Buffer>,
     size: usize,
     /// The upper half of our work requests' numbers.
     tag: u32,
     /// The longest message that the other side takes.
     peer_size: usize,
-    /// Receives of the other side that are free, as far as it has said.
-    credits: u16,
-    /// How many it has in all.
-    peer_receives: u16,
-    /// Receives of ours that are free again, which it has not been told.
-    owed: u16,
-    /// Buffers of the messages that are under way, oldest first; `None`: went inline.
-    under_way: VecDeque<Option<u16>>,
-    /// Of those, the last that have no completion of their own.
+    flow: Flow,
+    /// Messages that are to be posted together.
+    chain: Vec<Message>,
+    /// Buffers of the messages that are under way, oldest first, those of the chain last; `None`: goes inline.
+    under_way: VecDeque<Option<Buffer>>,
+    /// Of those that are posted, the last that have no completion of their own.
     unsignaled: u32,
+    /// Messages could not be posted: none that comes after them may go out.
+    stuck: bool,
     /// Messages received, modulo 65,536.
     heard: u16,
     /// The other side waits for a message.
@@ -66,11 +62,18 @@ pub struct Pipe {
     pub(super) shown: Shown,
 }
 
+/// A message that is to be posted.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    Short([u8; SHORT], usize),
+    Long(Buffer, usize),
+}
+
 /// What a completion of a pipe means.
 #[derive(Debug)]
 pub enum Completion {
-    /// A message: its number, to be given to [`Pipe::repost`], its beginning and what belongs to it.
-    Message(u32, Frame, *const u8, usize),
+    /// A message: its buffer, to be given to [`Pipe::dealt_with`], its beginning and what belongs to it.
+    Message(Buffer, Frame, *const u8, usize),
     /// A message was sent; there is room for more.
     Sent,
 }
@@ -79,22 +82,22 @@ impl Pipe {
     /// Makes the queue pair of an identifier that is on `device`, with receives posted. `tag` is the upper half of
     /// the numbers of its work requests.
     pub fn new(mut id: CmId, device: &mut Device, tag: u32) -> Result<Pipe> {
-        let size = device.sends.size();
+        let size = device.pool.size();
+        // One more, so that the first long message need not wait.
+        device.pool.ensure(usize::from(FIRST) + 1)?;
         let (cq, at) = device.cq_for_one_more()?;
-        let made = create_qp(&mut id, device, &cq)
-            .and_then(|inline| Ok((inline, Registered::new(device.pd()?, size * usize::from(RECEIVES))?)));
-        let (inline, receives) = made.inspect_err(|_| device.cq_has_one_less(at))?;
+        let inline = create_qp(&mut id, device, &cq).inspect_err(|_| device.cq_has_one_less(at))?;
         let mut pipe = Pipe {
             id,
-            receives,
+            receives: Vec::with_capacity(MOST.into()),
             size,
             tag,
             peer_size: 0,
-            credits: 0,
-            peer_receives: 0,
-            owed: 0,
+            flow: Flow::new(size),
+            chain: Vec::with_capacity(CHAIN),
             under_way: VecDeque::with_capacity(SENDS),
             unsignaled: 0,
+            stuck: false,
             heard: 0,
             asked: false,
             kept: Kept::default(),
@@ -102,36 +105,35 @@ impl Pipe {
             cq: at,
             shown: Shown::default(),
         };
-        for n in 0..u32::from(RECEIVES) {
-            pipe.post_receive(n).inspect_err(|_| device.cq_has_one_less(at))?;
+        for _ in 0..FIRST {
+            if let Err(e) = pipe.add_receive(&mut device.pool) {
+                pipe.end(device);
+                return Err(e);
+            }
         }
         Ok(pipe)
     }
 
-    fn greeting(&self, base: Base) -> Greeting {
-        Greeting { receives: RECEIVES, size: self.size as u32, base }
-    }
-
     /// Asks the other side for the connection.
     pub fn connect(&self, base: Base) -> Result<()> {
-        self.id.connect(&ConnParam { private_data: &self.greeting(base).encode(), ..ConnParam::default() })
+        self.id.connect(&ConnParam { private_data: &greeting(self.size, base).encode(), ..ConnParam::default() })
     }
 
-    /// Accepts a connect request that came with `greeting`.
-    pub fn accept(&mut self, greeting: Greeting, base: Base) -> Result<()> {
-        self.meet(greeting);
-        self.id.accept(&ConnParam { private_data: &self.greeting(base).encode(), ..ConnParam::default() })
+    /// Accepts a connect request that came with the greeting `theirs`.
+    pub fn accept(&mut self, theirs: Greeting, base: Base) -> Result<()> {
+        self.meet(theirs);
+        self.id.accept(&ConnParam { private_data: &greeting(self.size, base).encode(), ..ConnParam::default() })
     }
 
     /// There is to be a base: from the first message on, those that are not confirmed are kept. After
     /// [`Pipe::accept`] or [`Pipe::meet`].
     pub fn keep(&mut self) {
-        self.kept.begin(self.peer_receives.into(), self.peer_size.min(self.size));
+        self.kept.begin(self.flow.peer_most(), self.peer_size.min(self.size));
     }
 
     /// There is none, after all.
-    pub fn keep_nothing(&mut self, sends: &mut Sends) {
-        self.kept.end(sends);
+    pub fn keep_nothing(&mut self, pool: &mut Pool) {
+        self.kept.end(pool);
     }
 
     /// How many messages have been received, modulo 65,536.
@@ -152,8 +154,7 @@ impl Pipe {
     /// The other side has said what it takes.
     pub fn meet(&mut self, greeting: Greeting) {
         self.peer_size = greeting.size as usize;
-        self.credits = greeting.receives;
-        self.peer_receives = greeting.receives;
+        self.flow.meet(greeting.receives, self.peer_size);
     }
 
     /// Ends the connection. Also the answer to the other side's end.
@@ -172,7 +173,7 @@ impl Pipe {
 
     /// Receives of the other side that are free, and all that it has.
     pub(super) fn credits(&self) -> (u16, u16) {
-        (self.credits, self.peer_receives)
+        self.flow.credits()
     }
 
     /// Ours.
@@ -200,15 +201,22 @@ impl Pipe {
         self.inline.min(self.peer_size).saturating_sub(FRAME)
     }
 
-    /// Whether a message may be sent now. The last credit is kept for [`Kind::Credit`]: with both sides out of credits
-    /// none could give the other any.
+    /// Whether a message may be sent now.
     pub fn can_send(&self) -> bool {
-        self.credits >= 2 && self.under_way.len() < SENDS - 1 && self.kept.has_room()
+        self.flow.can_send() && self.under_way.len() < SENDS - 1 && self.chain.len() < CHAIN && self.can_go_on()
     }
 
     /// Whether the other side waits to hear of free receives that no message has told it of, or of anything at all.
     pub fn owes(&self) -> bool {
-        (self.owed >= OWED || self.asked) && self.credits >= 1 && self.under_way.len() < SENDS && self.kept.has_room()
+        (self.flow.owes() || self.asked) && self.can_tell()
+    }
+
+    fn can_tell(&self) -> bool {
+        self.flow.can_tell() && self.under_way.len() < SENDS && self.can_go_on()
+    }
+
+    fn can_go_on(&self) -> bool {
+        !self.stuck && self.kept.has_room()
     }
 
     /// Whether everything sent has been received. Every message asks for that once [`Pipe::flush`] was called.
@@ -217,117 +225,219 @@ impl Pipe {
     }
 
     fn head(&mut self, mut frame: Frame) -> [u8; FRAME] {
-        frame.credits = self.owed;
+        frame.credits = self.flow.sent();
         frame.heard = self.heard;
-        (self.owed, self.asked) = (0, false);
+        self.asked = false;
         frame.encode()
     }
 
-    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`].
+    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`]. Behind messages that
+    /// wait for [`Pipe::post`] it waits too.
     pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
-        self.send_inline(frame, payload, false)
+        self.send_short(frame, payload, false)
     }
 
-    fn send_inline(&mut self, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
+    fn send_short(&mut self, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
         let head = self.head(frame);
         let mut bytes = [0u8; SHORT];
         let len = FRAME + payload.len();
-        let Some(message) = bytes.get_mut(..len) else { return Err(too_long()) };
+        let Some(message) = bytes.get_mut(..len).filter(|_| len <= self.inline) else { return Err(too_long()) };
         for (to, from) in message.iter_mut().zip(head.iter().chain(payload)) {
             *to = *from;
         }
-        let wr = SendWr::send_inline(0, message).filter(|_| len <= self.inline).ok_or(too_long())?;
-        self.kept.inline(message, !matches!(frame.kind, Kind::Credit | Kind::Probe));
-        self.post(wr, None, now)
+        if !self.kept.inline(message, !matches!(frame.kind, Kind::Credit | Kind::Probe)) {
+            return Err(no_room());
+        }
+        self.under_way.push_back(None);
+        let message = Message::Short(bytes, len);
+        if !self.chain.is_empty() {
+            self.chain.push(message);
+            return Ok(());
+        }
+        let wr = message.request(None).ok_or(too_long())?;
+        let wr = self.numbered(wr, now);
+        self.post_requests(&mut [wr])
     }
 
-    /// Sends buffer `n` of `sends`, with `len` bytes after the room for the beginning.
-    pub fn send_buffer(&mut self, sends: &Sends, frame: Frame, n: u16, len: usize) -> Result<()> {
+    /// Puts buffer `n` of `pool`, with `len` bytes after the room for the beginning, behind those that are to be sent by
+    /// [`Pipe::post`].
+    pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
         let head = self.head(frame);
-        if !sends.head(n, &head) {
+        if !pool.write(n, &head) {
             return Err(too_long());
         }
-        let sge = sends.sge(n, FRAME + len).ok_or(too_long())?;
-        self.kept.buffer(n, FRAME + len);
-        self.post(SendWr::send(0, sge), Some(n), false)
+        self.under_way.push_back(Some(n));
+        if !self.kept.buffer(n, FRAME + len) {
+            return Err(no_room());
+        }
+        self.chain.push(Message::Long(n, FRAME + len));
+        if self.chain.len() < CHAIN - 1 { Ok(()) } else { self.post(pool) }
     }
 
-    fn post(&mut self, wr: SendWr<'_>, buffer: Option<u16>, now: bool) -> Result<()> {
+    /// Sends what waits for it.
+    pub fn post(&mut self, pool: &Pool) -> Result<()> {
+        if self.chain.is_empty() {
+            return Ok(());
+        }
+        let chain = core::mem::take(&mut self.chain);
+        let nothing = SendWr::send_inline(0, &[]).ok_or(too_long())?;
+        let mut requests = [nothing; CHAIN];
+        for (request, message) in requests.iter_mut().zip(&chain) {
+            let wr = message.request(Some(pool)).ok_or(too_long())?;
+            // A buffer is to be free again soon.
+            *request = self.numbered(wr, matches!(message, Message::Long(..)));
+        }
+        let posted = match requests.get_mut(..chain.len()) {
+            Some(requests) => self.post_requests(requests),
+            None => Err(too_long()),
+        };
+        // Its memory is used again.
+        self.chain = chain;
+        self.chain.clear();
+        posted
+    }
+
+    /// The next to be posted has a completion if that is wanted `now`, or else the places might run out without anybody
+    /// hearing of it. Its number says how many it completes.
+    fn numbered<'a>(&mut self, wr: SendWr<'a>, now: bool) -> SendWr<'a> {
         self.unsignaled += 1;
-        // A buffer is to be free again soon, and the places must not run out without anybody hearing of it.
-        let signal = now || buffer.is_some() || self.unsignaled >= SIGNAL_EVERY;
+        let signal = now || self.unsignaled >= SIGNAL_EVERY;
         let completes = if signal { core::mem::take(&mut self.unsignaled) } else { 0 };
         let wr = wr.numbered(u64::from(self.tag) << 32 | u64::from(completes));
-        let wr = if signal { wr.signaled() } else { wr };
-        self.credits = self.credits.saturating_sub(1);
-        self.under_way.push_back(buffer);
-        let qp = self.id.qp().ok_or(Error::NoDevice)?;
-        qp.post_send(&mut [wr]).map_err(Error::from)?;
-        self.show_posted();
-        Ok(())
+        if signal { wr.signaled() } else { wr }
     }
 
-    fn post_receive(&mut self, n: u32) -> Result<()> {
-        let sge = self.receives.sge(n as usize * self.size, self.size).ok_or(too_long())?;
+    fn post_requests(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
+        let count = requests.len() as u32;
+        let qp = self.id.qp().ok_or(Error::NoDevice)?;
+        let posted = qp.post_send(requests).map_err(Error::from);
+        // They are numbered already: a later one in their place would be taken for one of them.
+        self.stuck |= posted.is_err();
+        self.show_posted(count);
+        posted
+    }
+
+    fn post_receive(&mut self, pool: &Pool, n: Buffer) -> Result<()> {
+        let sge = pool.sge(n, self.size).ok_or(too_long())?;
         let number = u64::from(self.tag) << 32 | RECEIVE | u64::from(n);
         self.id.qp().ok_or(Error::NoDevice)?.post_recv(&mut [RecvWr::new(number, sge)]).map_err(Error::from)
     }
 
+    fn add_receive(&mut self, pool: &mut Pool) -> Result<()> {
+        let n = pool.take().ok_or(Error::NoDevice)?;
+        self.receives.push(n);
+        self.post_receive(pool, n)
+    }
+
+    /// Whether the other side keeps running short of receives of ours: [`Pipe::grow`] posts more.
+    pub fn wants_to_grow(&self) -> bool {
+        self.flow.wanted() > 0
+    }
+
+    /// Posts more receives, if there is memory for them, of which the other side has to be told. Not for a thread that may
+    /// have been interrupted in malloc: it may register memory.
+    pub fn grow(&mut self, pool: &mut Pool) -> Result<()> {
+        let more = self.flow.wanted();
+        if more == 0 {
+            return Ok(());
+        }
+        if pool.ensure(more.into()).is_err() {
+            self.flow.refused();
+            return Ok(());
+        }
+        for _ in 0..more {
+            self.add_receive(pool)?;
+            self.flow.grown();
+        }
+        if self.owes() { self.send_credits() } else { Ok(()) }
+    }
+
+    /// Once in a while: where little has come, the other side is asked to use up receives that we need no longer, or whose
+    /// memory could go if they lay elsewhere.
+    pub fn tick(&mut self, pool: &Pool) -> Result<()> {
+        let quiet = self.flow.tick();
+        let costly = self.flow.has_many() || self.receives.iter().any(|n| pool.has_older(*n));
+        if quiet && costly && self.can_tell() {
+            let asks = self.flow.asks();
+            return self.send(asks, &[]);
+        }
+        Ok(())
+    }
+
+    /// The other side wants to keep so many receives. It gets all filled, but the one that is kept for credits: the others
+    /// it posts anew.
+    fn use_up(&mut self, keep: u16) -> Result<()> {
+        for _ in 0..self.flow.asked(keep) {
+            // What is left it will ask for again.
+            if self.under_way.len() < SENDS - 1 && self.can_go_on() {
+                self.send(CREDITS, &[])?;
+            }
+        }
+        Ok(())
+    }
+
     /// A work request of ours has completed well; `len` is that of a received message.
-    pub fn completed(&mut self, sends: &mut Sends, number: u64, len: usize) -> Option<Completion> {
+    pub fn completed(&mut self, pool: &mut Pool, number: u64, len: usize) -> Option<Completion> {
         let n = number as u32 & (RECEIVE as u32 - 1);
         if number & RECEIVE == 0 {
             for _ in 0..n {
-                if let Some(Some(buffer)) = self.under_way.pop_front()
-                    && !self.kept.completed(buffer, sends)
-                {
-                    sends.give_back(buffer);
+                if let Some(Some(buffer)) = self.under_way.pop_front() {
+                    self.kept.completed(buffer, pool);
                 }
             }
             self.show_completed(n);
             return Some(Completion::Sent);
         }
         let mut head = [0u8; FRAME];
-        let at = n as usize * self.size;
-        if !self.receives.read(at, &mut head) {
+        if !pool.read(n, 0, &mut head) {
             return None;
         }
-        let frame = Frame::decode(&head).filter(|_| len >= FRAME)?;
+        let frame = Frame::decode(&head).filter(|_| len >= FRAME && len <= self.size)?;
         // More than it has would let us send what it has no room for.
-        self.credits = self.credits.checked_add(frame.credits).filter(|c| *c <= self.peer_receives)?;
-        if !self.kept.confirm(frame.heard, sends) {
+        if !self.flow.came(&frame) || !self.kept.confirm(frame.heard, pool) {
             return None;
         }
         self.heard = self.heard.wrapping_add(1);
         self.asked |= frame.kind == Kind::Probe;
         self.show_received();
-        let payload = self.receives.as_ptr().wrapping_add(at + FRAME).cast_const();
-        Some(Completion::Message(n, frame, payload, len - FRAME))
+        Some(Completion::Message(n, frame, pool.at(n, FRAME)?, len - FRAME))
     }
 
-    /// Copies from the payload of message `n`, from `skip` on; false if there is not so much.
-    pub fn copy(&self, n: u32, skip: usize, to: &mut [u8]) -> bool {
-        self.receives.read(n as usize * self.size + FRAME + skip, to)
+    /// The message `frame` in buffer `n` is dealt with: the buffer may be used for the next one, and the other side gets
+    /// what it waits for.
+    pub fn dealt_with(&mut self, pool: &mut Pool, n: Buffer, frame: Frame) -> Result<()> {
+        self.repost(pool, n)?;
+        if frame.kind == Kind::Credit && frame.conn != 0 {
+            self.use_up(frame.conn)?;
+        }
+        if self.owes() { self.send_credits() } else { Ok(()) }
     }
 
-    /// The message is dealt with: its buffer may be used for the next one.
-    pub fn repost(&mut self, n: u32) -> Result<()> {
-        self.post_receive(n)?;
-        self.owed += 1;
+    fn repost(&mut self, pool: &mut Pool, n: Buffer) -> Result<()> {
+        let place = self.receives.iter().position(|r| *r == n).ok_or(Error::NoDevice)?;
+        if self.flow.freed() {
+            let n = pool.exchange(n);
+            if let Some(place) = self.receives.get_mut(place) {
+                *place = n;
+            }
+            return self.post_receive(pool, n);
+        }
+        self.receives.swap_remove(place);
+        pool.put(n);
         Ok(())
     }
 
     /// Tells the other side of free receives, by a message of its own.
-    pub fn send_credits(&mut self) -> Result<()> {
+    fn send_credits(&mut self) -> Result<()> {
         self.send(CREDITS, &[])
     }
 
     /// Has all that is under way complete, for [`Pipe::is_flushed`].
     pub fn flush(&mut self) -> Result<()> {
-        if self.unsignaled == 0 || self.credits == 0 || self.under_way.len() >= SENDS {
+        if self.unsignaled == 0 || !self.can_tell() {
             return Ok(());
         }
-        self.send_inline(CREDITS, &[], true)
+        self.send_short(CREDITS, &[], true)
     }
 
     /// It is over: its buffers are free.
@@ -338,9 +448,12 @@ impl Pipe {
     }
 
     fn free_buffers(&mut self, device: &mut Device) {
-        self.kept.end(&mut device.sends);
+        self.kept.end(&mut device.pool);
         for buffer in self.under_way.drain(..).flatten() {
-            device.sends.give_back(buffer);
+            device.pool.sent(buffer);
+        }
+        for buffer in self.receives.drain(..) {
+            device.pool.put(buffer);
         }
         device.cq_has_one_less(self.cq);
     }
@@ -348,69 +461,32 @@ impl Pipe {
     /// The queue pair is over, and what it was to carry goes on by TCP.
     pub fn leave(mut self, device: &mut Device) -> Left {
         self.id.destroy_qp();
-        let (again, first) = self.kept.take(&mut device.sends);
+        let (again, first) = self.kept.take(&mut device.pool);
         self.free_buffers(device);
         let most = self.peer_size.min(self.size);
         Left { again, first, heard: self.heard, most, size: self.size, shown: core::mem::take(&mut self.shown) }
     }
 }
 
-/// What is left of a pipe whose queue pair has failed.
-#[derive(Debug)]
-pub struct Left {
-    /// Messages that the other side has not confirmed, oldest first, and the number of the first, modulo 65,536.
-    pub again: VecDeque<Vec<u8>>,
-    /// See above.
-    pub first: u16,
-    /// Messages that were received, modulo 65,536.
-    pub heard: u16,
-    /// The longest message that the other side takes.
-    pub most: usize,
-    /// The longest that we take.
-    pub size: usize,
-    /// Its place on the stats page.
-    pub shown: Shown,
+impl Message {
+    /// To post it, with the pool of its buffer if it has one.
+    fn request<'a>(&'a self, pool: Option<&'a Pool>) -> Option<SendWr<'a>> {
+        match self {
+            Message::Short(bytes, len) => SendWr::send_inline(0, bytes.get(..*len)?),
+            Message::Long(buffer, len) => Some(SendWr::send(0, pool?.sge(*buffer, *len)?)),
+        }
+    }
 }
 
-impl Left {
-    /// What our first message by TCP says.
-    pub fn resume(&self) -> Frame {
-        Frame { kind: Kind::Resume, heard: self.heard, ..CREDITS }
-    }
+/// What a side says first that takes messages of `size` bytes.
+pub fn greeting(size: usize, base: Base) -> Greeting {
+    Greeting { receives: FIRST, size: size as u32, base }
+}
 
-    /// The other side has received `heard` messages: only those after them are left. False: it cannot have.
-    pub fn confirm(&mut self, heard: u16) -> bool {
-        let news = usize::from(heard.wrapping_sub(self.first));
-        if news > self.again.len() {
-            return false;
-        }
-        self.again.drain(..news);
-        self.first = heard;
-        true
-    }
+fn no_room() -> Error {
+    Error::Misuse { verb: "ibv_post_send", why: "more messages than are kept until they are confirmed" }
 }
 
 fn too_long() -> Error {
     Error::Misuse { verb: "ibv_post_send", why: "longer than a message can be" }
-}
-
-/// A queue pair with as much inline room as the device gives.
-fn create_qp(id: &mut CmId, device: &Device, cq: &Cq) -> Result<usize> {
-    let [most, ..] = INLINE;
-    let mut last = Error::NoDevice;
-    for max_inline_data in INLINE {
-        let cap = ibv_qp_cap {
-            max_send_wr: SENDS as u32,
-            max_recv_wr: u32::from(RECEIVES),
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data,
-        };
-        let init = QpInit { send_cq: cq, recv_cq: cq, cap, sq_sig_all: false };
-        match id.create_qp(device.pd()?, &init) {
-            Ok(qp) => return Ok(qp.cap().max_inline_data.min(most) as usize),
-            Err(e) => last = e,
-        }
-    }
-    Err(last)
 }

@@ -12,6 +12,7 @@ impl Registered {
     pub(super) fn new(pd: &Pd, len: usize) -> Result<Registered> {
         let mr = Mr::register(pd, len)?;
         page().add(Counter::RegisteredBytes, mr.len() as u64);
+        page().count(Counter::RegisteredRegions);
         Ok(Registered(mr))
     }
 }
@@ -19,6 +20,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         page().sub(Counter::RegisteredBytes, self.0.len() as u64);
+        page().sub(Counter::RegisteredRegions, 1);
     }
 }
 

@@ -77,9 +77,9 @@ impl Pipe {
         }
     }
 
-    pub(super) fn show_posted(&self) {
+    pub(super) fn show_posted(&self, sends: u32) {
         if let Some(entry) = self.shown.entry {
-            entry.posted();
+            entry.posted(sends.into());
             self.show_credits();
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use netacc_conf::Config;
 use netacc_sys::Errno;
-use netacc_transport::rdma::{Device, Pipe, port_of};
+use netacc_transport::rdma::{Device, Pipe, Sizes, port_of};
 use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel};
 use netacc_wire::base::Base;
 use netacc_wire::frame::{Greeting, Stranger};
@@ -151,7 +151,12 @@ fn ask(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
     }
     id.resolve_route(ROUTE)?;
     next(&events)?.check()?;
-    let mut device = Device::open(&id, config.msg_size as usize, config.comp_vector)?;
+    let sizes = Sizes {
+        message: config.msg_size as usize,
+        first: config.mr_min_inc_size as usize,
+        largest: config.mr_max_inc_size as usize,
+    };
+    let mut device = Device::open(&id, sizes, config.comp_vector)?;
     let pipe = Pipe::new(id, &mut device, 0)?;
     pipe.connect(Base::None)?;
     let answer = next(&events)?;

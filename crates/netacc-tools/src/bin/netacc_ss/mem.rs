@@ -80,7 +80,11 @@ pub(crate) fn read(pid: u32) -> Result<Memory, Error> {
 
 /// What NetACC itself has registered; a gauge that was read between its ups and downs may be below zero.
 pub(crate) fn registered(page: &Snapshot) -> i64 {
-    page.counter(Counter::RegisteredBytes).cast_signed().max(0)
+    gauge(page, Counter::RegisteredBytes)
+}
+
+fn gauge(page: &Snapshot, counter: Counter) -> i64 {
+    page.counter(counter).cast_signed().max(0)
 }
 
 fn parse(smaps: impl BufRead) -> io::Result<BTreeMap<u64, Area>> {
@@ -198,6 +202,7 @@ impl Memory {
         let mut table = Table::new([("Sum", Left), ("Bytes", Right)]);
         table.row(["resident per connection".into(), each]);
         table.row(["registered for RDMA".into(), registered(page).to_string()]);
+        table.row(["of them in use".into(), gauge(page, Counter::RegisteredUsed).to_string()]);
         table.row(["pinned for devices".into(), self.pinned.to_string()]);
         table.row(["limit of pinned (memlock)".into(), limit]);
         out.push('\n');
@@ -240,6 +245,8 @@ impl Memory {
             "segments": segments,
             "bytes_per_connection": self.per_connection(page),
             "registered_bytes": registered(page),
+            "registered_used_bytes": gauge(page, Counter::RegisteredUsed),
+            "registered_regions": gauge(page, Counter::RegisteredRegions),
             "pinned_bytes": self.pinned,
             "memlock_limit_bytes": self.memlock,
         })

@@ -1,0 +1,44 @@
+//! What is left of a pipe whose queue pair has failed.
+
+use crate::rdma::pipe::CREDITS;
+use crate::rdma::shown::Shown;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use netacc_wire::frame::{Frame, Kind};
+
+extern crate alloc;
+
+/// What is left of a pipe whose queue pair has failed.
+#[derive(Debug)]
+pub struct Left {
+    /// Messages that the other side has not confirmed, oldest first, and the number of the first, modulo 65,536.
+    pub again: VecDeque<Vec<u8>>,
+    /// See above.
+    pub first: u16,
+    /// Messages that were received, modulo 65,536.
+    pub heard: u16,
+    /// The longest message that the other side takes.
+    pub most: usize,
+    /// The longest that we take.
+    pub size: usize,
+    /// Its place on the stats page.
+    pub shown: Shown,
+}
+
+impl Left {
+    /// What our first message by TCP says.
+    pub fn resume(&self) -> Frame {
+        Frame { kind: Kind::Resume, heard: self.heard, ..CREDITS }
+    }
+
+    /// The other side has received `heard` messages: only those after them are left. False: it cannot have.
+    pub fn confirm(&mut self, heard: u16) -> bool {
+        let news = usize::from(heard.wrapping_sub(self.first));
+        if news > self.again.len() {
+            return false;
+        }
+        self.again.drain(..news);
+        self.first = heard;
+        true
+    }
+}
