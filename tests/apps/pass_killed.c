@@ -35,18 +35,25 @@ static void end(pid_t w)
 	kill(w, SIGKILL);
 	reap_killed(w);
 }
-static void taken_and_not(void)
+// A worker that has taken connection *a and is stopped.
+static pid_t stopped(int *a)
 {
 	int st;
-	char c;
 	pid_t w = fork_child();
 	if (!w)
 		worker();
-	int a = connect_to(port);
-	echoes(a, 'a');
+	*a = connect_to(port);
+	echoes(*a, 'a');
 	kill(w, SIGSTOP);
 	EQ(waitpid(w, &st, WUNTRACED), w);
 	CHECK(WIFSTOPPED(st));
+	return w;
+}
+static void taken_and_not(void)
+{
+	int a;
+	char c;
+	pid_t w = stopped(&a);
 	int b = connect_to(port);
 	send_all(b, "b", 1);
 	end(w);
@@ -65,15 +72,9 @@ static void taken_and_not(void)
 // What the server had not read is a reset, as ever.
 static void unread(void)
 {
-	int st;
+	int a;
 	char c;
-	pid_t w = fork_child();
-	if (!w)
-		worker();
-	int a = connect_to(port);
-	echoes(a, 'a');
-	kill(w, SIGSTOP);
-	EQ(waitpid(w, &st, WUNTRACED), w);
+	pid_t w = stopped(&a);
 	send_all(a, "b", 1);
 	end(w);
 	a = passed(a);

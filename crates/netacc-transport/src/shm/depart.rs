@@ -15,13 +15,13 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{Passed, pass_descriptors, patiently};
+use crate::shm::control::{pass_descriptors, patiently};
 use crate::shm::endpoint::{
     BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View, WITNESS_GONE,
 };
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
-use crate::shm::sockets::{PATIENCE, empty, replace, reset_at_close, send_all};
+use crate::shm::sockets::{PATIENCE, empty, reset_at_close, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::{Consumer, FIN, MOVED, RESET};
 use netacc_sys::errno::{Errno, Result};
@@ -201,70 +201,6 @@ impl ShmEndpoint {
         v.link.send_patiently(Message::Moved { slot, epoch }, far)
     }
 
-    /// The peer passed our end of the pair for connection `epoch`, perhaps before we have taken that.
-    pub(crate) fn learn_moved(&self, epoch: u32, fd: OwnedFd) {
-        if !(self.expects(epoch) && self.will_go_on()) {
-            return private::drop_raw(fd);
-        }
-        self.of_epoch(epoch);
-        self.learn_kernel(fd);
-    }
-
-    /// The peer passed the kernel socket of connection `epoch` that it has not read to its end.
-    pub(crate) fn learn_left_over(&self, epoch: u32, fd: OwnedFd) {
-        if !(self.expects(epoch) && self.will_go_on()) {
-            return private::drop_raw(fd);
-        }
-        self.of_epoch(epoch);
-        self.keep_left_over(fd);
-    }
-
-    /// What was passed for an earlier connection goes.
-    fn of_epoch(&self, epoch: u32) {
-        if self.kernel_epoch.swap(epoch, Ordering::Relaxed) != epoch {
-            self.drop_kernel();
-        }
-    }
-
-    /// Connection `epoch` begins: what was passed for the one before goes. What lies here may also be its own, which came
-    /// early, or is coming this moment.
-    pub(super) fn forget_kernel_of_another(&self, v: &View, epoch: u32) {
-        // Acquire: who sees what has just been passed sees the epoch that was written before it.
-        let there = [&self.kernel, &self.spare, &self.left_over].iter().any(|c| c.load(Ordering::Acquire) != 0);
-        let another = || self.kernel_epoch.load(Ordering::Acquire) != epoch;
-        if there && another() {
-            // Whoever takes in what is passed holds this.
-            let _reading = v.link.stop_reading();
-            if another() {
-                self.drop_kernel();
-            }
-        }
-    }
-
-    fn keep_left_over(&self, fd: OwnedFd) {
-        if let Ok(fd) = private::adopt(fd) {
-            replace(&self.left_over, fd + 1);
-        }
-    }
-
-    pub(super) fn learn_kernel(&self, fd: OwnedFd) {
-        // It comes to lie under the application's number: a stream socket, whatever the peer says it passed.
-        if raw::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) {
-            return private::drop_raw(fd);
-        }
-        if let Ok(fd) = private::adopt(fd) {
-            replace(&self.kernel, fd + 1);
-        }
-        self.poke_self();
-    }
-
-    /// The near end, to be sent back for the rest of the peer's family.
-    pub(super) fn learn_spare(&self, fd: OwnedFd) {
-        if let Ok(fd) = private::adopt(fd) {
-            replace(&self.spare, fd + 1);
-        }
-    }
-
     /// The socket that the connection goes on over, or -1.
     pub fn kernel_fd(&self) -> i32 {
         self.kernel.load(Ordering::Acquire) - 1
@@ -306,19 +242,6 @@ impl ShmEndpoint {
             let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
-        }
-    }
-
-    /// What lay on a base or witness.
-    pub(super) fn learn_passed(&self, passed: Passed) {
-        if let Some(t) = passed.tail {
-            self.keep_left_over(t);
-        }
-        if let Some(k) = passed.kernel {
-            self.learn_kernel(k);
-        }
-        if let Some(s) = passed.spare {
-            self.learn_spare(s);
         }
     }
 
@@ -492,11 +415,5 @@ impl ShmEndpoint {
             reset_at_close(fd);
         }
         self.leave();
-    }
-
-    pub(super) fn drop_kernel(&self) {
-        replace(&self.kernel, 0);
-        replace(&self.spare, 0);
-        replace(&self.left_over, 0);
     }
 }

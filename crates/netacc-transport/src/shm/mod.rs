@@ -35,6 +35,7 @@ pub mod family;
 mod far;
 pub mod link;
 pub mod owner;
+mod passed;
 pub mod promote;
 mod queue;
 pub mod rendezvous;
