@@ -1,5 +1,6 @@
-// While one thread forks again and again, others open connections, duplicate them, close the first number and talk: the
-// kernel's file under each number is always the one that belongs there, so every byte arrives, and every end.
+// While one thread forks again and again, others open connections, duplicate them, close the first number and talk; some
+// have the kernel send them signals from the start. The kernel's file under each number is always the one that belongs
+// there, so every byte arrives, and every end.
 #include "t.h"
 enum { TALKERS = 2, ROUNDS = 1500 };
 static int port, over;
@@ -44,6 +45,8 @@ static void *talks(void *arg)
 	(void)arg;
 	for (int i = 0; i < ROUNDS; i++) {
 		int s = connect_to(port);
+		if (i % 2)
+			EQ(fcntl(s, F_SETOWN, getpid()), 0);
 		for (int k = 0; k < 3; k++) {
 			int n = fcntl(s, F_DUPFD_CLOEXEC, k == 1 ? 300 : 3);
 			CHECK(n >= 0);

@@ -279,7 +279,11 @@ fn occupy(
         s.detach();
         return Err(Reason::Refused);
     }
-    s.set_path(Path::Shm);
+    {
+        // A thread that forks may be about to put a real socket here: see `materialize`.
+        let _g = s.meta.lock();
+        s.set_path(Path::Shm);
+    }
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
         let transport = if link.is_far() { Transport::Rdma } else { Transport::Shm };

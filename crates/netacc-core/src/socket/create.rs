@@ -146,7 +146,9 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
 /// Puts a real TCP socket where only a placeholder was, with everything that was set on it.
 pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     let _g = s.meta.lock();
-    if !s.has(PLACEHOLDER) {
+    // Another thread may have connected it since the caller looked, over shared memory, and even taken it to a kernel
+    // socket: that one must not be covered. It enters shared memory under this lock.
+    if !s.has(PLACEHOLDER) || s.path() == Path::Shm {
         return Ok(());
     }
     // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file. Who

@@ -34,9 +34,10 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     }
     let _ = replace_everywhere(s, real);
     s.leave_endpoint();
-    s.set_path(Path::New);
+    // Before the path: what has no placeholder is not made real once more.
     s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
     s.set(DISSOLVED, true);
+    s.set_path(Path::New);
     epoll::to_kernel(s, ep);
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();
