@@ -242,8 +242,7 @@ pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
         if what() {
             return;
         }
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+        time::pause();
     }
 }
 

@@ -321,10 +321,12 @@ pub unsafe fn poll(
 
 fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
+    let mut steps = 0;
     loop {
         drive::drive();
         let n = fds.look();
         let mut set = WaitSet::new();
+        set.steps = steps;
         let foreign = fds.foreign(&mut set);
         if n > 0 || deadline == Deadline::Now {
             if foreign {
@@ -358,7 +360,7 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         } else {
             wait::sleep(&mut set, until, sigmask, |set| fds.disarm(set))
         };
-        slept?;
+        steps = if slept? == 0 { steps + 1 } else { 0 };
         fds.heal();
         let n = fds.look() + fds.take_foreign(&set);
         if n > 0 {

@@ -176,9 +176,11 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     if s.spin.run(ep.peer_cpu(), deadline, is_ready) {
         return Ok(());
     }
+    let mut steps = 0;
     loop {
         let until = untaken::within(deadline);
         let mut set = WaitSet::new();
+        set.steps = steps;
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
         // After the registration: whoever moves the connection changes the path and then wakes who is registered.
@@ -189,6 +191,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         } else {
             sleep(&mut set, until, core::ptr::null(), |set| ep.disarm(interest, set))
         };
+        steps = if slept == Ok(0) { steps + 1 } else { 0 };
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(_) if is_ready() => {

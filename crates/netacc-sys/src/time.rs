@@ -1,4 +1,4 @@
-//! Clocks, read through the vDSO: no system call.
+//! Clocks, read through the vDSO: no system call. And waiting by them.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -25,6 +25,12 @@ pub fn coarse() -> u64 {
 /// [`realtime`] as of the last tick.
 pub fn realtime_coarse() -> u64 {
     read(ClockId::RealtimeCoarse)
+}
+
+/// Sleeps for a millisecond, or until a signal: between two looks at what another process or thread does soon.
+pub fn pause() {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    let _ = crate::raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
 }
 
 /// When to give up waiting.

@@ -12,6 +12,14 @@ extern crate alloc;
 /// Descriptors kept without allocating: enough for any wait on one connection.
 const INLINE: usize = 16;
 
+/// The first step (ns) of a sleep that nobody may end, or of one that somebody may fail to end.
+const STEP: i64 = 1_000_000;
+
+/// The step after `steps` in vain, up to four seconds: who sleeps long costs next to nothing.
+pub fn longer(steps: u32) -> i64 {
+    STEP << steps.min(12)
+}
+
 /// A link this wait is armed on, and the doorbell borrowed from it.
 #[derive(Clone, Copy)]
 struct Borrowed {
@@ -32,6 +40,13 @@ pub struct WaitSet {
     more: Vec<Borrowed>,
     /// Nobody could be found to wake us (no descriptor left): sleep in short steps.
     pub bounded: bool,
+    /// Another process of the family may take the byte that is to wake us, and go on or end: sleep in steps, each
+    /// longer than the one before, in case that happens.
+    pub family: bool,
+    /// So many steps have been slept in vain: kept by the caller from one set to the next.
+    pub steps: u32,
+    /// Another process of the family has left the mark that asks for the byte: it is not ours to take away.
+    pub(crate) marked_before: bool,
 }
 
 impl core::fmt::Debug for WaitSet {
@@ -127,7 +142,8 @@ impl WaitSet {
         } else {
             at = self.add(link.bell_fd(bell), libc::POLLIN);
         }
-        let control = self.add(link.control_fd(), libc::POLLIN);
+        // One that has ended would end every sleep; the connections of a family outlive it.
+        let control = self.add(if link.is_lost() { -1 } else { link.control_fd() }, libc::POLLIN);
         if at == usize::MAX {
             at = control;
         }
@@ -143,10 +159,10 @@ impl WaitSet {
     /// (`EINTR`). Doorbells that rang are silenced and control sockets served. `sigmask` as for
     /// ppoll(2), may be null.
     pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Result<usize> {
-        const STEP: i64 = 1_000_000;
         let mut left = deadline.left();
-        if self.bounded && !(0..=STEP).contains(&left) {
-            left = STEP;
+        let step = if self.bounded { STEP } else { longer(self.steps) };
+        if (self.bounded || self.family) && !(0..=step).contains(&left) {
+            left = step;
         }
         let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };

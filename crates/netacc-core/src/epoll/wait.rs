@@ -21,6 +21,7 @@ use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
 use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
+use netacc_transport::wait::longer;
 
 /// While user-space events flow, the kernel's set is looked at after so many ticks (some 50
 /// microseconds), so that no other descriptor starves.
@@ -157,6 +158,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             return Ok(stashed);
         }
     }
+    let mut steps = 0;
     loop {
         drive::drive();
         let (brought, moved) = round(e, call, stashed);
@@ -187,9 +189,10 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         if !alone && e.spin.run(e.peer_cpu.load(Ordering::Relaxed), call.deadline, waiting) {
             continue;
         }
-        if let Some(n) = sleep(e, call)? {
+        if let Some(n) = sleep(e, call, steps)? {
             return Ok(n);
         }
+        steps += 1;
         if call.deadline.passed() {
             return at_once(e, call);
         }
@@ -212,8 +215,8 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
     Ok(0)
 }
 
-/// Sleeps in the kernel. `None`: look again.
-fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
+/// Sleeps in the kernel. `None`: look again, after so many `steps` of that kind.
+fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let until = untaken::within(call.deadline);
     // Announced before the last look, so that a thread that enqueues afterwards kicks us.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -228,6 +231,11 @@ fn sleep(e: &'static Epoll, call: &Call) -> Result<Option<usize>> {
     let mut bounded = until != call.deadline;
     if e.polled.load(Ordering::Relaxed) > e.based.load(Ordering::Relaxed) && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
+        bounded = true;
+    }
+    // Another process of the family may take the byte that is for us: see `WaitSet::family`.
+    if e.based.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
+        left = longer(steps);
         bounded = true;
     }
     let mut set = WaitSet::new();

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
+use netacc_sys::{raw, time};
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::AsRawFd;
@@ -65,8 +65,7 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
                 match leave(r, why) {
                     Err(Errno::AGAIN) => {
                         reroute::settle(r);
-                        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-                        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+                        time::pause();
                     }
                     done => return done,
                 }

@@ -125,7 +125,7 @@ impl Endpoint for ShmEndpoint {
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.view() else { return };
         self.leave_fellows(&v, set);
-        if let Some(bell) = set.borrowed_bell(v.link) {
+        if let Some(bell) = set.borrowed_bell(v.link).filter(|_| !set.marked_before) {
             let own = line!(v, side, v.me);
             if interest.read {
                 self.unregister(&v, &own.rx_waiter, bell, READS);

@@ -12,13 +12,14 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
 use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
+use crate::shm::kin;
 use crate::shm::link::Side;
 use crate::shm::sockets::keep;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_ring::{Consumer, MOVED, Producer, Ring, Violation};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, raw};
+use netacc_sys::{private, raw, time};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -29,9 +30,11 @@ pub const BASE_BELL: u32 = u32::MAX;
 /// The byte that wakes: no text begins with it.
 const WAKE: u8 = 0x01;
 
-/// How often a process that waits for another one's operation looks before it gives the peer up: the
+/// How often a process that waits for another one's operation looks before it asks what that one is: the
 /// other one holds the word for a copy of at most a window.
 const PATIENCE: u32 = 20_000;
+/// And so often (a millisecond apart) afterwards, until it asks again.
+const STOPPED: u32 = 50;
 
 /// A direction of a shared side.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +72,8 @@ impl ShmEndpoint {
     fn enter_shared(&self, v: &View, dir: Direction) -> core::result::Result<Entered<'static>, Violation> {
         let owner = line!(v, side, v.me).owner.get(dir as usize).ok_or(Violation)?;
         let me = raw::getpid();
-        for _ in 0..PATIENCE {
+        let mut looks = 0;
+        loop {
             match owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
                     let held = Entered { owner };
@@ -79,13 +83,28 @@ impl ShmEndpoint {
                 // A process that died in the middle had not published: what it did is undone by taking
                 // up from the published words. Our own number can only be such a remnant, since threads
                 // of one process exclude each other before they come here.
-                Err(p) if p == me || !raw::process_exists(p) => {
+                Err(p) if p == me || !raw::process_exists(p) || (looks == PATIENCE && kin::is_zombie(p)) => {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
-                Err(_) => raw::sched_yield(),
+                Err(_) if looks < PATIENCE => raw::sched_yield(),
+                // It may be stopped (SIGSTOP, a debugger, a frozen group): it goes on some day, or dies.
+                Err(p) if looks > PATIENCE || self.is_kin(p) => time::pause(),
+                Err(_) => return Err(Violation),
             }
+            looks = if looks == PATIENCE + STOPPED { PATIENCE } else { looks + 1 };
         }
-        Err(Violation)
+    }
+
+    /// Whether a process that the word names is one of our family's: the peer could have written any number.
+    fn is_kin(&self, pid: u32) -> bool {
+        let base = self.base_fd();
+        if base < 0 {
+            return false;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: the base stays open while a direction's lock is held, as it is here.
+        let base = unsafe { rustix::fd::BorrowedFd::borrow_raw(base) };
+        kin::has_open(pid, base)
     }
 
     /// After [`ShmEndpoint::enter`]: whether another process of the family has left the rings meanwhile.
@@ -283,7 +302,10 @@ impl ShmEndpoint {
             match self.base_fd() {
                 // One that has ended would end every sleep.
                 _ if self.flags.load(Ordering::Relaxed) & BASE_GONE != 0 => {}
-                fd if fd >= 0 => drop(set.add(fd, libc::POLLIN | libc::POLLRDHUP)),
+                fd if fd >= 0 => {
+                    set.add(fd, libc::POLLIN | libc::POLLRDHUP);
+                    set.family = true;
+                }
                 _ => set.bounded = true,
             }
         }

@@ -33,6 +33,7 @@ mod doorbells;
 pub mod endpoint;
 pub mod family;
 mod far;
+mod kin;
 pub mod link;
 pub mod owner;
 mod passed;

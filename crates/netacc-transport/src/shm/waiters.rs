@@ -74,7 +74,9 @@ impl ShmEndpoint {
                 Ok(_) => return,
                 Err(b) if b == bell => {
                     // Of a thread of ours or of another process of the family, which then takes the byte.
-                    set.bounded |= bell == BASE_BELL && !self.has_fellows(what, set.own_bell_in(self.link()));
+                    let others = bell == BASE_BELL && !self.has_fellows(what, set.own_bell_in(self.link()));
+                    set.bounded |= others;
+                    set.marked_before |= others;
                     return;
                 }
                 // Another process of our family has the place, and does not know of our further waiters.

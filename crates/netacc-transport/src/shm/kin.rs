@@ -1,0 +1,83 @@
+//! What can be known of another process of the family that is in the middle of an operation.
+
+use netacc_sys::{private, raw};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, statat};
+
+/// Whether `pid` has ended and nobody has waited for it: the kernel still has its number. False where that cannot be seen.
+pub(super) fn is_zombie(pid: u32) -> bool {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let Ok(file) = open(format!("/proc/{pid}/stat").as_str(), flags, Mode::empty()) else { return false };
+    let mut text = [0u8; 256];
+    let read = raw::read(file.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
+    private::drop_raw(file);
+    read.ok().and_then(|n| state(text.get(..n)?)).is_some_and(|s| matches!(s, b'Z' | b'X'))
+}
+
+/// The third field of `/proc/PID/stat` (proc(5)). The second is a name in parentheses, with any characters in it.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    stat.get(end + 2).copied()
+}
+
+/// Whether `pid` has the file of our descriptor `ours` open. False where that cannot be seen: of a process of another
+/// user, or without /proc.
+pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(file) = fstat(ours) else { return false };
+    let Ok(folder) = open(format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { return false };
+    let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut buf);
+    let mut found = false;
+    while let Some(Ok(entry)) = entries.next() {
+        let theirs = statat(&folder, entry.file_name(), AtFlags::empty());
+        found |= theirs.is_ok_and(|t| (t.st_dev, t.st_ino) == (file.st_dev, file.st_ino));
+    }
+    private::drop_raw(folder);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn the_state_follows_any_name() {
+        assert_eq!(state(b"12 (sh) S 1 12"), Some(b'S'));
+        assert_eq!(state(b"12 (a) Z (b)) Z 1 12"), Some(b'Z'));
+        assert_eq!(state(b"12 (cut"), None);
+        assert_eq!(state(b"12 (cut)"), None);
+        assert!(!is_zombie(std::process::id()));
+    }
+
+    #[test]
+    fn who_has_ended_is_a_zombie_until_it_is_waited_for() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        while !is_zombie(pid) {
+            raw::sched_yield();
+        }
+        assert!(raw::process_exists(pid));
+        child.wait().unwrap();
+        assert!(!is_zombie(pid));
+    }
+
+    #[test]
+    fn a_file_is_found_under_any_number() {
+        let pair = |_| socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let [(a, _b), (c, d)] = [0, 1].map(pair);
+        let mut sleeper = std::process::Command::new("sleep")
+            .arg("100")
+            .stdin(std::process::Stdio::from(c.try_clone().unwrap()))
+            .spawn()
+            .unwrap();
+        assert!(has_open(sleeper.id(), c.as_fd()));
+        assert!(!has_open(sleeper.id(), d.as_fd()));
+        assert!(has_open(std::process::id(), a.as_fd()));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(!has_open(sleeper.id(), c.as_fd()));
+    }
+}
