@@ -94,6 +94,16 @@ int main(void)
 	close(d);
 	close(n);
 	CHECK(!is_open(n));
+	// close_range closes it with the others, and then it is the next file's.
+	n = accepted();
+	close(n);
+	EQ(close_range(n, n + 100, 0), 0);
+	CHECK(!is_open(n));
+	EQ(open("/dev/null", O_RDONLY), n);
+	d = accepted();
+	CHECK(d != n && is_open(d));
+	close(d);
+	close(n);
 	// Where numbers run out, one that was closed is there for the next.
 	n = accepted();
 	struct rlimit rl = { 128, 128 };

@@ -19,7 +19,7 @@ use crate::shm::control::{pass_descriptors, patiently};
 use crate::shm::endpoint::{
     BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View, WITNESS_GONE,
 };
-use crate::shm::family::Direction;
+use crate::shm::family::{Direction, FORKED, GIVING};
 use crate::shm::link::Side;
 use crate::shm::sockets::{PATIENCE, empty, reset_at_close, send_all};
 use core::sync::atomic::Ordering;
@@ -260,8 +260,7 @@ impl ShmEndpoint {
             if flags & FAMILY_MOVED == 0 {
                 self.forward_spare();
                 let Ok(_family) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
-                self.give_left_over(&v, fd)?;
-                self.give_rest(&v, fd)?;
+                self.give_once(&v, fd)?;
                 if flags & TX_SHUT != 0 {
                     let _ = raw::shutdown(fd, libc::SHUT_WR);
                 }
@@ -292,6 +291,25 @@ impl ShmEndpoint {
                 self.tell_room(&v, true);
             }
         }
+    }
+
+    /// What we wrote and nobody has read goes into the socket: one process of a family does that. If it was killed at
+    /// it, nobody knows how far it came, and the connection ends rather than a byte comes twice.
+    fn give_once(&self, v: &View, fd: i32) -> Result<()> {
+        let state = &line!(v, side, v.me).forked;
+        if !self.is_shared() {
+            self.give_left_over(v, fd)?;
+            return self.give_rest(v, fd);
+        }
+        // Relaxed: whoever looks holds the word of [`ShmEndpoint::enter`], as we do.
+        if state.load(Ordering::Relaxed) == GIVING {
+            return Err(Errno::CONNRESET);
+        }
+        state.store(GIVING, Ordering::Relaxed);
+        self.give_left_over(v, fd)?;
+        self.give_rest(v, fd)?;
+        state.store(FORKED, Ordering::Relaxed);
+        Ok(())
     }
 
     /// What we sent by TCP and the peer has not read. We have ended that stream, so there is an end to it; a peer of

@@ -36,6 +36,11 @@ const PATIENCE: u32 = 20_000;
 /// And so often (a millisecond apart) afterwards, until it asks again.
 const STOPPED: u32 = 50;
 
+/// What the word `forked` of a side says, if it is not 0: the connection has a base.
+pub(super) const FORKED: u32 = 1;
+/// And a process is about to put what the family wrote into the socket on which the connection goes on.
+pub(super) const GIVING: u32 = 2;
+
 /// A direction of a shared side.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Direction {
@@ -182,7 +187,7 @@ impl ShmEndpoint {
         // SeqCst: a peer that forks too, or leaves the rings, marks that and then looks here; we look at its marks in
         // [`ShmEndpoint::before_fork`]. One of us sees the other.
         let forked = &line!(v, side, v.me).forked;
-        forked.store(1, Ordering::SeqCst);
+        forked.store(FORKED, Ordering::SeqCst);
         // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
         v.link.service();
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
