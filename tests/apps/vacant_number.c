@@ -101,7 +101,7 @@ int main(void)
 	CHECK(!is_open(n));
 	EQ(open("/dev/null", O_RDONLY), n);
 	d = accepted();
-	CHECK(d != n && is_open(d));
+	CHECK(d != n && is_open(d) && is_open(n));
 	close(d);
 	close(n);
 	// Where numbers run out, one that was closed is there for the next.

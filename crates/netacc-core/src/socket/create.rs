@@ -321,8 +321,6 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     if first > last || flags & CLOEXEC != 0 {
         return Outcome::Pass;
     }
-    // The table does not say which of them the kernel closes here.
-    vacant::close_all();
     fdtable::each(first as usize, last as usize, |fd, _| {
         before_close(fd);
         if let Some(e) = fdtable::take(fd) {
