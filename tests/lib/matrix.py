@@ -169,6 +169,7 @@ def main(argv, names, suite=SERVERS):
     parser.add_argument("pattern", nargs="*", help="module, case, case[mode] or a shell pattern of cases")
     parser.add_argument("--list", action="store_true", help="name the tests and end")
     parser.add_argument("--mode", action="append", choices=suite.modes, help="only these modes")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="all of them so many times, for what shows now and then")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args(argv)
     entries = chosen(load(names, suite.modes), options.pattern, options.mode)
@@ -181,7 +182,7 @@ def main(argv, names, suite=SERVERS):
     print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
     passed = failed = expected = skipped = 0
     known = not_yet(suite.known)
-    for entry, mode, name in entries:
+    for entry, mode, name in entries * options.rounds:
         started = time.monotonic()
         answer = run_one(suite.context, entry, mode, own_network, options.seed)
         seconds = time.monotonic() - started
