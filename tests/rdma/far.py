@@ -169,6 +169,45 @@ class Forks:
             s.close()
 
 
+class Again:
+    """What a client has written arrives, though it has closed, and its next connection is there already."""
+
+    COUNT = 5
+    # More than the ring holds: the rest waits beside it. And less than the client could not send before anybody reads.
+    SIZE = 400_000
+
+    def server(self, listener):
+        unread = None
+        for n in range(self.COUNT + 1):
+            s, _ = listener.accept()
+            s.shutdown(socket.SHUT_WR)
+            if unread:
+                assert receive(unread, self.SIZE) == data(n - 1, self.SIZE)
+                assert unread.recv(1) == b""
+            unread = s
+
+    def client(self, connect):
+        for n in range(self.COUNT + 1):
+            with connect() as s:
+                s.sendall(data(n, self.SIZE))
+                assert s.recv(1) == b""
+
+
+class Orphans:
+    """The process that accepted a connection is killed: the child that has it, and waits, hears of the end."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        if os.fork() == 0:
+            Silent().wait(s)
+            os._exit(0)
+        s.close()
+        signal.pause()
+
+    def client(self, connect):
+        connect().recv(1)
+
+
 class Executes:
     """Another program goes on with the connection, as under inetd."""
 

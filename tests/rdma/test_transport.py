@@ -112,6 +112,29 @@ def fork_per_connection(ctx):
 
 
 @case()
+def closed_while_the_next_one_begins(ctx):
+    """A connection whose client is gone keeps its bytes, whatever the next one on the same queue pair is called."""
+    converse(ctx, "Again")
+    ctx.prove(50, 2_000_000)
+
+
+@case()
+def child_of_a_killed_process(ctx):
+    """Who waits for a connection that a killed parent carried is told, though its siblings and it are alive."""
+    ctx.accelerated = ("server", "client")
+    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    address, port = ctx.server_end.address, ctx.port()
+    server = ctx.spawn(["python3", script, "Orphans", "server", address, port], role="server")
+    ctx.await_listener(server, port + 20000)
+    client = ctx.spawn(["python3", script, "Orphans", "client", address, port], role="client")
+    wait_until(lambda: "waiting" in server.stdout() or not server.running(), 60, "the child waits")
+    check(server.running() and client.running(), server.text() + client.text())
+    server.kill()
+    wait_until(lambda: len(server.stdout().split()) > 2, 30, "the child hears of the end")
+    check(server.stdout().split()[-1] in ("end", "ConnectionResetError"), server.stdout())
+
+
+@case()
 def exec_of_another_program(ctx):
     converse(ctx, "Executes")
 

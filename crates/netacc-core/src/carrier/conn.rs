@@ -55,7 +55,7 @@ pub(super) struct Conn {
     pub stalled: bool,
     /// It is in the queue of those that are to be looked at.
     pub queued: bool,
-    /// The queue pair has ended.
+    /// The queue pair has ended, or the connection there: what has come is still given to the program.
     pub cut: bool,
 }
 
@@ -387,6 +387,22 @@ impl Engine {
             }
         }
         self.drop_conn(at, true);
+    }
+
+    /// The other side gives the name of a connection to another one. For it the first one is over, since both ends were told;
+    /// but the program here may not have been given everything yet, or not looked. If there is no such end, the other side
+    /// is confused.
+    pub(super) fn end_of_name(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
+            return self.drop_conn(at, true);
+        };
+        conn.cut = true;
+        let (pipe, id) = (conn.pipe, conn.id);
+        if let Some(entry) = self.pipes.get_mut(pipe) {
+            entry.conns.remove(&id);
+            self.report_left(pipe);
+        }
+        self.queue(at);
     }
 
     /// Buffers to send from are free again: those that wait for one go on, in turn.

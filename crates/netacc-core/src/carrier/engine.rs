@@ -52,7 +52,7 @@ enum What {
 #[derive(Debug)]
 pub(super) struct Engine {
     pub events: EventChannel,
-    bell: i32,
+    pub bell: i32,
     pub devices: Vec<Device>,
     pub listeners: Vec<FarListener>,
     pub routes: Table<RouteEntry>,
@@ -482,18 +482,5 @@ impl Engine {
             }
         }
         done
-    }
-
-    /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
-    pub fn leave_to_parent(&self) {
-        for (_, local) in self.locals.each() {
-            crate::fork::inherit(local.link);
-        }
-        let fds = self.devices.iter().flat_map(Device::descriptors).chain([self.events.fd()]);
-        for fd in fds {
-            netacc_sys::private::close(fd);
-        }
-        netacc_sys::private::close(self.bell);
-        self.leave_bases();
     }
 }

@@ -223,8 +223,7 @@ impl Engine {
             return false;
         }
         if let Some(&old) = entry.conns.get(&frame.conn) {
-            // The same name for two: the first one is over, or the other side is confused.
-            self.drop_conn(old, true);
+            self.end_of_name(old);
         }
         match self.join(client, server, at) {
             Ok((ep, local)) => self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None),

@@ -12,7 +12,7 @@
 //! - `engine`: one round of the work, and what to sleep on when there is none; `drive`: who does it.
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
-//! - `tidy`: what grows old; `report`: what the stats page says.
+//! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end.
 //!
@@ -28,6 +28,7 @@ mod conn;
 pub mod drive;
 mod engine;
 mod entry;
+mod inherited;
 mod listeners;
 mod local;
 mod meet;

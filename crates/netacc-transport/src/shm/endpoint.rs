@@ -167,8 +167,9 @@ impl ShmEndpoint {
         self.is_live() || self.link().side() == Side::Server
     }
 
-    /// The link ends: what was passed for connections that are not open goes with it.
-    pub(super) fn drop_passed(&self) {
+    /// What the peer passed is not wanted any more: the link ends, or this is the child of a fork and the endpoint is not the
+    /// program's.
+    pub fn drop_passed(&self) {
         self.close_witness();
         self.drop_kernel();
     }

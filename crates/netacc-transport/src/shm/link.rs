@@ -340,6 +340,13 @@ impl Link {
         }
     }
 
+    /// In the child of a fork: what was passed for connections that are closed.
+    pub fn drop_passed_for_closed(&self) {
+        if self.passed.load(Ordering::Relaxed) != 0 {
+            self.eps.iter().filter(|ep| !ep.is_live()).for_each(ShmEndpoint::drop_passed);
+        }
+    }
+
     /// Whether the peer is of our user or root.
     pub fn trusts_peer(&self) -> bool {
         self.trusted.load(Ordering::Relaxed) != 0

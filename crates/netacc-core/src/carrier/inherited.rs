@@ -1,0 +1,29 @@
+//! What the child of a fork does with the parent's engine: nothing but to close its copies of the descriptors.
+
+use crate::carrier::engine::Engine;
+use netacc_sys::private;
+use netacc_transport::rdma::Device;
+
+impl Engine {
+    /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
+    pub fn leave_to_parent(&self) {
+        for (_, local) in self.locals.each() {
+            crate::fork::inherit(local.link);
+            local.link.drop_passed_for_closed();
+        }
+        // The other ends are the bases by which the child's own connections hear that the parent is gone: of those that it
+        // holds itself it would hear nothing.
+        for (_, conn) in self.conns.each() {
+            conn.ep.drop_passed();
+            if conn.kernel >= 0 {
+                private::close(conn.kernel);
+            }
+        }
+        let fds = self.devices.iter().flat_map(Device::descriptors).chain([self.events.fd()]);
+        for fd in fds {
+            private::close(fd);
+        }
+        private::close(self.bell);
+        self.leave_bases();
+    }
+}
