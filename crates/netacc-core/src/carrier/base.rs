@@ -19,6 +19,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A base that is not there after so long (ns) is not waited for.
 pub(super) const PATIENCE: u64 = 5_000_000_000;
+/// When a base has ended, its queue pair does so within this time (ns), or it goes on without.
+const DOUBT: u64 = 1_000_000_000;
 /// Clients that have not said who they are: of more, the oldest goes.
 const STRANGERS: usize = 64;
 
@@ -310,6 +312,21 @@ impl Engine {
         }
     }
 
+    /// Whether the other side's process seems to be gone, as its base has it: the kernel ends that first, and the connection
+    /// manager says so only after a while, in which a connection would begin that nobody takes.
+    pub(super) fn seems_gone(&mut self, at: usize) -> bool {
+        let Some(entry) = self.pipes.get_mut(at) else { return true };
+        let Base::Ready(fd) = entry.base else { return false };
+        let mut byte = 0u8;
+        let said = raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK);
+        let gone = matches!(said, Ok(0)) || said.is_err_and(|e| !matches!(e, Errno::AGAIN | Errno::INTR));
+        if gone {
+            entry.doubted = time::now().saturating_add(DOUBT);
+            self.lose_base(at);
+        }
+        gone
+    }
+
     /// Something has happened to the base of the queue pair with this tag.
     fn base_event(&mut self, name: u32) {
         let at = name as usize & 0xff_ffff;
@@ -319,17 +336,17 @@ impl Engine {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         match entry.base {
             Base::Connecting(fd, token, _) => self.say_hello(at, name, fd, &token),
-            Base::Ready(fd) => {
-                let mut byte = 0u8;
-                match raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK) {
-                    Ok(1..) => self.pipe_failed(at, "the other side goes on by TCP"),
-                    Err(Errno::AGAIN | Errno::INTR) => {}
-                    // It has ended. The queue pair says what else has.
-                    Ok(0) | Err(_) => self.lose_base(at),
-                }
-            }
+            Base::Ready(fd) => self.base_speaks(at, fd),
             // A failed queue pair's is looked at in every round.
             Base::None | Base::Awaited(..) => {}
+        }
+    }
+
+    /// A base has something: if that is its end, the queue pair says what else has ended.
+    fn base_speaks(&mut self, at: usize, fd: i32) {
+        let mut byte = 0u8;
+        if !self.seems_gone(at) && raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK).is_ok() {
+            self.pipe_failed(at, "the other side goes on by TCP");
         }
     }
 

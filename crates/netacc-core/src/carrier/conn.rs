@@ -296,7 +296,13 @@ impl Engine {
             conn.listed = true;
             self.listed.push(at);
         }
-        if !there || !conn.give_pending() {
+        if !there {
+            if !self.rejoin_orphan(at) {
+                self.reset(at);
+            }
+            return;
+        }
+        if !conn.give_pending() {
             return self.reset(at);
         }
         if conn.cut {

@@ -81,6 +81,8 @@ pub(super) struct Entry {
     pub idle_since: u64,
     /// It has carried a connection.
     pub used: bool,
+    /// Until then (ns) it gets no further connection: its base has ended, and so may have the other side's process.
+    pub doubted: u64,
 }
 
 impl Entry {
@@ -98,6 +100,7 @@ impl Entry {
             resets: VecDeque::new(),
             idle_since: time::now(),
             used: false,
+            doubted: 0,
         }
     }
 
@@ -108,6 +111,11 @@ impl Entry {
 
     pub fn is_up(&self) -> bool {
         matches!(self.stage, Stage::Up(_))
+    }
+
+    /// Whether it can have a further connection.
+    pub fn takes_more(&self) -> bool {
+        self.is_up() && (self.doubted == 0 || time::now() >= self.doubted)
     }
 
     /// What messages go by, if it is connected.

@@ -74,6 +74,11 @@ impl Engine {
         }
     }
 
+    /// Whether the program listens at this port.
+    pub(super) fn listens(&self, port: u16) -> bool {
+        self.listeners.iter().any(|l| l.users > 0 && l.local.port() == port)
+    }
+
     /// One socket less listens there.
     pub fn unlisten(&mut self, local: SocketAddr) {
         if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {

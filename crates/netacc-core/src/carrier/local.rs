@@ -3,7 +3,8 @@
 use crate::carrier::conn::Conn;
 use crate::carrier::drive;
 use crate::carrier::engine::Engine;
-use crate::carrier::entry::Payload;
+use crate::carrier::entry::{Entry, Payload};
+use crate::carrier::meet::RouteEntry;
 use crate::fork;
 use crate::socket::accept::take_slot;
 use crate::socket::pool;
@@ -26,7 +27,7 @@ const AT_A_TIME: usize = 16;
 #[derive(Debug)]
 pub(super) struct Local {
     pub link: &'static Link,
-    channel: u32,
+    pub channel: u32,
     /// Per slot: the connection's number + 1.
     pub slots: Vec<u32>,
     /// The destination whose connects come by it (client's host).
@@ -110,7 +111,13 @@ impl Engine {
     pub(super) fn take_connects(&mut self, local: usize) {
         let Some((link, route)) = self.locals.get(local).and_then(|l| Some((l.link, l.route?))) else { return };
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
-            let Some(pipe) = self.choose_pipe(route, queued as usize) else { return };
+            let Some(pipe) = self.choose_pipe(route, queued as usize) else {
+                // Those that wait go by TCP, and the next one asks who listens there now.
+                if self.routes.get(route).is_some_and(|r| self.all_doubted(r)) {
+                    self.detach_route(route);
+                }
+                return;
+            };
             let Some(slot) = link.pop() else { return };
             let Some(ep) = take_slot(link, slot) else { continue };
             let told = link
@@ -124,12 +131,24 @@ impl Engine {
         }
     }
 
+    /// Whether the queue pairs of a route may all have lost their other side.
+    fn all_doubted(&self, r: &RouteEntry) -> bool {
+        let mut up = r.pipes.iter().filter_map(|at| self.pipes.get(*at)).filter(|e| e.is_up()).peekable();
+        up.peek().is_some() && !up.any(Entry::takes_more)
+    }
+
     /// A queue pair of a route that can have one more connection; more are connected if they are wanted.
     fn choose_pipe(&mut self, route: usize, queued: usize) -> Option<usize> {
+        let (load, pipe) = loop {
+            let up = |at: &usize| self.pipes.get(*at).filter(|e| e.takes_more());
+            let r = self.routes.get(route)?;
+            let least = r.pipes.iter().filter_map(|at| Some((up(at)?.conns.len(), *at))).min();
+            let (load, pipe) = least?;
+            if !self.seems_gone(pipe) {
+                break (load, pipe);
+            }
+        };
         let r = self.routes.get(route)?;
-        let up = |at: &usize| self.pipes.get(*at).filter(|e| e.is_up());
-        let least = r.pipes.iter().filter_map(|at| Some((up(at)?.conns.len(), *at))).min();
-        let (load, pipe) = least?;
         if load < self.limits.conn_per_qp {
             return Some(pipe);
         }
@@ -244,7 +263,7 @@ impl Engine {
     }
 
     /// Connects to a listener of this host on behalf of `client`.
-    fn join(
+    pub(super) fn join(
         &mut self,
         client: SocketAddr,
         server: SocketAddr,

@@ -116,7 +116,7 @@ impl Engine {
             }
             // Its link or its queue pairs have gone, or the answer is old: once more.
             _ => {
-                let up = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::is_up));
+                let up = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more));
                 self.detach_route(at);
                 if let Some(r) = self.routes.get_mut(at) {
                     (r.state, r.crowded) = (State::Opening, false);

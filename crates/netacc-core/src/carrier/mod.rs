@@ -14,7 +14,7 @@
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
 //! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says.
 //! - `local`: the links, and the connections that begin.
-//! - `conn`: one connection's bytes, and their end.
+//! - `conn`: one connection's bytes, and their end; `rejoin`: one that a process of the server's does not take.
 //!
 //! Whoever writes or waits does the work on the way; for what is left there is one thread of ours, with all signals blocked,
 //! which starts with the first listener or destination that an RDMA device leads to. Everything is under one lock, which is
@@ -33,6 +33,7 @@ mod listeners;
 mod local;
 mod meet;
 mod moved;
+mod rejoin;
 mod report;
 mod table;
 mod tidy;

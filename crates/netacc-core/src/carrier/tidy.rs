@@ -58,6 +58,7 @@ impl Engine {
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
         self.economise();
+        self.rejoin_untaken();
         let mut idle = 0;
         let mut old = Vec::new();
         for (at, e) in self.pipes.each() {
@@ -77,6 +78,10 @@ impl Engine {
                 }
                 // Whoever connects has something to say: a queue pair that is only held costs us memory.
                 Stage::Up(_) if e.route.is_none() && !e.used && age > PATIENCE * 5 => old.push((at, None)),
+                // Its client is to ask whoever listens there now, rather than a process that may be about to end.
+                Stage::Up(_) if e.route.is_none() && e.conns.is_empty() && !self.listens(e.port) => {
+                    old.push((at, None))
+                }
                 Stage::Up(_) | Stage::Moved(_) => {}
                 _ if age > PATIENCE => {
                     old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))

@@ -71,16 +71,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
     let ended = old.ended();
     match again(s) {
         Ok(new) => {
-            // The ring is as large as the one that held these bytes, if they come into the same windows.
-            let (small, large) = bytes.split_at_mut(first);
-            let fits = [small, large].into_iter().filter(|b| !b.is_empty()).all(|b| {
-                let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
-                new.try_write(&mut Iov::one(&v)) == Ok(b.len())
-            });
-            if ended {
-                new.shutdown(Shut::Write);
-            }
-            if !fits {
+            if !write_again(new, &mut bytes, first, ended) {
                 new.fail(Errno::CONNRESET);
             }
             epoll::moved(s, old, new);
@@ -115,6 +106,26 @@ fn written(old: &ShmEndpoint) -> (Vec<u8>, usize) {
         }
     });
     (bytes, first.unwrap_or(0))
+}
+
+/// The same bytes into the ring of a new connect, and the end after them. False: they do not fit.
+fn write_again(new: &'static ShmEndpoint, bytes: &mut [u8], first: usize, ended: bool) -> bool {
+    // The ring is as large as the one that held these bytes, if they come into the same windows.
+    let (small, large) = bytes.split_at_mut(first);
+    let fits = [small, large].into_iter().filter(|b| !b.is_empty()).all(|b| {
+        let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
+        new.try_write(&mut Iov::one(&v)) == Ok(b.len())
+    });
+    if ended {
+        new.shutdown(Shut::Write);
+    }
+    fits
+}
+
+/// What was written to a connect that was withdrawn goes to the one that is made instead of it. False: it does not fit.
+pub fn hand_over(old: &'static ShmEndpoint, new: &'static ShmEndpoint) -> bool {
+    let (mut bytes, first) = written(old);
+    write_again(new, &mut bytes, first, old.ended())
 }
 
 /// A connect waits too long at its process: by TCP any of those that serve the listener may take it. If the kernel does

@@ -1,0 +1,82 @@
+//! Server's host: a connection that waits at one of the processes that serve a listener, and is not taken there. In the
+//! kernel the queue is the listener's, so any other one takes it; here it is made once more, at another one.
+
+use crate::carrier::engine::Engine;
+use crate::socket::reroute;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use netacc_stats::Reason;
+use netacc_transport::Endpoint;
+use netacc_transport::shm::ShmEndpoint;
+
+/// A process that has not taken a connection after so long (ns) is stopped or busy: longer than a server needs, and no longer
+/// than a user would notice.
+const PATIENCE: u64 = 200_000_000;
+
+/// Who connects to whom, as the other host's carrier has said.
+fn told(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
+    let open = &ep.link().segment()?.slot(ep.slot_index())?.open;
+    Some((open.told(0)?, open.told(1)?))
+}
+
+impl Engine {
+    /// The process at which connection `at` waits is gone, or has left the listener: another one gets the connection, with
+    /// what was written so far. False: there is none, or that was not what is wrong.
+    pub(super) fn rejoin_orphan(&mut self, at: usize) -> bool {
+        let orphan = self.conns.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
+        orphan.is_some_and(|old| self.rejoin(at, old))
+    }
+
+    fn rejoin(&mut self, at: usize, old: &'static ShmEndpoint) -> bool {
+        let Some((client, server)) = told(old) else { return false };
+        // First the decision: a connect that is not needed after all would be one more that somebody accepts.
+        if !old.withdraw() {
+            self.queue(at);
+            return true;
+        }
+        let Some(pipe) = self.conns.get(at).map(|c| c.pipe) else { return false };
+        let (new, local) = match self.join(client, server, pipe) {
+            Ok(joined) => joined,
+            Err(why) => return self.nobody_else(client, why),
+        };
+        let whole = reroute::hand_over(old, new);
+        let Some(conn) = self.conns.get_mut(at) else { return false };
+        let (before, slot) = (conn.local, conn.slot);
+        (conn.ep, conn.local, conn.slot) = (new, local, new.slot_index());
+        old.watch(0);
+        old.close(false);
+        if let Some(place) = self.locals.get_mut(before).and_then(|l| l.slots.get_mut(slot)) {
+            *place = 0;
+        }
+        if let Some(local) = self.locals.get_mut(local) {
+            if let Some(place) = local.slots.get_mut(new.slot_index()) {
+                *place = at as u32 + 1;
+            }
+            new.watch(local.channel);
+        }
+        crate::log!(Info, "a connection from {client} was not taken, and waits at another process");
+        self.queue(at);
+        whole
+    }
+
+    fn nobody_else(&self, client: SocketAddr, why: Reason) -> bool {
+        crate::log!(Info, "a connection from {client} was not taken, and nobody else takes it: {}", why.name());
+        false
+    }
+
+    /// Once in a while: connections that a process does not take. They wait for whoever is first to look, and their process
+    /// gets no others until it goes on.
+    pub(super) fn rejoin_untaken(&mut self) {
+        // A link that nobody has taken up is not said to be served by many: there it waits for whoever is first already.
+        let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > PATIENCE && ep.link().served_by_many();
+        let all: Vec<usize> = self.conns.each().filter(|(_, c)| late(c.ep)).map(|(at, _)| at).collect();
+        for at in all {
+            let Some(ep) = self.conns.get(at).map(|c| c.ep) else { continue };
+            ep.link().stuck.store(1, Ordering::Relaxed);
+            if !self.rejoin(at, ep) {
+                self.reset(at);
+            }
+        }
+    }
+}

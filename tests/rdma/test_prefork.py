@@ -1,0 +1,94 @@
+"""Servers of several processes that share a listener: one of them listens for RDMA, and any of them may go at any time."""
+
+import os
+import signal
+
+import harness
+import world
+from harness import check, equal
+from host import wait_until
+from matrix import case
+
+SCRIPT = str(harness.ROOT / "tests" / "rdma" / "workers.py")
+
+
+class Talk:
+    """A client that does something for each line it is given."""
+
+    def __init__(self, ctx, what):
+        ctx.accelerated = ("server", "client")
+        self.address, self.port = ctx.server_end.address, ctx.port()
+        self.server = ctx.spawn(["python3", SCRIPT, what, "server", self.address, self.port], role="server")
+        ctx.await_listener(self.server, self.port + 20000)
+        read_end, self.write_end = os.pipe()
+        self.client = ctx.spawn(["python3", SCRIPT, what, "client", self.address, self.port], role="client", stdin=read_end)
+        os.close(read_end)
+        self.asked = 0
+
+    def go(self):
+        self.asked += 1
+        os.write(self.write_end, b"%d\n" % self.asked)
+
+    def answer(self):
+        """Which process has answered the next question. Every question is answered."""
+        self.go()
+        answers = lambda: self.client.stdout().split()[1:]  # noqa: E731
+        wait_until(lambda: len(answers()) >= self.asked or not self.client.running(), 60, f"answer {self.asked}")
+        check(self.client.running(), self.client.text())
+        return int(answers()[self.asked - 1])
+
+    def end(self):
+        os.close(self.write_end)
+        self.client.result(30)
+
+
+@case(limit=150)
+def a_connection_that_is_not_taken(ctx):
+    """It was given to a process that is killed, stopped or closes the listener before accept(2): another one gets it."""
+    talk = Talk(ctx, "Untaken")
+    ctx.mark()
+    for how in ("killed", "stopped", "closed"):
+        wait_until(lambda how=how: how in talk.server.stdout() or not talk.server.running(), 60, how)
+        talk.go()
+    talk.end()
+    talk.server.result(60)
+    # The first one may have gone by TCP.
+    ctx.prove(5, 150_000)
+
+
+def holder(talk):
+    """The process that listens for RDMA, and its listener's name."""
+    for r in world.resources("cm_id"):
+        if r.get("state") == "LISTEN" and r.get("src-addr", "").endswith(f":{talk.port + 20000}"):
+            return r["pid"]
+    return None
+
+
+def by_rdma(ctx, talk):
+    """Asks until RDMA carries the answer."""
+    def carried():
+        ctx.mark()
+        talk.answer()
+        return ctx.carried("client")["rdma_sends"] >= 2 and ctx.carried("server")["rdma_sends"] >= 1
+    wait_until(carried, 60, "a connection by RDMA")
+
+
+@case(limit=200)
+def the_process_that_listens_goes(ctx):
+    """Killed, or told to quit: connects go on, and another process listens for RDMA soon."""
+    talk = Talk(ctx, "Workers")
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        by_rdma(ctx, talk)
+        first = holder(talk)
+        check(first, f"nobody listens: {world.resources('cm_id')}")
+        os.kill(first, number)
+        # What reaches a process in its last moments may be lost with it, as where a worker takes it by TCP and is killed.
+        wait_until(lambda first=first: not os.path.exists(f"/proc/{first}"), 30, f"process {first} is gone")
+        for _ in range(5):
+            check(talk.answer() != first, "a process that is gone has answered")
+        wait_until(lambda first=first: holder(talk) not in (first, None), 30, "another one listens")
+    by_rdma(ctx, talk)
+    equal(talk.client.running(), True, "the client runs")
+    talk.end()
+    os.kill(holder(talk), signal.SIGTERM)
+    talk.server.result(30)

@@ -1,0 +1,103 @@
+"""workers.py WHAT ROLE ADDRESS PORT: servers of several processes that share one listener, and their clients.
+
+As far.py: each end ends with status 0 if everything was as kernel TCP has it.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+
+import far
+from far import data, receive
+
+
+class Untaken:
+    """A process that a connection has come to does not take it: it is killed, stopped, or closes the listener."""
+
+    SIZE = 100_000
+
+    def worker(self, listener, tell, how):
+        """Sees the connection, says so, and does not accept."""
+        select.select([listener], [], [])
+        os.write(tell, b"!")
+        if how == "closed":
+            listener.close()
+        signal.pause()
+
+    def server(self, listener):
+        # Whoever waits first is found by other hosts, and it is us.
+        select.select([listener], [], [], 0)
+        for how in ("killed", "stopped", "closed"):
+            hears, tells = os.pipe()
+            if (child := os.fork()) == 0:
+                self.worker(listener, tells, how)
+            os.close(tells)
+            print(how, flush=True)
+            assert os.read(hears, 1) == b"!", how
+            if how != "closed":
+                os.kill(child, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+            s, _ = listener.accept()
+            assert receive(s, self.SIZE) == data(7, self.SIZE), how
+            s.sendall(how.encode())
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def client(self, connect):
+        for how in ("killed", "stopped", "closed"):
+            sys.stdin.readline()
+            s = connect()
+            s.sendall(data(7, self.SIZE))
+            assert receive(s, len(how)) == how.encode()
+
+
+class Told(Exception):
+    """A signal has told the process to quit."""
+
+
+class Workers(far.Many):
+    """Processes that answer questions, one per connection, until they are killed or told to quit."""
+
+    COUNT = 3
+
+    def work(self, listener):
+        def quits(*_):
+            listener.close()
+            raise Told
+
+        signal.signal(signal.SIGTERM, quits)
+        try:
+            self.answer(listener)
+        except Told:
+            sys.exit(0)
+
+    def server(self, listener):
+        for _ in range(self.COUNT):
+            if os.fork() == 0:
+                self.work(listener)
+        listener.close()
+        for _ in range(self.COUNT):
+            os.wait()
+
+    def client(self, connect):
+        print("open", flush=True)
+        for line in sys.stdin:
+            with connect() as s:
+                print(self.ask(s, int(line)), flush=True)
+
+
+def main():
+    what, role, address, port = sys.argv[1:]
+    case = globals()[what]()
+    signal.alarm(int(os.environ.get("FAR_LIMIT", "75")))
+    if role == "server":
+        listener = socket.create_server((address, int(port)))
+        print("ready", flush=True)
+        case.server(listener)
+    else:
+        case.client(lambda: socket.create_connection((address, int(port))))
+
+
+if __name__ == "__main__":
+    main()
