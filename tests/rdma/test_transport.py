@@ -1,6 +1,7 @@
 """Programs on two hosts, joined by RDMA: what they say arrives, and the devices' own counters show by which way."""
 
 import harness
+import monitor
 import world
 from harness import check, need
 from host import wait_until
@@ -25,9 +26,13 @@ def redis(ctx, accelerated):
 def redis_cli(ctx):
     """A few commands over one connection each."""
     server, port = redis(ctx, ("server", "client"))
-    for n in range(3):
-        check(cli(ctx, port, "set", f"key{n}", "x" * 3000 * n).strip() == "OK", "set")
-        check(cli(ctx, port, "get", f"key{n}").strip() == "x" * 3000 * n, "get")
+    for _ in range(4):
+        for n in range(3):
+            check(cli(ctx, port, "set", f"key{n}", "x" * 3000 * n).strip() == "OK", "set")
+            check(cli(ctx, port, "get", f"key{n}").strip() == "x" * 3000 * n, "get")
+        # Each client has to find out the way, and some may not in time.
+        if ctx.carried("client")["rdma_sends"] >= 10:
+            break
     ctx.prove(10, 3000)
     check(server.running(), server.text())
 
@@ -51,13 +56,13 @@ def redis_benchmark(ctx):
     check(server.running(), server.text())
 
 
-def converse(ctx, what, roles=("server", "client"), family="address", options=(), limit=80):
-    """Both ends of one of far.py's conversations, to their end."""
+def converse(ctx, what, roles=("server", "client"), family="address", options=(), limit=80, at=None):
+    """Both ends of one of far.py's conversations, to their end. The server listens `at` another address than it is known by."""
     ctx.accelerated = roles
     script = str(harness.ROOT / "tests" / "rdma" / "far.py")
     address, port = getattr(ctx.server_end, family), ctx.port()
     ctx.mark()
-    server = ctx.spawn(["python3", script, what, "server", address, port], role="server", env=dict(options))
+    server = ctx.spawn(["python3", script, what, "server", at or address, port], role="server", env=dict(options))
     wait_until(lambda: "ready" in server.stdout() or not server.running(), 60, "the server's listener")
     if len(roles) == 2:
         ctx.await_listener(server, port + 20000)
@@ -70,65 +75,82 @@ def converse(ctx, what, roles=("server", "client"), family="address", options=()
 MB = 1 << 20
 
 
+def by_rdma(ctx, what, messages, payload=0, senders=("client",), **how):
+    """A conversation of which RDMA carries so much. On a machine as slow as this the way is not always found out in time, and
+    a connection goes by TCP: then once more."""
+    for attempt in range(4):
+        converse(ctx, what, **how)
+        try:
+            return [ctx.prove(messages, payload, sender) for sender in senders]
+        except harness.Failure as failure:
+            if attempt == 3:
+                raise
+            print(f"    {ctx.kind} again: {failure}", flush=True)
+
+
 @case(limit=240)
 def bulk(ctx):
-    converse(ctx, "Bulk")
-    for sender in ("client", "server"):
-        ctx.prove(50, 6 * MB, sender)
+    by_rdma(ctx, "Bulk", 50, 6 * MB, ("client", "server"))
 
 
-@case()
+@case(limit=150)
 def addresses(ctx):
     for family in ("address", "address6"):
-        converse(ctx, "Names", family=family)
-        ctx.prove(5, sender="server")
+        by_rdma(ctx, "Names", 5, senders=("server",), family=family)
 
 
-@case()
+@case(limit=150)
+def listener_of_both_families(ctx):
+    """A client of IPv4 finds it, on iWARP too, where one of IPv6 goes by TCP."""
+    by_rdma(ctx, "Names", 5, senders=("server",), at="::")
+    converse(ctx, "Names", family="address6", at="::")
+
+
+@case(limit=150)
 def half_close(ctx):
-    converse(ctx, "HalfClose")
-    ctx.prove(10, 3 * MB)
+    by_rdma(ctx, "HalfClose", 10, 3 * MB)
 
 
-@case()
+@case(limit=150)
 def written_before_the_end(ctx):
-    converse(ctx, "Exits")
-    ctx.prove(10, 600_000, "server")
+    by_rdma(ctx, "Exits", 10, 600_000, ("server",))
 
 
 @case(limit=240)
 def one_that_does_not_read(ctx):
     """Nor where both share a queue pair."""
     for per_qp in ("1", "8"):
-        converse(ctx, "Stops", options={"NACC_SOR_CONN_PER_QP": per_qp})
-        ctx.prove(300, 3 * MB)
+        by_rdma(ctx, "Stops", 300, 3 * MB, options={"NACC_SOR_CONN_PER_QP": per_qp})
 
 
 @case(limit=240)
 def fork_per_connection(ctx):
-    converse(ctx, "Forks")
-    for sender in ("client", "server"):
-        ctx.prove(50, 12 * MB, sender)
+    by_rdma(ctx, "Forks", 50, 12 * MB, ("client", "server"))
 
 
-@case()
+@case(limit=150)
 def closed_while_the_next_one_begins(ctx):
     """A connection whose client is gone keeps its bytes, whatever the next one on the same queue pair is called."""
-    converse(ctx, "Again")
-    ctx.prove(50, 2_000_000)
+    by_rdma(ctx, "Again", 50, 2_000_000)
 
 
-@case()
+@case(limit=150)
 def child_of_a_killed_process(ctx):
-    """Who waits for a connection that a killed parent carried is told, though its siblings and it are alive."""
+    """Who waits for a connection that a killed parent carried is told."""
     ctx.accelerated = ("server", "client")
     script = str(harness.ROOT / "tests" / "rdma" / "far.py")
-    address, port = ctx.server_end.address, ctx.port()
-    server = ctx.spawn(["python3", script, "Orphans", "server", address, port], role="server")
-    ctx.await_listener(server, port + 20000)
-    client = ctx.spawn(["python3", script, "Orphans", "client", address, port], role="client")
-    wait_until(lambda: "waiting" in server.stdout() or not server.running(), 60, "the child waits")
-    check(server.running() and client.running(), server.text() + client.text())
+    for _ in range(5):
+        address, port = ctx.server_end.address, ctx.port()
+        server = ctx.spawn(["python3", script, "Orphans", "server", address, port], role="server")
+        ctx.await_listener(server, port + 20000)
+        client = ctx.spawn(["python3", script, "Orphans", "client", address, port], role="client")
+        wait_until(lambda: "waiting" in server.stdout() or not server.running(), 60, "the child waits")
+        check(server.running() and client.running(), server.text() + client.text())
+        # By TCP the child would have the connection on its own.
+        if "RDMA" in [s["transport"] for s in monitor.connections(client.pid)]:
+            break
+        client.kill()
+        server.kill()
     server.kill()
     wait_until(lambda: len(server.stdout().split()) > 2, 30, "the child hears of the end")
     check(server.stdout().split()[-1] in ("end", "ConnectionResetError"), server.stdout())
@@ -142,8 +164,7 @@ def exec_of_another_program(ctx):
 @case()
 def readiness(ctx):
     for per_qp in ("1", "8"):
-        converse(ctx, "Polls", options={"NACC_SOR_CONN_PER_QP": per_qp})
-        ctx.prove(320)
+        by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": per_qp})
 
 
 @case()

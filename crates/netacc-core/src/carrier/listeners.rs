@@ -55,6 +55,10 @@ impl Engine {
             let Some(l) = self.listeners.get_mut(at).filter(|l| l.is_wanted()) else { continue };
             let Some(port) = port_of(l.local.port()) else { continue };
             let opened = CmId::create(&self.events, LISTENER | at as u64).and_then(|id| {
+                // IPv4 has a listener of its own: see `socket::listen::far_names`.
+                if l.local.is_ipv6() {
+                    id.set_af_only(true)?;
+                }
                 id.bind_addr(SocketAddr::new(l.local.ip(), port))?;
                 id.listen(128)?;
                 Ok(id)

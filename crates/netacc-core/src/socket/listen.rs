@@ -10,7 +10,7 @@ use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
 use crate::socket::{DORMANT, INHERITED, Path, Socket, opts, packets, ports};
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
 use netacc_sys::errno::Errno;
@@ -63,8 +63,17 @@ pub fn wake(s: &'static Socket) {
         && s.set(DORMANT, false)
         && let Some(local) = s.local.get()
     {
-        carrier::listen(local);
+        far_names(s, local).for_each(carrier::listen);
     }
+}
+
+/// The names by which clients on other hosts find a listener. One that has both families is listed for each: iWARP listens
+/// by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them is to be had, the first is.
+pub(super) fn far_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
+    let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);
+    let first = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
+    first.into_iter().chain([local])
 }
 
 /// Opens the listener's rendezvous at the first free one of so many places.

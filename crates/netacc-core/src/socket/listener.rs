@@ -308,7 +308,7 @@ impl Listener {
             && !s.has(DORMANT)
             && let Some(local) = s.local.get()
         {
-            carrier::unlisten(local);
+            super::listen::far_names(s, local).for_each(carrier::unlisten);
         }
         let mut next = {
             let _g = self.lock.lock();
