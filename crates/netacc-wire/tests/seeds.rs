@@ -1,0 +1,95 @@
+//! The seeds of the fuzz target `wire_frame` are what they are called, of this version of the protocol. After a change of the
+//! format: `NETACC_WRITE_SEEDS=1 cargo test -p netacc-wire --test seeds`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
+#![cfg(not(netacc_next_version))]
+
+use core::net::SocketAddr;
+use netacc_wire::base::{Base, hello};
+use netacc_wire::frame::{FRAME, Frame, GREETING, Greeting, Kind, WINDOW, encode_addresses};
+use std::path::Path;
+
+const TOKEN: [u8; 16] = *b"a token of a qp.";
+
+fn addresses(client: &str, server: &str) -> Vec<u8> {
+    encode_addresses(client.parse::<SocketAddr>().unwrap(), server.parse::<SocketAddr>().unwrap()).to_vec()
+}
+
+fn frame(kind: Kind) -> Vec<u8> {
+    Frame { kind, credits: 1, conn: 3, epoch: 7, window: 4096, heard: 65_535 }.encode().to_vec()
+}
+
+fn greeting(base: Base) -> Vec<u8> {
+    Greeting { receives: 4, size: 16_384, base }.encode().to_vec()
+}
+
+fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+    bytes[at] = byte;
+    bytes
+}
+
+fn greetings() -> Vec<(&'static str, Vec<u8>)> {
+    let plain = greeting(Base::None);
+    vec![
+        ("greeting", plain.clone()),
+        ("greeting-wants-base", greeting(Base::Wanted)),
+        ("greeting-with-base", greeting(Base::At(40_123, TOKEN))),
+        ("base-without-port", with(with(greeting(Base::At(40_123, TOKEN)), 16, 0), 17, 0)),
+        ("wanted-with-token", with(greeting(Base::Wanted), GREETING - 1, 1)),
+        ("spare-byte-set", with(plain.clone(), 19, 1)),
+        ("half-a-greeting", plain[..10].to_vec()),
+        ("other-version", with(plain.clone(), 4, plain[4] - 1)),
+        ("another-window", with(plain.clone(), 12, 1)),
+        ("no-receives", with(plain.clone(), 6, 0)),
+        ("size-of-a-head", with(with(plain, 8, FRAME as u8), 9, 0)),
+        ("hello", hello(&TOKEN).to_vec()),
+    ]
+}
+
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let four = addresses("10.8.0.2:40000", "10.8.0.1:6379");
+    let six = addresses("[fd00::2]:40000", "[fd00::1]:6379");
+    let too_much = Frame { kind: Kind::Window, credits: 0, conn: 0, epoch: 1, window: WINDOW + 1, heard: 0 };
+    vec![
+        ("open", [frame(Kind::Open), four.clone()].concat()),
+        ("open-ipv6", [frame(Kind::Open), six].concat()),
+        ("half-addresses", [frame(Kind::Open), four[..20].to_vec()].concat()),
+        ("data", [frame(Kind::Data), b"hello".to_vec()].concat()),
+        ("fin", frame(Kind::Fin)),
+        ("reset", frame(Kind::Reset)),
+        ("window", too_much.encode().to_vec()),
+        ("credit", frame(Kind::Credit)),
+        ("probe", frame(Kind::Probe)),
+        ("resume", frame(Kind::Resume)),
+        ("unknown-kind", with(frame(Kind::Data), 0, 9)),
+        ("short", frame(Kind::Data)[..FRAME - 1].to_vec()),
+    ]
+}
+
+fn others() -> Vec<(&'static str, Vec<u8>)> {
+    let four = addresses("10.8.0.2:40000", "10.8.0.1:6379");
+    vec![("addresses", four.clone()), ("four-that-is-six", with(four, 13, 0))]
+}
+
+#[test]
+fn the_seeds_are_of_this_version() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire_frame");
+    for (name, bytes) in [greetings(), frames(), others()].concat() {
+        let path = folder.join(name);
+        if std::env::var_os("NETACC_WRITE_SEEDS").is_some() {
+            std::fs::write(&path, &bytes).expect(name);
+        }
+        assert_eq!(std::fs::read(&path).expect(name), bytes, "{name}: see the head of this file");
+    }
+}
+
+#[test]
+fn what_is_called_right_decodes_and_what_is_called_wrong_does_not() {
+    for (name, bytes) in greetings() {
+        let right = ["greeting", "greeting-wants-base", "greeting-with-base"].contains(&name);
+        assert_eq!(Greeting::decode(&bytes).is_ok(), right, "{name}");
+    }
+    for (name, bytes) in frames() {
+        let right = !["unknown-kind", "short"].contains(&name);
+        assert_eq!(bytes.first_chunk().and_then(Frame::decode).is_some(), right, "{name}");
+    }
+}
