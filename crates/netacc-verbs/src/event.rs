@@ -15,6 +15,20 @@ use netacc_sys::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEventType(pub u32);
 
+impl AsyncEventType {
+    /// Whether what it happened to is of no more use.
+    pub fn is_error(self) -> bool {
+        matches!(
+            self.0,
+            IBV_EVENT_CQ_ERR
+                | IBV_EVENT_QP_FATAL
+                | IBV_EVENT_QP_REQ_ERR
+                | IBV_EVENT_QP_ACCESS_ERR
+                | IBV_EVENT_DEVICE_FATAL
+        )
+    }
+}
+
 impl fmt::Display for AsyncEventType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match loaded() {

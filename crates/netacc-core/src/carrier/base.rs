@@ -14,6 +14,7 @@ use core::net::{IpAddr, SocketAddr};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
+use netacc_verbs::cm::OpenDevice;
 use netacc_wire::base::{self as wire, HELLO, TOKEN};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -88,8 +89,12 @@ pub(super) struct Bases {
     pub moved: Vec<usize>,
     /// Descriptors of devices that are removed and that librdmacm may still have open.
     pub removed: Vec<i32>,
+    /// Devices that librdmacm had open when it was asked last.
+    pub open: Vec<OpenDevice>,
     /// So often that is to be looked for.
     pub releases: u32,
+    /// The host's devices at the last look ([`devices_there`](super::meet::devices_there)).
+    pub there: u64,
     /// The payload of a message that came by TCP.
     pub scratch: Vec<u8>,
 }
@@ -102,7 +107,9 @@ impl Default for Bases {
             strangers: VecDeque::new(),
             moved: Vec::new(),
             removed: Vec::new(),
+            open: Vec::new(),
             releases: 0,
+            there: 0,
             scratch: Vec::new(),
         }
     }

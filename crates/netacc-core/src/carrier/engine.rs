@@ -41,6 +41,7 @@ enum What {
     Bell,
     Events,
     Device(usize),
+    Said(usize),
     LocalBell(usize),
     Control(usize),
     Bases,
@@ -385,6 +386,7 @@ impl Engine {
         let heard = self.heard(self.watch);
         let devices = self.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
         list.extend(devices.map(|(n, d)| (d.fd(), IN, What::Device(n))));
+        list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
         for (n, local) in self.locals.each() {
             list.push((local.bell(), IN, What::LocalBell(n)));
             // The end of a link is told once.
@@ -428,6 +430,7 @@ impl Engine {
                         self.armed = false;
                     }
                 }
+                What::Said(n) => self.device_says(n),
                 // Another thread may have changed things since: only what is still there is read.
                 What::LocalBell(n) => {
                     if let Some(local) = self.locals.get(n).filter(|l| l.bell() == *fd) {
@@ -451,7 +454,8 @@ impl Engine {
         }
         self.sleeps_on = list;
         let now = time::now();
-        if self.has_to_tidy() && now.saturating_sub(self.tidied) > TIDY as u64 * 1_000_000 / 2 {
+        let often = if self.has_to_tidy() { TIDY / 2 } else { 50 * TIDY };
+        if now.saturating_sub(self.tidied) > often as u64 * 1_000_000 {
             self.tidied = now;
             self.tidy(now);
         }

@@ -5,8 +5,9 @@
 //! received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the messages.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::entry::{Payload, Quiet, Stage};
-use crate::fdtable::{self, Entry};
+use crate::carrier::entry::{Entry, Payload, Quiet, Stage};
+use crate::carrier::meet::devices_there;
+use crate::fdtable;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -14,7 +15,8 @@ use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
-use netacc_transport::rdma::{Device, Left, Stream};
+use netacc_transport::rdma::{Device, Left, Pipe, Stream};
+use netacc_verbs::Element;
 use netacc_wire::frame::Kind;
 
 /// Messages of one base that are taken before others have their turn.
@@ -103,7 +105,7 @@ impl Engine {
             return;
         }
         fdtable::each(0, usize::MAX, |_, e| {
-            let Entry::Socket(r) = e else { return };
+            let fdtable::Entry::Socket(r) = e else { return };
             let s = r.obj;
             if s.path() != Path::Shm || !s.endpoint().is_some_and(|ep| ep.link().is_far() || ep.is_far()) {
                 return;
@@ -257,6 +259,11 @@ impl Engine {
         for at in self.bases.moved.clone() {
             self.be_patient(at);
         }
+        // librdmacm has all devices open, and the removal of one that we never used waits for us too. Nobody says so.
+        let there = devices_there();
+        if core::mem::replace(&mut self.bases.there, there) != there {
+            self.bases.releases = RELEASES;
+        }
         if self.bases.releases > 0 {
             self.bases.releases -= 1;
             self.release_devices();
@@ -266,9 +273,34 @@ impl Engine {
         }
     }
 
+    /// A device says something unasked. What goes wrong with a queue pair on which nothing is under way, nobody else says.
+    pub(super) fn device_says(&mut self, n: usize) {
+        let Some(event) = self.devices.get(n).and_then(Device::says) else { return };
+        let what = event.event_type;
+        crate::log!(Info, "RDMA device {}: {what}: {:?}", self.devices.get(n).map_or("", Device::name), event.element);
+        let is_meant = |pipe: &Pipe| match event.element {
+            Element::Qp(number) => pipe.qp_num() == number,
+            Element::Cq(cq) => pipe.cq() as u64 == cq,
+            _ => false,
+        };
+        match event.element {
+            Element::Device => self.device_goes(n),
+            Element::Qp(_) | Element::Cq(_) if what.is_error() => {
+                let here = |e: &Entry| matches!(&e.stage, Stage::Up(pipe) if e.device == n && is_meant(pipe));
+                let failed: Vec<usize> = self.pipes.each().filter(|(_, e)| here(e)).map(|(at, _)| at).collect();
+                failed.into_iter().for_each(|at| self.pipe_failed(at, "the device says that it has failed"));
+            }
+            _ => {}
+        }
+    }
+
     /// A device is being removed: everything on it goes on by TCP or ends, and it is let go.
     pub(super) fn device_goes(&mut self, device: usize) {
-        let on = |e: &super::entry::Entry| e.device == device && matches!(e.stage, Stage::Up(_) | Stage::Connecting(_));
+        // It may be said by the connection manager and by the device itself.
+        if self.devices.get(device).is_none_or(|d| d.fd() < 0) {
+            return;
+        }
+        let on = |e: &Entry| e.device == device && matches!(e.stage, Stage::Up(_) | Stage::Connecting(_));
         let pipes: Vec<usize> = self.pipes.each().filter(|(_, e)| on(e)).map(|(at, _)| at).collect();
         for at in pipes {
             self.pipe_failed(at, "the device is removed");
@@ -290,13 +322,17 @@ impl Engine {
                 self.device_goes(d);
             }
         }
-        if netacc_verbs::cm::release_removed_devices().is_ok() {
+        if let Ok(open) = netacc_verbs::cm::release_removed_devices() {
+            self.bases.open = open;
             return;
         }
         // It does not notice that the host's last device has gone. So its numbers become something harmless: the kernel
         // then sees the device closed, and the library has numbers that nobody else gets.
         for fd in self.bases.removed.drain(..) {
             let _ = raw::dup3(self.events.fd(), fd, libc::O_CLOEXEC);
+        }
+        for device in self.bases.open.drain(..) {
+            device.cover(self.events.fd());
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::rdma::pipe::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
 use alloc::vec::Vec;
-use netacc_verbs::{CmId, CompChannel, Context, Cq, Error, Pd, Result};
+use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result};
 
 extern crate alloc;
 
@@ -71,6 +71,16 @@ impl Device {
     /// Readable when an armed queue has something; -1 of a device that is gone.
     pub fn fd(&self) -> i32 {
         self.open.as_ref().map_or(-1, |open| open.channel.fd())
+    }
+
+    /// Readable when the device has something to say unasked; -1 of one that is gone.
+    pub fn says_fd(&self) -> i32 {
+        self.open.as_ref().map_or(-1, |open| open.context.async_fd())
+    }
+
+    /// What it says, after [`Device::says_fd`] was readable.
+    pub fn says(&self) -> Option<AsyncEvent> {
+        self.open.as_ref()?.context.get_async_event().ok()?
     }
 
     /// Takes the events of the channel: no queue is armed any more that had one. Whether there was any.

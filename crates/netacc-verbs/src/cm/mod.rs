@@ -7,7 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result};
+use crate::fd::RawFd;
 use crate::load::api;
+use alloc::vec::Vec;
+use netacc_sys::raw;
+use rustix::fd::BorrowedFd;
 
 mod channel;
 mod event;
@@ -24,18 +28,53 @@ pub const ACCEPT_PRIVATE_DATA: usize = 196;
 /// The same for the answer that rejects.
 pub const REJECT_PRIVATE_DATA: usize = 148;
 
-/// Has librdmacm close the contexts of devices that the kernel no longer lists, as far as nothing of ours is on them.
-/// librdmacm keeps them open otherwise, and their removal waits for the end of the process. It does not notice
-/// that the last device of a host is gone: this fails with `ENODEV` then, and the removal waits all the same.
-pub fn release_removed_devices() -> Result<()> {
+/// A device that librdmacm has open, by its descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenDevice {
+    commands: RawFd,
+    events: RawFd,
+    /// Which file the first one is.
+    file: u64,
+}
+
+impl OpenDevice {
+    fn of(commands: RawFd, events: RawFd) -> Option<OpenDevice> {
+        // SAFETY: only asked about; a number that is none is an error.
+        let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(commands) }).ok()?;
+        Some(OpenDevice { commands, events, file: found.st_rdev })
+    }
+
+    /// Makes its descriptors others for `fd`, so that the kernel sees the device closed. Not if the program has closed them,
+    /// and the numbers are something else by now.
+    pub fn cover(self, fd: RawFd) {
+        if OpenDevice::of(self.commands, self.events) == Some(self) {
+            for ours in [self.commands, self.events] {
+                let _ = raw::dup3(fd, ours, libc::O_CLOEXEC);
+            }
+        }
+    }
+}
+
+/// Has librdmacm close the contexts of devices that the kernel no longer lists, as far as nothing of ours is on them; the
+/// others are returned. librdmacm keeps them open otherwise, and their removal waits for the end of the process. It does not
+/// notice that the last device of a host is gone: this fails with `ENODEV` then, and the removal waits all the same, unless
+/// the last ones are [covered](OpenDevice::cover).
+pub fn release_removed_devices() -> Result<Vec<OpenDevice>> {
     let cma = &api()?.cma;
-    // SAFETY: the number is not wanted; the list is given back at once. Asking for it is what makes it look.
+    let mut found = Vec::new();
+    // SAFETY: the number is not wanted; the list is an array of pointers to open contexts that ends in a null, and given
+    // back at once. Asking for it is what makes librdmacm look.
     unsafe {
         let list = (cma.rdma_get_devices)(core::ptr::null_mut());
         if list.is_null() {
             return Err(Error::last("rdma_get_devices"));
         }
+        let mut at = list;
+        while let Some(context) = (*at).as_ref() {
+            found.extend(OpenDevice::of(context.cmd_fd, context.async_fd));
+            at = at.add(1);
+        }
         (cma.rdma_free_devices)(list);
     }
-    Ok(())
+    Ok(found)
 }
