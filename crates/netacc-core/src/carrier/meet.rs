@@ -363,7 +363,8 @@ impl Engine {
         self.end_pipe(at, "it could not be connected");
         let Some(route) = route else { return };
         let Some(r) = self.routes.get_mut(route) else { return };
-        if r.pipes.is_empty() {
+        let doubted = |p: &usize| self.pipes.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
+        if r.pipes.iter().all(doubted) {
             self.close_route(route, reason, error);
         } else {
             r.crowded = true;

@@ -78,9 +78,10 @@ impl Engine {
                 }
                 // Whoever connects has something to say: a queue pair that is only held costs us memory.
                 Stage::Up(_) if e.route.is_none() && !e.used && age > PATIENCE * 5 => old.push((at, None)),
-                // Its client is to ask whoever listens there now, rather than a process that may be about to end.
-                Stage::Up(_) if e.route.is_none() && e.conns.is_empty() && !self.listens(e.port) => {
-                    old.push((at, None))
+                // Its client is to ask whoever listens there now, rather than a process that may be about to end. The last
+                // connection's end has to arrive first.
+                Stage::Up(_) if e.route.is_none() && e.conns.is_empty() && age > PATIENCE && !self.listens(e.port) => {
+                    old.push((at, None));
                 }
                 Stage::Up(_) | Stage::Moved(_) => {}
                 _ if age > PATIENCE => {
