@@ -261,8 +261,10 @@ impl Engine {
         }
         // librdmacm has all devices open, and the removal of one that we never used waits for us too. Nobody says so.
         let there = devices_there();
-        if core::mem::replace(&mut self.bases.there, there) != there {
-            self.bases.releases = RELEASES;
+        let before = core::mem::replace(&mut self.bases.there, there);
+        if before != there {
+            // The first look only notes what is open.
+            self.bases.releases = self.bases.releases.max(if before == 0 { 1 } else { RELEASES });
         }
         if self.bases.releases > 0 {
             self.bases.releases -= 1;
