@@ -138,6 +138,8 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
     s.opts.apply(s, kernel);
     let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
     let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
+    // The base under the numbers, if there is one, has to outlive what we do to the slot.
+    ep.keep_base();
     if let Err(e) = replace_everywhere(s, kernel) {
         crate::log!(Error, "fd {}: no kernel socket for the connection: {e}", s.first_fd());
     }

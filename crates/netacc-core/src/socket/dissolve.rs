@@ -32,6 +32,8 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
         drop(guards);
         return raw::close(real);
     }
+    // As in `demote::arrive`.
+    ep.keep_base();
     let _ = replace_everywhere(s, real);
     s.leave_endpoint();
     // Before the path: what has no placeholder is not made real once more.

@@ -180,7 +180,7 @@ impl Endpoint for ShmEndpoint {
         self.release_witness(&v);
         self.drop_kernel();
         self.end_tail(self.tail_fd());
-        self.end_base();
+        let _last = self.take_base();
         let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
         let epoch = self.epoch.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;

@@ -353,7 +353,7 @@ impl ShmEndpoint {
         }
         self.release_witness(&v);
         self.drop_kernel();
-        self.end_base();
+        let _last = self.take_base();
         self.end_tail(self.tail_fd());
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Server && !shared {

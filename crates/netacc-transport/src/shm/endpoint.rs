@@ -204,7 +204,7 @@ impl ShmEndpoint {
         self.rx.reset();
         self.error.store(0, Ordering::Relaxed);
         self.epoch.store(epoch, Ordering::Relaxed);
-        self.end_base();
+        drop(self.take_base());
         self.tail.store(0, Ordering::Relaxed);
         self.forget_kernel_of_another(&v, epoch);
         self.forget_witness_of_another(epoch);

@@ -48,6 +48,18 @@ pub(super) enum Direction {
     Write = 1,
 }
 
+/// A base (or -1) that is closed last of all that a connection has: a client whose witness ends uses the slot again.
+#[derive(Debug)]
+pub(super) struct OwnBase(i32);
+
+impl Drop for OwnBase {
+    fn drop(&mut self) {
+        if self.0 >= 0 {
+            private::close(self.0);
+        }
+    }
+}
+
 /// Held during an operation on a shared side.
 pub(super) struct Entered<'a> {
     owner: &'a AtomicU32,
@@ -226,14 +238,11 @@ impl ShmEndpoint {
         keep(&self.base);
     }
 
-    /// There is no base any more, as far as this process is concerned.
-    pub(super) fn end_base(&self) {
-        if self.base.load(Ordering::Relaxed) != 0 {
-            let fd = self.base.swap(0, Ordering::AcqRel) - 1;
-            if fd >= 0 && private::is(fd) {
-                private::close(fd);
-            }
-        }
+    /// There is no base any more, as far as this process is concerned. One that is ours goes with what is returned.
+    pub(super) fn take_base(&self) -> OwnBase {
+        let there = self.base.load(Ordering::Relaxed) != 0;
+        let fd = if there { self.base.swap(0, Ordering::AcqRel) - 1 } else { -1 };
+        OwnBase(if fd >= 0 && private::is(fd) { fd } else { -1 })
     }
 
     /// The descriptor that is our base, or -1. The application's, unless it has closed that.
@@ -263,7 +272,7 @@ impl ShmEndpoint {
         self.close_witness();
         self.drop_kernel();
         self.end_tail(self.tail_fd());
-        self.end_base();
+        let _last = self.take_base();
         self.flags.store(0, Ordering::Release);
         if v.me == Side::Client && !v.link.is_inherited() {
             v.link.slots.left(v.index);
