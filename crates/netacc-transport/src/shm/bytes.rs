@@ -2,7 +2,7 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
+use crate::shm::endpoint::{DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
@@ -232,8 +232,12 @@ impl ShmEndpoint {
     /// There were no bytes: an error, the end, or `EAGAIN`.
     pub(super) fn nothing_read(&self, v: &View) -> Result<usize> {
         let flags = self.observe(v);
+        // What is in the ring, and the end after it, went with whoever of our family left it.
+        if flags & (FAMILY_MOVED | DEAD) == FAMILY_MOVED {
+            return Err(Errno::AGAIN);
+        }
         // The end was marked after the last bytes; now that the mark is seen, look for them again.
-        if self.has_data(v) && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 {
+        if flags & FAMILY_MOVED == 0 && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 && self.has_data(v) {
             return Err(Errno::CONNABORTED);
         }
         if flags & DEAD != 0 && flags & PEER_FIN == 0 {
