@@ -452,9 +452,9 @@ class Talks(Silent):
         self.talk(connect(), True)
 
 
-def main():
+def main(cases):
     what, role, address, port = sys.argv[1:]
-    case = globals()[what]()
+    case = cases[what]()
     signal.alarm(int(os.environ.get("FAR_LIMIT", "75")))
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     if role == "server":
@@ -466,4 +466,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(globals())

@@ -6,11 +6,10 @@ As far.py: each end ends with status 0 if everything was as kernel TCP has it.
 import os
 import select
 import signal
-import socket
 import sys
 
 import far
-from far import data, receive
+from far import data, main, receive
 
 
 class Untaken:
@@ -87,17 +86,5 @@ class Workers(far.Many):
                 print(self.ask(s, int(line)), flush=True)
 
 
-def main():
-    what, role, address, port = sys.argv[1:]
-    case = globals()[what]()
-    signal.alarm(int(os.environ.get("FAR_LIMIT", "75")))
-    if role == "server":
-        listener = socket.create_server((address, int(port)))
-        print("ready", flush=True)
-        case.server(listener)
-    else:
-        case.client(lambda: socket.create_connection((address, int(port))))
-
-
 if __name__ == "__main__":
-    main()
+    main(globals())

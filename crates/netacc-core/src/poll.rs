@@ -321,7 +321,7 @@ pub unsafe fn poll(
 
 fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
-    let mut steps = 0;
+    let mut steps = 0u32;
     loop {
         drive::drive();
         let n = fds.look();
@@ -360,7 +360,7 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         } else {
             wait::sleep(&mut set, until, sigmask, |set| fds.disarm(set))
         };
-        steps = if slept? == 0 { steps + 1 } else { 0 };
+        steps = if slept? == 0 { steps.saturating_add(1) } else { 0 };
         fds.heal();
         let n = fds.look() + fds.take_foreign(&set);
         if n > 0 {

@@ -176,7 +176,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     if s.spin.run(ep.peer_cpu(), deadline, is_ready) {
         return Ok(());
     }
-    let mut steps = 0;
+    let mut steps = 0u32;
     loop {
         let until = untaken::within(deadline);
         let mut set = WaitSet::new();
@@ -191,7 +191,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         } else {
             sleep(&mut set, until, core::ptr::null(), |set| ep.disarm(interest, set))
         };
-        steps = if slept == Ok(0) { steps + 1 } else { 0 };
+        steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(_) if is_ready() => {

@@ -158,7 +158,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             return Ok(stashed);
         }
     }
-    let mut steps = 0;
+    let mut steps = 0u32;
     loop {
         drive::drive();
         let (brought, moved) = round(e, call, stashed);
@@ -192,7 +192,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         if let Some(n) = sleep(e, call, steps)? {
             return Ok(n);
         }
-        steps += 1;
+        steps = steps.saturating_add(1);
         if call.deadline.passed() {
             return at_once(e, call);
         }

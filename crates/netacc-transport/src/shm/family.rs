@@ -105,15 +105,19 @@ impl ShmEndpoint {
                 }
                 Err(_) if looks < PATIENCE => raw::sched_yield(),
                 // It may be stopped (SIGSTOP, a debugger, a frozen group): it goes on some day, or dies.
-                Err(p) if looks > PATIENCE || self.is_kin(p) => time::pause(),
+                Err(p) if looks > PATIENCE || self.is_waited_for(v, p) => time::pause(),
                 Err(_) => return Err(Violation),
             }
             looks = if looks == PATIENCE + STOPPED { PATIENCE } else { looks + 1 };
         }
     }
 
-    /// Whether a process that the word names is one of our family's: the peer could have written any number.
-    fn is_kin(&self, pid: u32) -> bool {
+    /// Whether to wait for a process that the word names. The peer could have written any number: it has to be one of our
+    /// family's, and a peer of another user must not keep us waiting for one that is merely alive.
+    fn is_waited_for(&self, v: &View, pid: u32) -> bool {
+        if !v.link.trusts_peer() && !kin::is_stopped(pid) {
+            return false;
+        }
         let base = self.base_fd();
         if base < 0 {
             return false;

@@ -6,12 +6,21 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, statat};
 
 /// Whether `pid` has ended and nobody has waited for it: the kernel still has its number. False where that cannot be seen.
 pub(super) fn is_zombie(pid: u32) -> bool {
+    matches!(state_of(pid), Some(b'Z' | b'X'))
+}
+
+/// Whether `pid` is stopped, by a signal or by who traces it. False where that cannot be seen.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    matches!(state_of(pid), Some(b'T' | b't'))
+}
+
+fn state_of(pid: u32) -> Option<u8> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let Ok(file) = open(format!("/proc/{pid}/stat").as_str(), flags, Mode::empty()) else { return false };
+    let file = open(format!("/proc/{pid}/stat").as_str(), flags, Mode::empty()).ok()?;
     let mut text = [0u8; 256];
     let read = raw::read(file.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
     private::drop_raw(file);
-    read.ok().and_then(|n| state(text.get(..n)?)).is_some_and(|s| matches!(s, b'Z' | b'X'))
+    state(text.get(..read.ok()?)?)
 }
 
 /// The third field of `/proc/PID/stat` (proc(5)). The second is a name in parentheses, with any characters in it.
@@ -62,6 +71,24 @@ mod tests {
         assert!(raw::process_exists(pid));
         child.wait().unwrap();
         assert!(!is_zombie(pid));
+    }
+
+    #[test]
+    fn who_is_stopped_goes_on() {
+        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let signal = |s| rustix::process::kill_process(pid, s).unwrap();
+        assert!(!is_stopped(child.id()));
+        signal(rustix::process::Signal::STOP);
+        while !is_stopped(child.id()) {
+            raw::sched_yield();
+        }
+        signal(rustix::process::Signal::CONT);
+        while is_stopped(child.id()) {
+            raw::sched_yield();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]
