@@ -43,7 +43,7 @@ def none_is_believed(ctx):
             print(f"    {ctx.kind} {scenario}: {said}", flush=True)
             if said not in allowed:
                 problems.append(f"{scenario}: {said}")
-            check(held.server.running(), f"the server ended after {scenario}: {held.server.text()[-500:]}")
+            check(held.server.running(), f"the server ended after {scenario} with {held.server.popen.returncode}: {held.server.text()[-500:]}")
             if proc.running():
                 proc.kill()
     check(not problems, "; ".join(problems))

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::{Error, Result, check};
-use crate::fd::RawFd;
+use crate::fd::{self, RawFd};
 use crate::load::{Api, api, lossy};
 use crate::sys::*;
 use alloc::sync::Arc;
@@ -165,6 +165,12 @@ impl Context {
     pub fn async_fd(&self) -> RawFd {
         // SAFETY: an open context.
         unsafe { (*self.raw()).async_fd }
+    }
+
+    /// Whether [`Context::get_async_event`] waits for an event. Who polls [`Context::async_fd`] first wants it not to: the
+    /// kernel takes a queue pair's events back when the pair is destroyed, so that what was readable need not be any more.
+    pub fn set_async_nonblocking(&self, on: bool) -> Result<()> {
+        fd::set_nonblocking(self.async_fd(), on)
     }
 
     /// Where the library talks to the kernel. Nothing is to be read from it.

@@ -36,6 +36,7 @@ impl Device {
         let pd = Pd::alloc(&context)?;
         let channel = CompChannel::create(&context)?;
         channel.set_nonblocking(true)?;
+        context.set_async_nonblocking(true)?;
         let pool = Pool::new(&pd, sizes);
         let comp_vector = comp_vector.min(context.num_comp_vectors().saturating_sub(1));
         context.raise_descriptors();
