@@ -349,9 +349,11 @@ fn a_process_of_another_user() {
         return;
     }
     LazyLock::force(&PAGE);
-    // Where cargo builds may be closed to other users.
+    // Where cargo builds may be closed to other users. Another process makes the copy: what is open for writing here, the
+    // programs that other tests start just then have open too until they run, and nobody can execute it.
     let copy = std::env::temp_dir().join(format!("netacc_ss-{}", std::process::id()));
-    fs::copy(env!("CARGO_BIN_EXE_netacc_ss"), &copy).expect("a copy");
+    let copied = Command::new("cp").arg("-p").arg(env!("CARGO_BIN_EXE_netacc_ss")).arg(&copy).status();
+    assert!(copied.expect("cp runs").success(), "a copy");
     let output = Command::new(&copy).uid(65534).gid(65534).arg(own()).current_dir("/").output();
     fs::remove_file(&copy).expect("removed");
     let output = output.expect("netacc_ss runs");
