@@ -31,7 +31,8 @@ int main(void)
 		double t0 = now(), worst = 0, sent = 0;
 		char b[512];
 		uint64_t u;
-		while (ticks < 40 || evs < 20 || pipes < 20) {
+		// Until all of them have had their turns: the writer of the socket may come late to a CPU.
+		while (ticks < 40 || evs < 20 || pipes < 20 || sock <= 20) {
 			int got[4] = { 0 };
 			if (!sent) {
 				u = 1;
@@ -80,7 +81,6 @@ int main(void)
 		}
 		if (worst > 1)
 			die("mode %d: an eventfd waited %.3f s", mode, worst);
-		CHECK(sock > 20);
 	}
 	__atomic_store_n(&stop, 1, __ATOMIC_SEQ_CST);
 	shutdown(p[1], SHUT_RDWR);
