@@ -14,3 +14,11 @@ pub mod wait;
 pub use endpoint::{Endpoint, Interest, Readiness, Shut};
 pub use iov::Iov;
 pub use wait::WaitSet;
+
+/// Held by a test that starts a program, and by one that closes something and looks for its end: until a program runs it has
+/// all descriptors of this process, and nothing ends while it does.
+#[cfg(test)]
+pub(crate) fn starting() -> std::sync::MutexGuard<'static, ()> {
+    static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    STARTING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -274,6 +274,7 @@ mod tests {
             }
             a.flush();
         }
+        let _alone = crate::starting();
         drop(a);
         assert_eq!(b.receive(&mut bytes), Err(Errno(0)));
     }

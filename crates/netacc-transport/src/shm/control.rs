@@ -380,6 +380,7 @@ mod tests {
             send_message(theirs.as_fd(), Message::Moved { slot, epoch: 1 }, Some(ours.as_fd())).unwrap();
         }
         send_message(ours.as_fd(), Message::Wake { id: 1 }, None).unwrap();
+        let _alone = crate::starting();
         drop(theirs);
         for expected in [1, 2] {
             let got = receive_message(ours.as_fd());

@@ -51,6 +51,13 @@ mod tests {
     use super::*;
     use rustix::fd::AsFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::process::{Child, Command};
+
+    /// It runs when this returns.
+    fn start(command: &mut Command) -> Child {
+        let _alone = crate::starting();
+        command.spawn().unwrap()
+    }
 
     #[test]
     fn the_state_follows_any_name() {
@@ -63,7 +70,7 @@ mod tests {
 
     #[test]
     fn who_has_ended_is_a_zombie_until_it_is_waited_for() {
-        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let mut child = start(&mut Command::new("true"));
         let pid = child.id();
         while !is_zombie(pid) {
             raw::sched_yield();
@@ -75,7 +82,7 @@ mod tests {
 
     #[test]
     fn who_is_stopped_goes_on() {
-        let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let mut child = start(Command::new("sleep").arg("100"));
         let pid = rustix::process::Pid::from_child(&child);
         let signal = |s| rustix::process::kill_process(pid, s).unwrap();
         assert!(!is_stopped(child.id()));
@@ -95,11 +102,7 @@ mod tests {
     fn a_file_is_found_under_any_number() {
         let pair = |_| socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let [(a, _b), (c, d)] = [0, 1].map(pair);
-        let mut sleeper = std::process::Command::new("sleep")
-            .arg("100")
-            .stdin(std::process::Stdio::from(c.try_clone().unwrap()))
-            .spawn()
-            .unwrap();
+        let mut sleeper = start(Command::new("sleep").arg("100").stdin(c.try_clone().unwrap()));
         assert!(has_open(sleeper.id(), c.as_fd()));
         assert!(!has_open(sleeper.id(), d.as_fd()));
         assert!(has_open(std::process::id(), a.as_fd()));

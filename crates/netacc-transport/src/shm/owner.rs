@@ -111,6 +111,7 @@ mod tests {
             let l = TcpListener::bind(bind).unwrap();
             let port = l.local_addr().unwrap().port();
             assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), Some(me), "{bind}");
+            let _alone = crate::starting();
             drop(l);
             assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), None);
         }
