@@ -40,8 +40,20 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// As far as the question to connect.
+    /// As far as the question to connect. Where the port that we had is somebody else's, from another one.
     fn knock(address: SocketAddr, private_data: &[u8]) -> Outcome<Stranger> {
+        for _ in 0..20 {
+            let stranger = Stranger::ready(address)?;
+            match stranger.id.connect(&ConnParam { private_data, ..ConnParam::default() }) {
+                Err(error) if error.is_port_taken() => {}
+                asked => return asked.map(|()| stranger).map_err(text),
+            }
+        }
+        Err("every port at this host is taken".into())
+    }
+
+    /// As far as a queue pair with receives.
+    fn ready(address: SocketAddr) -> Outcome<Stranger> {
         let events = EventChannel::create().map_err(text)?;
         events.set_nonblocking(true).map_err(text)?;
         let mut id = CmId::create(&events, 1).map_err(text)?;
@@ -69,7 +81,6 @@ impl Stranger {
             let qp = stranger.id.qp().ok_or("no queue pair")?;
             qp.post_recv(&mut [RecvWr::new(n, sge)]).map_err(text)?;
         }
-        stranger.id.connect(&ConnParam { private_data, ..ConnParam::default() }).map_err(text)?;
         Ok(stranger)
     }
 

@@ -80,6 +80,13 @@ impl Error {
             Error::Cm { event, status } => event.errno(status),
         }
     }
+
+    /// Whether nothing is wrong with an `rdma_connect` but the port at this host: another identifier has another one. iWARP
+    /// connects by TCP from the number that the connection manager has chosen among its own, and TCP may have given that
+    /// to somebody else.
+    pub fn is_port_taken(&self) -> bool {
+        matches!(self, Error::Verb { verb: "rdma_connect", errno: Errno::ADDRINUSE | Errno::ADDRNOTAVAIL })
+    }
 }
 
 impl fmt::Display for Error {
@@ -194,5 +201,13 @@ mod tests {
         let flushed = Error::Completion { status: WcStatus(IBV_WC_WR_FLUSH_ERR), vendor_err: 0, wr_id: 7 };
         assert_eq!(flushed.errno(), Errno::CONNRESET);
         assert!(flushed.to_string().starts_with("work request 0x7: "), "{flushed}");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_says_nothing_of_the_destination() {
+        let connect = |errno| Error::Verb { verb: "rdma_connect", errno };
+        assert!(connect(Errno::ADDRINUSE).is_port_taken() && connect(Errno::ADDRNOTAVAIL).is_port_taken());
+        assert!(!connect(Errno::CONNREFUSED).is_port_taken());
+        assert!(!Error::Verb { verb: "rdma_listen", errno: Errno::ADDRINUSE }.is_port_taken());
     }
 }

@@ -30,6 +30,8 @@ pub(super) const PATIENCE: u64 = 2_000_000_000;
 const REFUSED: u64 = 1_000_000_000;
 /// "No device leads there" and silence, which cost more to find out.
 const UNREACHED: u64 = 30_000_000_000;
+/// So many ports in a row that turn out to be somebody else's are no accident.
+const PORTS_TAKEN: u32 = 8;
 
 /// Set in what events call a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
@@ -64,6 +66,8 @@ pub(super) struct RouteEntry {
     pub pipes: Vec<usize>,
     /// No more queue pairs are to be had: those that are there take all connections.
     pub crowded: bool,
+    /// So many queue pairs in a row could not be connected because of the port that they had at this host.
+    ports_taken: u32,
 }
 
 /// Whether the kernel knows an RDMA device.
@@ -117,6 +121,7 @@ impl Engine {
                     local: None,
                     pipes: Vec::new(),
                     crowded: false,
+                    ports_taken: 0,
                 };
                 let Some(at) = self.routes.add(PIPES, entry) else { return Route::Closed(Reason::NoMemory) };
                 let _ = self.begin_pipe(at).map_err(|e| self.close_route(at, why(&e), &e));
@@ -139,7 +144,7 @@ impl Engine {
                 let up = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more));
                 self.detach_route(at);
                 if let Some(r) = self.routes.get_mut(at) {
-                    (r.state, r.crowded) = (State::Opening, false);
+                    (r.state, r.crowded, r.ports_taken) = (State::Opening, false, 0);
                 }
                 match up {
                     Some(pipe) => self.open_route(at, pipe),
@@ -351,6 +356,7 @@ impl Engine {
         if let Some(r) = self.routes.get_mut(route) {
             r.state = State::Open;
             r.source = source.unwrap_or(r.source);
+            r.ports_taken = 0;
         }
         if let Some(local) = self.routes.get(route).and_then(|r| r.local) {
             self.take_connects(local);
@@ -360,8 +366,10 @@ impl Engine {
     /// A queue pair could not be connected.
     pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
         let route = self.pipes.get(at).and_then(|e| e.route);
+        // Before its end, so that the route has one all the time.
+        let again = route.is_some_and(|route| error.is_port_taken() && self.try_another_port(route, error));
         self.end_pipe(at, "it could not be connected");
-        let Some(route) = route else { return };
+        let Some(route) = route.filter(|_| !again) else { return };
         let Some(r) = self.routes.get_mut(route) else { return };
         let doubted = |p: &usize| self.pipes.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
         if r.pipes.iter().all(doubted) {
@@ -372,6 +380,14 @@ impl Engine {
                 self.take_connects(local);
             }
         }
+    }
+
+    /// A queue pair like the one that could not be connected, from another port.
+    fn try_another_port(&mut self, route: usize, error: &Error) -> bool {
+        let Some(r) = self.routes.get_mut(route).filter(|r| r.ports_taken < PORTS_TAKEN) else { return false };
+        r.ports_taken += 1;
+        crate::log!(Debug, "{} is asked from another port: {error}", r.dest);
+        self.begin_pipe(route).is_ok()
     }
 
     fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {

@@ -64,14 +64,26 @@ fn resolve_addr(events: &EventChannel, id: &CmId, address: SocketAddr) -> Outcom
     outcome
 }
 
+/// As far as the question to connect. The connection manager's port may be somebody else's of TCP, where siw connects from:
+/// then from another one.
+fn ask(events: &EventChannel, address: SocketAddr) -> Outcome<Link> {
+    let mut attempts = 20;
+    loop {
+        let id = CmId::create(events, CONNECTION).map_err(text)?;
+        resolve_addr(events, &id, address)?;
+        id.resolve_route(TIMEOUT_MS).map_err(text)?;
+        expect(events, CmEventType::ROUTE_RESOLVED, CONNECTION)?;
+        let link = Link::new(id, events.clone())?;
+        match link.id().connect(&ConnParam { private_data: &hello(), ..ConnParam::default() }) {
+            Err(error) if error.is_port_taken() && attempts > 0 => attempts -= 1,
+            asked => return asked.map(|()| link).map_err(text),
+        }
+    }
+}
+
 pub fn connect(address: SocketAddr) -> Outcome<Link> {
     let events = channel()?;
-    let id = CmId::create(&events, CONNECTION).map_err(text)?;
-    resolve_addr(&events, &id, address)?;
-    id.resolve_route(TIMEOUT_MS).map_err(text)?;
-    expect(&events, CmEventType::ROUTE_RESOLVED, CONNECTION)?;
-    let mut link = Link::new(id, events.clone())?;
-    link.id().connect(&ConnParam { private_data: &hello(), ..ConnParam::default() }).map_err(text)?;
+    let mut link = ask(&events, address)?;
     let answer = expect(&events, CmEventType::ESTABLISHED, CONNECTION)?;
     link.set_credits(credits(&answer)?);
     println!("connected on {}", link.context().name());

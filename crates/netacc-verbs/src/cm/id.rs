@@ -234,7 +234,7 @@ impl CmId {
     /// Asks the other side for the connection (`rdma_connect`). Answered by an event. Post receives before.
     ///
     /// siw connects its TCP socket before this returns, so a refusal is the error of the call itself there,
-    /// and a host that does not answer holds it up.
+    /// and a host that does not answer holds it up. And the port may be somebody else's: [`Error::is_port_taken`].
     pub fn connect(&self, param: &ConnParam<'_>) -> Result<()> {
         self.answer("rdma_connect", self.cma().rdma_connect, param)
     }

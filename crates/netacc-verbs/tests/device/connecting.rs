@@ -25,9 +25,9 @@ fn nobody_listens() {
     let events = channel();
     let (listener, to) = listener(&events);
     drop(listener);
-    let client = End::new(resolved(&events, to));
     // siw knows it at once, since its connect is one of TCP; the others hear it from the other side.
-    let outcome = client.id.connect(&ConnParam::default()).and_then(|()| next_event(&events).check());
+    let (client, asked) = knock(to, &ConnParam::default());
+    let outcome = asked.and_then(|()| next_event(client.id.channel()).check());
     let error = outcome.unwrap_err();
     assert_eq!(error.errno(), Errno::CONNREFUSED, "{error}");
     let text = error.to_string();
@@ -39,8 +39,7 @@ fn nobody_listens() {
 fn a_rejection_carries_a_word() {
     let events = channel();
     let (_listener, to) = listener(&events);
-    let client = End::new(resolved(&channel(), to));
-    client.id.connect(&ConnParam::default()).unwrap();
+    let client = asking(to, b"");
     let request = expect(&events, CmEventType::CONNECT_REQUEST, LISTENER);
     request.request.as_ref().unwrap().reject(b"port 7").unwrap();
     let event = client.expect(CmEventType::REJECTED);
@@ -53,8 +52,7 @@ fn a_rejection_carries_a_word() {
 fn a_request_that_is_dropped_is_refused() {
     let events = channel();
     let (_listener, to) = listener(&events);
-    let client = End::new(resolved(&channel(), to));
-    client.id.connect(&ConnParam::default()).unwrap();
+    let client = asking(to, b"");
     drop(expect(&events, CmEventType::CONNECT_REQUEST, LISTENER));
     assert!(next_event(client.id.channel()).check().is_err());
 }

@@ -2,7 +2,7 @@
 
 use crate::rig::*;
 use netacc_verbs::sys::ibv_qp_cap;
-use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, Pd, QpInit};
+use netacc_verbs::{CmEventType, CmId, Cq, Pd, QpInit};
 use std::net::SocketAddr;
 use std::process::Command;
 
@@ -82,10 +82,7 @@ fn a_refused_queue_pair_leaves_nothing() {
 fn a_listener_goes_with_its_requests() {
     let events = channel();
     let (listening, to) = listener(&events);
-    let clients: Vec<End> = (0..3).map(|_| End::new(resolved(&channel(), to))).collect();
-    for client in &clients {
-        client.id.connect(&ConnParam::default()).unwrap();
-    }
+    let clients: Vec<End> = (0..3).map(|_| asking(to, b"")).collect();
     await_readable(events.fd(), "a request");
     drop(listening);
     for client in &clients {

@@ -3,7 +3,7 @@
 use netacc_sys::Errno;
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{
-    CmEvent, CmEventType, CmId, CompChannel, ConnParam, Context, Cq, Error, EventChannel, Mr, Pd, Qp, QpInit, RecvWr,
+    CmEvent, CmEventType, CmId, CompChannel, ConnParam, Context, Cq, EventChannel, Mr, Pd, Qp, QpInit, RecvWr, Result,
     SendWr, Transport, Wc,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -54,7 +54,7 @@ pub fn expect(events: &EventChannel, event_type: CmEventType, cookie: u64) -> Cm
 
 /// What `attempt` listens on, at the latest at the twentieth. The kernel chooses a port that is free for RDMA; siw
 /// listens on the same port of TCP, which somebody may have, if only in TIME_WAIT.
-pub fn until_port_is_free<T>(attempt: impl Fn() -> Result<T, Error>) -> T {
+pub fn until_port_is_free<T>(attempt: impl Fn() -> Result<T>) -> T {
     let mut outcomes = (0..20).map(|_| attempt());
     let settled = outcomes.find(|o| !o.as_ref().is_err_and(|e| e.errno() == Errno::ADDRINUSE));
     settled.expect("a free port").unwrap()
@@ -195,11 +195,30 @@ pub struct Pair {
     pub server: End,
 }
 
+/// A client that has asked for a connection, and what came of that at once. Where the connection manager's port is somebody
+/// else's of TCP, it asks from another one.
+pub fn knock(to: SocketAddr, param: &ConnParam<'_>) -> (End, Result<()>) {
+    for _ in 0..20 {
+        let client = End::new(resolved(&channel(), to));
+        match client.id.connect(param) {
+            Err(error) if error.is_port_taken() => {}
+            asked => return (client, asked),
+        }
+    }
+    panic!("every port is taken");
+}
+
+/// One whose question is under way.
+pub fn asking(to: SocketAddr, private_data: &[u8]) -> End {
+    let (client, asked) = knock(to, &ConnParam { private_data, ..ConnParam::default() });
+    asked.unwrap();
+    client
+}
+
 pub fn pair() -> Pair {
     let events = channel();
     let (_listener, to) = listener(&events);
-    let client = End::new(resolved(&channel(), to));
-    client.id.connect(&ConnParam { private_data: b"may I?", ..ConnParam::default() }).unwrap();
+    let client = asking(to, b"may I?");
     let request = expect(&events, CmEventType::CONNECT_REQUEST, LISTENER);
     assert_eq!(trimmed(&request), b"may I?");
     let id = request.request.unwrap();

@@ -19,6 +19,8 @@ use crate::finding::Level;
 /// How long (ms) the network is asked for a neighbour, as the library does it.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
 const ROUTE: u32 = 2_000;
+/// So many ports of this host in a row that are somebody else's are no accident.
+const PORTS: usize = 8;
 /// No step takes longer than this where the kernel keeps its own limits.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 /// A connect that may block waits so long for the first answer of a destination, and goes by TCP then.
@@ -56,7 +58,7 @@ pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> Verdict
         );
     };
     let began = Instant::now();
-    match ask(SocketAddr::new(target.ip(), port), config) {
+    match ask_from_some_port(SocketAddr::new(target.ip(), port), config) {
         Ok(device) => reached(port, &device, began.elapsed()),
         Err(obstacle) => missed(port, obstacle),
     }
@@ -132,6 +134,17 @@ fn missed(port: u16, obstacle: Obstacle) -> Verdict {
             "netacc_check without arguments looks at the devices",
         ),
     }
+}
+
+/// Asks, and once more from another port of this host if it had one that is somebody else's, as the library does.
+fn ask_from_some_port(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
+    for _ in 1..PORTS {
+        match ask(target, config) {
+            Err(Obstacle::Failed(error)) if error.is_port_taken() => {}
+            answer => return answer,
+        }
+    }
+    ask(target, config)
 }
 
 /// Connects a queue pair to `target` and ends it; the device that it was on.
