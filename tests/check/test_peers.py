@@ -28,6 +28,8 @@ def accelerated_server(ctx):
         port = host.free_port()
         peer = hosts.Server(ctx, "one", address, port)
         pid = peer.proc.pid
+        # It counts what its own thread does, until that sleeps in accept.
+        host.wait_until(lambda p=pid: monitor.show(p, "cnt")["cnt"]["sleeps"], 30, "the server waits")
         before, files = monitor.show(pid, "cnt"), host.fds(pid)
         for _ in range(3):
             transport(ctx, f"{shown}:{port}", "ok", "shared memory", f"process {pid} (", f"user {os.getuid()}")

@@ -41,7 +41,16 @@ def check(condition, message):
 
 def equal(found, expected, what):
     if found != expected:
+        found, expected = differing(found, expected)
         raise Failure(f"{what}: {short(found)} instead of {short(expected)}")
+
+
+def differing(a, b):
+    """Of two dictionaries only what is not the same in both."""
+    if not (isinstance(a, dict) and isinstance(b, dict)):
+        return a, b
+    parts = {key: differing(a.get(key), b.get(key)) for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)}
+    return tuple({key: part[side] for key, part in parts.items()} for side in (0, 1))
 
 
 def short(value):
