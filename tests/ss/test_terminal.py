@@ -65,7 +65,8 @@ def keys(ctx):
     screen = Terminal(ctx, 100, 90, "-w", "0.2")
 
     def line(of):
-        return next((text for text in screen.picture() if f" {of} " in text), "")
+        # Behind the mark where it has that; at the very left where the numbers of other processes are shorter.
+        return next((text for text in screen.picture() if str(of) in text.split()[:2]), "")
     screen.until(lambda p: line(server.pid).split()[-2:] and "redis-server" in line(server.pid), "the overview")
     screen.until(lambda p: any("M" in line(server.pid).split()[i] for i in range(5, len(line(server.pid).split()))),
                  "rates of millions")
