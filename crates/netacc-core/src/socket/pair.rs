@@ -52,12 +52,17 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let (listener, near) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
     bind(&listener, peer)?;
     raw::listen(listener.0, 8)?;
+    // Its port need only be free towards this listener. One that is bound nobody else gets for a minute after the end of the
+    // connection, and a program that hands on many of them would have the kernel search longer and longer.
+    let late = |on| raw::setsockopt_int(near.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
+    let _ = late(1);
     bind(&near, local)?;
     let at = addr::local_of(listener.0).ok_or(Errno::NOTCONN)?;
     match with_address(s, at, |p, n| raw::connect(near.0, p, n)) {
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(e) => return Err(e),
     }
+    let _ = late(0);
     let mine = addr::local_of(near.0);
     loop {
         let mut p = libc::pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 };
