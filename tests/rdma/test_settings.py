@@ -1,6 +1,8 @@
 """What settings change between two hosts, and servers of several processes: on one kind of device, for time's sake."""
 
+import collections
 import os
+import pathlib
 import re
 
 import harness
@@ -9,7 +11,7 @@ import world
 from harness import check, equal
 from host import wait_until
 from matrix import case
-from test_transport import converse
+from test_transport import benchmark, converse, redis
 
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "far.py")
 MANY = 40
@@ -50,6 +52,75 @@ def connections_per_queue_pair(ctx):
         held.end()
         held.server.result(60)
         ctx.prove(3 * MANY, 3 * MANY * 5000)
+
+
+THREADS = {"NACC_SOR_IO_THREADS": "4"}
+
+
+def threads_of(proc):
+    """The CPUs that each of NetACC's threads may run on, by the thread's name, and those of the program's first one."""
+    found = {}
+    for task in pathlib.Path(f"/proc/{proc.pid}/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        if name.startswith("netacc-io") or task.name == str(proc.pid):
+            [cpus] = re.findall(r"Cpus_allowed_list:\s*(\S+)", (task / "status").read_text())
+            found["program" if task.name == str(proc.pid) else name] = cpus
+    return found
+
+
+def connections_by_thread(proc):
+    counts = collections.Counter()
+    for link in monitor.show(proc.pid, "qp")["qp"]["links"]:
+        if link["transport"] == "RDMA":
+            counts[link["queue_pair"]["thread"]] += link["connections"]
+    return counts
+
+
+@case(limit=200)
+def connections_are_spread_over_threads(ctx):
+    held = Held(ctx, options={**THREADS, "NACC_SOR_AFFINITY": "1"})
+    for proc in (held.server, held.client):
+        cpus = threads_of(proc)
+        check(cpus.pop("program") not in ("1", ""), "the program itself was bound")
+        equal(cpus, {f"netacc-io-{n}": "1" for n in range(4)}, "threads and their CPUs")
+        counts = connections_by_thread(proc)
+        check(sorted(counts) == [0, 1, 2, 3] and max(counts.values()) - min(counts.values()) <= 3, f"spread: {counts}")
+        check(sum(counts.values()) > MANY // 2, f"carried: {counts}")
+    held.end()
+    held.server.result(60)
+    ctx.prove(3 * MANY, 3 * MANY * 5000)
+
+
+@case(modes=("rxe",))
+def one_thread(ctx):
+    held = Held(ctx)
+    for proc in (held.server, held.client):
+        equal(sorted(threads_of(proc)), ["netacc-io", "program"], "threads")
+    held.end()
+    held.server.result(60)
+
+
+@case(limit=240)
+def redis_with_threads(ctx):
+    """Queue pairs of their own and shared ones, on four threads; then a connection per request."""
+    server, port = redis(ctx, ("server", "client"), env=THREADS)
+    for shared in ("1", "4"):
+        ctx.mark()
+        benchmark(ctx, port, "-t", "set,get", "-n", 2000, "-c", 20, "--threads", 2, limit=100,
+                  env={**THREADS, "NACC_SOR_CONN_PER_QP": shared})
+        ctx.prove(2000, 2000 * 512)
+    ctx.mark()
+    benchmark(ctx, port, "-t", "set", "-n", 300, "-c", 5, "-k", 0, limit=100, env=THREADS)
+    ctx.prove(600, 300 * 512)
+    check(server.running(), server.text())
+
+
+@case(modes=("rxe",))
+def conversations_with_threads(ctx):
+    """What a process wrote last arrives, forks share, and half closes are told, whichever thread carries."""
+    for what in ("Exits", "HalfClose", "Polls", "Bulk"):
+        converse(ctx, what, options=THREADS)
+        ctx.prove(5)
 
 
 def memory(proc):

@@ -12,11 +12,11 @@ def cli(ctx, port, *words):
     return ctx.run([need("redis-cli"), "-h", ctx.server_end.address, "-p", port, *words])
 
 
-def redis(ctx, accelerated):
+def redis(ctx, accelerated, **spawn):
     ctx.accelerated = accelerated
     port = ctx.port()
     argv = [need("redis-server"), "--port", port, "--save", "", "--protected-mode", "no", "--dir", ctx.dir]
-    server = ctx.spawn(argv, role="server")
+    server = ctx.spawn(argv, role="server", **spawn)
     wait_until(lambda: "ready to accept" in server.stdout().lower() or not server.running(), 60, "redis is ready")
     check(server.running(), server.text())
     return server, port

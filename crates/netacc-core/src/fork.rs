@@ -39,7 +39,7 @@ pub struct Forking {
     /// descriptors and then the memory, and what comes in between the child would know of without having it.
     unread: Vec<(&'static Link, Guard<'static>)>,
     /// What is carried to other hosts is at rest meanwhile: the child goes through it.
-    carrier: Option<Guard<'static>>,
+    carriers: Vec<Guard<'static>>,
 }
 
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
@@ -91,7 +91,7 @@ pub fn prepare() -> Forking {
         });
     }
     // Last: the carrier is the peer of its connections, and has to read what they were passed.
-    forking.carrier = crate::carrier::before_fork();
+    forking.carriers = crate::carrier::before_fork();
     forking
 }
 
@@ -190,7 +190,7 @@ pub fn number_closed(fd: i32, r: Ref<Socket>) {
 
 /// After the fork, in the parent (also when it failed: then there is no child).
 pub fn parent(f: Forking, forked: bool) {
-    drop(f.carrier);
+    drop(f.carriers);
     if forked {
         page().count(Counter::Forks);
     }
@@ -362,7 +362,7 @@ pub fn child(f: Forking) {
             }
         }
     });
-    for reader in f.unread.into_iter().map(|(_, reader)| reader).chain(f.carrier) {
+    for reader in f.unread.into_iter().map(|(_, reader)| reader).chain(f.carriers) {
         core::mem::forget(reader);
     }
     let mut live = Vec::new();

@@ -358,7 +358,7 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
             fds.disarm(&set);
             slept
         } else {
-            wait::sleep(&mut set, until, sigmask, |set| fds.disarm(set))
+            wait::sleep(&mut set, drive::Who::All, until, sigmask, |set| fds.disarm(set))
         };
         steps = if slept? == 0 { steps.saturating_add(1) } else { 0 };
         fds.heal();

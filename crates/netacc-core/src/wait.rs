@@ -1,7 +1,7 @@
 //! How a thread waits for a connection: it spins a little when that has paid lately, then sleeps in the
 //! kernel.
 
-use crate::carrier::drive::{self, Attend};
+use crate::carrier::drive::{self, Attend, Who};
 use crate::fdtable::Ref;
 use crate::socket::Path;
 use crate::socket::{Socket, untaken};
@@ -29,14 +29,15 @@ const CONFIDENT: u32 = 16;
 /// Without confidence one wait in so many tries again.
 const RETRY: u32 = 16;
 
-/// Sleeps on `set`, which is armed; `disarm` undoes that.
+/// Sleeps on `set`, which is armed; `disarm` undoes that. `who` carries what is waited for.
 pub fn sleep(
     set: &mut WaitSet,
+    who: Who,
     deadline: Deadline,
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
 ) -> Result<usize> {
-    let duty = drive::attend(set);
+    let duty = drive::attend(set, who);
     let slept = if matches!(duty, Attend::Look) {
         set.sleep(Deadline::Now, sigmask)
     } else {
@@ -165,7 +166,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     let far = ep.is_far();
     let is_ready = || {
         if far {
-            drive::drive();
+            drive::drive_for(ep);
         }
         let r = ep.readiness();
         (interest.read
@@ -189,7 +190,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
             ep.disarm(interest, &set);
             Ok(1)
         } else {
-            sleep(&mut set, until, core::ptr::null(), |set| ep.disarm(interest, set))
+            sleep(&mut set, Who::of(ep), until, core::ptr::null(), |set| ep.disarm(interest, set))
         };
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
         match slept {

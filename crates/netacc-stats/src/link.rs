@@ -21,6 +21,8 @@ numbered! {
 
 /// One more connection, in use and in all.
 const ONE_MORE: u64 = 1 << 32 | 1;
+/// The bits of [`LinkEntry::server`] below the thread's number.
+pub(crate) const THREAD: u32 = 16;
 /// Room for the name of a device, which ends with a zero if it is shorter.
 pub(crate) const DEVICE_LEN: usize = 16;
 
@@ -33,7 +35,7 @@ pub struct LinkEntry {
     /// The link's number in its process; 0: the entry is free. Stored last with Release.
     pub(crate) id: AtomicU32,
     pub(crate) kind: AtomicU32,
-    /// 1: this process listened.
+    /// 1: this process listened. Above [`THREAD`]: which of its threads carries a queue pair.
     pub(crate) server: AtomicU32,
     pub(crate) peer_pid: AtomicU32,
     /// CLOCK_REALTIME in nanoseconds.
@@ -191,6 +193,11 @@ impl LinkEntry {
             cell.store(byte, Relaxed);
         }
         self.peer.store(peer);
+    }
+
+    /// Says which of the process' I/O threads carries a queue pair.
+    pub fn carried_by(&self, thread: u16) {
+        self.server.fetch_or(u32::from(thread) << THREAD, Relaxed);
     }
 
     /// Says how many receives of the other side are free, and how many it has.

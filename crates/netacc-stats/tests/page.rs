@@ -170,6 +170,7 @@ fn queue_pairs_tell_what_links_have_not() {
     // Longer than there is room for: cut.
     entry.lead_to("a-device-with-a-long-name", &peer);
     entry.set_credits(3, 4);
+    entry.carried_by(63);
     entry.posted(2);
     entry.completed(1);
     entry.received();
@@ -179,6 +180,7 @@ fn queue_pairs_tell_what_links_have_not() {
     let seen = reader::read_fd(&fd).unwrap();
     assert_eq!(seen.links[0].expires_ns, 77);
     let qp = seen.links[0].qp.unwrap();
+    assert_eq!((qp.thread, seen.links[0].server), (63, false));
     assert_eq!((qp.number, qp.device.to_string().as_str(), qp.peer), (0x1234, "a-device-with-a-", peer));
     assert_eq!((qp.credits, qp.receives, qp.posted, qp.completed, qp.received), (3, 4, 2, 1, 1));
     // Its connection has a slot of a link, and is counted there.

@@ -246,6 +246,20 @@ pub fn cpus() -> u32 {
     }
 }
 
+/// The calling thread runs only on these CPUs from now on (`sched_setaffinity(2)`); the kernel passes over those that are
+/// not there.
+pub fn run_on(cpus: &[u32]) -> Result<()> {
+    // As many as the configuration can name.
+    let mut mask = [0u64; 8192 / 64];
+    for cpu in cpus {
+        if let Some(word) = mask.get_mut(*cpu as usize / 64) {
+            *word |= 1 << (cpu % 64);
+        }
+    }
+    let p = mask.as_ptr() as usize;
+    call(libc::SYS_sched_setaffinity, [0, size_of_val(&mask), p, 0, 0, 0]).map(drop)
+}
+
 /// `getpid(2)`.
 pub fn getpid() -> u32 {
     call(libc::SYS_getpid, [0; 6]).unwrap_or(0) as u32

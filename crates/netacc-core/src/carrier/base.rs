@@ -8,9 +8,11 @@
 use crate::addr;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
+use crate::carrier::moved::REMOVALS;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
@@ -95,6 +97,8 @@ pub(super) struct Bases {
     pub releases: u32,
     /// The host's devices at the last look ([`devices_there`](super::meet::devices_there)).
     pub there: u64,
+    /// Removals that this engine knows of.
+    pub removals: u32,
     /// The payload of a message that came by TCP.
     pub scratch: Vec<u8>,
 }
@@ -110,6 +114,7 @@ impl Default for Bases {
             open: Vec::new(),
             releases: 0,
             there: 0,
+            removals: REMOVALS.load(Ordering::Relaxed),
             scratch: Vec::new(),
         }
     }

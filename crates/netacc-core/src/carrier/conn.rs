@@ -1,6 +1,5 @@
 //! One connection: from its ring to the queue pair, and back.
 
-use crate::carrier::drive;
 use crate::carrier::engine::Engine;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -435,7 +434,7 @@ impl Engine {
     /// The connection is forgotten; with `abort` the program here sees a reset.
     pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
         let Some(conn) = self.conns.remove(at) else { return };
-        drive::CARRIED.fetch_sub(1, Ordering::Relaxed);
+        self.place.carried.fetch_sub(1, Ordering::Relaxed);
         if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot))
             && *place == at as u32 + 1
         {

@@ -3,7 +3,8 @@
 //! A call that writes, or that is about to wait, does a [`turn`](drive): it looks at the completion queues and carries what
 //! there is. A thread that has to sleep takes the *duty* if nobody has it: it sleeps on the completion channels too
 //! ([`attend`]). Meanwhile the carrier's own thread keeps away, as its [`Watch`] says, and looks every few milliseconds
-//! whether the program still does the work.
+//! whether the program still does the work. All this is per engine: who has to do with one connection does it for that one's
+//! ([`Who`]).
 //!
 //! **No turn is lost.** Who finds the lock taken leaves a mark (`ASKED`); who gives the lock back looks at the mark and does
 //! the turn. **Nobody is unheard**: while the carrier's thread sleeps for long, either it hears the completion channels and
@@ -13,17 +14,12 @@
 //! wherever it has interrupted the program.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::{ACTIVE, SHARED, with};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use crate::carrier::engines::{self, MOST, Place};
+use core::sync::atomic::{Ordering, fence};
 use netacc_sys::lock;
 use netacc_transport::WaitSet;
 use netacc_transport::rdma::Device;
-
-/// Connections that are carried: without any a process with local ones alone has no cost. Written under the lock.
-pub(super) static CARRIED: AtomicUsize = AtomicUsize::new(0);
-
-/// Somebody wanted a turn while another one had the lock.
-static ASKED: AtomicBool = AtomicBool::new(false);
+use netacc_transport::shm::ShmEndpoint;
 
 /// Rounds of one turn; what is left then is for the carrier's thread.
 const ROUNDS: usize = 64;
@@ -46,7 +42,31 @@ pub(super) enum Watch {
 pub struct Duty {
     /// Where the channels are in the set that it sleeps on.
     first: usize,
-    channels: usize,
+    /// How many of each engine.
+    channels: [u8; MOST],
+}
+
+/// Whose work a thread does.
+#[derive(Clone, Copy, Debug)]
+pub enum Who {
+    /// Every engine's.
+    All,
+    /// This engine's.
+    One(usize),
+}
+
+impl Who {
+    /// Those that a thread needs which waits for this connection.
+    pub fn of(ep: &ShmEndpoint) -> Who {
+        ep.engine().map_or(Who::All, Who::One)
+    }
+
+    fn has(self, n: usize) -> bool {
+        match self {
+            Who::All => true,
+            Who::One(one) => one == n,
+        }
+    }
 }
 
 /// How [`attend`] went.
@@ -60,62 +80,109 @@ pub enum Attend {
     Yes(Duty),
 }
 
-/// A turn of the work by the calling thread, if any connection is carried.
+/// A turn of the work by the calling thread, of each engine that carries a connection.
 #[inline]
 pub fn drive() {
+    engines::all().iter().for_each(turn_if_carrying);
+}
+
+/// The same of the one that carries this connection, if any does.
+#[inline]
+pub fn drive_for(ep: &ShmEndpoint) {
+    if let Some(place) = ep.engine().and_then(engines::at) {
+        turn_if_carrying(place);
+    }
+}
+
+#[inline]
+fn turn_if_carrying(place: &Place) {
     // Relaxed: who has such a connection has been told of it by somebody who saw the number.
-    if CARRIED.load(Ordering::Relaxed) != 0 {
-        turn();
+    if place.carried.load(Ordering::Relaxed) != 0 {
+        turn(place);
     }
 }
 
 /// The same for a connection that is about to begin.
-pub fn begin() {
-    if ACTIVE.load(Ordering::Relaxed) {
-        turn();
+pub fn begin(engine: Option<usize>) {
+    if let Some(place) = engine.and_then(engines::at) {
+        turn(place);
     }
 }
 
-#[allow(unsafe_code)]
-pub(super) fn turn() {
+pub(super) fn turn(place: &Place) {
     // A handler that has interrupted the thread in the middle of a call of ours: that call is followed by a turn.
     if lock::interrupted() {
-        return ASKED.store(true, Ordering::SeqCst);
+        return place.asked.store(true, Ordering::SeqCst);
     }
     loop {
-        ASKED.store(true, Ordering::SeqCst);
+        place.asked.store(true, Ordering::SeqCst);
         // With the fence in `was_asked`: either we get the lock, or its holder sees the mark when it has given it back.
         fence(Ordering::SeqCst);
-        let Some(_g) = SHARED.lock.try_lock() else { return };
-        ASKED.store(false, Ordering::SeqCst);
-        // SAFETY: under the lock.
-        let Some(engine) = (unsafe { (*SHARED.engine.get()).as_mut() }) else { return };
-        engine.turn();
-        drop(_g);
-        if !was_asked() {
+        if !place.try_with(Engine::turn) || !was_asked(place) {
             return;
         }
     }
 }
 
 /// Whether somebody has asked for a turn, after the lock was given back.
-pub(super) fn was_asked() -> bool {
+pub(super) fn was_asked(place: &Place) -> bool {
     fence(Ordering::SeqCst);
-    ASKED.load(Ordering::SeqCst)
+    place.asked.load(Ordering::SeqCst)
 }
 
 /// The calling thread is about to sleep on `set`, which gets the completion channels as well if it is to hear them.
-pub fn attend(set: &mut WaitSet) -> Attend {
-    if !ACTIVE.load(Ordering::Relaxed) || lock::interrupted() {
+pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
+    let all = engines::all();
+    if all.is_empty() || lock::interrupted() {
         return Attend::No;
     }
-    with(|e| e.attend(set)).unwrap_or(Attend::No)
+    let mut duty = Duty { first: set.len(), channels: [0; MOST] };
+    let (mut any, mut look) = (false, false);
+    for ((n, place), channels) in all.iter().enumerate().zip(&mut duty.channels) {
+        // Relaxed: who is not heard by us is heard by the engine's thread.
+        if !who.has(n) || place.devices.load(Ordering::Relaxed) == 0 {
+            continue;
+        }
+        match place.with(|e| e.attend(set)) {
+            None | Some(Took::Nothing) => {}
+            Some(Took::Look) => {
+                look = true;
+                break;
+            }
+            Some(Took::Channels(taken)) => (*channels, any) = (taken, true),
+        }
+    }
+    match (look, any) {
+        (false, false) => Attend::No,
+        (false, true) => Attend::Yes(duty),
+        (true, any) => {
+            if any {
+                leave(duty, set);
+            }
+            Attend::Look
+        }
+    }
 }
 
 /// The thread is awake again, after a sleep on `set`.
 pub fn leave(duty: Duty, set: &WaitSet) {
-    let heard = (duty.first..duty.first + duty.channels).any(|at| set.revents(at) != 0);
-    with(|e| e.leave(if heard { duty.channels } else { 0 }));
+    let mut at = duty.first;
+    for (place, channels) in engines::all().iter().zip(duty.channels).filter(|(_, channels)| *channels > 0) {
+        let next = at + usize::from(channels);
+        let heard = (at..next).any(|at| set.revents(at) != 0);
+        at = next;
+        place.with(|e| e.leave(if heard { channels.into() } else { 0 }));
+    }
+}
+
+/// What a thread takes on of an engine.
+enum Took {
+    /// Others hear its completion channels.
+    Nothing,
+    /// There is something already.
+    Look,
+    /// It hears so many.
+    Channels(u8),
 }
 
 impl Engine {
@@ -129,22 +196,22 @@ impl Engine {
         self.ring();
     }
 
-    fn attend(&mut self, set: &mut WaitSet) -> Attend {
+    fn attend(&mut self, set: &mut WaitSet) -> Took {
         if self.duty.is_some() || self.watch == Watch::All || self.devices.is_empty() {
-            return Attend::No;
+            return Took::Nothing;
         }
+        let Ok(channels) = u8::try_from(self.devices.len()) else { return Took::Nothing };
         self.arm_queues();
         // Completions that came before the arming have no event.
         if self.round() {
             self.turn();
-            return Attend::Look;
+            return Took::Look;
         }
         self.duty = Some(self.devices.len());
-        let first = set.len();
         for fd in self.devices.iter().map(Device::fd) {
             set.add(fd, libc::POLLIN);
         }
-        Attend::Yes(Duty { first, channels: self.devices.len() })
+        Took::Channels(channels)
     }
 
     fn leave(&mut self, channels: usize) {

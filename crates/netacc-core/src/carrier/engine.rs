@@ -3,8 +3,10 @@
 use crate::carrier::base::Bases;
 use crate::carrier::conn::Conn;
 use crate::carrier::drive::Watch;
+use crate::carrier::engines::Place;
 use crate::carrier::entry::{Entry, Payload};
-use crate::carrier::listeners::FarListener;
+use crate::carrier::limits::Limits;
+use crate::carrier::listeners::{FarListener, Request};
 use crate::carrier::local::Local;
 use crate::carrier::meet::RouteEntry;
 use crate::carrier::table::Table;
@@ -13,7 +15,7 @@ use alloc::vec::Vec;
 use netacc_conf::Config;
 use netacc_sys::time;
 use netacc_transport::bells;
-use netacc_transport::rdma::{Completion, Device, Sizes, Way};
+use netacc_transport::rdma::{Completion, Device, Way};
 use netacc_verbs::{EventChannel, Result, Wc};
 use netacc_wire::frame::{Frame, Kind, WINDOW};
 
@@ -49,13 +51,18 @@ enum What {
     Kernel(usize),
 }
 
-/// All that is carried.
+/// What one thread carries.
 #[derive(Debug)]
 pub(super) struct Engine {
+    /// Its number, and where it is.
+    pub index: usize,
+    pub place: &'static Place,
     pub events: EventChannel,
     pub bell: i32,
     pub devices: Vec<Device>,
     pub listeners: Vec<FarListener>,
+    /// What arrived there and is for other engines, until the lock is free.
+    pub requests: Vec<Request>,
     pub routes: Table<RouteEntry>,
     pub pipes: Table<Entry>,
     pub conns: Table<Conn>,
@@ -88,50 +95,21 @@ pub(super) struct Engine {
     pub limits: Limits,
 }
 
-/// What the configuration says.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub msg_size: usize,
-    pub conn_per_qp: usize,
-    pub first_region: usize,
-    pub largest_region: usize,
-    pub comp_vector: u32,
-    pub poll_ns: u64,
-    pub idle_ns: Option<u64>,
-    pub idle_all: usize,
-    pub idle_per: usize,
-    pub tcp_base: bool,
-}
-
-impl Limits {
-    pub fn sizes(&self) -> Sizes {
-        Sizes { message: self.msg_size, first: self.first_region, largest: self.largest_region }
-    }
-}
-
 impl Engine {
-    pub fn new(conf: &Config) -> Result<Engine> {
+    /// Engine `index`, which is to be at `place`.
+    pub fn new(conf: &Config, index: usize, place: &'static Place) -> Result<Engine> {
         let events = EventChannel::create()?;
         events.set_nonblocking(true)?;
         let bell = bells::create().map_err(|errno| netacc_verbs::Error::Verb { verb: "eventfd", errno })?;
-        let limits = Limits {
-            msg_size: conf.msg_size as usize,
-            conn_per_qp: conf.conn_per_qp as usize,
-            first_region: conf.mr_min_inc_size as usize,
-            largest_region: conf.mr_max_inc_size as usize,
-            comp_vector: conf.comp_vector,
-            poll_ns: u64::from(conf.poll_cq_ms) * 1_000_000,
-            idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
-            idle_all: conf.empty_qp_max_all as usize,
-            idle_per: conf.empty_qp_max_per as usize,
-            // Whoever wants to be connected fast wants nothing beside it.
-            tcp_base: conf.tcp_base && !conf.fast_connect,
-        };
+        let limits = Limits::new(conf, index);
         Ok(Engine {
+            index,
+            place,
             events,
             bell,
             devices: Vec::new(),
             listeners: Vec::new(),
+            requests: Vec::new(),
             routes: Table::default(),
             pipes: Table::default(),
             conns: Table::default(),
@@ -152,6 +130,11 @@ impl Engine {
             tidied: 0,
             limits,
         })
+    }
+
+    /// Where the thread is told to look.
+    pub fn bell(&self) -> i32 {
+        self.bell
     }
 
     /// The thread is to look.
@@ -389,8 +372,8 @@ impl Engine {
         list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
         for (n, local) in self.locals.each() {
             list.push((local.bell(), IN, What::LocalBell(n)));
-            // The end of a link is told once.
-            if !local.link.is_lost() {
+            // The end of a link is told once, to each engine that has it.
+            if !local.ended {
                 list.push((local.link.control_fd(), IN, What::Control(n)));
             }
         }

@@ -1,9 +1,11 @@
 //! Listeners for clients on other hosts.
 
 use crate::carrier::engine::Engine;
+use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::meet::{LISTENER, PIPES};
 use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, page};
 use netacc_sys::errno::Errno;
 use netacc_transport::rdma::port_of;
@@ -21,6 +23,20 @@ pub(super) struct FarListener {
     /// The next attempt may end otherwise: another process has the port.
     again: bool,
 }
+
+/// A client on another host asks for a queue pair.
+#[derive(Debug)]
+pub(super) struct Request {
+    id: CmId,
+    greeting: Greeting,
+    /// The TCP port of the listener.
+    port: u16,
+    /// The engine that is to have it.
+    pub engine: usize,
+}
+
+/// Events of an identifier that no engine has yet are nobody's.
+const NOBODY: u64 = LISTENER - 1;
 
 impl FarListener {
     /// Whether it is to be opened, as soon as its port is free.
@@ -134,7 +150,38 @@ impl Engine {
                 return;
             }
         };
-        let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else { return };
+        let Some((engine, place)) = engines::least(|place| place.served.load(Ordering::Relaxed)) else { return };
+        place.served.fetch_add(1, Ordering::Relaxed);
+        let request = Request { id, greeting, port, engine };
+        if engine == self.index {
+            return self.accept(request);
+        }
+        // The first engine is the one that opens a device first, and so makes its descriptors private for all.
+        if let Err(e) = self.device_of(&request.id) {
+            place.served.fetch_sub(1, Ordering::Relaxed);
+            return crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+        }
+        request.id.set_cookie(NOBODY);
+        self.requests.push(request);
+    }
+
+    /// The engine has been chosen for a request that arrived at the first one.
+    pub(super) fn take_over(&mut self, mut request: Request) {
+        match request.id.migrate(&self.events) {
+            Ok(()) => self.accept(request),
+            Err(e) => {
+                self.place.served.fetch_sub(1, Ordering::Relaxed);
+                crate::log!(Warn, "a client's request cannot go to thread {}: {e}", self.index);
+            }
+        }
+    }
+
+    fn accept(&mut self, request: Request) {
+        let Request { id, greeting, port, .. } = request;
+        let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else {
+            self.place.served.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
         id.set_cookie(u64::from(tag(&self.pipes, at)));
         let accepted = self.make(id, at).map(drop).and_then(|()| {
             let base = self.offer_base(at, greeting.base);

@@ -1,7 +1,6 @@
 //! Links, and the connections that begin on them.
 
 use crate::carrier::conn::Conn;
-use crate::carrier::drive;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Payload};
 use crate::carrier::meet::RouteEntry;
@@ -32,6 +31,10 @@ pub(super) struct Local {
     pub slots: Vec<u32>,
     /// The destination whose connects come by it (client's host).
     pub route: Option<usize>,
+    /// Connects that wait there for a queue pair.
+    waiting: usize,
+    /// This engine has heard that the other side is gone. Another engine may have the same link, and hear of it first.
+    pub ended: bool,
 }
 
 impl Local {
@@ -58,7 +61,7 @@ impl Engine {
             link.put();
             return None;
         };
-        let local = Local { link, channel, slots: vec![0; SLOTS], route };
+        let local = Local { link, channel, slots: vec![0; SLOTS], route, waiting: 0, ended: false };
         let Some(at) = self.locals.add(CONNS, local) else {
             link.close_channel(channel);
             link.put();
@@ -109,6 +112,19 @@ impl Engine {
 
     /// Client's host: connects that wait on the link of a route, as many as there are queue pairs for.
     pub(super) fn take_connects(&mut self, local: usize) {
+        self.take_queued(local);
+        self.count_waiting(local);
+    }
+
+    /// How many are left there, for who chooses the next one's engine.
+    pub(super) fn count_waiting(&mut self, local: usize) {
+        let Some(l) = self.locals.get_mut(local) else { return };
+        let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| s.queued() as usize);
+        let before = core::mem::replace(&mut l.waiting, queued.min(SLOTS));
+        self.place.waiting.fetch_add(l.waiting.wrapping_sub(before), Ordering::Relaxed);
+    }
+
+    fn take_queued(&mut self, local: usize) {
         let Some((link, route)) = self.locals.get(local).and_then(|l| Some((l.link, l.route?))) else { return };
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
             let Some(pipe) = self.choose_pipe(route, queued as usize) else {
@@ -139,29 +155,31 @@ impl Engine {
 
     /// A queue pair of a route that can have one more connection; more are connected if they are wanted.
     fn choose_pipe(&mut self, route: usize, queued: usize) -> Option<usize> {
-        let (load, pipe) = loop {
+        let least = loop {
             let up = |at: &usize| self.pipes.get(*at).filter(|e| e.takes_more());
             let r = self.routes.get(route)?;
             let least = r.pipes.iter().filter_map(|at| Some((up(at)?.conns.len(), *at))).min();
-            let (load, pipe) = least?;
-            if !self.seems_gone(pipe) {
-                break (load, pipe);
+            match least {
+                Some((_, pipe)) if self.seems_gone(pipe) => {}
+                least => break least,
             }
         };
         let r = self.routes.get(route)?;
-        if load < self.limits.conn_per_qp {
+        if least.is_none() && self.all_doubted(r) {
+            return None;
+        }
+        if let Some((load, pipe)) = least
+            && (load < self.limits.conn_per_qp || r.crowded)
+        {
             return Some(pipe);
         }
         let connecting = r.pipes.iter().filter(|at| self.pipes.get(**at).is_some_and(|e| !e.is_up())).count();
-        if r.crowded {
-            return Some(pipe);
-        }
         for _ in connecting..queued.div_ceil(self.limits.conn_per_qp).min(AT_A_TIME) {
             if self.begin_pipe(route).is_err() {
                 if let Some(r) = self.routes.get_mut(route) {
                     r.crowded = true;
                 }
-                return Some(pipe);
+                return least.map(|(_, pipe)| pipe);
             }
         }
         None
@@ -199,7 +217,7 @@ impl Engine {
         let Some(at) = self.conns.add(CONNS, conn) else {
             return netacc_transport::Endpoint::close(ep, true);
         };
-        drive::CARRIED.fetch_add(1, Ordering::Relaxed);
+        self.place.carried.fetch_add(1, Ordering::Relaxed);
         let (id, epoch) = name.unwrap_or((at as u16, self.conns.generation(at)));
         if let Some(conn) = self.conns.get_mut(at) {
             (conn.id, conn.epoch) = (id, epoch);
@@ -276,7 +294,7 @@ impl Engine {
             return Err(Reason::NoMemory);
         };
         if let Some(slot) = link.segment().and_then(|s| s.slot(claimed.slot)) {
-            slot.open.tell_far(client, server);
+            slot.open.tell_far(client, server, self.index);
             self.report_carrier(pipe, ep);
         }
         let Some(local) = self.local_of(link) else {
@@ -295,11 +313,12 @@ impl Engine {
 
     /// A link's control socket has something: messages, or the end.
     pub(super) fn serve_local(&mut self, at: usize) {
-        let Some(local) = self.locals.get(at) else { return };
+        let Some(local) = self.locals.get_mut(at) else { return };
         local.link.service();
+        local.ended = local.link.is_lost();
         let here: Vec<usize> = local.slots.iter().filter_map(|c| (*c as usize).checked_sub(1)).collect();
-        let (link, route) = (local.link, local.route);
-        if !link.is_lost() {
+        let (ended, route) = (local.ended, local.route);
+        if !ended {
             return;
         }
         for c in &here {
@@ -316,6 +335,7 @@ impl Engine {
     /// The link is let go.
     pub(super) fn drop_local(&mut self, at: usize) {
         if let Some(local) = self.locals.remove(at) {
+            self.place.waiting.fetch_sub(local.waiting, Ordering::Relaxed);
             local.link.close_channel(local.channel);
             local.link.put();
         }

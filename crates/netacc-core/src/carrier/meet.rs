@@ -5,6 +5,7 @@ use crate::carrier::entry::{Entry, Stage, tag};
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::{private, time};
@@ -70,6 +71,21 @@ pub(super) struct RouteEntry {
     ports_taken: u32,
 }
 
+impl RouteEntry {
+    fn new(dest: SocketAddr) -> RouteEntry {
+        RouteEntry {
+            dest,
+            state: State::Opening,
+            source: dest.ip(),
+            link: None,
+            local: None,
+            pipes: Vec::new(),
+            crowded: false,
+            ports_taken: 0,
+        }
+    }
+}
+
 /// Whether the kernel knows an RDMA device.
 pub(super) fn host_has_device() -> bool {
     let mut found = false;
@@ -113,17 +129,9 @@ impl Engine {
             Some(at) => at,
             None if self.is_silent(dest.ip(), now) => return Route::Closed(Reason::OtherHost),
             None => {
-                let entry = RouteEntry {
-                    dest,
-                    state: State::Opening,
-                    source: dest.ip(),
-                    link: None,
-                    local: None,
-                    pipes: Vec::new(),
-                    crowded: false,
-                    ports_taken: 0,
+                let Some(at) = self.routes.add(PIPES, RouteEntry::new(dest)) else {
+                    return Route::Closed(Reason::NoMemory);
                 };
-                let Some(at) = self.routes.add(PIPES, entry) else { return Route::Closed(Reason::NoMemory) };
                 let _ = self.begin_pipe(at).map_err(|e| self.close_route(at, why(&e), &e));
                 at
             }
@@ -155,6 +163,42 @@ impl Engine {
         }
     }
 
+    /// The way to a server that another engine has reached from our address `source`; without that, only if it is known.
+    /// Nothing is waited for: connects that come before the first queue pair is there wait on the link.
+    pub fn follow_route(&mut self, dest: SocketAddr, source: Option<IpAddr>) -> Option<(&'static Link, IpAddr)> {
+        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
+        if let Some(r) = known.and_then(|at| self.routes.get(at)) {
+            match (r.state, r.link) {
+                (State::Open, Some(link)) if link.accepting() => {
+                    link.hold();
+                    return Some((link, r.source));
+                }
+                (State::Closed(_, until), _) if time::now() < until => return None,
+                _ => {}
+            }
+        }
+        let source = source?;
+        let at = match known {
+            Some(at) => at,
+            None => self.routes.add(PIPES, RouteEntry::new(dest))?,
+        };
+        self.detach_route(at);
+        if let Some(r) = self.routes.get_mut(at) {
+            (r.state, r.crowded) = (State::Opening, false);
+        }
+        let begun = |r: &RouteEntry| !r.pipes.is_empty();
+        if !self.routes.get(at).is_some_and(begun)
+            && let Err(e) = self.begin_pipe(at)
+        {
+            self.close_route(at, why(&e), &e);
+            return None;
+        }
+        self.lead(at, Some(source));
+        let link = self.routes.get(at)?.link?;
+        link.hold();
+        Some((link, source))
+    }
+
     /// Whether the host has lately not answered at all, at whatever port.
     fn is_silent(&self, host: IpAddr, now: u64) -> bool {
         let silent = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until > now.saturating_add(REFUSED));
@@ -173,6 +217,7 @@ impl Engine {
         {
             l.route = None;
             l.link.turn_away();
+            self.count_waiting(local);
         }
     }
 
@@ -312,18 +357,22 @@ impl Engine {
         }
     }
 
+    /// The device that an identifier is on, which is opened if it is the first there.
+    pub(super) fn device_of(&mut self, id: &CmId) -> Result<usize> {
+        if let Some(n) = self.devices.iter().position(|d| d.has(id)) {
+            return Ok(n);
+        }
+        let device = Device::open(id, self.limits.sizes(), self.limits.comp_vector, self.index)?;
+        crate::log!(Info, "thread {} uses RDMA device {}", self.index, device.name());
+        self.devices.push(device);
+        self.place.devices.fetch_add(1, Ordering::Relaxed);
+        Ok(self.devices.len() - 1)
+    }
+
     /// Makes the queue pair of an identifier that is on a device, which is opened if it is the first there. It is to be
     /// connected next.
     pub(super) fn make(&mut self, id: CmId, at: usize) -> Result<&mut Pipe> {
-        let device = match self.devices.iter().position(|d| d.has(&id)) {
-            Some(n) => n,
-            None => {
-                let device = Device::open(&id, self.limits.sizes(), self.limits.comp_vector)?;
-                crate::log!(Info, "uses RDMA device {}", device.name());
-                self.devices.push(device);
-                self.devices.len() - 1
-            }
-        };
+        let device = self.device_of(&id)?;
         let tag = tag(&self.pipes, at);
         let pipe = Pipe::new(id, self.devices.get_mut(device).ok_or(Error::NoDevice)?, tag)?;
         let entry = self.pipes.get_mut(at).ok_or(Error::NoDevice)?;
@@ -338,9 +387,14 @@ impl Engine {
     /// The first queue pair of a route is there, or a further one.
     fn open_route(&mut self, route: usize, pipe: usize) {
         let source = self.pipes.get(pipe).and_then(|e| e.ips).map(|(ours, _)| ours);
+        self.lead(route, source);
+    }
+
+    /// The route is open: it has a link, by which connects come, and of which those that can be carried are taken.
+    fn lead(&mut self, route: usize, source: Option<IpAddr>) {
         let Some(r) = self.routes.get(route) else { return };
         if r.local.is_none() {
-            let Ok((client, server)) = Link::pair() else {
+            let Ok((client, server)) = Link::pair(self.index) else {
                 let e = Error::Verb { verb: "memfd_create", errno: Errno::NOMEM };
                 return self.close_route(route, Reason::NoMemory, &e);
             };
@@ -408,6 +462,9 @@ impl Engine {
     /// The same; `error` is what its connections have come to, if it is not that the other side has ended them.
     pub(super) fn end_pipe_with(&mut self, at: usize, how: &str, error: Option<Errno>) {
         let Some(mut entry) = self.pipes.remove(at) else { return };
+        if entry.route.is_none() {
+            self.place.served.fetch_sub(1, Ordering::Relaxed);
+        }
         // First, so that the other side does not go over to it.
         entry.base.close();
         match core::mem::replace(&mut entry.stage, Stage::Gone) {

@@ -9,26 +9,29 @@
 //! program | ring | carrier | queue pair ... queue pair | carrier | ring | program
 //! ```
 //!
-//! - `engine`: one round of the work, and what to sleep on when there is none; `drive`: who does it.
+//! - `engine`: one round of the work, and what to sleep on when there is none; `engines`: all that there are; `drive`: who
+//!   does it.
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
 //! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says.
 //! - `local`: the links, and the connections that begin.
 //! - `conn`: one connection's bytes, and their end; `rejoin`: one that a process of the server's does not take.
 //!
-//! Whoever writes or waits does the work on the way; for what is left there is one thread of ours, with all signals blocked,
-//! which starts with the first listener or destination that an RDMA device leads to. Everything is under one lock, which is
-//! never held during a sleep.
+//! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals
+//! blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is under a lock of
+//! its own, which is never held during a sleep.
 //!
-//! **fork**: the thread and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
+//! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
 
 mod base;
 mod conn;
 pub mod drive;
 mod engine;
+mod engines;
 mod entry;
 mod inherited;
+mod limits;
 mod listeners;
 mod local;
 mod meet;
@@ -39,57 +42,30 @@ mod table;
 mod tidy;
 
 use crate::runtime;
-use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::UnsafeCell;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use engine::Engine;
+use engines::Place;
 use meet::Route;
 use netacc_stats::Reason;
-use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, Lock, cpu, lock, raw, time};
+use netacc_sys::{Guard, cpu, lock, raw, time};
 use netacc_transport::shm::Link;
 
-/// The engine, under its lock.
-struct Shared {
-    lock: Lock,
-    engine: UnsafeCell<Option<Box<Engine>>>,
-}
-
-#[allow(unsafe_code)]
-// SAFETY: the engine is only reached under the lock.
-unsafe impl Sync for Shared {}
-
-static SHARED: Shared = Shared { lock: Lock::new(), engine: UnsafeCell::new(None) };
-/// There is an engine: what others look at without the lock.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-/// Whose it is: a vfork(2) child has its parent's memory.
+/// Whose the engines are: a vfork(2) child has its parent's memory.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// This process has inherited an engine by fork, and makes none.
+/// This process has inherited engines by fork, and makes none.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 /// When the host was last found to have no RDMA device ([`time::coarse`]).
 static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// That is believed for so long (ns).
 const BELIEVED: u64 = 1_000_000_000;
 
-/// Does something with the engine; `None` if there is none.
-#[allow(unsafe_code)]
-fn with<T>(f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
-    let done = {
-        let _g = SHARED.lock.lock();
-        // SAFETY: under the lock, and `f` cannot keep the reference.
-        unsafe { (*SHARED.engine.get()).as_mut() }.map(|e| f(e))
-    };
-    if drive::was_asked() {
-        drive::turn();
-    }
-    done
-}
-
 /// Whether this host has an RDMA device, and this process may use it.
 fn available() -> bool {
-    if ACTIVE.load(Ordering::Acquire) {
+    if !engines::all().is_empty() {
         return true;
     }
     let now = time::coarse();
@@ -104,58 +80,60 @@ fn available() -> bool {
     there
 }
 
-/// The engine is there, and so is its thread.
-#[allow(unsafe_code)]
+/// The engines are there, and so are their threads.
 fn start() -> Result<(), Reason> {
-    let _b = Blocked::all();
-    let _g = SHARED.lock.lock();
-    // SAFETY: under the lock.
-    let place = unsafe { &mut *SHARED.engine.get() };
-    if place.is_some() {
+    if !engines::all().is_empty() {
         return Ok(());
     }
     let conf = &runtime::get().ok_or(Reason::Disabled)?.conf;
-    let engine = Engine::new(conf).map_err(|e| {
-        crate::log!(Warn, "no connection goes over RDMA: {e}");
-        NO_DEVICE.store(time::coarse().max(1), Ordering::Relaxed);
-        Reason::OtherHost
-    })?;
-    *place = Some(Box::new(engine));
-    // It inherits our signal mask, in which everything is blocked.
-    let started = std::thread::Builder::new().name("netacc-io".into()).stack_size(256 * 1024).spawn(run);
-    if started.is_err() {
-        *place = None;
-        return Err(Reason::NoMemory);
-    }
     PID.store(raw::getpid(), Ordering::Relaxed);
-    ACTIVE.store(true, Ordering::Release);
-    Ok(())
+    let count = conf.io_threads as usize;
+    let engine = |n, place| {
+        Engine::new(conf, n, place).map_err(|e| {
+            crate::log!(Warn, "no connection goes over RDMA by thread {n}: {e}");
+            Reason::OtherHost
+        })
+    };
+    let thread = |n, place| {
+        let name = if count == 1 { String::from("netacc-io") } else { format!("netacc-io-{n}") };
+        let cpus: Vec<u32> = conf.affinity_cpus().collect();
+        // It inherits our signal mask, in which everything is blocked.
+        let made = std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || run(place, &cpus));
+        made.map(drop).map_err(|e| {
+            crate::log!(Warn, "thread {n} of {count} could not be started: {e}");
+            Reason::NoMemory
+        })
+    };
+    engines::start(count, engine, thread).inspect_err(|why| {
+        if *why == Reason::OtherHost {
+            NO_DEVICE.store(time::coarse().max(1), Ordering::Relaxed);
+        }
+    })
 }
 
-/// The thread.
-fn run() {
+/// An engine's thread.
+fn run(place: &Place, cpus: &[u32]) {
+    if !cpus.is_empty()
+        && let Err(e) = raw::run_on(cpus)
+    {
+        crate::log!(Warn, "NACC_SOR_AFFINITY has no effect: {e}");
+    }
     let mut fds = Vec::new();
     let mut last = time::now();
     loop {
-        let Some(step) = with(|e| e.step(&mut fds, &mut last)) else { return };
+        let Some(step) = place.with(|e| e.step(&mut fds, &mut last)) else { return };
         match step {
             engine::Step::Again => {}
             engine::Step::Poll => cpu::pause(),
             engine::Step::Sleep(ms) => {
                 let mut ts = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
                 let _ = raw::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut ts, core::ptr::null());
-                if with(|e| e.wake(&fds)).is_none() {
+                if place.with(|e| e.wake(&fds)).is_none() {
                     return;
                 }
             }
         }
     }
-}
-
-/// The same for a thread of the program's, which no signal handler may interrupt there.
-fn ask<T>(f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
-    let _b = Blocked::all();
-    with(f)
 }
 
 /// A program waits on a listener: clients on other hosts are to find it.
@@ -164,14 +142,16 @@ pub fn listen(local: SocketAddr) {
     if local.ip().is_loopback() || !available() || start().is_err() {
         return;
     }
-    ask(|e| e.listen(local));
-    wake_thread();
+    if let Some(first) = engines::first() {
+        first.ask(|e| e.listen(local));
+        first.ring();
+    }
 }
 
 /// The program listens there no longer.
 pub fn unlisten(local: SocketAddr) {
-    if ACTIVE.load(Ordering::Acquire) {
-        ask(|e| e.unlisten(local));
+    if let Some(first) = engines::first() {
+        first.ask(|e| e.unlisten(local));
     }
 }
 
@@ -183,16 +163,29 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
         return Err(Reason::OtherHost);
     }
     start()?;
+    let first = engines::first().ok_or(Reason::OtherHost)?;
+    // The one with the least to do; of several the first, so that one connection after the other uses the same queue pair.
+    let load = |place: &Place| place.carried.load(Ordering::Relaxed) + place.waiting.load(Ordering::Relaxed);
+    let (n, chosen) = engines::least(load).ok_or(Reason::OtherHost)?;
+    let own = |source| if n == 0 { None } else { chosen.ask(|e| e.follow_route(dest, source)).flatten() };
+    if let Some(known) = own(None) {
+        return Ok(known);
+    }
     let end = time::now().saturating_add(patience);
     loop {
-        match ask(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
-            Route::Open(link, source) => return Ok((link, source)),
+        match first.ask(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
+            Route::Open(link, source) => {
+                let Some(known) = own(Some(source)) else { return Ok((link, source)) };
+                link.put();
+                chosen.ring();
+                return Ok(known);
+            }
             Route::Closed(why) => return Err(why),
             Route::Opening(fd) => {
                 if time::now() >= end {
                     return Err(Reason::OtherHost);
                 }
-                wake_thread();
+                first.ring();
                 // The thread may take the event itself: then we look again soon.
                 let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
@@ -202,15 +195,10 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     }
 }
 
-/// The thread looks again at what it sleeps on.
-fn wake_thread() {
-    ask(|e| e.ring());
-}
-
 /// The process ends: what it has written goes out before, for at most two seconds.
 pub fn flush() {
     const PATIENCE: u64 = 2_000_000_000;
-    if !ACTIVE.load(Ordering::Acquire) || PID.load(Ordering::Relaxed) != raw::getpid() {
+    if engines::all().is_empty() || PID.load(Ordering::Relaxed) != raw::getpid() {
         return;
     }
     // A handler that has interrupted its thread in the middle of the work, which cannot go on.
@@ -218,29 +206,22 @@ pub fn flush() {
         return;
     }
     let end = time::now().saturating_add(PATIENCE);
-    while time::now() < end && ask(|e| e.flush()) == Some(false) {
+    // Each gets its turn, also behind one that is not done.
+    let flushed = || engines::all().iter().fold(true, |done, place| done & (place.ask(Engine::flush) != Some(false)));
+    while time::now() < end && !flushed() {
         raw::sched_yield();
     }
 }
 
-/// Before a fork: the engine is at rest until the guard is dropped, in parent and child.
-pub fn before_fork() -> Option<Guard<'static>> {
-    ACTIVE.load(Ordering::Acquire).then(|| SHARED.lock.lock())
+/// Before a fork: the engines are at rest until the guards are dropped, in parent and child.
+pub fn before_fork() -> Vec<Guard<'static>> {
+    engines::stop()
 }
 
-/// For the child of a fork: the engine is the parent's. Its memory is left alone, its descriptors are closed, so that
+/// For the child of a fork: the engines are the parent's. Their memory is left alone, their descriptors are closed, so that
 /// the parent's end is the end of its queue pairs.
-#[allow(unsafe_code)]
 pub fn after_fork() {
-    SHARED.lock.reset();
-    if !ACTIVE.swap(false, Ordering::AcqRel) {
-        return;
-    }
-    INHERITED.store(true, Ordering::Relaxed);
-    drive::CARRIED.store(0, Ordering::Relaxed);
-    // SAFETY: the child of a fork has one thread.
-    if let Some(engine) = unsafe { (*SHARED.engine.get()).take() } {
-        engine.leave_to_parent();
-        core::mem::forget(engine);
+    if engines::abandon() {
+        INHERITED.store(true, Ordering::Relaxed);
     }
 }

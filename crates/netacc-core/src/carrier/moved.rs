@@ -5,12 +5,14 @@
 //! received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the messages.
 
 use crate::carrier::engine::Engine;
+use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload, Quiet, Stage};
 use crate::carrier::meet::devices_there;
 use crate::fdtable;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
@@ -28,6 +30,9 @@ const QUIET: [u64; 2] = [3_000_000_000, 15_000_000_000];
 const ANSWER: u64 = 5_000_000_000;
 /// So often, about once a second, removed devices are let go of after a failure.
 const RELEASES: u32 = 15;
+
+/// Devices that were removed, by whichever engine heard of it.
+pub(super) static REMOVALS: AtomicU32 = AtomicU32::new(0);
 
 /// A queue pair that has failed.
 #[derive(Debug)]
@@ -266,6 +271,10 @@ impl Engine {
             // The first look only notes what is open.
             self.bases.releases = self.bases.releases.max(if before == 0 { 1 } else { RELEASES });
         }
+        let removals = REMOVALS.load(Ordering::Relaxed);
+        if core::mem::replace(&mut self.bases.removals, removals) != removals {
+            self.bases.releases = RELEASES;
+        }
         if self.bases.releases > 0 {
             self.bases.releases -= 1;
             self.release_devices();
@@ -309,9 +318,20 @@ impl Engine {
         }
         let Some(device) = self.devices.get_mut(device) else { return };
         crate::log!(Warn, "RDMA device {} is removed", device.name());
-        self.bases.removed.extend(device.let_go().into_iter().flatten());
+        if let Some(fds) = device.let_go() {
+            self.bases.removed.extend(fds);
+            self.place.devices.fetch_sub(1, Ordering::Relaxed);
+        }
         self.bases.releases = RELEASES;
         self.armed = false;
+        // Others may have it too, and nothing on it by which they would hear.
+        REMOVALS.fetch_add(1, Ordering::Relaxed);
+        engines::all().iter().for_each(engines::Place::ring);
+    }
+
+    /// Whether another engine has heard of one.
+    pub(super) fn has_missed_a_removal(&self) -> bool {
+        self.bases.removals != REMOVALS.load(Ordering::Relaxed)
     }
 
     /// After a failure: librdmacm lets go of a device that is removed, once nothing of ours is on it and the kernel does not
@@ -326,6 +346,9 @@ impl Engine {
         }
         if let Ok(open) = netacc_verbs::cm::release_removed_devices() {
             self.bases.open = open;
+            return;
+        }
+        if engines::all().iter().any(|place| place.devices.load(Ordering::Relaxed) > 0) {
             return;
         }
         // It does not notice that the host's last device has gone. So its numbers become something harmless: the kernel

@@ -28,7 +28,7 @@ impl Engine {
         let server = entry.route.is_none();
         let capacity = if server { 0 } else { self.limits.conn_per_qp as u32 };
         if let Some((pipe, device)) = entry.parts(&mut self.devices) {
-            pipe.show(device, server, capacity);
+            pipe.show(device, server, capacity, self.index as u16);
         }
         self.report_idle(at);
     }

@@ -15,6 +15,7 @@ impl Engine {
         self.pipes.each().next().is_some()
             || self.routes.each().next().is_some()
             || self.bases.releases > 0
+            || self.has_missed_a_removal()
             || self.listeners.iter().any(FarListener::is_wanted)
             || self.devices.iter().any(|d| d.pool.holds_any())
     }

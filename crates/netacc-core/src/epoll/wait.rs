@@ -1,6 +1,6 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
-use crate::carrier::drive::{self, Attend};
+use crate::carrier::drive::{self, Attend, Who};
 use crate::epoll::call::Call;
 use crate::epoll::nested::{absorb_children, arm_children, stirred_by_others};
 use crate::epoll::ready::{arm_bases, collect, enqueue, harvest, hinted, tcp_waits};
@@ -239,7 +239,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         bounded = true;
     }
     let mut set = WaitSet::new();
-    let duty = if quiet && left != 0 { drive::attend(&mut set) } else { Attend::No };
+    let duty = if quiet && left != 0 { drive::attend(&mut set, Who::All) } else { Attend::No };
     if matches!(duty, Attend::Look) {
         left = 0;
     }

@@ -294,7 +294,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
             l.disarm(&set);
             Ok(1)
         } else {
-            wait::sleep(&mut set, deadline, core::ptr::null(), |set| l.disarm(set))
+            wait::sleep(&mut set, drive::Who::All, deadline, core::ptr::null(), |set| l.disarm(set))
         };
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),

@@ -229,7 +229,7 @@ fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Resul
     // From here on the pool has it.
     link.put();
     occupy(fd, s, claimed?, bound, SocketAddr::new(source, 0), target)?;
-    carrier::drive::begin();
+    carrier::drive::begin(link.engine());
     Ok(())
 }
 

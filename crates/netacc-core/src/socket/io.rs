@@ -113,7 +113,7 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_far() => {
                 driven = true;
                 if ep.is_far() {
-                    drive::drive();
+                    drive::drive_for(ep);
                 }
             }
             Err(Errno::AGAIN) if nonblock => {
@@ -254,7 +254,7 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
                 {
                     e.sent(n as u64);
                 }
-                drive::drive();
+                drive::drive_for(ep);
                 if src.left() == 0 {
                     return Ok(sent);
                 }

@@ -162,6 +162,8 @@ pub struct Link {
 pub struct QueuePair {
     /// Its number on the device.
     pub number: u32,
+    /// The I/O thread of the process that carries it.
+    pub thread: u16,
     /// The device.
     pub device: DeviceName,
     /// The other host; the port is the listener's for RDMA.

@@ -147,7 +147,7 @@ fn links(head: &[u8]) -> Vec<Link> {
             Link {
                 id: u32_at(entry, link::at::ID),
                 kind,
-                server: u32_at(entry, link::at::SERVER) != 0,
+                server: u32_at(entry, link::at::SERVER) & 1 != 0,
                 peer_pid: u32_at(entry, link::at::PEER_PID),
                 opened_ns: u64_at(entry, link::at::OPENED),
                 idle_ns: u64_at(entry, link::at::IDLE),
@@ -177,6 +177,7 @@ fn queue_pair(entry: &[u8]) -> QueuePair {
     QueuePair {
         // The number has 24 bits.
         number: u64_at(entry, link::at::ADDRESS) as u32,
+        thread: (u32_at(entry, link::at::SERVER) >> link::THREAD) as u16,
         device: DeviceName(bytes(entry, link::at::DEVICE)),
         peer: address(entry, link::at::PEER),
         credits: credits as u16,

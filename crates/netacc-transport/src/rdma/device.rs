@@ -29,16 +29,16 @@ struct Open {
 }
 
 impl Device {
-    /// The device that `id` is on. To be kept as long as the process lives, or until
-    /// [`Device::let_go`].
-    pub fn open(id: &CmId, sizes: Sizes, comp_vector: u32) -> Result<Device> {
+    /// The device that `id` is on, for the `nth` of those in this process that have it, each with a completion vector of
+    /// its own as far as there are so many. To be kept as long as the process lives, or until [`Device::let_go`].
+    pub fn open(id: &CmId, sizes: Sizes, comp_vector: u32, nth: usize) -> Result<Device> {
         let context = id.context()?;
         let pd = Pd::alloc(&context)?;
         let channel = CompChannel::create(&context)?;
         channel.set_nonblocking(true)?;
         context.set_async_nonblocking(true)?;
         let pool = Pool::new(&pd, sizes);
-        let comp_vector = comp_vector.min(context.num_comp_vectors().saturating_sub(1));
+        let comp_vector = vector(comp_vector, nth, context.num_comp_vectors());
         context.raise_descriptors();
         Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, pool })
     }
@@ -132,5 +132,25 @@ impl Device {
     /// Its name, for people.
     pub fn name(&self) -> &str {
         self.open.as_ref().map_or("", |open| open.context.name())
+    }
+}
+
+/// The completion vector of the `nth` user of a device, where the first has `wanted`, or the last of those `there`.
+fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
+    let there = there.max(1);
+    (wanted.min(there - 1) + (nth % there as usize) as u32) % there
+}
+
+#[cfg(test)]
+mod tests {
+    use super::vector;
+
+    #[test]
+    fn each_has_its_vector_as_far_as_there_are_so_many() {
+        let of = |wanted, there| [0, 1, 2, 3].map(|nth| vector(wanted, nth, there));
+        assert_eq!(of(0, 8), [0, 1, 2, 3]);
+        assert_eq!(of(6, 8), [6, 7, 0, 1]);
+        assert_eq!(of(1, 2), [1, 0, 1, 0]);
+        assert_eq!((of(1023, 2), of(5, 0)), ([1, 0, 1, 0], [0; 4]));
     }
 }

@@ -45,7 +45,8 @@ impl Shown {
 
 impl Pipe {
     /// The queue pair is connected. `capacity` is how many connections we put on it; 0: that is the other side's choice.
-    pub fn show(&mut self, device: &Device, server: bool, capacity: u32) {
+    /// `thread` is the number of the process' thread that it belongs to.
+    pub fn show(&mut self, device: &Device, server: bool, capacity: u32, thread: u16) {
         let new = NewLink {
             id: link::next_id(),
             kind: LinkKind::Rdma,
@@ -58,6 +59,7 @@ impl Pipe {
         let place = page().open_link(&new);
         let entry = place.and_then(|place| page().link(place));
         if let Some(entry) = entry {
+            entry.carried_by(thread);
             entry.lead_to(device.name(), &self.peer_addr().map_or_else(SockAddr::default, shown));
         }
         self.shown = Shown { id: new.id, place: place.unwrap_or(0), entry };

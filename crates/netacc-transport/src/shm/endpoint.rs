@@ -198,8 +198,8 @@ impl ShmEndpoint {
             s.open.leaving.store(0, Ordering::Relaxed);
         }
         // A client's slot may still say what its last connection was.
-        let far = if v.me == Side::Client { v.link.is_far() } else { v.slot.open.is_far() };
-        self.far.store(far.into(), Ordering::Relaxed);
+        let far = if v.me == Side::Client { v.link.far.load(Ordering::Relaxed) } else { v.slot.open.far() };
+        self.far.store(far, Ordering::Relaxed);
         self.tx.reset();
         self.rx.reset();
         self.error.store(0, Ordering::Relaxed);

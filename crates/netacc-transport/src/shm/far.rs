@@ -15,8 +15,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 impl Link {
-    /// Both sides of a link: the client's, and the server's.
-    pub fn pair() -> Result<(&'static Link, &'static Link)> {
+    /// Both sides of a link: the client's, and the server's, which is with the carrier's engine of this number.
+    pub fn pair(engine: usize) -> Result<(&'static Link, &'static Link)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let memfd = Segment::create()?;
@@ -32,7 +32,7 @@ impl Link {
         });
         private::drop_raw(memfd);
         let (client, server) = made?;
-        client.far.store(1, Ordering::Relaxed);
+        client.far.store(engine as u32 + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
             seg.header().backlog.store(SLOTS as u32, Ordering::Relaxed);
             seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
@@ -44,6 +44,12 @@ impl Link {
     #[inline]
     pub fn is_far(&self) -> bool {
         self.far.load(Ordering::Relaxed) != 0
+    }
+
+    /// The carrier's engine at its server's side, if that is on another host.
+    #[inline]
+    pub fn engine(&self) -> Option<usize> {
+        (self.far.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
     /// Connects that wait here are to be made another way, and no more are to come (server side).
@@ -64,6 +70,13 @@ impl ShmEndpoint {
     #[inline]
     pub fn is_far(&self) -> bool {
         self.far.load(Ordering::Relaxed) != 0
+    }
+
+    /// Which of the carrier's engines carries the connection, if the other program is on another host. At a server's end
+    /// it is that of the process that listens for RDMA, perhaps not this one; and a hint, since a peer can write it.
+    #[inline]
+    pub fn engine(&self) -> Option<usize> {
+        (self.far.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
     /// The number under which what carries the connection is shown: its queue pair, as far as that is one of this

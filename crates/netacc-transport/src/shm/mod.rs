@@ -35,6 +35,7 @@ pub mod family;
 mod far;
 mod kin;
 pub mod link;
+mod open;
 pub mod owner;
 mod passed;
 pub mod promote;

@@ -169,7 +169,7 @@ fn ask(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
         first: config.mr_min_inc_size as usize,
         largest: config.mr_max_inc_size as usize,
     };
-    let mut device = Device::open(&id, sizes, config.comp_vector)?;
+    let mut device = Device::open(&id, sizes, config.comp_vector, 0)?;
     let pipe = Pipe::new(id, &mut device, 0)?;
     pipe.connect(Base::None)?;
     let answer = next(&events)?;

@@ -25,6 +25,8 @@ pub(crate) fn text(rows: &[Row], now: u64, style: Style, out: &mut String) {
         ("QP", Right),
         ("Device", Left),
         ("Number", Right),
+        ("Thread", Right),
+        ("By", Left),
         ("Side", Left),
         ("Peer Address:Port", Left),
         ("Conns", Right),
@@ -40,12 +42,26 @@ pub(crate) fn text(rows: &[Row], now: u64, style: Style, out: &mut String) {
         ("Bytes-In", Right),
         ("Bytes-Out", Right),
     ])
-    .spare(&["Number", "Room", "Ever", "Bytes-In", "Bytes-Out", "Idle", "Side", "Received", "Completed", "Age"]);
+    .spare(&[
+        "Number",
+        "Thread",
+        "Room",
+        "Ever",
+        "Bytes-In",
+        "Bytes-Out",
+        "Idle",
+        "Side",
+        "Received",
+        "Completed",
+        "Age",
+    ]);
     for (row, qp) in rows.iter().filter_map(|row| Some((row, row.qp()?))) {
         table.row([
             row.id.to_string(),
             qp.device.to_string(),
             qp.number.to_string(),
+            qp.thread.to_string(),
+            row.kind.clone(),
             dash(row.side()),
             qp.peer.to_string(),
             row.connections().to_string(),
@@ -92,6 +108,7 @@ pub(crate) fn json(qp: QueuePair) -> Value {
     json!({
         "device": qp.device.to_string(),
         "number": qp.number,
+        "thread": qp.thread,
         "peer": qp.peer.ip().map(|_| qp.peer.to_string()),
         "credits": qp.credits,
         "receives": qp.receives,

@@ -1,0 +1,202 @@
+//! The engines, each under its own lock: as many as `NACC_SOR_IO_THREADS` says, each with a thread.
+//!
+//! An engine has queue pairs, completion queues, memory and links of its own, and a connection stays with one for its
+//! life, so what one does waits for no other. The first also has the listeners and hands what arrives there to whom it
+//! chooses, and it finds out which hosts are reached, so that each of them is asked once.
+//!
+//! A thread holds at most one of these locks, but for one that forks, which takes all of them in their order.
+
+use crate::carrier::drive;
+use crate::carrier::engine::Engine;
+use crate::carrier::listeners::Request;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use netacc_sys::signals::Blocked;
+use netacc_sys::{Guard, Lock};
+use netacc_transport::bells;
+
+/// As many as there can be: what the configuration allows.
+pub(super) const MOST: usize = 64;
+
+/// An engine, its lock, and what others look at without that. On lines of its own, so that who works with one does not
+/// slow down the others.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Place {
+    lock: Lock,
+    engine: UnsafeCell<Option<Box<Engine>>>,
+    /// Somebody wanted a turn while another one had the lock.
+    pub asked: AtomicBool,
+    /// The engine's doorbell, while it is there.
+    bell: AtomicI32,
+    /// Connections that it carries: without any a process with local ones alone has no cost. Written under the lock, as
+    /// are the next two.
+    pub carried: AtomicUsize,
+    /// Connects that wait for a queue pair.
+    pub waiting: AtomicUsize,
+    /// Devices that it has open.
+    pub devices: AtomicUsize,
+    /// Queue pairs of clients on other hosts that it has or is to have.
+    pub served: AtomicUsize,
+}
+
+#[allow(unsafe_code)]
+// SAFETY: the engine is only reached under the lock.
+unsafe impl Sync for Place {}
+
+static PLACES: [Place; MOST] = [const {
+    Place {
+        lock: Lock::new(),
+        engine: UnsafeCell::new(None),
+        asked: AtomicBool::new(false),
+        bell: AtomicI32::new(-1),
+        carried: AtomicUsize::new(0),
+        waiting: AtomicUsize::new(0),
+        devices: AtomicUsize::new(0),
+        served: AtomicUsize::new(0),
+    }
+}; MOST];
+/// So many engines there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Taken while they are made.
+static STARTING: Lock = Lock::new();
+
+/// The engines that there are.
+#[inline]
+pub(super) fn all() -> &'static [Place] {
+    // Acquire: who sees the number sees what was written before it.
+    PLACES.get(..COUNT.load(Ordering::Acquire)).unwrap_or_default()
+}
+
+/// One of them.
+#[inline]
+pub(super) fn at(n: usize) -> Option<&'static Place> {
+    all().get(n)
+}
+
+/// The one with the listeners, which is always there if any is.
+#[inline]
+pub(super) fn first() -> Option<&'static Place> {
+    all().first()
+}
+
+/// The one that has the least of what `load` counts; of several, the first.
+pub(super) fn least(load: impl Fn(&Place) -> usize) -> Option<(usize, &'static Place)> {
+    all().iter().enumerate().min_by_key(|(_, place)| load(place))
+}
+
+/// Makes `count` engines, unless they are there: each by `engine`, after which `thread` starts its thread. The first that
+/// fails is the end of it; of the others as many as could be had do.
+pub(super) fn start<E>(
+    count: usize,
+    engine: impl Fn(usize, &'static Place) -> Result<Engine, E>,
+    thread: impl Fn(usize, &'static Place) -> Result<(), E>,
+) -> Result<(), E> {
+    let _b = Blocked::all();
+    let _g = STARTING.lock();
+    if !all().is_empty() {
+        return Ok(());
+    }
+    let mut made = 0;
+    for (n, place) in PLACES.iter().enumerate().take(count) {
+        let done = engine(n, place).and_then(|e| {
+            place.put(Some(e));
+            thread(n, place).inspect_err(|_| drop(place.put(None)))
+        });
+        match done {
+            Ok(()) => made += 1,
+            Err(e) if n == 0 => return Err(e),
+            Err(_) => break,
+        }
+    }
+    COUNT.store(made, Ordering::Release);
+    Ok(())
+}
+
+/// Before a fork: all engines are at rest until the guards are dropped, in parent and child.
+pub(super) fn stop() -> Vec<Guard<'static>> {
+    all().iter().map(|place| place.lock.lock()).collect()
+}
+
+/// In the child of a fork, which has one thread: the engines that were the parent's. Whether there were any.
+pub(super) fn abandon() -> bool {
+    STARTING.reset();
+    let count = COUNT.swap(0, Ordering::AcqRel);
+    for place in PLACES.iter().take(count) {
+        place.lock.reset();
+        place.asked.store(false, Ordering::Relaxed);
+        for number in [&place.carried, &place.waiting, &place.devices, &place.served] {
+            number.store(0, Ordering::Relaxed);
+        }
+        if let Some(engine) = place.put(None) {
+            engine.leave_to_parent();
+            core::mem::forget(engine);
+        }
+    }
+    count > 0
+}
+
+impl Place {
+    #[allow(unsafe_code)]
+    fn put(&self, engine: Option<Engine>) -> Option<Box<Engine>> {
+        let _g = self.lock.lock();
+        self.bell.store(engine.as_ref().map_or(-1, Engine::bell), Ordering::Relaxed);
+        // SAFETY: under the lock.
+        core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
+    }
+
+    /// Does something with the engine; `None` if there is none.
+    #[allow(unsafe_code)]
+    pub fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+        let (done, requests) = {
+            let _g = self.lock.lock();
+            // SAFETY: under the lock, and `f` cannot keep the reference.
+            let engine = unsafe { (*self.engine.get()).as_mut() }?;
+            (f(engine), core::mem::take(&mut engine.requests))
+        };
+        if drive::was_asked(self) {
+            drive::turn(self);
+        }
+        // Only here, where the lock is free, since another one is taken.
+        for request in requests {
+            hand_over(request);
+        }
+        Some(done)
+    }
+
+    /// The same for a thread of the program's, which no signal handler may interrupt there.
+    pub fn ask<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
+        let _b = Blocked::all();
+        self.with(f)
+    }
+
+    /// The same, unless another thread has the lock: then false.
+    #[allow(unsafe_code)]
+    pub fn try_with(&self, f: impl FnOnce(&mut Engine)) -> bool {
+        let Some(_g) = self.lock.try_lock() else { return false };
+        self.asked.store(false, Ordering::SeqCst);
+        // SAFETY: as above.
+        if let Some(engine) = unsafe { (*self.engine.get()).as_mut() } {
+            f(engine);
+        }
+        true
+    }
+
+    /// Its thread is to look.
+    pub fn ring(&self) {
+        let bell = self.bell.load(Ordering::Relaxed);
+        if bell >= 0 {
+            bells::ring(bell);
+        }
+    }
+}
+
+/// What arrived at a listener goes to the engine that was chosen for it.
+fn hand_over(request: Request) {
+    let Some(place) = at(request.engine) else { return };
+    let _ = place.with(|e| e.take_over(request));
+    // It may have a device that the thread does not listen to yet.
+    place.ring();
+}

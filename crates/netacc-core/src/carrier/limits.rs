@@ -1,0 +1,65 @@
+//! What the configuration says, to one engine.
+
+use netacc_conf::Config;
+use netacc_transport::rdma::Sizes;
+
+/// What the configuration says.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub msg_size: usize,
+    pub conn_per_qp: usize,
+    pub first_region: usize,
+    pub largest_region: usize,
+    pub comp_vector: u32,
+    pub poll_ns: u64,
+    pub idle_ns: Option<u64>,
+    pub idle_all: usize,
+    pub idle_per: usize,
+    pub tcp_base: bool,
+}
+
+/// What engine `index` of so many may have where all together may have `all`.
+fn share(all: u32, engines: u32, index: usize) -> usize {
+    let engines = engines.max(1);
+    (all / engines) as usize + usize::from(index < (all % engines) as usize)
+}
+
+impl Limits {
+    /// Those of engine `index`.
+    pub fn new(conf: &Config, index: usize) -> Limits {
+        Limits {
+            msg_size: conf.msg_size as usize,
+            conn_per_qp: conf.conn_per_qp as usize,
+            first_region: conf.mr_min_inc_size as usize,
+            largest_region: conf.mr_max_inc_size as usize,
+            comp_vector: conf.comp_vector,
+            poll_ns: u64::from(conf.poll_cq_ms) * 1_000_000,
+            idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
+            idle_all: share(conf.empty_qp_max_all, conf.io_threads, index),
+            idle_per: share(conf.empty_qp_max_per, conf.io_threads, index),
+            // Whoever wants to be connected fast wants nothing beside it.
+            tcp_base: conf.tcp_base && !conf.fast_connect,
+        }
+    }
+
+    /// How large buffers and regions are.
+    pub fn sizes(&self) -> Sizes {
+        Sizes { message: self.msg_size, first: self.first_region, largest: self.largest_region }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn shares_add_up() {
+        for (all, engines) in [(0, 1), (10, 1), (10, 4), (3, 4), (100, 64), (65535, 7)] {
+            let shares: Vec<usize> = (0..engines as usize).map(|n| share(all, engines, n)).collect();
+            assert_eq!(shares.iter().sum::<usize>(), all as usize);
+            let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
+            assert!(most - least <= 1 && shares[0] == *most, "{shares:?}");
+        }
+    }
+}
