@@ -123,6 +123,14 @@ def conversations_with_threads(ctx):
         ctx.prove(5)
 
 
+@case(limit=300)
+def connects_of_several_threads_keep_their_order(ctx):
+    """The server talks with one connection after the other, as it accepts them, and so does the client as it made them."""
+    for family in ("address", "address6", "address"):
+        converse(ctx, "Names", family=family, client_options=THREADS)
+        ctx.prove(5, sender="server")
+
+
 def memory(proc):
     return monitor.show(proc.pid, "mem")["mem"]
 

@@ -56,7 +56,7 @@ def redis_benchmark(ctx):
     check(server.running(), server.text())
 
 
-def converse(ctx, what, roles=("server", "client"), family="address", options=(), limit=80, at=None):
+def converse(ctx, what, roles=("server", "client"), family="address", options=(), client_options=(), limit=80, at=None):
     """Both ends of one of far.py's conversations, to their end. The server listens `at` another address than it is known by."""
     ctx.accelerated = roles
     script = str(harness.ROOT / "tests" / "rdma" / "far.py")
@@ -66,7 +66,8 @@ def converse(ctx, what, roles=("server", "client"), family="address", options=()
     wait_until(lambda: "ready" in server.stdout() or not server.running(), 60, "the server's listener")
     if len(roles) == 2:
         ctx.await_listener(server, port + 20000)
-    client = ctx.spawn(["python3", script, what, "client", address, port], role="client", env=dict(options))
+    client = ctx.spawn(["python3", script, what, "client", address, port], role="client",
+                       env={**dict(options), **dict(client_options)})
     wait_until(lambda: not (client.running() and server.running()), limit, "one of them ends")
     server.result(limit)
     client.result(limit)

@@ -12,6 +12,7 @@ use crate::carrier::meet::RouteEntry;
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 use netacc_conf::Config;
 use netacc_sys::time;
 use netacc_transport::bells;
@@ -181,6 +182,9 @@ impl Engine {
     /// One round of the work; whether there was any.
     pub fn round(&mut self) -> bool {
         let mut busy = self.complete();
+        if self.place.its_turn.load(Ordering::Relaxed) && self.place.its_turn.swap(false, Ordering::SeqCst) {
+            self.take_all_connects();
+        }
         busy |= self.look_at_locals();
         // What is queued meanwhile has its turn in the next round.
         for _ in 0..self.ready.len() {

@@ -29,6 +29,8 @@ pub(super) struct Place {
     engine: UnsafeCell<Option<Box<Engine>>>,
     /// Somebody wanted a turn while another one had the lock.
     pub asked: AtomicBool,
+    /// Its connects have become the oldest to their destination: see [`order`](super::order).
+    pub its_turn: AtomicBool,
     /// The engine's doorbell, while it is there.
     bell: AtomicI32,
     /// Connections that it carries: without any a process with local ones alone has no cost. Written under the lock, as
@@ -51,6 +53,7 @@ static PLACES: [Place; MOST] = [const {
         lock: Lock::new(),
         engine: UnsafeCell::new(None),
         asked: AtomicBool::new(false),
+        its_turn: AtomicBool::new(false),
         bell: AtomicI32::new(-1),
         carried: AtomicUsize::new(0),
         waiting: AtomicUsize::new(0),
@@ -126,7 +129,9 @@ pub(super) fn abandon() -> bool {
     let count = COUNT.swap(0, Ordering::AcqRel);
     for place in PLACES.iter().take(count) {
         place.lock.reset();
-        place.asked.store(false, Ordering::Relaxed);
+        for mark in [&place.asked, &place.its_turn] {
+            mark.store(false, Ordering::Relaxed);
+        }
         for number in [&place.carried, &place.waiting, &place.devices, &place.served] {
             number.store(0, Ordering::Relaxed);
         }

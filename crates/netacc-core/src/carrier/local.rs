@@ -2,8 +2,11 @@
 
 use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
+use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload};
 use crate::carrier::meet::RouteEntry;
+use crate::carrier::order;
+use crate::carrier::table::Table;
 use crate::fork;
 use crate::socket::accept::take_slot;
 use crate::socket::pool;
@@ -46,6 +49,12 @@ impl Local {
     /// The other side is to ring; false if it has left bits already.
     pub fn arm(&self) -> bool {
         self.link.my_channel(self.channel).is_none_or(netacc_ring::Channel::arm)
+    }
+
+    /// Whether connects to `dest` wait there.
+    pub fn waits_for(&self, dest: SocketAddr, routes: &Table<RouteEntry>) -> bool {
+        let there = self.route.and_then(|r| routes.get(r)).is_some_and(|r| r.dest == dest);
+        there && self.link.segment().is_some_and(|s| s.queued() > 0)
     }
 
     /// Whether only this process writes on the other side: each of its threads does a turn after it has written.
@@ -116,6 +125,13 @@ impl Engine {
         self.count_waiting(local);
     }
 
+    /// Client's host: the same of all links.
+    pub(super) fn take_all_connects(&mut self) {
+        for local in 0..self.locals.len() {
+            self.take_connects(local);
+        }
+    }
+
     /// How many are left there, for who chooses the next one's engine.
     pub(super) fn count_waiting(&mut self, local: usize) {
         let Some(l) = self.locals.get_mut(local) else { return };
@@ -126,6 +142,7 @@ impl Engine {
 
     fn take_queued(&mut self, local: usize) {
         let Some((link, route)) = self.locals.get(local).and_then(|l| Some((l.link, l.route?))) else { return };
+        let Some(dest) = self.routes.get(route).map(|r| r.dest) else { return };
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
             let Some(pipe) = self.choose_pipe(route, queued as usize) else {
                 // Those that wait go by TCP, and the next one asks who listens there now.
@@ -134,8 +151,14 @@ impl Engine {
                 }
                 return;
             };
+            if !order::is_first(self.index, dest) {
+                return;
+            }
             let Some(slot) = link.pop() else { return };
-            let Some(ep) = take_slot(link, slot) else { continue };
+            let Some(ep) = take_slot(link, slot) else {
+                order::leave(self.index, dest);
+                continue;
+            };
             let told = link
                 .segment()
                 .and_then(|s| s.slot(slot as usize).map(|s| (s.open.told(0), s.open.told(1))))
@@ -143,6 +166,13 @@ impl Engine {
             match told {
                 Some(addresses) => self.begin(ep, local, pipe, None, Some(addresses)),
                 None => netacc_transport::Endpoint::close(ep, true),
+            }
+            if engines::all().len() > 1 {
+                // It is on its way before the next one is, which may be another engine's.
+                if let Some(at) = self.ready.back().copied() {
+                    self.pump(at);
+                }
+                order::leave(self.index, dest);
             }
         }
     }

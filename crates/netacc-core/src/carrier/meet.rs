@@ -2,6 +2,7 @@
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
+use crate::carrier::order;
 use alloc::vec::Vec;
 use core::ffi::CStr;
 use core::net::{IpAddr, SocketAddr};
@@ -58,7 +59,7 @@ pub(super) enum State {
 /// A destination.
 #[derive(Debug)]
 pub(super) struct RouteEntry {
-    dest: SocketAddr,
+    pub dest: SocketAddr,
     pub state: State,
     source: IpAddr,
     /// The socket layer's side of the link, and our own side.
@@ -217,7 +218,9 @@ impl Engine {
         {
             l.route = None;
             l.link.turn_away();
+            let dest = r.dest;
             self.count_waiting(local);
+            order::leave_all(self.index, dest);
         }
     }
 

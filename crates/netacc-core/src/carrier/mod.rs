@@ -14,7 +14,7 @@
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
 //! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says.
-//! - `local`: the links, and the connections that begin.
+//! - `local`: the links, and the connections that begin; `order`: which is next.
 //! - `conn`: one connection's bytes, and their end; `rejoin`: one that a process of the server's does not take.
 //!
 //! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals
@@ -36,6 +36,7 @@ mod listeners;
 mod local;
 mod meet;
 mod moved;
+pub mod order;
 mod rejoin;
 mod report;
 mod table;
@@ -221,6 +222,7 @@ pub fn before_fork() -> Vec<Guard<'static>> {
 /// For the child of a fork: the engines are the parent's. Their memory is left alone, their descriptors are closed, so that
 /// the parent's end is the end of its queue pairs.
 pub fn after_fork() {
+    order::after_fork();
     if engines::abandon() {
         INHERITED.store(true, Ordering::Relaxed);
     }

@@ -4,6 +4,7 @@ use crate::carrier::engine::Engine;
 use crate::carrier::entry::Stage;
 use crate::carrier::listeners::FarListener;
 use crate::carrier::meet::{PATIENCE, RouteEntry, State};
+use crate::carrier::order;
 use alloc::vec::Vec;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
@@ -115,5 +116,9 @@ impl Engine {
             self.routes.remove(at);
         }
         self.open_listeners();
+        // Whatever became of those who had it: nobody waits for a turn that does not come.
+        let waits = |dest| self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
+        order::forget_others(self.index, waits);
+        self.take_all_connects();
     }
 }

@@ -1,7 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::addr;
-use crate::carrier;
+use crate::carrier::{self, order};
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::kernel_only;
@@ -269,6 +269,10 @@ fn occupy(
     s.local.set(local);
     s.peer.set(target);
     s.set_endpoint(ep);
+    let engine = link.engine();
+    if let Some(engine) = engine {
+        order::enter(engine, target);
+    }
     let pushed = pool::push(claim);
     if !pushed || (!link.accepting() && ep.withdraw()) {
         // The listener went away in between and had not taken us: TCP will find out what is there now. Of a slot
@@ -277,6 +281,9 @@ fn occupy(
             ep.never_mind(epoch);
         }
         s.detach();
+        if let Some(engine) = engine {
+            order::leave(engine, target);
+        }
         return Err(Reason::Refused);
     }
     {
