@@ -181,7 +181,8 @@ With 0, or with fast connect mode, they are reset then.";
 
     comp_vector: u32 = 0,
     "NACC_COMP_VECTOR", Kind::Int { min: 0, max: 1023 }, "", Rule::None, Some('i'),
-    "The completion vector of CQs, that is, which interrupt of the RDMA device wakes NetACC.";
+    "The completion vector of CQs, that is, which interrupt of the RDMA device wakes NetACC.
+With several threads it is the first one's; each further one has the next.";
 }
 
 impl Config {

@@ -42,9 +42,11 @@ pub(super) enum Watch {
 pub struct Duty {
     /// Where the channels are in the set that it sleeps on.
     first: usize,
-    /// How many of each engine.
-    channels: [u8; MOST],
+    /// Whose they are, a bit for each engine.
+    engines: u64,
 }
+
+const _: () = assert!(MOST <= u64::BITS as usize);
 
 /// Whose work a thread does.
 #[derive(Clone, Copy, Debug)]
@@ -136,9 +138,9 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
     if all.is_empty() || lock::interrupted() {
         return Attend::No;
     }
-    let mut duty = Duty { first: set.len(), channels: [0; MOST] };
-    let (mut any, mut look) = (false, false);
-    for ((n, place), channels) in all.iter().enumerate().zip(&mut duty.channels) {
+    let mut duty = Duty { first: set.len(), engines: 0 };
+    let mut look = false;
+    for (n, place) in all.iter().enumerate() {
         // Relaxed: who is not heard by us is heard by the engine's thread.
         if !who.has(n) || place.devices.load(Ordering::Relaxed) == 0 {
             continue;
@@ -149,16 +151,14 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
                 look = true;
                 break;
             }
-            Some(Took::Channels(taken)) => (*channels, any) = (taken, true),
+            Some(Took::Channels) => duty.engines |= 1 << n,
         }
     }
-    match (look, any) {
-        (false, false) => Attend::No,
-        (false, true) => Attend::Yes(duty),
-        (true, any) => {
-            if any {
-                leave(duty, set);
-            }
+    match (look, duty.engines) {
+        (false, 0) => Attend::No,
+        (false, _) => Attend::Yes(duty),
+        (true, _) => {
+            leave(duty, set);
             Attend::Look
         }
     }
@@ -167,11 +167,11 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
 /// The thread is awake again, after a sleep on `set`.
 pub fn leave(duty: Duty, set: &WaitSet) {
     let mut at = duty.first;
-    for (place, channels) in engines::all().iter().zip(duty.channels).filter(|(_, channels)| *channels > 0) {
-        let next = at + usize::from(channels);
-        let heard = (at..next).any(|at| set.revents(at) != 0);
-        at = next;
-        place.with(|e| e.leave(if heard { channels.into() } else { 0 }));
+    let mut engines = duty.engines;
+    while engines != 0 {
+        let n = engines.trailing_zeros() as usize;
+        engines &= engines - 1;
+        at += engines::at(n).and_then(|place| place.with(|e| e.leave(set, at))).unwrap_or(0);
     }
 }
 
@@ -181,8 +181,8 @@ enum Took {
     Nothing,
     /// There is something already.
     Look,
-    /// It hears so many.
-    Channels(u8),
+    /// It hears them.
+    Channels,
 }
 
 impl Engine {
@@ -200,7 +200,6 @@ impl Engine {
         if self.duty.is_some() || self.watch == Watch::All || self.devices.is_empty() {
             return Took::Nothing;
         }
-        let Ok(channels) = u8::try_from(self.devices.len()) else { return Took::Nothing };
         self.arm_queues();
         // Completions that came before the arming have no event.
         if self.round() {
@@ -211,16 +210,21 @@ impl Engine {
         for fd in self.devices.iter().map(Device::fd) {
             set.add(fd, libc::POLLIN);
         }
-        Took::Channels(channels)
+        Took::Channels
     }
 
-    fn leave(&mut self, channels: usize) {
-        self.duty = None;
-        self.take_events(channels);
+    /// The channels were at `first` in the set; how many there were.
+    fn leave(&mut self, set: &WaitSet, first: usize) -> usize {
+        // Whoever took the duty from us meanwhile may have found more: what we hear too much of or miss, the next one hears.
+        let channels = self.duty.take().unwrap_or(self.devices.len());
+        if (first..first + channels).any(|at| set.revents(at) != 0) {
+            self.take_events(channels);
+        }
         self.turn();
         if self.watch == Watch::Others {
             self.ring();
         }
+        channels
     }
 
     /// Takes the events of the first `channels` devices.
