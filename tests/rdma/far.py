@@ -342,6 +342,25 @@ class Bursts(Many):
         self.ask(s, 3)
 
 
+class Leaves(Many):
+    """A few connections, which are closed at the first line of the client's standard input; it stays until the end of that."""
+
+    COUNT = 8
+
+    def server(self, listener):
+        self.answer(listener)
+
+    def client(self, connect):
+        socks = [connect() for _ in range(self.COUNT)]
+        for n, s in enumerate(socks):
+            self.ask(s, n)
+        print("open", flush=True)
+        sys.stdin.readline()
+        for s in socks:
+            s.close()
+        sys.stdin.read()
+
+
 class Prefork(Many):
     """Several processes that were forked after listen() wait on one listener; one is killed in between."""
 

@@ -11,7 +11,8 @@ import world
 from harness import check, equal
 from host import wait_until
 from matrix import case
-from test_transport import benchmark, converse, redis
+from test_faults import delete
+from test_transport import benchmark, by_rdma, converse, redis
 
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "far.py")
 MANY = 40
@@ -119,16 +120,43 @@ def redis_with_threads(ctx):
 def conversations_with_threads(ctx):
     """What a process wrote last arrives, forks share, and half closes are told, whichever thread carries."""
     for what in ("Exits", "HalfClose", "Polls", "Bulk"):
-        converse(ctx, what, options=THREADS)
-        ctx.prove(5)
+        by_rdma(ctx, what, 5, options=THREADS)
 
 
 @case(limit=300)
 def connects_of_several_threads_keep_their_order(ctx):
     """The server talks with one connection after the other, as it accepts them, and so does the client as it made them."""
     for family in ("address", "address6", "address"):
-        converse(ctx, "Names", family=family, client_options=THREADS)
-        ctx.prove(5, sender="server")
+        by_rdma(ctx, "Names", 5, senders=("server",), family=family, client_options=THREADS)
+
+
+@case(limit=200)
+def a_device_goes_that_all_threads_have(ctx):
+    """Its removal is not held up, and every connection goes on by TCP."""
+    held = Held(ctx, options={"FAR_LIMIT": "150", **THREADS})
+    removal = ctx.spawn(delete(ctx.client_end), role="nobody")
+    check(removal.wait(60) == 0, f"rdma link delete: {removal.text()}")
+    held.end()
+    held.server.result(60)
+    world.ensure_device(ctx.client_end, ctx.kind)
+
+
+@case(modes=("rxe",), limit=200)
+def idle_queue_pairs_of_all_threads_are_kept(ctx):
+    """As long as the program listens, whichever of its threads has the queue pair: not all have the listener."""
+    held = Held(ctx, "Leaves", options={"FAR_LIMIT": "200", **THREADS})
+    before = connections_by_thread(held.client)
+    equal(sorted(before), [0, 1, 2, 3], "threads with queue pairs")
+    os.write(held.write_end, b"\n")
+
+    def idle():
+        return [qp for qp in monitor.show(held.client.pid, "qp")["qp"]["links"] if qp["transport"] == "RDMA"]
+
+    # The server's side ends what it has no use for after two seconds, and has looked again in two more.
+    wait_until(lambda: all(not qp["connections"] and qp["idle_seconds"] > 4 for qp in idle()), 100, "all are idle")
+    equal(sorted({qp["queue_pair"]["thread"] for qp in idle()}), [0, 1, 2, 3], "threads with idle queue pairs")
+    held.end()
+    held.server.end()
 
 
 def memory(proc):

@@ -14,7 +14,7 @@ use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use netacc_sys::{Errno, private};
+use netacc_sys::{Errno, Lock, private};
 
 /// What carries a device's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,6 +183,8 @@ impl Context {
     /// Where librdmacm holds the context, as it does those of its identifiers, the library cannot close them any more
     /// before [`Context::lower_descriptors`].
     pub fn raise_descriptors(&self) {
+        static ONE_AT_A_TIME: Lock = Lock::new();
+        let _g = ONE_AT_A_TIME.lock();
         let raw = self.raw();
         // SAFETY: an open context. The libraries look the numbers up here each time; the caller is the only one to use it yet.
         unsafe {

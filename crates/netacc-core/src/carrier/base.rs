@@ -95,7 +95,7 @@ pub(super) struct Bases {
     pub open: Vec<OpenDevice>,
     /// So often that is to be looked for.
     pub releases: u32,
-    /// The host's devices at the last look ([`devices_there`](super::meet::devices_there)).
+    /// The host's devices at the last look ([`devices_there`](super::sysfs::devices_there)).
     pub there: u64,
     /// Removals that this engine knows of.
     pub removals: u32,

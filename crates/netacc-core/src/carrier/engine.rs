@@ -9,6 +9,7 @@ use crate::carrier::limits::Limits;
 use crate::carrier::listeners::{FarListener, Request};
 use crate::carrier::local::Local;
 use crate::carrier::meet::RouteEntry;
+use crate::carrier::moved::Said;
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -59,11 +60,14 @@ pub(super) struct Engine {
     pub index: usize,
     pub place: &'static Place,
     pub events: EventChannel,
+    /// Where the thread is told to look.
     pub bell: i32,
     pub devices: Vec<Device>,
     pub listeners: Vec<FarListener>,
     /// What arrived there and is for other engines, until the lock is free.
     pub requests: Vec<Request>,
+    /// What devices have said that may concern other engines, until then too.
+    pub said: Vec<Said>,
     pub routes: Table<RouteEntry>,
     pub pipes: Table<Entry>,
     pub conns: Table<Conn>,
@@ -111,6 +115,7 @@ impl Engine {
             devices: Vec::new(),
             listeners: Vec::new(),
             requests: Vec::new(),
+            said: Vec::new(),
             routes: Table::default(),
             pipes: Table::default(),
             conns: Table::default(),
@@ -131,11 +136,6 @@ impl Engine {
             tidied: 0,
             limits,
         })
-    }
-
-    /// Where the thread is told to look.
-    pub fn bell(&self) -> i32 {
-        self.bell
     }
 
     /// The thread is to look.

@@ -9,6 +9,7 @@
 use crate::carrier::drive;
 use crate::carrier::engine::Engine;
 use crate::carrier::listeners::Request;
+use crate::carrier::moved::Said;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -147,7 +148,7 @@ impl Place {
     #[allow(unsafe_code)]
     fn put(&self, engine: Option<Engine>) -> Option<Box<Engine>> {
         let _g = self.lock.lock();
-        self.bell.store(engine.as_ref().map_or(-1, Engine::bell), Ordering::Relaxed);
+        self.bell.store(engine.as_ref().map_or(-1, |e| e.bell), Ordering::Relaxed);
         // SAFETY: under the lock.
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }
@@ -155,11 +156,11 @@ impl Place {
     /// Does something with the engine; `None` if there is none.
     #[allow(unsafe_code)]
     pub fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
-        let (done, requests) = {
+        let (done, requests, said) = {
             let _g = self.lock.lock();
             // SAFETY: under the lock, and `f` cannot keep the reference.
             let engine = unsafe { (*self.engine.get()).as_mut() }?;
-            (f(engine), core::mem::take(&mut engine.requests))
+            (f(engine), core::mem::take(&mut engine.requests), core::mem::take(&mut engine.said))
         };
         if drive::was_asked(self) {
             drive::turn(self);
@@ -168,7 +169,17 @@ impl Place {
         for request in requests {
             hand_over(request);
         }
+        for what in said {
+            self.pass_on(what);
+        }
         Some(done)
+    }
+
+    /// What a device has said goes to the other engines.
+    fn pass_on(&self, what: Said) {
+        for place in all().iter().filter(|place| !core::ptr::eq(*place, self)) {
+            let _ = place.with(|e| e.device_said(what));
+        }
     }
 
     /// The same for a thread of the program's, which no signal handler may interrupt there.

@@ -5,7 +5,7 @@ use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::meet::{LISTENER, PIPES};
 use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{Reason, page};
 use netacc_sys::errno::Errno;
 use netacc_transport::rdma::port_of;
@@ -38,6 +38,19 @@ pub(super) struct Request {
 /// Events of an identifier that no engine has yet are nobody's.
 const NOBODY: u64 = LISTENER - 1;
 
+/// TCP ports at which the program listens for other hosts, a bit each: the first engine knows, and each one asks.
+static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
+
+fn bit_of(port: u16) -> (Option<&'static AtomicU64>, u64) {
+    (PORTS.get(usize::from(port >> 6)), 1 << (port & 63))
+}
+
+/// Whether the program listens at this port.
+pub(super) fn listens(port: u16) -> bool {
+    let (word, bit) = bit_of(port);
+    word.is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
+}
+
 impl FarListener {
     /// Whether it is to be opened, as soon as its port is free.
     pub fn is_wanted(&self) -> bool {
@@ -60,6 +73,7 @@ impl Engine {
             Some(place) => *place = fresh,
             None => self.listeners.push(fresh),
         }
+        self.tell_port(local.port());
         self.open_listeners();
         if self.listeners.iter().any(|l| l.local == local && l.is_wanted()) {
             crate::log!(Info, "{local} is not reachable by RDMA as long as port {port} is taken");
@@ -94,9 +108,14 @@ impl Engine {
         }
     }
 
-    /// Whether the program listens at this port.
-    pub(super) fn listens(&self, port: u16) -> bool {
-        self.listeners.iter().any(|l| l.users > 0 && l.local.port() == port)
+    /// Tells all engines whether the program listens at this port.
+    fn tell_port(&self, port: u16) {
+        let (Some(word), bit) = bit_of(port) else { return };
+        if self.listeners.iter().any(|l| l.users > 0 && l.local.port() == port) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// One socket less listens there.
@@ -109,6 +128,7 @@ impl Engine {
                 let port = l.local.port();
                 l.local.set_port(0);
                 self.closed_port(port);
+                self.tell_port(port);
             }
         }
     }

@@ -4,19 +4,17 @@ use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::order;
 use alloc::vec::Vec;
-use core::ffi::CStr;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
-use netacc_sys::{private, time};
+use netacc_sys::time;
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::{Device, Pipe, port_of};
 use netacc_transport::shm::Link;
 use netacc_verbs::{CmEvent, CmEventType, CmId, Error, Result};
 use netacc_wire::base as wire;
 use netacc_wire::frame::{Greeting, Stranger};
-use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// Queue pairs of this process.
 pub(super) const PIPES: usize = 4096;
@@ -87,39 +85,6 @@ impl RouteEntry {
     }
 }
 
-/// Whether the kernel knows an RDMA device.
-pub(super) fn host_has_device() -> bool {
-    let mut found = false;
-    each_name(c"/sys/class/infiniband", |_| found = true);
-    found
-}
-
-/// A number that changes with the RDMA devices that programs can open. One that is being removed is not among them, while it
-/// waits for the programs that have it open.
-pub(super) fn devices_there() -> u64 {
-    let mut sum = 0u64;
-    // The order says nothing: FNV-1a of each name, added up.
-    each_name(c"/sys/class/infiniband_verbs", |name| {
-        let hash = name.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
-        sum = sum.wrapping_add(hash);
-    });
-    sum
-}
-
-fn each_name(dir: &CStr, mut f: impl FnMut(&[u8])) {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(dir) = open(dir, flags, Mode::empty()) else { return };
-    let mut buf = [core::mem::MaybeUninit::uninit(); 1024];
-    let mut entries = RawDir::new(&dir, &mut buf);
-    while let Some(Ok(entry)) = entries.next() {
-        let name = entry.file_name().to_bytes();
-        if !name.starts_with(b".") {
-            f(name);
-        }
-    }
-    private::drop_raw(dir);
-}
-
 impl Engine {
     /// The way to a server on another host.
     pub fn route(&mut self, dest: SocketAddr) -> Route {
@@ -187,8 +152,9 @@ impl Engine {
         if let Some(r) = self.routes.get_mut(at) {
             (r.state, r.crowded) = (State::Opening, false);
         }
-        let begun = |r: &RouteEntry| !r.pipes.is_empty();
-        if !self.routes.get(at).is_some_and(begun)
+        // One whose other side is doubted is none: its base has ended, and so may have the process there.
+        let begun = |p: &usize| self.pipes.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
+        if !self.routes.get(at).is_some_and(|r| r.pipes.iter().any(begun))
             && let Err(e) = self.begin_pipe(at)
         {
             self.close_route(at, why(&e), &e);

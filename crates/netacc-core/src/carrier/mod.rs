@@ -13,7 +13,8 @@
 //!   does it.
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
-//! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says.
+//! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
+//!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
 //! - `conn`: one connection's bytes, and their end; `rejoin`: one that a process of the server's does not take.
 //!
@@ -39,6 +40,7 @@ mod moved;
 pub mod order;
 mod rejoin;
 mod report;
+mod sysfs;
 mod table;
 mod tidy;
 
@@ -74,7 +76,7 @@ fn available() -> bool {
     if INHERITED.load(Ordering::Relaxed) || (asked != 0 && now.wrapping_sub(asked) < BELIEVED) {
         return false;
     }
-    let there = meet::host_has_device();
+    let there = sysfs::host_has_device();
     if !there {
         NO_DEVICE.store(now.max(1), Ordering::Relaxed);
     }

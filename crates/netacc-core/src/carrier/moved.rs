@@ -7,7 +7,7 @@
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload, Quiet, Stage};
-use crate::carrier::meet::devices_there;
+use crate::carrier::sysfs::devices_there;
 use crate::fdtable;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::rdma::{Device, Left, Pipe, Stream};
-use netacc_verbs::Element;
+use netacc_verbs::{AsyncEvent, Element};
 use netacc_wire::frame::Kind;
 
 /// Messages of one base that are taken before others have their turn.
@@ -33,6 +33,13 @@ const RELEASES: u32 = 15;
 
 /// Devices that were removed, by whichever engine heard of it.
 pub(super) static REMOVALS: AtomicU32 = AtomicU32::new(0);
+
+/// What a device has said, and by which descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    device_fd: i32,
+    event: AsyncEvent,
+}
 
 /// A queue pair that has failed.
 #[derive(Debug)]
@@ -286,17 +293,28 @@ impl Engine {
 
     /// A device says something unasked. What goes wrong with a queue pair on which nothing is under way, nobody else says.
     pub(super) fn device_says(&mut self, n: usize) {
-        let Some(event) = self.devices.get(n).and_then(Device::says) else { return };
-        let what = event.event_type;
-        crate::log!(Info, "RDMA device {}: {what}: {:?}", self.devices.get(n).map_or("", Device::name), event.element);
+        let Some(device) = self.devices.get(n) else { return };
+        let (Some(event), device_fd) = (device.says(), device.says_fd()) else { return };
+        crate::log!(Info, "RDMA device {}: {}: {:?}", device.name(), event.event_type, event.element);
+        let what = Said { device_fd, event };
+        // All engines have the same descriptor, and whichever reads first has it.
+        if engines::all().len() > 1 {
+            self.said.push(what);
+        }
+        self.device_said(what);
+    }
+
+    /// The same, which may concern this engine's queue pairs.
+    pub(super) fn device_said(&mut self, Said { device_fd, event }: Said) {
+        let Some((n, device)) = self.devices.iter().enumerate().find(|(_, d)| d.says_fd() == device_fd) else { return };
         let is_meant = |pipe: &Pipe| match event.element {
             Element::Qp(number) => pipe.qp_num() == number,
-            Element::Cq(cq) => pipe.cq() as u64 == cq,
+            Element::Cq(cookie) => device.cookie_of(pipe.cq()) == cookie,
             _ => false,
         };
         match event.element {
             Element::Device => self.device_goes(n),
-            Element::Qp(_) | Element::Cq(_) if what.is_error() => {
+            Element::Qp(_) | Element::Cq(_) if event.event_type.is_error() => {
                 let here = |e: &Entry| matches!(&e.stage, Stage::Up(pipe) if e.device == n && is_meant(pipe));
                 let failed: Vec<usize> = self.pipes.each().filter(|(_, e)| here(e)).map(|(at, _)| at).collect();
                 failed.into_iter().for_each(|at| self.pipe_failed(at, "the device says that it has failed"));

@@ -2,7 +2,7 @@
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Stage;
-use crate::carrier::listeners::FarListener;
+use crate::carrier::listeners::{self, FarListener};
 use crate::carrier::meet::{PATIENCE, RouteEntry, State};
 use crate::carrier::order;
 use alloc::vec::Vec;
@@ -82,7 +82,9 @@ impl Engine {
                 Stage::Up(_) if e.route.is_none() && !e.used && age > PATIENCE * 5 => old.push((at, None)),
                 // Its client is to ask whoever listens there now, rather than a process that may be about to end. The last
                 // connection's end has to arrive first.
-                Stage::Up(_) if e.route.is_none() && e.conns.is_empty() && age > PATIENCE && !self.listens(e.port) => {
+                Stage::Up(_)
+                    if e.route.is_none() && e.conns.is_empty() && age > PATIENCE && !listeners::listens(e.port) =>
+                {
                     old.push((at, None));
                 }
                 Stage::Up(_) | Stage::Moved(_) => {}

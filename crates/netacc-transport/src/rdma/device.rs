@@ -17,6 +17,7 @@ pub struct Device {
     open: Option<Open>,
     cqs: Vec<(Cq, usize)>,
     comp_vector: u32,
+    nth: usize,
     /// Buffers for receives, and for messages that are too long to go inline.
     pub pool: Pool,
 }
@@ -40,7 +41,7 @@ impl Device {
         let pool = Pool::new(&pd, sizes);
         let comp_vector = vector(comp_vector, nth, context.num_comp_vectors());
         context.raise_descriptors();
-        Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, pool })
+        Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, nth, pool })
     }
 
     /// The device is removed: all that is held of it is let go, or the removal would wait for the end of the process. Its
@@ -110,10 +111,15 @@ impl Device {
         let attr = open.context.query_device()?;
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
         let at = self.cqs.len();
-        let cq = Cq::create(&open.context, entries as u32, at as u64, Some(&open.channel), self.comp_vector)?;
+        let cq = Cq::create(&open.context, entries as u32, self.cookie_of(at), Some(&open.channel), self.comp_vector)?;
         cq.req_notify(false)?;
         self.cqs.push((cq.clone(), 1));
         Ok((cq, at))
+    }
+
+    /// What the device calls queue `at` when it says something of it: no other's of this process is called so.
+    pub fn cookie_of(&self, at: usize) -> u64 {
+        (self.nth as u64) << 32 | at as u64
     }
 
     /// A pipe is gone from queue `at`.
