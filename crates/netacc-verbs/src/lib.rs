@@ -38,6 +38,7 @@ mod error;
 mod event;
 mod mr;
 mod pd;
+mod provider;
 mod qp;
 mod wc;
 mod wr;

@@ -145,7 +145,10 @@ pub fn api() -> Result<&'static Api> {
     // Before the libraries are opened, because they write to the standard error output where these fail.
     need_device()?;
     need_memlock()?;
-    let opened = Verbs::open().and_then(|verbs| Ok(Api { verbs, cma: Cma::open()? }));
+    let opened = Verbs::open().and_then(|verbs| {
+        crate::provider::open_needed(verbs.ibv_alloc_pd as *const c_void);
+        Ok(Api { verbs, cma: Cma::open()? })
+    });
     match opened {
         Ok(api) => Ok(keep(&API, api)),
         Err(error) => Err(Error::Load(keep(&FAILED, error))),

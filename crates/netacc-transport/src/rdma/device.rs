@@ -7,8 +7,9 @@ use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result
 
 extern crate alloc;
 
-/// Pipes per completion queue.
-const PIPES: usize = 128;
+/// Pipes per completion queue: the first one is small, since to make a large one is half the cost of a first connection on
+/// some devices, and each further one holds twice as many, so that there are few to look at.
+const PIPES: core::ops::RangeInclusive<usize> = 8..=128;
 
 /// An RDMA device, opened.
 #[derive(Debug)]
@@ -101,16 +102,16 @@ impl Device {
 
     /// A completion queue with room for one more pipe, and its number.
     pub fn cq_for_one_more(&mut self) -> Result<(Cq, usize)> {
-        if let Some((at, (cq, used))) = self.cqs.iter_mut().enumerate().find(|(_, (_, used))| *used < PIPES) {
+        if let Some((at, (cq, used))) = self.cqs.iter_mut().enumerate().find(|(at, (_, used))| *used < room_of(*at)) {
             *used += 1;
             return Ok((cq.clone(), at));
         }
         // A queue that overflows is lost with all that use it: every send and receive may complete at once.
-        let entries = PIPES * COMPLETIONS;
+        let at = self.cqs.len();
+        let entries = room_of(at) * COMPLETIONS;
         let open = self.open.as_ref().ok_or(Error::NoDevice)?;
         let attr = open.context.query_device()?;
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
-        let at = self.cqs.len();
         let cq = Cq::create(&open.context, entries as u32, self.cookie_of(at), Some(&open.channel), self.comp_vector)?;
         cq.req_notify(false)?;
         self.cqs.push((cq.clone(), 1));
@@ -147,9 +148,15 @@ fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
     (wanted.min(there - 1) + (nth % there as usize) as u32) % there
 }
 
+/// So many pipes completion queue `at` is for.
+fn room_of(at: usize) -> usize {
+    // Five doublings are enough; more would shift the number away.
+    (PIPES.start() << at.min(5)).min(*PIPES.end())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::vector;
+    use super::*;
 
     #[test]
     fn each_has_its_vector_as_far_as_there_are_so_many() {
@@ -158,5 +165,12 @@ mod tests {
         assert_eq!(of(6, 8), [6, 7, 0, 1]);
         assert_eq!(of(1, 2), [1, 0, 1, 0]);
         assert_eq!((of(1023, 2), of(5, 0)), ([1, 0, 1, 0], [0; 4]));
+    }
+
+    #[test]
+    fn completion_queues_grow_and_stay_bounded() {
+        let rooms: Vec<usize> = (0..7).map(room_of).collect();
+        assert_eq!(rooms, [8, 16, 32, 64, 128, 128, 128]);
+        assert_eq!([room_of(63), room_of(64), room_of(usize::MAX)], [128; 3]);
     }
 }
