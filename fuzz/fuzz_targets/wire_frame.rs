@@ -1,4 +1,4 @@
-//! What comes over a queue pair, from anybody: the private data of a connect, the beginning of a message, and the payload
+//! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, and the payload
 //! of the one that opens a connection; and the first bytes of a base. Whatever decodes is exactly what it encodes to.
 #![no_main]
 
@@ -25,5 +25,20 @@ fuzz_target!(|bytes: &[u8]| {
         if let Some((client, server)) = decode_addresses(payload) {
             assert_eq!(encode_addresses(client, server), payload);
         }
+        frames(frame, payload);
     }
 });
+
+/// All frames of a message: what belongs to each lies within it, and each leaves less than there was.
+fn frames(mut frame: Frame, mut rest: &[u8]) {
+    while let Some((len, more)) = frame.payload(rest.len()) {
+        let after = &rest[len..];
+        if !more {
+            assert!(after.is_empty());
+            return;
+        }
+        let (head, after) = after.split_first_chunk::<FRAME>().expect("room for the next frame");
+        let Some(next) = Frame::decode(head) else { return };
+        (frame, rest) = (next, after);
+    }
+}

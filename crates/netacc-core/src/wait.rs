@@ -6,7 +6,7 @@ use crate::fdtable::Ref;
 use crate::socket::Path;
 use crate::socket::{Socket, untaken};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
@@ -15,8 +15,12 @@ use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
 const PAUSES: u32 = 60;
-/// The same for a peer on another host.
-const FEW_PAUSES: u32 = 4;
+/// The same for a peer on another host, where the last yield went to somebody.
+const FEW_PAUSES: u32 = 1;
+/// A yield that took fewer ticks than this (about a microsecond) went to nobody.
+const ALONE: u64 = 3_000;
+/// So often others have had their turn before a wait for another host is given up, however long these were.
+const TURNS: u32 = 4;
 /// And after that, how long to go on looking between yields (ns).
 const YIELD_FOR: u64 = 50_000;
 /// A yield that took so many ticks (about a millisecond) went to somebody who wanted the CPU for himself.
@@ -65,22 +69,27 @@ static CROWDED: AtomicU64 = AtomicU64::new(0);
 /// sched_yield(2), unless the CPUs are crowded. There a thread that yields waits until each of the others has had its time
 /// slice, while one that sleeps has its turn soon after it is woken. False: it has not yielded, and had better sleep.
 pub fn give_way() -> bool {
+    gave_way().is_some()
+}
+
+/// The same; for how many ticks.
+fn gave_way() -> Option<u64> {
     let until = CROWDED.load(Ordering::Relaxed);
     if until != 0 {
         if time::now() < until {
-            return false;
+            return None;
         }
         CROWDED.store(0, Ordering::Relaxed);
     }
     let began = cpu::ticks();
     raw::sched_yield();
-    if cpu::ticks().wrapping_sub(began) > LONG {
+    let took = cpu::ticks().wrapping_sub(began);
+    if took > LONG {
         // Some three ticks are a nanosecond.
-        let took = cpu::ticks().wrapping_sub(began) / 3;
-        let avoid = took.saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
+        let avoid = (took / 3).saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
         CROWDED.store(time::now().saturating_add(avoid), Ordering::Relaxed);
     }
-    true
+    Some(took)
 }
 
 /// How spinning has paid for one socket or epoll instance.
@@ -88,6 +97,8 @@ pub fn give_way() -> bool {
 pub struct Spin {
     confidence: AtomicU32,
     skipped: AtomicU32,
+    /// The last yield went to nobody, so that looking takes the CPU from nobody.
+    alone: AtomicBool,
 }
 
 impl Spin {
@@ -95,6 +106,7 @@ impl Spin {
     pub fn reset(&self) {
         self.confidence.store(CONFIDENT, Ordering::Relaxed);
         self.skipped.store(0, Ordering::Relaxed);
+        self.alone.store(false, Ordering::Relaxed);
     }
 
     fn worth_it(&self) -> bool {
@@ -124,8 +136,9 @@ impl Spin {
         if !self.worth_it() {
             return false;
         }
-        // Bytes from another host come by a device, whose driver may need this CPU.
-        let pauses = if peer == cpu::ELSEWHERE { FEW_PAUSES } else { PAUSES };
+        // Bytes from another host come by a device, whose driver may need this CPU; so may the other host, if it is none.
+        let far = peer == cpu::ELSEWHERE;
+        let pauses = if far && !self.alone.load(Ordering::Relaxed) { FEW_PAUSES } else { PAUSES };
         for _ in 0..pauses {
             if ready() {
                 self.learn(true);
@@ -134,19 +147,26 @@ impl Spin {
             cpu::pause();
         }
         let end = time::now() + YIELD_FOR;
-        loop {
-            if !give_way() {
-                return false;
+        for turn in 1.. {
+            let Some(took) = gave_way() else { return false };
+            let alone = took < ALONE;
+            self.alone.store(alone, Ordering::Relaxed);
+            // No system call for each message while both ends are busy.
+            let looks = if far && alone { PAUSES } else { 1 };
+            for _ in 0..looks {
+                if ready() {
+                    self.learn(true);
+                    return true;
+                }
+                cpu::pause();
             }
-            if ready() {
-                self.learn(true);
-                return true;
-            }
-            if time::now() >= end || deadline.passed() {
-                self.learn(false);
-                return false;
+            let enough = !far || turn >= TURNS;
+            if (enough && time::now() >= end) || deadline.passed() {
+                break;
             }
         }
+        self.learn(false);
+        false
     }
 }
 

@@ -145,8 +145,8 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
     }
 }
 
-fn message(kind: Kind, credits: u16, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame { kind, credits, conn, epoch: 1, window, heard: 0 }.encode().to_vec();
+fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = Frame { kind, credits, conn, epoch: 1, window, heard: 0, next: 0 }.encode().to_vec();
     bytes.extend(payload);
     bytes
 }
@@ -173,7 +173,7 @@ fn bad_messages(scenario: &str, open: &[u8]) -> Option<Vec<Vec<u8>>> {
         "empty-message" => vec![vec![]],
         "short-message" => vec![vec![2; FRAME - 1]],
         "unknown-kind" => vec![vec![0xff; FRAME]],
-        "credits-never-granted" => vec![message(Kind::Credit, 60_000, 0, 0, &[])],
+        "credits-never-granted" => vec![message(Kind::Credit, 250, 0, 0, &[])],
         "longer-than-a-receive" => vec![data(3, BUFFER - FRAME)],
         "more-than-credits" => (0..40).map(|n| data(n, 100)).collect(),
         "unknown-connection" => {

@@ -1,7 +1,7 @@
 //! What goes over a queue pair: the greeting in the connection manager's private data, and the messages.
 //!
-//! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it. Everything is little endian. Several
-//! connections share a queue pair; `conn` says which one, by a number that its opener chose, and `epoch` tells one use
+//! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it, once or several times. Everything is little
+//! endian. Several connections share a queue pair; `conn` says which one, by a number that its opener chose, and `epoch` tells one use
 //! of the number from the next.
 
 use crate::base::{Base, TOKEN};
@@ -10,6 +10,12 @@ use core::net::{IpAddr, SocketAddr};
 
 /// Bytes before the payload of every message.
 pub const FRAME: usize = 16;
+
+/// Where a frame says that another one follows.
+pub const NEXT: usize = 2;
+
+/// As many bytes may belong to a frame that another one follows.
+pub const LONGEST: usize = u16::MAX as usize - 1;
 
 /// Bytes of a [`Greeting`].
 pub const GREETING: usize = 20 + TOKEN;
@@ -49,8 +55,8 @@ pub enum Kind {
 pub struct Frame {
     /// What it is about.
     pub kind: Kind,
-    /// So many more messages may be sent in the other direction.
-    pub credits: u16,
+    /// So many more messages may be sent in the other direction. Said by the first frame of a message, like `heard`.
+    pub credits: u8,
     /// The connection.
     pub conn: u16,
     /// Which use of that number.
@@ -59,13 +65,25 @@ pub struct Frame {
     pub window: u32,
     /// So many messages have been received by the queue pair, modulo 65,536: those before are confirmed.
     pub heard: u16,
+    /// 0: the rest of the message belongs to this frame. Else another frame follows after one byte less than this.
+    pub next: u16,
 }
 
 impl Frame {
+    /// How many bytes belong to it, of `left` that come after it, and whether another frame follows. `None` if that is
+    /// impossible.
+    #[must_use]
+    pub fn payload(&self, left: usize) -> Option<(usize, bool)> {
+        match usize::from(self.next) {
+            0 => Some((left, false)),
+            n => (left >= n - 1 + FRAME).then_some((n - 1, true)),
+        }
+    }
+
     /// As it is sent.
     #[must_use]
     pub fn encode(self) -> [u8; FRAME] {
-        let kind: u16 = match self.kind {
+        let kind: u8 = match self.kind {
             Kind::Open => 1,
             Kind::Data => 2,
             Kind::Fin => 3,
@@ -75,20 +93,19 @@ impl Frame {
             Kind::Probe => 7,
             Kind::Resume => 8,
         };
-        let [k0, k1] = kind.to_le_bytes();
-        let [r0, r1] = self.credits.to_le_bytes();
+        let [n0, n1] = self.next.to_le_bytes();
         let [c0, c1] = self.conn.to_le_bytes();
         let [e0, e1, e2, e3] = self.epoch.to_le_bytes();
         let [w0, w1, w2, w3] = self.window.to_le_bytes();
         let [h0, h1] = self.heard.to_le_bytes();
-        [k0, k1, r0, r1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
+        [kind, self.credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
     }
 
     /// The beginning of a received message, if it is one of ours.
     #[must_use]
     pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
-        let [k0, k1, r0, r1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3] = *bytes;
-        let kind = match u16::from_le_bytes([k0, k1]) {
+        let [kind, credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3] = *bytes;
+        let kind = match kind {
             1 => Kind::Open,
             2 => Kind::Data,
             3 => Kind::Fin,
@@ -101,11 +118,12 @@ impl Frame {
         };
         Some(Frame {
             kind,
-            credits: u16::from_le_bytes([r0, r1]),
+            credits,
             conn: u16::from_le_bytes([c0, c1]),
             epoch: u32::from_le_bytes([e0, e1, e2, e3]),
             window: u32::from_le_bytes([w0, w1, w2, w3]),
             heard: u16::from_le_bytes([h0, h1]),
+            next: u16::from_le_bytes([n0, n1]),
         })
     }
 }
@@ -217,12 +235,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes(credits: u16, conn: u16, epoch: u32, window: u32, heard: u16) {
+        fn what_is_encoded_decodes(credits: u8, conn: u16, epoch: u32, window: u32, heard: u16, next: u16) {
             let all = [
                 Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
             ];
             for kind in all {
-                let f = Frame { kind, credits, conn, epoch, window, heard };
+                let f = Frame { kind, credits, conn, epoch, window, heard, next };
                 prop_assert_eq!(Frame::decode(&f.encode()), Some(f));
             }
         }
@@ -231,6 +249,16 @@ mod tests {
         fn garbage_decodes_only_to_itself(bytes: [u8; FRAME]) {
             if let Some(f) = Frame::decode(&bytes) {
                 prop_assert_eq!(f.encode(), bytes);
+            }
+        }
+
+        #[test]
+        fn what_belongs_to_a_frame_leaves_room_for_the_next(next: u16, left in 0usize..100_000) {
+            let f = Frame { kind: Kind::Data, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0, next };
+            match f.payload(left) {
+                Some((len, false)) => prop_assert!(next == 0 && len == left),
+                Some((len, true)) => prop_assert!(len + FRAME <= left && len <= LONGEST),
+                None => prop_assert!(next != 0 && usize::from(next) + FRAME > left),
             }
         }
 

@@ -15,7 +15,13 @@ fn addresses(client: &str, server: &str) -> Vec<u8> {
 }
 
 fn frame(kind: Kind) -> Vec<u8> {
-    Frame { kind, credits: 1, conn: 3, epoch: 7, window: 4096, heard: 65_535 }.encode().to_vec()
+    Frame { kind, credits: 1, conn: 3, epoch: 7, window: 4096, heard: 65_535, next: 0 }.encode().to_vec()
+}
+
+/// A frame of data that says `next` of one behind it.
+fn followed(payload: &[u8], next: u16) -> Vec<u8> {
+    let head = Frame { kind: Kind::Data, credits: 1, conn: 3, epoch: 7, window: 0, heard: 9, next };
+    [&head.encode(), payload].concat()
 }
 
 fn greeting(base: Base) -> Vec<u8> {
@@ -48,12 +54,14 @@ fn greetings() -> Vec<(&'static str, Vec<u8>)> {
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let four = addresses("10.8.0.2:40000", "10.8.0.1:6379");
     let six = addresses("[fd00::2]:40000", "[fd00::1]:6379");
-    let too_much = Frame { kind: Kind::Window, credits: 0, conn: 0, epoch: 1, window: WINDOW + 1, heard: 0 };
+    let too_much = Frame { kind: Kind::Window, credits: 0, conn: 0, epoch: 1, window: WINDOW + 1, heard: 0, next: 0 };
     vec![
         ("open", [frame(Kind::Open), four.clone()].concat()),
         ("open-ipv6", [frame(Kind::Open), six].concat()),
         ("half-addresses", [frame(Kind::Open), four[..20].to_vec()].concat()),
         ("data", [frame(Kind::Data), b"hello".to_vec()].concat()),
+        ("data-and-fin", [followed(b"hello", 6), frame(Kind::Fin)].concat()),
+        ("followed-too-late", [followed(b"hello", 7), frame(Kind::Fin)].concat()),
         ("fin", frame(Kind::Fin)),
         ("reset", frame(Kind::Reset)),
         ("window", too_much.encode().to_vec()),

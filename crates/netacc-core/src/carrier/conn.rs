@@ -78,7 +78,7 @@ enum Sent {
 impl Conn {
     fn frame(&mut self, kind: Kind) -> Frame {
         let window = core::mem::take(&mut self.delivered);
-        Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0 }
+        Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
     }
 
     /// Bytes for the program here, as many as there is room for; the rest waits, copied by `copy` from so far on. False:
@@ -143,18 +143,13 @@ impl Conn {
     }
 
     fn send(&mut self, way: &mut Way<'_>) -> Sent {
-        let sent = self.send_some(way);
-        if way.post().is_err() { Sent::Broken } else { sent }
-    }
-
-    fn send_some(&mut self, way: &mut Way<'_>) -> Sent {
         for _ in 0..TURN {
-            if !way.can_send() {
+            if !way.can_add() {
                 return Sent::Stalled;
             }
             if let Some(addresses) = self.opening.take() {
                 let frame = self.frame(Kind::Open);
-                if way.send(frame, &addresses).is_err() {
+                if way.add(frame, &addresses).is_err() {
                     return Sent::Broken;
                 }
                 continue;
@@ -169,7 +164,7 @@ impl Conn {
                 Ok(None) => {
                     let frame = self.frame(Kind::Fin);
                     self.fin_sent = true;
-                    if way.send(frame, &[]).is_err() {
+                    if way.add(frame, &[]).is_err() {
                         return Sent::Broken;
                     }
                 }
@@ -177,7 +172,7 @@ impl Conn {
                 Err(Errno::IO) => return Sent::Broken,
                 Err(_) => {
                     let frame = self.frame(Kind::Reset);
-                    return if way.send(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
+                    return if way.add(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
                 }
             }
         }
@@ -191,24 +186,25 @@ impl Conn {
         if self.kernel < 0 && self.ep.unread() <= inline {
             return self.send_short(way, inline);
         }
-        let room = way.payload().min(self.credit as usize);
-        let Some((buffer, start)) = way.take() else {
+        let wanted = if self.kernel < 0 { self.ep.unread() } else { way.payload() };
+        let wanted = wanted.min(self.credit as usize).min(way.payload());
+        let Some((place, start, room)) = way.take(wanted) else {
             // Slow, but better than never.
             return if way.is_dry() { self.send_short(way, inline) } else { Ok(Some(false)) };
         };
-        match self.read(start, room) {
+        match self.read(start, room.min(self.credit as usize)) {
             Ok(0) => {
-                way.give_back(buffer);
+                way.give_back(place);
                 Ok(None)
             }
             Err(e) => {
-                way.give_back(buffer);
+                way.give_back(place);
                 Err(e)
             }
             Ok(n) => {
                 self.credit -= n as u32;
                 let frame = self.frame(Kind::Data);
-                way.send_buffer(frame, buffer, n).map(|()| Some(true)).map_err(|_| Errno::IO)
+                way.send_placed(frame, place, n).map(|()| Some(true)).map_err(|_| Errno::IO)
             }
         }
     }
@@ -223,7 +219,7 @@ impl Conn {
         self.credit -= n as u32;
         let frame = self.frame(Kind::Data);
         let bytes = bytes.get(..n).unwrap_or_default();
-        way.send(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
+        way.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
     }
 
     fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
@@ -273,7 +269,7 @@ impl Conn {
             return Sent::All;
         }
         let frame = self.frame(Kind::Window);
-        if way.send(frame, &[]).is_err() { Sent::Broken } else { Sent::All }
+        if way.add(frame, &[]).is_err() { Sent::Broken } else { Sent::All }
     }
 }
 
@@ -310,7 +306,8 @@ impl Engine {
         let Some(entry) = self.pipes.get_mut(conn.pipe) else { return };
         let Some(mut way) = entry.way(&mut self.devices) else { return };
         let sent = conn.send(&mut way);
-        let short = way.is_short();
+        let (short, waiting) = (way.is_short(), way.is_waiting());
+        let pipe = conn.pipe;
         match sent {
             Sent::All => {}
             Sent::More => self.queue(at),
@@ -330,15 +327,40 @@ impl Engine {
                     self.is_short();
                 }
             }
-            Sent::Reset => return self.drop_conn(at, true),
-            Sent::Broken => {
-                let pipe = conn.pipe;
-                self.broken.push(pipe);
-            }
+            Sent::Reset => self.drop_conn(at, true),
+            Sent::Broken => self.broken.push(pipe),
+        }
+        if waiting {
+            self.post_later(pipe);
         }
         if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
             self.drop_conn(at, false);
         }
+    }
+
+    /// What a queue pair has to send goes out at the end of the round: other connections may put theirs behind it.
+    fn post_later(&mut self, pipe: usize) {
+        if self.unposted.contains(&pipe) {
+            return;
+        }
+        // A turn allocates nothing.
+        if self.unposted.len() == self.unposted.capacity() {
+            self.post_all();
+        }
+        self.unposted.push(pipe);
+    }
+
+    /// All that was put together is sent, in the order in which it was: connects are to arrive as they were made.
+    pub(super) fn post_all(&mut self) {
+        let mut unposted = core::mem::take(&mut self.unposted);
+        for at in unposted.drain(..) {
+            let way = self.pipes.get_mut(at).and_then(|e| e.way(&mut self.devices));
+            if way.is_some_and(|mut way| way.post().is_err()) {
+                self.broken.push(at);
+            }
+        }
+        // Its memory is used again.
+        self.unposted = unposted;
     }
 
     /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.

@@ -19,7 +19,7 @@ use netacc_sys::time;
 use netacc_transport::bells;
 use netacc_transport::rdma::{Completion, Device, Way};
 use netacc_verbs::{EventChannel, Result, Wc};
-use netacc_wire::frame::{Frame, Kind, WINDOW};
+use netacc_wire::frame::FRAME;
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
@@ -72,8 +72,12 @@ pub(super) struct Engine {
     pub pipes: Table<Entry>,
     pub conns: Table<Conn>,
     pub locals: Table<Local>,
+    /// The last round has left something to do: it has not seen the end of a completion queue, or of what it found.
+    pub rest: bool,
     /// Connections that are to be looked at.
     pub ready: VecDeque<usize>,
+    /// Queue pairs with messages that are put together, and not posted yet.
+    pub unposted: Vec<usize>,
     /// Connections that wait for a buffer to send from.
     pub starved: VecDeque<usize>,
     /// Queue pairs that have failed.
@@ -120,7 +124,9 @@ impl Engine {
             pipes: Table::default(),
             conns: Table::default(),
             locals: Table::default(),
+            rest: false,
             ready: VecDeque::new(),
+            unposted: Vec::with_capacity(BATCH),
             starved: VecDeque::new(),
             broken: Vec::with_capacity(BATCH),
             liars: Vec::new(),
@@ -192,26 +198,31 @@ impl Engine {
             busy = true;
             self.pump(at);
         }
+        self.post_all();
         while let Some(pipe) = self.liars.pop() {
-            busy = true;
+            (busy, self.rest) = (true, true);
             self.end_pipe(pipe, "the other side broke the rules");
         }
         while let Some(pipe) = self.broken.pop() {
-            busy = true;
+            (busy, self.rest) = (true, true);
             self.pipe_failed(pipe, "the queue pair failed");
         }
-        busy | self.carry_moved()
+        let moved = self.carry_moved();
+        self.rest |= moved || !self.ready.is_empty();
+        busy | moved
     }
 
     /// Takes completions.
     fn complete(&mut self) -> bool {
         let mut busy = false;
+        self.rest = false;
         for d in 0..self.devices.len() {
             for q in 0.. {
                 let Some(cq) = self.devices.get(d).and_then(|d| d.cqs().nth(q)).cloned() else { break };
                 let mut found = [Wc::default(); BATCH];
                 let n = cq.poll(&mut found).unwrap_or(0);
                 busy |= n > 0;
+                self.rest |= n == BATCH;
                 for wc in found.iter().take(n) {
                     self.completed(wc);
                 }
@@ -240,7 +251,7 @@ impl Engine {
             }
             Some(Completion::Sent) => self.feed(),
             Some(Completion::Message(n, frame, payload, len)) => {
-                if !self.message(at, frame, Payload::Received(n, payload, len)) {
+                if !self.messages(at, frame, Payload::Received(n, FRAME, payload, len)) {
                     self.liars.push(at);
                 }
                 let Some(entry) = self.pipes.get_mut(at) else { return };
@@ -286,46 +297,6 @@ impl Engine {
                 return;
             }
         }
-    }
-
-    /// A message came by a queue pair. False: the other side broke the rules.
-    pub(super) fn message(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
-        match frame.kind {
-            Kind::Credit | Kind::Probe => return true,
-            Kind::Resume => return false,
-            Kind::Open => return self.opened(at, frame, payload),
-            Kind::Data | Kind::Fin | Kind::Reset | Kind::Window => {}
-        }
-        let Some(entry) = self.pipes.get_mut(at) else { return true };
-        let Some(&c) = entry.conns.get(&frame.conn) else { return true };
-        // Of an earlier connection with that number: it is over here, and the other side will learn it.
-        let Some(conn) = self.conns.get_mut(c).filter(|c| c.epoch == frame.epoch) else { return true };
-        conn.credit = match conn.credit.checked_add(frame.window) {
-            Some(credit) if credit <= WINDOW => credit,
-            _ => return false,
-        };
-        match frame.kind {
-            Kind::Data => {
-                // What is pending was not told as delivered, so an honest peer cannot send more than this.
-                if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
-                    return false;
-                }
-                let devices = &mut self.devices;
-                let copy = |skip: usize, to: &mut [u8]| entry.copy(devices, payload, skip, to);
-                if !conn.give(payload.start(), payload.len(), copy) {
-                    self.reset(c);
-                    return true;
-                }
-            }
-            Kind::Fin => conn.fin_seen = true,
-            Kind::Reset => {
-                self.drop_conn(c, true);
-                return true;
-            }
-            _ => {}
-        }
-        self.queue(c);
-        true
     }
 
     /// The completion queues are to tell their channels.

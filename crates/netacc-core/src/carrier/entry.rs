@@ -25,23 +25,42 @@ pub(super) enum Stage {
 /// What belongs to a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
-    /// In this buffer of the queue pair's device.
-    Received(Buffer, *const u8, usize),
+    /// In this buffer of the queue pair's device, so far on; where that is in memory, and how many bytes.
+    Received(Buffer, usize, *const u8, usize),
     /// It came by TCP.
     Bytes(&'a [u8]),
 }
 
 impl Payload<'_> {
+    /// Its first `len` bytes, of which there are so many.
+    pub fn first(self, len: usize) -> Self {
+        match self {
+            Payload::Received(n, at, start, all) => Payload::Received(n, at, start, len.min(all)),
+            Payload::Bytes(bytes) => Payload::Bytes(bytes.get(..len).unwrap_or(bytes)),
+        }
+    }
+
+    /// What comes after them.
+    pub fn after(self, len: usize) -> Self {
+        match self {
+            Payload::Received(n, at, start, all) => {
+                let len = len.min(all);
+                Payload::Received(n, at + len, start.wrapping_add(len), all - len)
+            }
+            Payload::Bytes(bytes) => Payload::Bytes(bytes.get(len..).unwrap_or_default()),
+        }
+    }
+
     pub fn len(&self) -> usize {
         match self {
-            Payload::Received(_, _, len) => *len,
+            Payload::Received(_, _, _, len) => *len,
             Payload::Bytes(bytes) => bytes.len(),
         }
     }
 
     pub fn start(&self) -> *const u8 {
         match self {
-            Payload::Received(_, start, _) => *start,
+            Payload::Received(_, _, start, _) => *start,
             Payload::Bytes(bytes) => bytes.as_ptr(),
         }
     }
@@ -130,7 +149,9 @@ impl Entry {
     /// Copies a part of a message's payload; false if there is not so much.
     pub fn copy(&mut self, devices: &mut [Device], payload: Payload<'_>, skip: usize, to: &mut [u8]) -> bool {
         match payload {
-            Payload::Received(n, ..) => devices.get(self.device).is_some_and(|device| device.pool.copy(n, skip, to)),
+            Payload::Received(n, at, ..) => {
+                devices.get(self.device).is_some_and(|device| device.pool.read(n, at + skip, to))
+            }
             Payload::Bytes(bytes) => {
                 let part = bytes.get(skip..).and_then(|rest| rest.get(..to.len()));
                 part.map(|part| to.copy_from_slice(part)).is_some()

@@ -16,7 +16,8 @@
 //! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
 //!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
-//! - `conn`: one connection's bytes, and their end; `rejoin`: one that a process of the server's does not take.
+//! - `conn`: one connection's bytes, and their end; `message`: what has come for it; `rejoin`: one that a process of the
+//!   server's does not take.
 //!
 //! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals
 //! blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is under a lock of
@@ -36,6 +37,7 @@ mod limits;
 mod listeners;
 mod local;
 mod meet;
+mod message;
 mod moved;
 pub mod order;
 mod rejoin;

@@ -85,9 +85,11 @@ impl Flow {
     }
 
     /// A message goes out; what it is to say of free receives.
-    pub fn sent(&mut self) -> u16 {
-        let told = core::mem::take(&mut self.owed);
-        self.told += told;
+    pub fn sent(&mut self) -> u8 {
+        // More than that there never are: see MOST.
+        let told = u8::try_from(self.owed).unwrap_or(u8::MAX);
+        self.owed -= u16::from(told);
+        self.told += u16::from(told);
         self.credits = self.credits.saturating_sub(1);
         told
     }
@@ -100,7 +102,7 @@ impl Flow {
             // Then it is about to be told of more.
             self.short = self.short.saturating_add(u32::from(self.told <= self.receives / 2));
         }
-        let Some(credits) = self.credits.checked_add(frame.credits).filter(|c| *c <= self.peer_most) else {
+        let Some(credits) = self.credits.checked_add(frame.credits.into()).filter(|c| *c <= self.peer_most) else {
             return false;
         };
         self.credits = credits;
@@ -153,7 +155,7 @@ impl Flow {
 
     /// Says how many are to be kept.
     pub fn asks(&self) -> Frame {
-        Frame { kind: Kind::Credit, credits: 0, conn: self.keep, epoch: 0, window: 0, heard: 0 }
+        Frame { kind: Kind::Credit, credits: 0, conn: self.keep, epoch: 0, window: 0, heard: 0, next: 0 }
     }
 
     /// The other side wants to keep so many: how many empty messages are due.
@@ -173,7 +175,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0 };
+    const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
 
     /// Two sides, and what is under way to each of them.
     struct Pair {

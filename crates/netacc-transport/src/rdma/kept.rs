@@ -50,9 +50,9 @@ impl Kept {
         self.size = size;
     }
 
-    /// Whether one more can be kept.
-    pub fn has_room(&self) -> bool {
-        self.size == 0 || !self.free.is_empty()
+    /// Whether one more can be kept, beside `others` that are still to come.
+    pub fn has_room(&self, others: usize) -> bool {
+        self.size == 0 || self.free.len() > others
     }
 
     /// Whether a message waits for an answer that the other side owes.
@@ -169,11 +169,11 @@ mod tests {
         assert!(kept.confirm(7, &mut pool), "nothing is kept, and nothing is known");
         kept.begin(3, 8);
         for text in [b"one", b"two", b"six"] {
-            assert!(kept.has_room());
+            assert!(kept.has_room(0));
             assert!(kept.inline(text, true));
         }
-        assert!(!kept.has_room());
-        assert!(kept.confirm(2, &mut pool) && kept.has_room());
+        assert!(!kept.has_room(0));
+        assert!(kept.confirm(2, &mut pool) && kept.has_room(0));
         assert!(!kept.confirm(1, &mut pool) && !kept.confirm(4, &mut pool));
         assert!(kept.inline(b"ten", false));
         let (all, first) = kept.take(&mut pool);

@@ -8,6 +8,7 @@
 //!
 //! What the connections are is not known here: `netacc-core`'s `carrier` joins them to rings.
 
+mod chain;
 mod device;
 mod flow;
 mod kept;
@@ -26,7 +27,7 @@ pub use pipe::{Completion, Pipe, greeting};
 pub use pool::{Buffer, Pool, Sizes};
 pub use shown::Shown;
 pub use stream::Stream;
-pub use way::Way;
+pub use way::{Place, Way};
 
 /// The RDMA port of a TCP listener's port, if there is one.
 pub fn port_of(tcp: u16) -> Option<u16> {

@@ -1,18 +1,21 @@
 //! A connected queue pair with credits: messages in, messages out.
 
+use crate::rdma::chain::Chain;
 use crate::rdma::device::Device;
 use crate::rdma::flow::{FIRST, Flow, MOST};
 use crate::rdma::kept::Kept;
 use crate::rdma::left::Left;
 use crate::rdma::pool::{Buffer, Pool};
-use crate::rdma::qp::{SHORT, create_qp};
+use crate::rdma::qp::create_qp;
 use crate::rdma::shown::Shown;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result, SendWr};
+use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result};
 use netacc_wire::base::Base;
 use netacc_wire::frame::{FRAME, Frame, Greeting, Kind};
+
+mod outgoing;
 
 extern crate alloc;
 
@@ -20,12 +23,9 @@ extern crate alloc;
 pub(super) const SENDS: usize = 16;
 /// Completions of a queue pair that may wait to be taken.
 pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
-/// Messages that are posted at a time: each posting is a call of the kernel on some devices, and wakes the receiver.
-const CHAIN: usize = 8;
-/// One send in so many has a completion: it frees the places of those before it.
-const SIGNAL_EVERY: u32 = 4;
 /// A message that only brings credits.
-pub(super) const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0 };
+pub(super) const CREDITS: Frame =
+    Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
 /// One that asks for an answer.
 const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
 /// Work request numbers: this bit says that it is a receive.
@@ -44,8 +44,8 @@ pub struct Pipe {
     peer_size: usize,
     flow: Flow,
     /// Messages that are to be posted together.
-    chain: Vec<Message>,
-    /// Buffers of the messages that are under way, oldest first, those of the chain last; `None`: goes inline.
+    chain: Chain,
+    /// Buffers of the messages that are under way, oldest first; `None`: goes inline.
     under_way: VecDeque<Option<Buffer>>,
     /// Of those that are posted, the last that have no completion of their own.
     unsignaled: u32,
@@ -60,13 +60,6 @@ pub struct Pipe {
     inline: usize,
     cq: usize,
     pub(super) shown: Shown,
-}
-
-/// A message that is to be posted.
-#[derive(Clone, Copy, Debug)]
-enum Message {
-    Short([u8; SHORT], usize),
-    Long(Buffer, usize),
 }
 
 /// What a completion of a pipe means.
@@ -94,7 +87,7 @@ impl Pipe {
             tag,
             peer_size: 0,
             flow: Flow::new(size),
-            chain: Vec::with_capacity(CHAIN),
+            chain: Chain::default(),
             under_way: VecDeque::with_capacity(SENDS),
             unsignaled: 0,
             stuck: false,
@@ -201,120 +194,18 @@ impl Pipe {
         self.inline.min(self.peer_size).saturating_sub(FRAME)
     }
 
-    /// Whether a message may be sent now.
-    pub fn can_send(&self) -> bool {
-        self.flow.can_send() && self.under_way.len() < SENDS - 1 && self.chain.len() < CHAIN && self.can_go_on()
-    }
-
     /// Whether the other side waits to hear of free receives that no message has told it of, or of anything at all.
     pub fn owes(&self) -> bool {
         (self.flow.owes() || self.asked) && self.can_tell()
     }
 
     fn can_tell(&self) -> bool {
-        self.flow.can_tell() && self.under_way.len() < SENDS && self.can_go_on()
-    }
-
-    fn can_go_on(&self) -> bool {
-        !self.stuck && self.kept.has_room()
+        self.flow.can_tell() && self.pending() < SENDS && self.can_go_on()
     }
 
     /// Whether everything sent has been received. Every message asks for that once [`Pipe::flush`] was called.
     pub fn is_flushed(&self) -> bool {
-        self.under_way.is_empty()
-    }
-
-    fn head(&mut self, mut frame: Frame) -> [u8; FRAME] {
-        frame.credits = self.flow.sent();
-        frame.heard = self.heard;
-        self.asked = false;
-        frame.encode()
-    }
-
-    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`]. Behind messages that
-    /// wait for [`Pipe::post`] it waits too.
-    pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
-        self.send_short(frame, payload, false)
-    }
-
-    fn send_short(&mut self, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
-        let head = self.head(frame);
-        let mut bytes = [0u8; SHORT];
-        let len = FRAME + payload.len();
-        let Some(message) = bytes.get_mut(..len).filter(|_| len <= self.inline) else { return Err(too_long()) };
-        for (to, from) in message.iter_mut().zip(head.iter().chain(payload)) {
-            *to = *from;
-        }
-        if !self.kept.inline(message, !matches!(frame.kind, Kind::Credit | Kind::Probe)) {
-            return Err(no_room());
-        }
-        self.under_way.push_back(None);
-        let message = Message::Short(bytes, len);
-        if !self.chain.is_empty() {
-            self.chain.push(message);
-            return Ok(());
-        }
-        let wr = message.request(None).ok_or(too_long())?;
-        let wr = self.numbered(wr, now);
-        self.post_requests(&mut [wr])
-    }
-
-    /// Puts buffer `n` of `pool`, with `len` bytes after the room for the beginning, behind those that are to be sent by
-    /// [`Pipe::post`].
-    pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
-        let head = self.head(frame);
-        if !pool.write(n, &head) {
-            return Err(too_long());
-        }
-        self.under_way.push_back(Some(n));
-        if !self.kept.buffer(n, FRAME + len) {
-            return Err(no_room());
-        }
-        self.chain.push(Message::Long(n, FRAME + len));
-        if self.chain.len() < CHAIN - 1 { Ok(()) } else { self.post(pool) }
-    }
-
-    /// Sends what waits for it.
-    pub fn post(&mut self, pool: &Pool) -> Result<()> {
-        if self.chain.is_empty() {
-            return Ok(());
-        }
-        let chain = core::mem::take(&mut self.chain);
-        let nothing = SendWr::send_inline(0, &[]).ok_or(too_long())?;
-        let mut requests = [nothing; CHAIN];
-        for (request, message) in requests.iter_mut().zip(&chain) {
-            let wr = message.request(Some(pool)).ok_or(too_long())?;
-            // A buffer is to be free again soon.
-            *request = self.numbered(wr, matches!(message, Message::Long(..)));
-        }
-        let posted = match requests.get_mut(..chain.len()) {
-            Some(requests) => self.post_requests(requests),
-            None => Err(too_long()),
-        };
-        // Its memory is used again.
-        self.chain = chain;
-        self.chain.clear();
-        posted
-    }
-
-    /// The next to be posted has a completion if that is wanted `now`, or else the places might run out without anybody
-    /// hearing of it. Its number says how many it completes.
-    fn numbered<'a>(&mut self, wr: SendWr<'a>, now: bool) -> SendWr<'a> {
-        self.unsignaled += 1;
-        let signal = now || self.unsignaled >= SIGNAL_EVERY;
-        let completes = if signal { core::mem::take(&mut self.unsignaled) } else { 0 };
-        let wr = wr.numbered(u64::from(self.tag) << 32 | u64::from(completes));
-        if signal { wr.signaled() } else { wr }
-    }
-
-    fn post_requests(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
-        let count = requests.len() as u32;
-        let qp = self.id.qp().ok_or(Error::NoDevice)?;
-        let posted = qp.post_send(requests).map_err(Error::from);
-        // They are numbered already: a later one in their place would be taken for one of them.
-        self.stuck |= posted.is_err();
-        self.show_posted(count);
-        posted
+        self.pending() == 0
     }
 
     fn post_receive(&mut self, pool: &Pool, n: Buffer) -> Result<()> {
@@ -449,7 +340,7 @@ impl Pipe {
 
     fn free_buffers(&mut self, device: &mut Device) {
         self.kept.end(&mut device.pool);
-        for buffer in self.under_way.drain(..).flatten() {
+        for buffer in self.under_way.drain(..).flatten().chain(self.chain.buffers()) {
             device.pool.sent(buffer);
         }
         for buffer in self.receives.drain(..) {
@@ -461,6 +352,10 @@ impl Pipe {
     /// The queue pair is over, and what it was to carry goes on by TCP.
     pub fn leave(mut self, device: &mut Device) -> Left {
         self.id.destroy_qp();
+        // What could not be posted any more goes out by TCP.
+        for message in self.chain.take() {
+            let _ = self.book(&message);
+        }
         let (again, first) = self.kept.take(&mut device.pool);
         self.free_buffers(device);
         let most = self.peer_size.min(self.size);
@@ -468,23 +363,9 @@ impl Pipe {
     }
 }
 
-impl Message {
-    /// To post it, with the pool of its buffer if it has one.
-    fn request<'a>(&'a self, pool: Option<&'a Pool>) -> Option<SendWr<'a>> {
-        match self {
-            Message::Short(bytes, len) => SendWr::send_inline(0, bytes.get(..*len)?),
-            Message::Long(buffer, len) => Some(SendWr::send(0, pool?.sge(*buffer, *len)?)),
-        }
-    }
-}
-
 /// What a side says first that takes messages of `size` bytes.
 pub fn greeting(size: usize, base: Base) -> Greeting {
     Greeting { receives: FIRST, size: size as u32, base }
-}
-
-fn no_room() -> Error {
-    Error::Misuse { verb: "ibv_post_send", why: "more messages than are kept until they are confirmed" }
 }
 
 fn too_long() -> Error {

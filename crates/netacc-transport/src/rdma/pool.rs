@@ -4,7 +4,6 @@ use crate::rdma::registered::Registered;
 use alloc::vec::Vec;
 use netacc_stats::{Counter, page};
 use netacc_verbs::{Error, Pd, Result, Sge};
-use netacc_wire::frame::FRAME;
 
 extern crate alloc;
 
@@ -262,20 +261,16 @@ impl Pool {
         Some(mr.as_ptr().wrapping_add(start + skip).cast_const())
     }
 
-    /// Copies from the payload of a message, from `skip` on; false if there is not so much.
-    pub fn copy(&self, buffer: Buffer, skip: usize, to: &mut [u8]) -> bool {
-        self.read(buffer, FRAME + skip, to)
-    }
-
     /// Copies from a buffer, `skip` bytes on; false if there is not so much.
-    pub(super) fn read(&self, buffer: Buffer, skip: usize, to: &mut [u8]) -> bool {
+    pub fn read(&self, buffer: Buffer, skip: usize, to: &mut [u8]) -> bool {
         let within = skip.checked_add(to.len()).is_some_and(|end| end <= self.sizes.message);
         within && self.find(buffer).is_some_and(|(mr, start)| mr.read(start + skip, to))
     }
 
-    /// Writes the beginning of a buffer; false if it is too long.
-    pub(super) fn write(&self, buffer: Buffer, bytes: &[u8]) -> bool {
-        bytes.len() <= self.sizes.message && self.find(buffer).is_some_and(|(mr, start)| mr.write(start, bytes))
+    /// Copies into a buffer, `skip` bytes on; false if it has not so much.
+    pub(super) fn write(&self, buffer: Buffer, skip: usize, bytes: &[u8]) -> bool {
+        let within = skip.checked_add(bytes.len()).is_some_and(|end| end <= self.sizes.message);
+        within && self.find(buffer).is_some_and(|(mr, start)| mr.write(start + skip, bytes))
     }
 
     /// The first `len` bytes of a buffer.

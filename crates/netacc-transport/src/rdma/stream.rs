@@ -236,7 +236,7 @@ mod tests {
     use rustix::fd::IntoRawFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    const HEAD: Frame = Frame { kind: Kind::Data, credits: 0, conn: 1, epoch: 2, window: 3, heard: 4 };
+    const HEAD: Frame = Frame { kind: Kind::Data, credits: 0, conn: 1, epoch: 2, window: 3, heard: 4, next: 0 };
 
     fn pair(most: usize) -> (Stream, Stream) {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -9,6 +9,15 @@ use netacc_wire::frame::{FRAME, Frame};
 /// Bytes of a message by TCP that are worth a look into a short buffer first.
 const SHORT: usize = 80;
 
+/// Where the bytes of a frame are put.
+#[derive(Debug)]
+pub enum Place {
+    /// In a message of its own.
+    New(Buffer),
+    /// Behind another frame.
+    Behind,
+}
+
 /// One of both.
 #[derive(Debug)]
 pub enum Way<'a> {
@@ -19,6 +28,14 @@ pub enum Way<'a> {
 }
 
 impl Way<'_> {
+    /// Whether a frame with few bytes may be sent now by [`Way::add`].
+    pub fn can_add(&mut self) -> bool {
+        match self {
+            Way::Qp(pipe, pool) => pipe.can_add(pool),
+            Way::Base(stream) => stream.can_send(),
+        }
+    }
+
     /// Whether a message may be sent now.
     pub fn can_send(&self) -> bool {
         match self {
@@ -43,9 +60,21 @@ impl Way<'_> {
         }
     }
 
+    /// Sends a frame with few bytes, at [`Way::post`] or before, if that [can be](Way::can_add).
+    pub fn add(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
+        match self {
+            Way::Qp(pipe, pool) => pipe.add(pool, frame, payload),
+            Way::Base(stream) => {
+                stream.send(frame, payload);
+                Ok(())
+            }
+        }
+    }
+
     /// Sends a message without a buffer. Behind messages that wait for [`Way::post`] it waits too.
     pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
         match self {
+            Way::Qp(pipe, pool) if pipe.is_waiting() => pipe.add(pool, frame, payload),
             Way::Qp(pipe, _) => pipe.send(frame, payload),
             Way::Base(stream) => {
                 stream.send(frame, payload);
@@ -54,31 +83,49 @@ impl Way<'_> {
         }
     }
 
-    /// A buffer, and where in it the payload may be put; to be sent or given back before anything else.
-    pub fn take(&mut self) -> Option<(Buffer, *mut u8)> {
-        let (n, start) = match self {
-            Way::Qp(_, pool) => pool.take_to_send()?,
-            Way::Base(stream) => (0, stream.place()),
-        };
-        Some((n, start.wrapping_add(FRAME)))
+    /// A place for `wanted` bytes of a frame or for what there is room for; where it begins, and how many. To be sent or
+    /// given back before anything else.
+    pub fn take(&mut self, wanted: usize) -> Option<(Place, *mut u8, usize)> {
+        match self {
+            Way::Qp(pipe, pool) => {
+                // A part is worth a message of its own, if that can be sent.
+                let least = if pipe.can_send() { wanted } else { 1 };
+                if let Some((start, room)) = pipe.place(pool, least) {
+                    return Some((Place::Behind, start, room));
+                }
+                let (n, start) = if pipe.can_send() { pool.take_to_send()? } else { return None };
+                Some((Place::New(n), start.wrapping_add(FRAME), pipe.payload()))
+            }
+            Way::Base(stream) => Some((Place::Behind, stream.place().wrapping_add(FRAME), stream.payload())),
+        }
     }
 
     /// It is not needed.
-    pub fn give_back(&mut self, n: Buffer) {
-        match self {
-            Way::Qp(_, pool) => pool.sent(n),
-            Way::Base(stream) => stream.forget(),
+    pub fn give_back(&mut self, place: Place) {
+        match (self, place) {
+            (Way::Qp(_, pool), Place::New(n)) => pool.sent(n),
+            (Way::Qp(..), Place::Behind) => {}
+            (Way::Base(stream), _) => stream.forget(),
         }
     }
 
     /// Sends it, with `len` bytes of payload, at [`Way::post`] or before.
-    pub fn send_buffer(&mut self, frame: Frame, n: Buffer, len: usize) -> Result<()> {
-        match self {
-            Way::Qp(pipe, pool) => pipe.send_buffer(pool, frame, n, len),
-            Way::Base(stream) => {
+    pub fn send_placed(&mut self, frame: Frame, place: Place, len: usize) -> Result<()> {
+        match (self, place) {
+            (Way::Qp(pipe, pool), Place::New(n)) => pipe.send_buffer(pool, frame, n, len),
+            (Way::Qp(pipe, pool), Place::Behind) => pipe.placed(pool, frame, len),
+            (Way::Base(stream), _) => {
                 stream.send_placed(frame, len);
                 Ok(())
             }
+        }
+    }
+
+    /// Whether something waits for [`Way::post`].
+    pub fn is_waiting(&self) -> bool {
+        match self {
+            Way::Qp(pipe, _) => pipe.is_waiting(),
+            Way::Base(_) => false,
         }
     }
 

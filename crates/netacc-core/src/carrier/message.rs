@@ -1,0 +1,68 @@
+//! What a message says.
+
+use crate::carrier::engine::Engine;
+use crate::carrier::entry::Payload;
+use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW};
+
+impl Engine {
+    /// A message came: one frame or several. False: the other side broke the rules.
+    pub(super) fn messages(&mut self, at: usize, mut frame: Frame, mut payload: Payload<'_>) -> bool {
+        loop {
+            let Some((len, more)) = frame.payload(payload.len()) else { return false };
+            if !self.message(at, frame, payload.first(len)) {
+                return false;
+            }
+            if !more {
+                return true;
+            }
+            payload = payload.after(len);
+            let mut head = [0u8; FRAME];
+            let Some(entry) = self.pipes.get_mut(at) else { return true };
+            if !entry.copy(&mut self.devices, payload, 0, &mut head) {
+                return false;
+            }
+            let Some(next) = Frame::decode(&head) else { return false };
+            (frame, payload) = (next, payload.after(FRAME));
+        }
+    }
+
+    /// One frame of it.
+    fn message(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
+        match frame.kind {
+            Kind::Credit | Kind::Probe => return true,
+            Kind::Resume => return false,
+            Kind::Open => return self.opened(at, frame, payload),
+            Kind::Data | Kind::Fin | Kind::Reset | Kind::Window => {}
+        }
+        let Some(entry) = self.pipes.get_mut(at) else { return true };
+        let Some(&c) = entry.conns.get(&frame.conn) else { return true };
+        // Of an earlier connection with that number: it is over here, and the other side will learn it.
+        let Some(conn) = self.conns.get_mut(c).filter(|c| c.epoch == frame.epoch) else { return true };
+        conn.credit = match conn.credit.checked_add(frame.window) {
+            Some(credit) if credit <= WINDOW => credit,
+            _ => return false,
+        };
+        match frame.kind {
+            Kind::Data => {
+                // What is pending was not told as delivered, so an honest peer cannot send more than this.
+                if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
+                    return false;
+                }
+                let devices = &mut self.devices;
+                let copy = |skip: usize, to: &mut [u8]| entry.copy(devices, payload, skip, to);
+                if !conn.give(payload.start(), payload.len(), copy) {
+                    self.reset(c);
+                    return true;
+                }
+            }
+            Kind::Fin => conn.fin_seen = true,
+            Kind::Reset => {
+                self.drop_conn(c, true);
+                return true;
+            }
+            _ => {}
+        }
+        self.queue(c);
+        true
+    }
+}

@@ -1,0 +1,185 @@
+//! What goes out by a pipe: frames are put together to messages, and messages are posted.
+
+use super::{Pipe, SENDS, too_long};
+use crate::rdma::chain::{CHAIN, Message};
+use crate::rdma::pool::{Buffer, Pool};
+use crate::rdma::qp::SHORT;
+use netacc_verbs::{Error, Result, SendWr};
+use netacc_wire::frame::{FRAME, Frame, Kind};
+
+/// One send in so many has a completion: it frees the places of those before it.
+const SIGNAL_EVERY: u32 = 4;
+
+impl Pipe {
+    /// Whether a message may be sent now.
+    pub fn can_send(&self) -> bool {
+        self.flow.can_send() && self.pending() < SENDS - 1 && self.chain.len() < CHAIN && self.can_go_on()
+    }
+
+    /// Whether one frame more may be sent now, with few bytes: in a message of its own, or behind another one.
+    pub fn can_add(&mut self, pool: &mut Pool) -> bool {
+        self.can_send() || self.place(pool, SHORT).is_some()
+    }
+
+    /// Where the bytes of a further frame in the last message of the chain may be put, if it has room for `least`; and
+    /// for how many.
+    pub fn place(&mut self, pool: &mut Pool, least: usize) -> Option<(*mut u8, usize)> {
+        let room = self.chain.room(self.peer_size.min(self.size));
+        if room < least {
+            return None;
+        }
+        Some((self.chain.place(pool)?, room))
+    }
+
+    /// They are there.
+    pub fn placed(&mut self, pool: &Pool, frame: Frame, len: usize) -> Result<()> {
+        if self.chain.placed(pool, frame, len) { Ok(()) } else { Err(too_long()) }
+    }
+
+    /// Sends a frame with few bytes, at [`Pipe::post`] or before: behind another one if there is room.
+    pub fn add(&mut self, pool: &mut Pool, frame: Frame, payload: &[u8]) -> Result<()> {
+        let room = self.chain.room(self.peer_size.min(self.size));
+        let fits = room >= payload.len() && !self.chain.is_empty();
+        if fits && self.chain.add(pool, self.inline, frame, payload) {
+            return Ok(());
+        }
+        let message = self.short(frame, payload)?;
+        self.push(pool, message)
+    }
+
+    /// Messages that are under way, or about to be.
+    pub(super) fn pending(&self) -> usize {
+        self.under_way.len() + self.chain.len()
+    }
+
+    fn push(&mut self, pool: &Pool, message: Message) -> Result<()> {
+        self.chain.push(message);
+        if self.chain.len() < CHAIN - 1 { Ok(()) } else { self.post(pool) }
+    }
+
+    pub(super) fn can_go_on(&self) -> bool {
+        !self.stuck && self.kept.has_room(self.chain.len())
+    }
+
+    fn head(&mut self, mut frame: Frame) -> [u8; FRAME] {
+        frame.credits = self.flow.sent();
+        frame.heard = self.heard;
+        self.asked = false;
+        frame.encode()
+    }
+
+    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`]. Behind messages that
+    /// wait for [`Pipe::post`] it waits too.
+    pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
+        self.send_short(frame, payload, false)
+    }
+
+    pub(super) fn send_short(&mut self, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
+        let message = self.short(frame, payload)?;
+        if !self.chain.is_empty() {
+            self.chain.push(message);
+            return Ok(());
+        }
+        self.book(&message)?;
+        let wr = message.request(None).ok_or(too_long())?;
+        let wr = self.numbered(wr, now);
+        self.post_requests(&mut [wr])
+    }
+
+    fn short(&mut self, frame: Frame, payload: &[u8]) -> Result<Message> {
+        let head = self.head(frame);
+        let mut bytes = [0u8; SHORT];
+        let len = FRAME + payload.len();
+        let Some(message) = bytes.get_mut(..len).filter(|_| len <= self.inline) else { return Err(too_long()) };
+        for (to, from) in message.iter_mut().zip(head.iter().chain(payload)) {
+            *to = *from;
+        }
+        Ok(Message::Short(bytes, len, !matches!(frame.kind, Kind::Credit | Kind::Probe)))
+    }
+
+    /// A message is about to be posted: it is kept until it is confirmed.
+    pub(super) fn book(&mut self, message: &Message) -> Result<()> {
+        let kept = match message {
+            Message::Short(bytes, len, asks) => self.kept.inline(bytes.get(..*len).unwrap_or_default(), *asks),
+            Message::Long(buffer, len) => self.kept.buffer(*buffer, *len),
+        };
+        self.under_way.push_back(match message {
+            Message::Short(..) => None,
+            Message::Long(buffer, _) => Some(*buffer),
+        });
+        if kept { Ok(()) } else { Err(no_room()) }
+    }
+
+    /// Puts buffer `n` of `pool`, with `len` bytes after the room for the beginning, behind those that are to be sent by
+    /// [`Pipe::post`].
+    pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
+        let head = self.head(frame);
+        if !pool.write(n, 0, &head) {
+            return Err(too_long());
+        }
+        self.push(pool, Message::Long(n, FRAME + len))
+    }
+
+    /// Whether messages wait for [`Pipe::post`].
+    pub fn is_waiting(&self) -> bool {
+        !self.chain.is_empty()
+    }
+
+    /// Sends what waits for it.
+    pub fn post(&mut self, pool: &Pool) -> Result<()> {
+        if self.chain.is_empty() {
+            return Ok(());
+        }
+        let chain = self.chain.take();
+        for message in &chain {
+            self.book(message)?;
+        }
+        let nothing = SendWr::send_inline(0, &[]).ok_or(too_long())?;
+        let mut requests = [nothing; CHAIN];
+        for (request, message) in requests.iter_mut().zip(&chain) {
+            let wr = message.request(Some(pool)).ok_or(too_long())?;
+            // A buffer is to be free again soon.
+            *request = self.numbered(wr, matches!(message, Message::Long(..)));
+        }
+        let posted = match requests.get_mut(..chain.len()) {
+            Some(requests) => self.post_requests(requests),
+            None => Err(too_long()),
+        };
+        self.chain.put_back(chain);
+        posted
+    }
+
+    /// The next to be posted has a completion if that is wanted `now`, or else the places might run out without anybody
+    /// hearing of it. Its number says how many it completes.
+    fn numbered<'a>(&mut self, wr: SendWr<'a>, now: bool) -> SendWr<'a> {
+        self.unsignaled += 1;
+        let signal = now || self.unsignaled >= SIGNAL_EVERY;
+        let completes = if signal { core::mem::take(&mut self.unsignaled) } else { 0 };
+        let wr = wr.numbered(u64::from(self.tag) << 32 | u64::from(completes));
+        if signal { wr.signaled() } else { wr }
+    }
+
+    fn post_requests(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
+        let count = requests.len() as u32;
+        let qp = self.id.qp().ok_or(Error::NoDevice)?;
+        let posted = qp.post_send(requests).map_err(Error::from);
+        // They are numbered already: a later one in their place would be taken for one of them.
+        self.stuck |= posted.is_err();
+        self.show_posted(count);
+        posted
+    }
+}
+
+impl Message {
+    /// To post it, with the pool of its buffer if it has one.
+    fn request<'a>(&'a self, pool: Option<&'a Pool>) -> Option<SendWr<'a>> {
+        match self {
+            Message::Short(bytes, len, _) => SendWr::send_inline(0, bytes.get(..*len)?),
+            Message::Long(buffer, len) => Some(SendWr::send(0, pool?.sge(*buffer, *len)?)),
+        }
+    }
+}
+
+fn no_room() -> Error {
+    Error::Misuse { verb: "ibv_post_send", why: "more messages than are kept until they are confirmed" }
+}
