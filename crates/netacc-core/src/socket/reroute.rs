@@ -149,7 +149,9 @@ pub fn bypass(r: Ref<Socket>) {
     } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
         move_on(r, old);
     } else {
-        let done = pour(s, real, &written(old).0, old.ended(), Deadline::after(PATIENCE));
+        let bytes = written(old).0;
+        let done = pour(s, real, &bytes, old.ended(), Deadline::after(PATIENCE));
+        crate::log!(Info, "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
         if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
             s.set(PLACEHOLDER, false);
             old.link().stuck.store(1, Ordering::Relaxed);
