@@ -261,12 +261,17 @@ class Ctx:
         """
         if self.mode not in ("both", "server"):
             return
+        pids = [pid for s in servers for pid in host.tree(s.pid)]
         found = sum(monitor.accepts_shm(host.tree(s.pid)) for s in servers)
         if self.mode == "server":
             equal(found, 0, "connections accepted over shared memory from plain clients")
             return
-        check(found >= accepts, f"only {found} connections came over shared memory, {accepts} expected; "
-              + "; ".join(monitor.summary(p) for s in servers for p in host.tree(s.pid)[:5]))
+        # A process that takes nothing for 200 ms is passed by where others may take the connection, and on a loaded machine
+        # it need not be stopped for that: at worst half of the connections may come by TCP so, and are counted there.
+        passed_by = monitor.passed_by(pids) if found < accepts else 0
+        check(found >= accepts or (found + passed_by >= accepts and found * 2 >= accepts),
+              f"only {found} connections came over shared memory, {accepts} expected; "
+              + "; ".join(monitor.summary(p) for p in pids[:5]))
         if payload and self.own_network:
             carried = host.loopback_bytes() - self.lo_start
             check(carried < payload / 2, f"{carried} bytes went over kernel TCP of {payload} in all")

@@ -44,6 +44,17 @@ def accepts_shm(pids):
     return total
 
 
+def passed_by(pids):
+    """Connections that came by TCP to servers of several processes, as far as they have pages."""
+    counts = []
+    for pid in pids:
+        try:
+            counts.append(show(pid)["cnt"])
+        except NoAnswer:
+            pass
+    return sum(c["accepts_tcp"] for c in counts) if any(c["forks"] for c in counts) else 0
+
+
 def sockets(pid):
     return show(pid, "sock")["sock"]
 
