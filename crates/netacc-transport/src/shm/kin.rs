@@ -53,10 +53,17 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::process::{Child, Command};
 
-    /// It runs when this returns.
+    /// When this returns it has none of our descriptors any more: they are closed in order when it begins to run, a little
+    /// after `spawn` has returned, and the end of the last one is waited for.
     fn start(command: &mut Command) -> Child {
         let _alone = crate::starting();
-        command.spawn().unwrap()
+        let (end, first) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let last = rustix::io::fcntl_dupfd_cloexec(&first, 900).unwrap();
+        drop(first);
+        let child = command.spawn().unwrap();
+        drop(last);
+        assert_eq!(rustix::io::read(&end, &mut [0]), Ok(0));
+        child
     }
 
     #[test]
