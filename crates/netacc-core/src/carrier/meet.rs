@@ -59,7 +59,7 @@ pub(super) enum State {
 pub(super) struct RouteEntry {
     pub dest: SocketAddr,
     pub state: State,
-    source: IpAddr,
+    pub source: IpAddr,
     /// The socket layer's side of the link, and our own side.
     pub link: Option<&'static Link>,
     pub local: Option<usize>,
@@ -67,11 +67,11 @@ pub(super) struct RouteEntry {
     /// No more queue pairs are to be had: those that are there take all connections.
     pub crowded: bool,
     /// So many queue pairs in a row could not be connected because of the port that they had at this host.
-    ports_taken: u32,
+    pub ports_taken: u32,
 }
 
 impl RouteEntry {
-    fn new(dest: SocketAddr) -> RouteEntry {
+    pub(super) fn new(dest: SocketAddr) -> RouteEntry {
         RouteEntry {
             dest,
             state: State::Opening,
@@ -127,43 +127,6 @@ impl Engine {
                 Route::Opening(fd)
             }
         }
-    }
-
-    /// The way to a server that another engine has reached from our address `source`; without that, only if it is known.
-    /// Nothing is waited for: connects that come before the first queue pair is there wait on the link.
-    pub fn follow_route(&mut self, dest: SocketAddr, source: Option<IpAddr>) -> Option<(&'static Link, IpAddr)> {
-        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
-        if let Some(r) = known.and_then(|at| self.routes.get(at)) {
-            match (r.state, r.link) {
-                (State::Open, Some(link)) if link.accepting() => {
-                    link.hold();
-                    return Some((link, r.source));
-                }
-                (State::Closed(_, until), _) if time::now() < until => return None,
-                _ => {}
-            }
-        }
-        let source = source?;
-        let at = match known {
-            Some(at) => at,
-            None => self.routes.add(PIPES, RouteEntry::new(dest))?,
-        };
-        self.detach_route(at);
-        if let Some(r) = self.routes.get_mut(at) {
-            (r.state, r.crowded) = (State::Opening, false);
-        }
-        // One whose other side is doubted is none: its base has ended, and so may have the process there.
-        let begun = |p: &usize| self.pipes.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
-        if !self.routes.get(at).is_some_and(|r| r.pipes.iter().any(begun))
-            && let Err(e) = self.begin_pipe(at)
-        {
-            self.close_route(at, why(&e), &e);
-            return None;
-        }
-        self.lead(at, Some(source));
-        let link = self.routes.get(at)?.link?;
-        link.hold();
-        Some((link, source))
     }
 
     /// Whether the host has lately not answered at all, at whatever port.
@@ -360,7 +323,7 @@ impl Engine {
     }
 
     /// The route is open: it has a link, by which connects come, and of which those that can be carried are taken.
-    fn lead(&mut self, route: usize, source: Option<IpAddr>) {
+    pub(super) fn lead(&mut self, route: usize, source: Option<IpAddr>) {
         let Some(r) = self.routes.get(route) else { return };
         if r.local.is_none() {
             let Ok((client, server)) = Link::pair(self.index) else {
@@ -413,7 +376,7 @@ impl Engine {
         self.begin_pipe(route).is_ok()
     }
 
-    fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
+    pub(super) fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
         let Some(r) = self.routes.get_mut(route) else { return };
         crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
         let refused =
@@ -490,7 +453,7 @@ impl Engine {
 }
 
 /// What a failure means for the connection that was to be accelerated.
-fn why(e: &Error) -> Reason {
+pub(super) fn why(e: &Error) -> Reason {
     match e {
         Error::Cm { event: CmEventType::REJECTED | CmEventType::UNREACHABLE | CmEventType::CONNECT_ERROR, .. } => {
             Reason::PeerPlain

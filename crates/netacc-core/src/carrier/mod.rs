@@ -11,7 +11,8 @@
 //!
 //! - `engine`: one round of the work, and what to sleep on when there is none; `engines`: all that there are; `drive`: who
 //!   does it.
-//! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `listeners`: those that clients there find.
+//! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `follow`: routes that another engine
+//!   has found; `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
 //! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
 //!   host's devices.
@@ -32,6 +33,7 @@ pub mod drive;
 mod engine;
 mod engines;
 mod entry;
+mod follow;
 mod inherited;
 mod limits;
 mod listeners;
