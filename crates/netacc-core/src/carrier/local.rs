@@ -171,6 +171,7 @@ impl Engine {
                 // It is on its way before the next one is, which may be another engine's.
                 if let Some(at) = self.ready.back().copied() {
                     self.pump(at);
+                    self.post_all();
                 }
                 order::leave(self.index, dest);
             }
