@@ -158,7 +158,7 @@ fn memory_and_queue_pairs() {
     let row = lines.iter().find(|line| line.starts_with(&["4", "SHM"])).expect("link 4");
     assert_eq!((&row[2..7], &row[9..]), (&["server", "77", "0", "511", "1"][..], &["never", "0", "0"][..]), "{text}");
     let row = lines.iter().find(|line| line.starts_with(&["9", "rxe_test", "43"])).expect("the queue pair");
-    assert_eq!(row[3..12].join(" "), "client 10.8.0.1:26379 0 511 0 3/4 0 7 0", "{text}");
+    assert_eq!(row[3..14].join(" "), "0 RDMA client 10.8.0.1:26379 0 511 0 3/4 0 7 0", "{text}");
     assert!(lines.iter().any(|line| line.join(" ") == "rxe_test not known -"), "{text}");
     assert!(lines.iter().any(|line| line.join(" ") == "registered for RDMA 81920"), "{text}");
     let row = "5 SHM - 4242 1 - - - - - 512 1024";
