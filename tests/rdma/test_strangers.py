@@ -11,7 +11,8 @@ from test_settings import Held
 
 # What may come of it. `open`: the stranger alone is worse off.
 REFUSED = ("nothing", "garbage", "half-a-greeting", "another-version", "no-receives", "tiny-receives")
-ENDED = ("empty-message", "short-message", "unknown-kind", "credits-never-granted", "longer-than-a-receive")
+ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
+         "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "longer-than-a-receive")
 EITHER = ("more-than-credits", "unknown-connection", "window-never-used", "garbage-addresses", "half-addresses",
           "opened-twice", "no-credits-back", "never-established", "gone-at-once")
 

@@ -145,6 +145,12 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
     }
 }
 
+/// A frame of data without a byte, behind which another one is to follow after `next` bytes less one, and what does.
+fn followed(next: u16, by: &[u8]) -> Vec<u8> {
+    let head = Frame { kind: Kind::Data, credits: 0, conn: 777, epoch: 1, window: 0, heard: 0, next };
+    [&head.encode(), by].concat()
+}
+
 fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Frame { kind, credits, conn, epoch: 1, window, heard: 0, next: 0 }.encode().to_vec();
     bytes.extend(payload);
@@ -173,6 +179,10 @@ fn bad_messages(scenario: &str, open: &[u8]) -> Option<Vec<Vec<u8>>> {
         "empty-message" => vec![vec![]],
         "short-message" => vec![vec![2; FRAME - 1]],
         "unknown-kind" => vec![vec![0xff; FRAME]],
+        "followed-by-nothing" => vec![followed(1, &[])],
+        "followed-by-half" => vec![followed(1, &[2; FRAME - 1])],
+        "followed-by-garbage" => vec![followed(1, &[0xff; FRAME])],
+        "followed-beyond-its-end" => vec![followed(u16::MAX, &[0; 100])],
         "credits-never-granted" => vec![message(Kind::Credit, 250, 0, 0, &[])],
         "longer-than-a-receive" => vec![data(3, BUFFER - FRAME)],
         "more-than-credits" => (0..40).map(|n| data(n, 100)).collect(),

@@ -226,10 +226,11 @@ fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Resul
     // What a port below 1024 says of a client, nobody confirms there.
     let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
     let claimed = if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link) };
+    let engine = link.engine();
     // From here on the pool has it.
     link.put();
     occupy(fd, s, claimed?, bound, SocketAddr::new(source, 0), target)?;
-    carrier::drive::begin(link.engine());
+    carrier::drive::begin(engine);
     Ok(())
 }
 
