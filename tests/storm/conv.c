@@ -64,7 +64,7 @@ static int excused(const struct conv *c)
 	struct slot *s = &L->slot[c->k.slot];
 	for (int side = 0; side < 2; side++) {
 		int h = s->holder[side];
-		if (h > 0 ? was_killed(h) : s->kills != L->kills)
+		if (h > 0 ? was_killed(h) : s->kills[side] != L->kills)
 			return 1;
 	}
 	// A client may find the link to a server that is gone and not know it yet; by TCP its connect would be refused.
@@ -246,7 +246,7 @@ static enum state perform(struct conv *c, enum act what)
 			failed(c, "F_SETOWN");
 		return AGAIN;
 	case PASS:
-		s->kills = kills_now();
+		s->kills[c->k.side] = kills_now();
 		s->holder[c->k.side] = IN_BOX;
 		if (pass(box, c->fd, &c->k)) { // full
 			s->holder[c->k.side] = me;

@@ -20,7 +20,7 @@ struct proc {
 };
 struct slot {
 	word holder[2]; // the process at each end, client first
-	word kills;	// as many had happened when the holder was last unknown; -1: one was under way
+	word kills[2];	// as many had happened when that holder was last unknown; -1: one was under way
 	word done;	// bit 0: the client's end saw everything, bit 1: the server's, bit 2: lost with a killed process
 };
 struct ledger {

@@ -184,7 +184,7 @@ static void *call(void *x)
 		struct kept k = { .slot = slot, .side = CLIENT };
 		draw(&seed);
 		k.seed = seed;
-		L->slot[slot].kills = kills_now();
+		L->slot[slot].kills[SERVER] = kills_now();
 		L->slot[slot].holder[CLIENT] = me;
 		int server = draw(&seed) % SERVERS;
 		while (!L->port[server])
