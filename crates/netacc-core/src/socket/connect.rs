@@ -274,6 +274,10 @@ fn occupy(
     if let Some(engine) = engine {
         order::enter(engine, target);
     }
+    // Who takes the connect may use this end at once, in another thread: it is connected before it is queued. If it is not
+    // taken after all, nobody has touched the endpoint: other calls wait for the locks.
+    let locks = (s.rx.lock(), s.tx.lock());
+    take_path(s, Path::Shm);
     let pushed = pool::push(claim);
     if !pushed || (!link.accepting() && ep.withdraw()) {
         // The listener went away in between and had not taken us: TCP will find out what is there now. Of a slot
@@ -281,17 +285,14 @@ fn occupy(
         if !pushed {
             ep.never_mind(epoch);
         }
+        take_path(s, Path::New);
         s.detach();
         if let Some(engine) = engine {
             order::leave(engine, target);
         }
         return Err(Reason::Refused);
     }
-    {
-        // A thread that forks may be about to put a real socket here: see `materialize`.
-        let _g = s.meta.lock();
-        s.set_path(Path::Shm);
-    }
+    drop(locks);
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
         let transport = if link.is_far() { Transport::Rdma } else { Transport::Shm };
@@ -305,6 +306,12 @@ fn occupy(
         e.set_link(ep.shown_link());
     }
     Ok(())
+}
+
+fn take_path(s: &Socket, path: Path) {
+    // A thread that forks may be about to put a real socket here: see `materialize`.
+    let _g = s.meta.lock();
+    s.set_path(path);
 }
 
 /// A link-local destination means nothing without its interface: left to the kernel.

@@ -356,6 +356,10 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
         return Outcome::Pass;
     }
+    // SAFETY: the caller's promise.
+    if unsafe { core::ptr::read_unaligned(len) } > i32::MAX as u32 {
+        return Outcome::Failed(Errno::INVAL);
+    }
     let int = match (level, name) {
         (SOL_SOCKET, libc::SO_ERROR) if shm => s.endpoint().map(|e| e.take_error()),
         (SOL_SOCKET, libc::SO_LINGER) => {
@@ -390,7 +394,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     match int {
         Some(v) => {
             // SAFETY: as above.
-            unsafe { give((&raw const v).cast(), 4, val, len) };
+            unsafe { give_int(level, v, val, len) };
             Outcome::Done(0)
         }
         // A base is no TCP socket: type, protocol and defaults are the template's.
@@ -418,7 +422,21 @@ unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) {
     }
 }
 
-/// The kernel's structure for the socket `fd`, with the state of the connection it stands for.
+/// As the kernel: less room than an int has gets a small value of the level of IP as one byte (ip(7)).
+///
+/// # Safety
+/// `val` and `len` are the application's.
+#[allow(unsafe_code)]
+unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match u8::try_from(v) {
+            Ok(byte) if level == IPPROTO_IP && core::ptr::read_unaligned(len) < 4 => give(&raw const byte, 1, val, len),
+            _ => give((&raw const v).cast(), 4, val, len),
+        }
+    }
+}
+
 /// TCP_INFO of a connection that may be promoted. An end that the kernel tells of may be the peer's going over: `None` is
 /// for [`get`] to answer for the ring, or for a socket that is none of these.
 ///
@@ -439,6 +457,7 @@ unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut
     (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
 }
 
+/// The kernel's structure for the socket `fd`, with the state of the connection it stands for.
 #[allow(unsafe_code)]
 fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
     match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {

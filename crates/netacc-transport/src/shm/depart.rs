@@ -222,7 +222,11 @@ impl ShmEndpoint {
         }
         // After that: another thread may have taken in a witness before it marked the link as lost.
         let unheard = self.witness_fd() < 0 && self.base_fd() < 0;
-        let gone = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | BASE_GONE) != 0;
+        let flags = self.flags.load(Ordering::Acquire);
+        // To the rest of the family that left it comes over the base. A peer that left may have nothing but its own base,
+        // whose other end the witness is: that nobody holds the other end of ours says nothing then.
+        let said = if flags & FAMILY_MOVED != 0 { WITNESS_GONE | BASE_GONE } else { WITNESS_GONE };
+        let gone = flags & said != 0;
         // And the socket before it saw the witness end.
         (unheard || gone) && !self.seek_kernel(v)
     }
