@@ -3,7 +3,7 @@
 use crate::rdma::pipe::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
 use alloc::vec::Vec;
-use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result};
+use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result, Transport};
 
 extern crate alloc;
 
@@ -59,6 +59,11 @@ impl Device {
     /// Other devices that are removed are not kept open on behalf of this one. False: it is removed itself.
     pub fn forget_others(&self) -> bool {
         self.open.as_ref().is_none_or(|open| open.context.forget_removed_devices())
+    }
+
+    /// Whether messages may have immediate data: iWARP has none.
+    pub(super) fn has_immediate(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.context.transport() == Transport::Ib)
     }
 
     /// Whether `id` is on this device.
