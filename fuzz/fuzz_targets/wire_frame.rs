@@ -1,10 +1,10 @@
-//! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, and the payload
-//! of the one that opens a connection; and the first bytes of a base. Whatever decodes is exactly what it encodes to.
+//! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, or with its
+//! head in the immediate data, and the payload of the one that opens a connection; and the first bytes of a base. Whatever decodes is exactly what it encodes to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use netacc_wire::base::{HELLO, hello, token};
-use netacc_wire::frame::{FRAME, Frame, Greeting, decode_addresses, encode_addresses};
+use netacc_wire::frame::{Brief, FRAME, Frame, Greeting, decode_addresses, encode_addresses};
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(greeting) = Greeting::decode(bytes) {
@@ -17,6 +17,12 @@ fuzz_target!(|bytes: &[u8]| {
         && let Some(token) = token(said)
     {
         assert_eq!(hello(&token), *said);
+    }
+    if let Some((number, rest)) = bytes.split_first_chunk() {
+        let brief = Brief::decode(u32::from_le_bytes(*number));
+        assert_eq!(brief.encode().to_le_bytes(), *number);
+        let heard = rest.first_chunk().map_or(0, |heard| u16::from_le_bytes(*heard));
+        assert_eq!(Brief::of(&brief.frame(heard), heard), Some(brief));
     }
     if let Some((head, payload)) = bytes.split_first_chunk::<FRAME>()
         && let Some(frame) = Frame::decode(head)

@@ -13,6 +13,9 @@ from test_settings import Held
 REFUSED = ("nothing", "garbage", "half-a-greeting", "another-version", "no-receives", "tiny-receives")
 ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
          "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "longer-than-a-receive")
+# Of those messages that have their head in the immediate data, which iWARP has not.
+BRIEF_ENDED = ("brief-credits-never-granted", "brief-longer-than-a-receive")
+BRIEF_EITHER = ("brief-unknown-connection", "brief-window-never-used", "brief-without-a-byte", "brief-after-the-end")
 EITHER = ("more-than-credits", "unknown-connection", "window-never-used", "garbage-addresses", "half-addresses",
           "opened-twice", "no-credits-back", "never-established", "gone-at-once")
 
@@ -36,7 +39,9 @@ def none_is_believed(ctx):
     port = ctx.next_port
     before, open_before = queue_pairs(ctx), descriptors(held.server.pid)
     problems = []
-    for allowed, scenarios in ((("refused",), REFUSED), (("ended",), ENDED), (("ended", "open"), EITHER)):
+    immediate = ctx.kind == "rxe"
+    ended, either = ENDED + BRIEF_ENDED * immediate, EITHER + BRIEF_EITHER * immediate
+    for allowed, scenarios in ((("refused",), REFUSED), (("ended",), ended), (("ended", "open"), either)):
         for scenario in scenarios:
             proc = stranger(ctx, scenario, port)
             wait_until(lambda p=proc: p.stdout().strip() or not p.running(), 60, scenario)

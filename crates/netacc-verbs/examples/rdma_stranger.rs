@@ -11,7 +11,7 @@
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Wc};
 use netacc_wire::base::Base;
-use netacc_wire::frame::{FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
+use netacc_wire::frame::{Brief, FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -99,14 +99,16 @@ impl Stranger {
     }
 
     /// Sends messages, one after the other; whether they go out is seen by what comes of it.
-    fn say(&self, messages: &[Vec<u8>]) -> Outcome<()> {
-        for (n, message) in messages.iter().enumerate().take(SENDS as usize) {
-            if !self.send.write(n * BUFFER, message) {
+    fn say(&self, messages: &[Said]) -> Outcome<()> {
+        for (n, Said { immediate, bytes }) in messages.iter().enumerate().take(SENDS as usize) {
+            if !self.send.write(n * BUFFER, bytes) {
                 return Err("a message longer than its buffer".into());
             }
-            let sge = self.send.sge(n * BUFFER, message.len()).ok_or("no buffer")?;
+            let sge = self.send.sge(n * BUFFER, bytes.len()).ok_or("no buffer")?;
             let qp = self.id.qp().ok_or("no queue pair")?;
-            if qp.post_send(&mut [SendWr::send(1 << 32, sge)]).is_err() {
+            let plain = SendWr::send(1 << 32, sge);
+            let request = immediate.map_or(plain, |number| plain.with_imm(number));
+            if qp.post_send(&mut [request]).is_err() {
                 break; // It has ended already.
             }
         }
@@ -149,6 +151,36 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
 fn followed(next: u16, by: &[u8]) -> Vec<u8> {
     let head = Frame { kind: Kind::Data, credits: 0, conn: 777, epoch: 1, window: 0, heard: 0, next };
     [&head.encode(), by].concat()
+}
+
+/// A message, and what its immediate data is if it has any.
+struct Said {
+    immediate: Option<u32>,
+    bytes: Vec<u8>,
+}
+
+/// With its head in the immediate data: as many `news` as nobody has sent, say, or a `window` that nobody has used.
+fn brief(conn: u16, news: u8, window: u32, len: usize) -> Said {
+    let heard = news.into();
+    let frame = Frame { kind: Kind::Data, credits: news, conn, epoch: 0, window, heard, next: 0 };
+    Said { immediate: Brief::of(&frame, 0).map(Brief::encode), bytes: vec![0x55; len] }
+}
+
+/// Messages of which one at least has immediate data.
+fn bad_immediates(scenario: &str, open: &[u8]) -> Option<Vec<Said>> {
+    let opens = Said { immediate: None, bytes: message(Kind::Open, 0, 3, 0, open) };
+    Some(match scenario {
+        "brief-credits-never-granted" => vec![brief(3, 15, 0, 100), brief(3, 15, 0, 100)],
+        "brief-window-never-used" => vec![opens, brief(3, 0, 65_535, 100)],
+        "brief-longer-than-a-receive" => vec![opens, brief(3, 0, 0, BUFFER)],
+        "brief-unknown-connection" => vec![brief(777, 0, 0, 100), brief(4095, 0, 0, 0)],
+        "brief-without-a-byte" => vec![opens, brief(3, 0, 0, 0)],
+        "brief-after-the-end" => {
+            let fin = Said { immediate: None, bytes: message(Kind::Fin, 0, 3, 0, &[]) };
+            vec![opens, fin, brief(3, 0, 0, 100)]
+        }
+        _ => return None,
+    })
 }
 
 fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
@@ -250,7 +282,10 @@ fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outc
     }
     let ours = SocketAddr::new(stranger.id.local_addr().ok_or("no address")?.ip(), 40_000);
     let open = encode_addresses(ours, SocketAddr::new(address.ip(), tcp_port));
-    stranger.say(&bad_messages(scenario, &open).ok_or_else(|| format!("no scenario {scenario}"))?)?;
+    let whole = |bytes| Said { immediate: None, bytes };
+    let said = bad_messages(scenario, &open).map(|all| all.into_iter().map(whole).collect());
+    let said: Vec<Said> = said.or_else(|| bad_immediates(scenario, &open)).ok_or(format!("no scenario {scenario}"))?;
+    stranger.say(&said)?;
     if stranger.is_ended()? {
         println!("ended");
     } else {

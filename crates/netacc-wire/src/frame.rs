@@ -2,7 +2,7 @@
 //!
 //! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it, once or several times. Everything is little
 //! endian. Several connections share a queue pair; `conn` says which one, by a number that its opener chose, and `epoch` tells one use
-//! of the number from the next.
+//! of the number from the next. Where devices have immediate data, a message of one frame may have its head there ([`Brief`]).
 
 use crate::base::{Base, TOKEN};
 use crate::{VERSION, u16};
@@ -128,6 +128,60 @@ impl Frame {
     }
 }
 
+/// The head of a message with bytes of one connection, in the 32 bits of its immediate data: the bytes begin where the
+/// message does, and a packet filled to the end needs no further one for the head's sake.
+///
+/// It does not say the connection's epoch, so it may come only after a whole frame of the connection: then what comes in
+/// that direction is of the same one, until the client gives the number to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief {
+    conn: u16,
+    /// So many messages more have been received, and as many more may be sent in the other direction.
+    news: u8,
+    window: u16,
+}
+
+/// Bits of [`Brief::conn`] and [`Brief::news`].
+const CONN_BITS: u32 = 12;
+const NEWS_BITS: u32 = 4;
+
+impl Brief {
+    /// What stands for `frame` after a message that said of `heard` messages, if that can be said.
+    #[must_use]
+    pub fn of(frame: &Frame, heard: u16) -> Option<Brief> {
+        let news = frame.heard.wrapping_sub(heard);
+        let usual = frame.kind == Kind::Data && frame.next == 0 && u16::from(frame.credits) == news;
+        let fits = u32::from(frame.conn) >> CONN_BITS == 0 && u32::from(news) >> NEWS_BITS == 0;
+        let window = u16::try_from(frame.window).ok()?;
+        (usual && fits).then_some(Brief { conn: frame.conn, news: frame.credits, window })
+    }
+
+    /// The frame that it stands for, but for the epoch, after a message that said of `heard` messages.
+    #[must_use]
+    pub fn frame(self, heard: u16) -> Frame {
+        let Brief { conn, news, window } = self;
+        let heard = heard.wrapping_add(news.into());
+        Frame { kind: Kind::Data, credits: news, conn, epoch: 0, window: window.into(), heard, next: 0 }
+    }
+
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(self) -> u32 {
+        u32::from(self.conn) | u32::from(self.news) << CONN_BITS | u32::from(self.window) << (CONN_BITS + NEWS_BITS)
+    }
+
+    /// As it was received: every number means something.
+    #[must_use]
+    pub fn decode(number: u32) -> Brief {
+        let bits = |from: u32, count: u32| number >> from & ((1 << count) - 1);
+        Brief {
+            conn: bits(0, CONN_BITS) as u16,
+            news: bits(CONN_BITS, NEWS_BITS) as u8,
+            window: (number >> (CONN_BITS + NEWS_BITS)) as u16,
+        }
+    }
+}
+
 /// What both ends of a queue pair tell each other while they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
@@ -250,6 +304,29 @@ mod tests {
             if let Some(f) = Frame::decode(&bytes) {
                 prop_assert_eq!(f.encode(), bytes);
             }
+        }
+
+        #[test]
+        fn every_immediate_means_something_else(number: u32, other: u32, heard: u16) {
+            let brief = Brief::decode(number);
+            prop_assert_eq!(brief.encode(), number);
+            prop_assert_eq!(Brief::of(&brief.frame(heard), heard), Some(brief));
+            prop_assert_eq!(Brief::decode(other) == brief, other == number);
+        }
+
+        #[test]
+        fn a_brief_says_what_its_frame_says(
+            credits in 0u8..20, conn in 0u16..5000, window in 0u32..70_000, before: u16, more in 0u16..20, next in 0u16..3,
+        ) {
+            let heard = before.wrapping_add(more);
+            let frame = Frame { kind: Kind::Data, credits, conn, epoch: 0, window, heard, next };
+            match Brief::of(&frame, before) {
+                Some(brief) => prop_assert_eq!(Brief::decode(brief.encode()).frame(before), frame),
+                None => prop_assert!(
+                    u16::from(credits) != more || more > 15 || conn > 4095 || window > 65_535 || next != 0
+                ),
+            }
+            prop_assert_eq!(Brief::of(&Frame { kind: Kind::Fin, ..frame }, before), None);
         }
 
         #[test]

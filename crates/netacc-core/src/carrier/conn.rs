@@ -36,6 +36,9 @@ pub(super) struct Conn {
     /// Its name there.
     pub id: u16,
     pub epoch: u32,
+    /// The other side has said a frame of this epoch, and we have.
+    pub met: bool,
+    pub known: bool,
     /// To be sent before anything else: who connects to whom.
     pub opening: Option<[u8; ADDRESSES]>,
     /// So many bytes may be sent.
@@ -77,6 +80,7 @@ enum Sent {
 
 impl Conn {
     fn frame(&mut self, kind: Kind) -> Frame {
+        self.known = true;
         let window = core::mem::take(&mut self.delivered);
         Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
     }
@@ -203,8 +207,9 @@ impl Conn {
             }
             Ok(n) => {
                 self.credit -= n as u32;
+                let known = self.known;
                 let frame = self.frame(Kind::Data);
-                way.send_placed(frame, place, n).map(|()| Some(true)).map_err(|_| Errno::IO)
+                way.send_placed(frame, place, n, known).map(|()| Some(true)).map_err(|_| Errno::IO)
             }
         }
     }

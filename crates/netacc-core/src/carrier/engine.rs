@@ -19,7 +19,6 @@ use netacc_sys::time;
 use netacc_transport::bells;
 use netacc_transport::rdma::{Completion, Device, Way};
 use netacc_verbs::{EventChannel, Result, Wc};
-use netacc_wire::frame::FRAME;
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
@@ -244,20 +243,22 @@ impl Engine {
             self.broken.push(at);
             return;
         }
-        match pipe.completed(&mut device.pool, wc.wr_id(), wc.byte_len()) {
+        match pipe.completed(&mut device.pool, wc.wr_id(), wc.byte_len(), wc.imm_data()) {
             None => {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
                 self.liars.push(at);
             }
             Some(Completion::Sent) => self.feed(),
-            Some(Completion::Message(n, frame, payload, len)) => {
-                if !self.messages(at, frame, Payload::Received(n, FRAME, payload, len)) {
+            Some(Completion::Message(n, head)) => {
+                let frame = if head.brief { self.named(at, head.frame) } else { Some(head.frame) };
+                let payload = Payload::Received(n, head.at, head.start, head.len);
+                if frame.is_some_and(|frame| !self.messages(at, frame, payload)) {
                     self.liars.push(at);
                 }
                 let Some(entry) = self.pipes.get_mut(at) else { return };
                 let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
                 let short = pipe.wants_to_grow();
-                if pipe.dealt_with(&mut device.pool, n, frame).is_err() {
+                if pipe.dealt_with(&mut device.pool, n, head.frame).is_err() {
                     self.broken.push(at);
                 }
                 if short {

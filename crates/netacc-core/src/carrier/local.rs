@@ -234,6 +234,8 @@ impl Engine {
             pipe,
             id: 0,
             epoch: 0,
+            met: name.is_some(),
+            known: false,
             opening,
             credit: WINDOW,
             delivered: 0,

@@ -26,6 +26,14 @@ impl Engine {
         }
     }
 
+    /// The whole of a frame that does not say its connection's epoch: that of the connection which has the number, if the
+    /// other side has said of which use of the number it speaks. If it has not, this is of an earlier one.
+    pub(super) fn named(&self, at: usize, frame: Frame) -> Option<Frame> {
+        let c = *self.pipes.get(at)?.conns.get(&frame.conn)?;
+        let conn = self.conns.get(c).filter(|conn| conn.met)?;
+        Some(Frame { epoch: conn.epoch, ..frame })
+    }
+
     /// One frame of it.
     fn message(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
         match frame.kind {
@@ -38,6 +46,7 @@ impl Engine {
         let Some(&c) = entry.conns.get(&frame.conn) else { return true };
         // Of an earlier connection with that number: it is over here, and the other side will learn it.
         let Some(conn) = self.conns.get_mut(c).filter(|c| c.epoch == frame.epoch) else { return true };
+        conn.met = true;
         conn.credit = match conn.credit.checked_add(frame.window) {
             Some(credit) if credit <= WINDOW => credit,
             _ => return false,

@@ -249,11 +249,13 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let seen = match duty {
         Attend::Yes(duty) => {
             // The kernel's set and the completion channels.
-            set.add(e.fd(), libc::POLLIN);
+            let own = set.add(e.fd(), libc::POLLIN);
             let slept = set.sleep(Deadline::after(left), call.sigmask);
             drive::leave(duty, &set);
             bounded = true;
-            slept.and_then(|_| kernel(e, call, 0, 0, false))
+            // Mostly the channels alone have something.
+            let said = set.revents(own) != 0;
+            slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Looked::default()) })
         }
         _ => kernel(e, call, 0, left, true),
     };

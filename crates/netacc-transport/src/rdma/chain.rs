@@ -6,7 +6,7 @@
 use crate::rdma::pool::{Buffer, Pool};
 use crate::rdma::qp::SHORT;
 use alloc::vec::Vec;
-use netacc_wire::frame::{FRAME, Frame, LONGEST, NEXT};
+use netacc_wire::frame::{Brief, FRAME, Frame, LONGEST, NEXT};
 
 extern crate alloc;
 
@@ -18,7 +18,8 @@ pub(super) const CHAIN: usize = 8;
 pub(super) enum Message {
     /// Goes inline; whether the other side has a reason to answer.
     Short([u8; SHORT], usize, bool),
-    Long(Buffer, usize),
+    /// Goes from a buffer; what its immediate data is in place of the beginning, if that can be so.
+    Long(Buffer, usize, Option<Brief>),
 }
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ impl Chain {
     pub fn room(&self, most: usize) -> usize {
         let len = match self.messages.last() {
             None => return 0,
-            Some(Message::Short(_, len, _) | Message::Long(_, len)) => *len,
+            Some(Message::Short(_, len, _) | Message::Long(_, len, _)) => *len,
         };
         if len.saturating_sub(self.last + FRAME) > LONGEST {
             return 0;
@@ -78,21 +79,23 @@ impl Chain {
         if let Message::Short(bytes, len, _) = message {
             let (buffer, _) = pool.take_to_send()?;
             pool.write(buffer, 0, bytes.get(..*len)?);
-            *message = Message::Long(buffer, *len);
+            *message = Message::Long(buffer, *len, None);
         }
         match message {
-            Message::Long(buffer, len) => pool.at(*buffer, *len + FRAME).map(<*const u8>::cast_mut),
+            Message::Long(buffer, len, _) => pool.at(*buffer, *len + FRAME).map(<*const u8>::cast_mut),
             Message::Short(..) => None,
         }
     }
 
     /// A further frame, whose `len` bytes are in their [`Chain::place`].
     pub fn placed(&mut self, pool: &Pool, frame: Frame, len: usize) -> bool {
-        let Some(Message::Long(buffer, end)) = self.messages.last_mut() else { return false };
+        let Some(Message::Long(buffer, end, brief)) = self.messages.last_mut() else { return false };
         let done =
             pool.write(*buffer, *end, &frame.encode()) && pool.write(*buffer, self.last + NEXT, &next(self.last, *end));
         self.last = *end;
         *end += FRAME + len;
+        // The beginning has to say where the next frame is.
+        *brief = None;
         done
     }
 
@@ -111,14 +114,14 @@ impl Chain {
         if self.place(pool).is_none() {
             return false;
         }
-        let Some(Message::Long(buffer, end)) = self.messages.last() else { return false };
+        let Some(Message::Long(buffer, end, _)) = self.messages.last() else { return false };
         pool.write(*buffer, *end + FRAME, payload) && self.placed(pool, frame, payload.len())
     }
 
     /// The buffers of all messages.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         self.messages.iter().filter_map(|m| match m {
-            Message::Long(buffer, _) => Some(*buffer),
+            Message::Long(buffer, ..) => Some(*buffer),
             Message::Short(..) => None,
         })
     }
@@ -174,9 +177,9 @@ mod tests {
     #[test]
     fn a_frame_that_is_too_long_to_say_so_is_the_last() {
         let mut chain = Chain::default();
-        chain.push(Message::Long(0, FRAME + LONGEST));
+        chain.push(Message::Long(0, FRAME + LONGEST, None));
         assert_eq!(chain.room(1 << 20), (1 << 20) - LONGEST - 2 * FRAME);
-        chain.push(Message::Long(0, FRAME + LONGEST + 1));
+        chain.push(Message::Long(0, FRAME + LONGEST + 1, None));
         assert_eq!(chain.room(1 << 20), 0);
     }
 }

@@ -3,7 +3,7 @@
 use crate::rdma::pipe::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
 use alloc::vec::Vec;
-use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result};
+use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result, Transport};
 
 extern crate alloc;
 
@@ -61,6 +61,11 @@ impl Device {
         self.open.as_ref().is_none_or(|open| open.context.forget_removed_devices())
     }
 
+    /// Whether messages may have immediate data: iWARP has none.
+    pub(super) fn has_immediate(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.context.transport() == Transport::Ib)
+    }
+
     /// Whether `id` is on this device.
     pub fn has(&self, id: &CmId) -> bool {
         self.open.as_ref().is_some_and(|open| id.is_on(&open.context))
@@ -88,11 +93,11 @@ impl Device {
 
     /// Takes the events of the channel: no queue is armed any more that had one. Whether there was any.
     pub fn take_events(&self) -> bool {
-        let mut any = false;
-        while let Some(Ok(Some(_))) = self.open.as_ref().map(|open| open.channel.get_cq_event()) {
-            any = true;
-        }
-        any
+        let Some(open) = &self.open else { return false };
+        // Each queue that was armed has one at most, so that there is no need to be told by the kernel that there are none
+        // left. One more than that would only wake somebody for nothing.
+        let events = self.cqs.iter().take_while(|_| matches!(open.channel.get_cq_event(), Ok(Some(_)))).count();
+        events > 0
     }
 
     /// Its completion queues.

@@ -23,7 +23,7 @@ mod way;
 
 pub use device::Device;
 pub use left::Left;
-pub use pipe::{Completion, Pipe, greeting};
+pub use pipe::{Completion, Head, Pipe, greeting};
 pub use pool::{Buffer, Pool, Sizes};
 pub use shown::Shown;
 pub use stream::Stream;

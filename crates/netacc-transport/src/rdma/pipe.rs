@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result};
 use netacc_wire::base::Base;
-use netacc_wire::frame::{FRAME, Frame, Greeting, Kind};
+use netacc_wire::frame::{Brief, FRAME, Frame, Greeting, Kind};
 
 mod outgoing;
 
@@ -53,6 +53,11 @@ pub struct Pipe {
     stuck: bool,
     /// Messages received, modulo 65,536.
     heard: u16,
+    /// What the last message to the other side said of that, and its last one to us.
+    told: u16,
+    was_told: u16,
+    /// A message may have its head in the immediate data.
+    immediate: bool,
     /// The other side waits for a message.
     asked: bool,
     /// Messages sent, for the case that the queue pair fails.
@@ -65,10 +70,25 @@ pub struct Pipe {
 /// What a completion of a pipe means.
 #[derive(Debug)]
 pub enum Completion {
-    /// A message: its buffer, to be given to [`Pipe::dealt_with`], its beginning and what belongs to it.
-    Message(Buffer, Frame, *const u8, usize),
+    /// A message: its buffer, to be given to [`Pipe::dealt_with`], and its beginning.
+    Message(Buffer, Head),
     /// A message was sent; there is room for more.
     Sent,
+}
+
+/// The beginning of a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// It.
+    pub frame: Frame,
+    /// It came in the immediate data, and does not say the connection's epoch.
+    pub brief: bool,
+    /// Where in its buffer is what belongs to it, and where that is in memory.
+    pub at: usize,
+    /// In memory.
+    pub start: *const u8,
+    /// How many bytes belong to it.
+    pub len: usize,
 }
 
 impl Pipe {
@@ -92,6 +112,9 @@ impl Pipe {
             unsignaled: 0,
             stuck: false,
             heard: 0,
+            told: 0,
+            was_told: 0,
+            immediate: device.has_immediate(),
             asked: false,
             kept: Kept::default(),
             inline,
@@ -209,7 +232,7 @@ impl Pipe {
     }
 
     fn post_receive(&mut self, pool: &Pool, n: Buffer) -> Result<()> {
-        let sge = pool.sge(n, self.size).ok_or(too_long())?;
+        let sge = pool.sge(n, 0, self.size).ok_or(too_long())?;
         let number = u64::from(self.tag) << 32 | RECEIVE | u64::from(n);
         self.id.qp().ok_or(Error::NoDevice)?.post_recv(&mut [RecvWr::new(number, sge)]).map_err(Error::from)
     }
@@ -267,8 +290,14 @@ impl Pipe {
         Ok(())
     }
 
-    /// A work request of ours has completed well; `len` is that of a received message.
-    pub fn completed(&mut self, pool: &mut Pool, number: u64, len: usize) -> Option<Completion> {
+    /// A work request of ours has completed well; `len` and `immediate` are those of a received message.
+    pub fn completed(
+        &mut self,
+        pool: &mut Pool,
+        number: u64,
+        len: usize,
+        immediate: Option<u32>,
+    ) -> Option<Completion> {
         let n = number as u32 & (RECEIVE as u32 - 1);
         if number & RECEIVE == 0 {
             for _ in 0..n {
@@ -279,11 +308,20 @@ impl Pipe {
             self.show_completed(n);
             return Some(Completion::Sent);
         }
-        let mut head = [0u8; FRAME];
-        if !pool.read(n, 0, &mut head) {
+        let (frame, at) = match immediate {
+            Some(number) => (Brief::decode(number).frame(self.was_told), 0),
+            None => {
+                let mut head = [0u8; FRAME];
+                if !pool.read(n, 0, &mut head) {
+                    return None;
+                }
+                (Frame::decode(&head)?, FRAME)
+            }
+        };
+        if len < at || len > self.size {
             return None;
         }
-        let frame = Frame::decode(&head).filter(|_| len >= FRAME && len <= self.size)?;
+        self.was_told = frame.heard;
         // More than it has would let us send what it has no room for.
         if !self.flow.came(&frame) || !self.kept.confirm(frame.heard, pool) {
             return None;
@@ -291,7 +329,8 @@ impl Pipe {
         self.heard = self.heard.wrapping_add(1);
         self.asked |= frame.kind == Kind::Probe;
         self.show_received();
-        Some(Completion::Message(n, frame, pool.at(n, FRAME)?, len - FRAME))
+        let head = Head { frame, brief: immediate.is_some(), at, start: pool.at(n, at)?, len: len - at };
+        Some(Completion::Message(n, head))
     }
 
     /// The message `frame` in buffer `n` is dealt with: the buffer may be used for the next one, and the other side gets

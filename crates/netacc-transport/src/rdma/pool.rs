@@ -273,10 +273,10 @@ impl Pool {
         within && self.find(buffer).is_some_and(|(mr, start)| mr.write(start + skip, bytes))
     }
 
-    /// The first `len` bytes of a buffer.
-    pub(super) fn sge(&self, buffer: Buffer, len: usize) -> Option<Sge<'_>> {
+    /// The first `len` bytes of a buffer, but for `skip` of them.
+    pub(super) fn sge(&self, buffer: Buffer, skip: usize, len: usize) -> Option<Sge<'_>> {
         let (mr, start) = self.find(buffer).filter(|_| len <= self.sizes.message)?;
-        mr.sge(start, len)
+        mr.sge(start + skip, len.checked_sub(skip)?)
     }
 }
 

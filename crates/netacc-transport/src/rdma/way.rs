@@ -109,10 +109,11 @@ impl Way<'_> {
         }
     }
 
-    /// Sends it, with `len` bytes of payload, at [`Way::post`] or before.
-    pub fn send_placed(&mut self, frame: Frame, place: Place, len: usize) -> Result<()> {
+    /// Sends it, with `len` bytes of payload, at [`Way::post`] or before. With `known` the other side knows which use of the
+    /// connection's number it is.
+    pub fn send_placed(&mut self, frame: Frame, place: Place, len: usize, known: bool) -> Result<()> {
         match (self, place) {
-            (Way::Qp(pipe, pool), Place::New(n)) => pipe.send_buffer(pool, frame, n, len),
+            (Way::Qp(pipe, pool), Place::New(n)) => pipe.send_buffer(pool, frame, n, len, known),
             (Way::Qp(pipe, pool), Place::Behind) => pipe.placed(pool, frame, len),
             (Way::Base(stream), _) => {
                 stream.send_placed(frame, len);

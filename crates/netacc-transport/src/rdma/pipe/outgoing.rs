@@ -5,7 +5,7 @@ use crate::rdma::chain::{CHAIN, Message};
 use crate::rdma::pool::{Buffer, Pool};
 use crate::rdma::qp::SHORT;
 use netacc_verbs::{Error, Result, SendWr};
-use netacc_wire::frame::{FRAME, Frame, Kind};
+use netacc_wire::frame::{Brief, FRAME, Frame, Kind};
 
 /// One send in so many has a completion: it frees the places of those before it.
 const SIGNAL_EVERY: u32 = 4;
@@ -61,11 +61,13 @@ impl Pipe {
         !self.stuck && self.kept.has_room(self.chain.len())
     }
 
-    fn head(&mut self, mut frame: Frame) -> [u8; FRAME] {
+    /// The beginning of a message, and what may stand for it in the immediate data.
+    fn head(&mut self, mut frame: Frame) -> ([u8; FRAME], Option<Brief>) {
         frame.credits = self.flow.sent();
         frame.heard = self.heard;
         self.asked = false;
-        frame.encode()
+        let before = core::mem::replace(&mut self.told, self.heard);
+        (frame.encode(), Brief::of(&frame, before))
     }
 
     /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`]. Behind messages that
@@ -87,7 +89,7 @@ impl Pipe {
     }
 
     fn short(&mut self, frame: Frame, payload: &[u8]) -> Result<Message> {
-        let head = self.head(frame);
+        let (head, _) = self.head(frame);
         let mut bytes = [0u8; SHORT];
         let len = FRAME + payload.len();
         let Some(message) = bytes.get_mut(..len).filter(|_| len <= self.inline) else { return Err(too_long()) };
@@ -101,23 +103,24 @@ impl Pipe {
     pub(super) fn book(&mut self, message: &Message) -> Result<()> {
         let kept = match message {
             Message::Short(bytes, len, asks) => self.kept.inline(bytes.get(..*len).unwrap_or_default(), *asks),
-            Message::Long(buffer, len) => self.kept.buffer(*buffer, *len),
+            Message::Long(buffer, len, _) => self.kept.buffer(*buffer, *len),
         };
         self.under_way.push_back(match message {
             Message::Short(..) => None,
-            Message::Long(buffer, _) => Some(*buffer),
+            Message::Long(buffer, ..) => Some(*buffer),
         });
         if kept { Ok(()) } else { Err(no_room()) }
     }
 
     /// Puts buffer `n` of `pool`, with `len` bytes after the room for the beginning, behind those that are to be sent by
-    /// [`Pipe::post`].
-    pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
-        let head = self.head(frame);
+    /// [`Pipe::post`]. With `known` the other side knows which use of the connection's number it is.
+    pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize, known: bool) -> Result<()> {
+        let (head, brief) = self.head(frame);
+        // In the buffer as well: should the queue pair fail, the message goes out again by TCP.
         if !pool.write(n, 0, &head) {
             return Err(too_long());
         }
-        self.push(pool, Message::Long(n, FRAME + len))
+        self.push(pool, Message::Long(n, FRAME + len, brief.filter(|_| known && self.immediate)))
     }
 
     /// Whether messages wait for [`Pipe::post`].
@@ -175,7 +178,10 @@ impl Message {
     fn request<'a>(&'a self, pool: Option<&'a Pool>) -> Option<SendWr<'a>> {
         match self {
             Message::Short(bytes, len, _) => SendWr::send_inline(0, bytes.get(..*len)?),
-            Message::Long(buffer, len) => Some(SendWr::send(0, pool?.sge(*buffer, *len)?)),
+            Message::Long(buffer, len, None) => Some(SendWr::send(0, pool?.sge(*buffer, 0, *len)?)),
+            Message::Long(buffer, len, Some(brief)) => {
+                Some(SendWr::send(0, pool?.sge(*buffer, FRAME, *len)?).with_imm(brief.encode()))
+            }
         }
     }
 }
