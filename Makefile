@@ -116,6 +116,7 @@ test-rdma:
 	scripts/deps rdma
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory -C tests/apps
+	@$(MAKE) --no-print-directory -C tests/diff
 	@$(MAKE) --no-print-directory -C tests/rdma
 	tests/rdma/run $(ARGS)
 

@@ -32,6 +32,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "host.h"
 
 static pid_t t_main;
 
@@ -69,12 +70,7 @@ static void t_alarm(int s)
 static void t_term(int s) { (void)s; _exit(1); }
 
 // How long a program may take: 30 s, and more on a machine that is slower (see ./run --patience).
-static unsigned t_limit(void)
-{
-	const char *p = getenv("T_PATIENCE");
-	int n = p ? atoi(p) : 1;
-	return 30 * (n > 0 ? n : 1);
-}
+static unsigned t_limit(void) { return 30 * patience(); }
 
 // First call of main. Children made later inherit no alarm: call it again there (fork_child does).
 __attribute__((unused)) static void t_init(void)
@@ -150,7 +146,7 @@ __attribute__((unused)) static int port_of(int fd)
 }
 __attribute__((unused)) static struct sockaddr_in addr4(int port)
 {
-	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = host4() };
 }
 __attribute__((unused)) static int listen_n(int backlog, int *port)
 {
@@ -158,6 +154,7 @@ __attribute__((unused)) static int listen_n(int backlog, int *port)
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, backlog))
 		die("listen");
+	to_be_found(fd);
 	*port = port_of(fd);
 	return fd;
 }
@@ -285,12 +282,14 @@ __attribute__((noreturn, unused)) static void t_skip(const char *name, const cha
 }
 
 // With NETACC_EXPECT=shm: the connection must really be on this transport, for this reason if one is named, as
-// netacc_ss sees it.
+// netacc_ss sees it. With NETACC_EXPECT=rdma that takes the place of shared memory.
 __attribute__((unused)) static void expect_on(int fd, const char *transport, const char *reason)
 {
 	const char *e = getenv("NETACC_EXPECT"), *ss = getenv("NETACC_SS");
-	if (!e || strcmp(e, "shm"))
+	if (!e || (strcmp(e, "shm") && strcmp(e, "rdma")))
 		return;
+	if (!strcmp(e, "rdma") && !strcmp(transport, "SHM"))
+		transport = "RDMA";
 	static char out[1 << 20];
 	char cmd[300];
 	snprintf(cmd, sizeof cmd, "LD_PRELOAD= %s -p %d -s sock --json", ss ? ss : "netacc_ss", getpid());

@@ -9,6 +9,8 @@
 // receiver's queue, POLLOUT is always there, and the result of a receive does not depend on buffer sizes.
 #define FLIGHT 32000
 #define MAXLEN 200000
+// What comes a little later than a result that it is compared with is waited for so many microseconds.
+#define LATE(us) ((uint64_t)(us) * slow)
 #define SLOTS 28
 
 enum kind { EMPTY, SOCK, LIST, CONN, EPOLL, EVFD };
@@ -48,7 +50,7 @@ struct res {
 };
 
 extern struct slot S[SLOTS];
-extern int verbose, lax_et, step, raw_mode;
+extern int verbose, lax_et, step, raw_mode, slow;
 extern volatile int sigpipes;
 extern unsigned char PAT[];
 extern unsigned char RB[2][MAXLEN + 4096];

@@ -15,6 +15,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../apps/host.h"
 
 static int A, B, L; // A: the socket looked at; B: its peer; L: a living listener
 static struct sockaddr_in LA, DEAD;
@@ -25,15 +26,16 @@ static int lst(struct sockaddr_in *a)
 {
 	socklen_t n = sizeof *a;
 	int l = socket(AF_INET, SOCK_STREAM, 0);
-	*a = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	*a = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr.s_addr = host4() };
 	if (bind(l, (void *)a, n) || listen(l, 50) || getsockname(l, (void *)a, &n))
 		exit(2);
+	to_be_found(l);
 	return l;
 }
 static int up(int fd, short ev)
 {
 	struct pollfd p = { fd, ev, 0 };
-	poll(&p, 1, 2000);
+	poll(&p, 1, 2000 * patience());
 	return p.revents;
 }
 static int up0(void)
@@ -80,7 +82,7 @@ static void s_both_fin_data(void) { conn(); send(B, "abc", 3, 0); shutdown(B, SH
 static void s_peer_rd(void) { conn(); shutdown(B, SHUT_RD); }
 static void s_peer_rd_sent(void) { conn(); shutdown(B, SHUT_RD); send(A, "x", 1, 0); up(B, POLLIN); }
 static void s_peer_rdwr(void) { conn(); shutdown(B, SHUT_RDWR); up(A, POLLRDHUP); }
-static void s_peer_rdwr_sent(void) { s_peer_rdwr(); send(A, "x", 1, MSG_NOSIGNAL); usleep(5000); }
+static void s_peer_rdwr_sent(void) { s_peer_rdwr(); send(A, "x", 1, MSG_NOSIGNAL); usleep(5000 * patience()); }
 static void s_fresh(void) { A = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0); B = -1; }
 static void s_bound(void) { s_fresh(); struct sockaddr_in a = LA; a.sin_port = 0; bind(A, (void *)&a, sizeof a); }
 static void s_refused_nb(void) { s_fresh(); connect(A, (void *)&DEAD, sizeof DEAD); up(A, POLLOUT); }
@@ -185,7 +187,7 @@ static void call(int c)
 		} else if (c == EPET2)
 			shutdown(A, SHUT_WR);
 		e.events = 0;
-		epoll_wait(ep, &e, 1, 3);
+		epoll_wait(ep, &e, 1, 3 * patience());
 		pr_ev(e.events);
 		return;
 	}
@@ -238,14 +240,14 @@ int main(void)
 			STATE[s].make();
 			if (c == EPET || c == EPET2) // never the number that epoll saw before
 				A = fcntl(A, F_DUPFD, 100 + 2 * (int)s + (c == EPET2));
-			alarm(10);
+			alarm(10 * patience());
 			printf("  %-14s ", CALL[c]);
 			for (int k = 0; k < 3; k++) {
 				if (k)
 					printf(", ");
 				call(c);
 				if (c == SEND || c == SEND0 || c == SENDTO_ADDR || c == CONN || c == SHWR)
-					usleep(3000); // the answer of the other side
+					usleep(3000 * patience()); // the answer of the other side
 			}
 			printf("\n");
 			rst(A);

@@ -6,7 +6,7 @@ struct slot S[SLOTS];
 struct res R[2];
 unsigned char PAT[65521 + MAXLEN * 2];
 unsigned char RB[2][MAXLEN + 4096];
-int verbose, lax_et, step, raw_mode;
+int verbose, lax_et, step, raw_mode, slow;
 volatile int sigpipes;
 static struct end ENDS[512];
 static int nends;

@@ -48,7 +48,7 @@ static int op_block(void)
 		int fd = S[s].fd[w], ep = -1;
 		struct pollfd p = { fd, POLLIN | POLLRDHUP, 0 };
 		struct epoll_event ev = { EPOLLIN | EPOLLRDHUP | (how == 5 ? EPOLLET : 0), { .u64 = 5 } };
-		struct timeval tv = { 5, 0 };
+		struct timeval tv = { 5 * slow, 0 };
 		fd_set rs;
 		if (how == 4 || how == 5) {
 			ep = w_epcreate(w, 0);
@@ -59,7 +59,7 @@ static int op_block(void)
 		case 0: RUN(w, w_recv(w, fd, RB[w], len, 0)); break;
 		case 1: RUN(w, w_read(w, fd, RB[w], len)); break;
 		case 6: RUN(w, w_recv(w, fd, RB[w], len, MSG_WAITALL)); break;
-		case 2: RUN(w, w_poll(w, &p, 1, 5000)); ex(w, rst ? p.revents & POLLIN : p.revents); break;
+		case 2: RUN(w, w_poll(w, &p, 1, 5000 * slow)); ex(w, rst ? p.revents & POLLIN : p.revents); break;
 		case 7: RUN(w, w_ppoll(w, &p, 1, 5000, NULL)); ex(w, rst ? p.revents & POLLIN : p.revents); break;
 		case 3:
 			FD_ZERO(&rs);
@@ -69,7 +69,7 @@ static int op_block(void)
 			break;
 		default:
 			ev.data.u64 = ev.events = 0;
-			RUN(w, w_epwait(w, ep, &ev, 1, 5000));
+			RUN(w, w_epwait(w, ep, &ev, 1, 5000 * slow));
 			ex(w, ev.data.u64);
 			ex(w, rst ? ev.events & EPOLLIN : ev.events);
 		}
@@ -113,11 +113,13 @@ static int op_block_accept(void)
 	struct linger l = { 1, 0 };
 	say("blocking %s on a listener, woken by connect", (const char *[]){ "accept", "poll", "epoll_wait" }[how]);
 	BOTH(w) {
-		struct cact c = { w, { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) }, sizeof c.a, -1 };
+		struct cact c = { w, { .sin_family = AF_INET, .sin_addr.s_addr = host4() }, sizeof c.a, -1 };
 		int fd = w_socket(w, AF_INET, SOCK_STREAM, 0), got = -1, ep = -1;
 		w_bind(w, fd, &c.a, c.n);
 		w_listen(w, fd, 5);
 		w_getsockname(w, fd, &c.a, &c.n);
+		if (w == N)
+			to_be_found(fd);
 		struct pollfd p = { fd, POLLIN, 0 };
 		struct epoll_event ev = { EPOLLIN, { .u64 = 3 } };
 		if (how == 2) {
@@ -127,11 +129,11 @@ static int op_block_accept(void)
 		pthread_t t;
 		pthread_create(&t, NULL, connector, &c);
 		if (how == 1) {
-			RUN(w, w_poll(w, &p, 1, 5000));
+			RUN(w, w_poll(w, &p, 1, 5000 * slow));
 			ex(w, p.revents);
 		} else if (how == 2) {
 			ev.events = 0;
-			RUN(w, w_epwait(w, ep, &ev, 1, 5000));
+			RUN(w, w_epwait(w, ep, &ev, 1, 5000 * slow));
 			ex(w, ev.events);
 		}
 		got = w_accept(w, fd, NULL, NULL);

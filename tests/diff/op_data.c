@@ -112,7 +112,7 @@ static int op_fill(void)
 fill:
 	BOTH(w) {
 		uint64_t quiet = now_us();
-		while (now_us() - quiet < 2500) {
+		while (now_us() - quiet < LATE(2500)) {
 			struct pollfd p = { S[s].fd[w], POLLOUT, 0 };
 			long n = w_send(w, S[s].fd[w], pat(e, e->tx[w]), MAXLEN, MSG_DONTWAIT);
 			if (n > 0) {
@@ -153,7 +153,7 @@ fill:
 					fail("room comes back by itself all the time");
 				goto fill;
 			}
-			if (dt < 8000 || dt > 2000000)
+			if (dt < 8000 || dt > LATE(2000000))
 				fail("SO_SNDTIMEO of 10 ms took %llu us in world %d", (unsigned long long)dt, w);
 			w_setsockopt(w, S[s].fd[w], SOL_SOCKET, SO_SNDTIMEO, &z, sizeof z);
 		}
@@ -163,7 +163,7 @@ fill:
 	say("s%d drained: poll", s);
 	BOTH(w) {
 		struct pollfd p = { S[s].fd[w], POLLOUT, 0 };
-		RUN(w, w_poll(w, &p, 1, 500));
+		RUN(w, w_poll(w, &p, 1, 500 * slow));
 		ex(w, p.revents);
 	}
 	check();

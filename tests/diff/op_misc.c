@@ -279,7 +279,7 @@ static int op_tcp_state(void)
 			RUN(w, w_getsockopt(w, S[s].fd[w], IPPROTO_TCP, TCP_INFO, &ti, &n));
 			ex(w, ti.tcpi_state);
 		}
-	} while (!same() && now_us() - t0 < 200000);
+	} while (!same() && now_us() - t0 < LATE(200000));
 	check();
 	return 1;
 }

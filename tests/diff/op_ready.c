@@ -60,7 +60,7 @@ static int op_poll(void)
 		}
 		if (!same())
 			usleep(500);
-	} while (!same() && now_us() - t0 < 300000);
+	} while (!same() && now_us() - t0 < LATE(300000));
 	check();
 	return 1;
 }
@@ -110,7 +110,7 @@ static int op_select(void)
 		}
 		if (!same())
 			usleep(500);
-	} while (!same() && now_us() - t0 < 300000);
+	} while (!same() && now_us() - t0 < LATE(300000));
 	check();
 	return 1;
 }

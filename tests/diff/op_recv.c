@@ -95,7 +95,7 @@ static int op_recv(void)
 			e->rx[w] += R[w].ret;
 	}
 	// Late arrival (only where N was not asked before): take the rest in the world that is behind.
-	for (int i = 0; !same() && i < 200 && R[N].sig == R[K].sig; i++) {
+	for (int i = 0; !same() && i < 200 * slow && R[N].sig == R[K].sig; i++) {
 		int w = (R[N].ret > 0 ? R[N].ret : 0) < (R[K].ret > 0 ? R[K].ret : 0) ? N : K;
 		long have = R[w].ret > 0 ? R[w].ret : 0, other = R[!w].ret;
 		if (other < 0 && R[w].ret >= 0 && R[w].ret != 0)
@@ -158,7 +158,7 @@ static int op_fionread(void)
 			RUN(w, w_ioctl(w, S[s].fd[w], FIONREAD, &q));
 			ex(w, q);
 		}
-	} while (!same() && now_us() - t0 < 200000);
+	} while (!same() && now_us() - t0 < LATE(200000));
 	check();
 	return 1;
 }

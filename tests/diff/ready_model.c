@@ -65,25 +65,25 @@ void settle(void)
 	short a[SLOTS], b[SLOTS];
 	uint64_t t0 = now_us(), dt = 0;
 	for (;;) {
-		int k = at_rest(K, b, dt < 60000);
+		int k = at_rest(K, b, dt < LATE(60000));
 		// raw_mode: N is not asked, so that the op under test is the first to look at the arrival
 		// (the library must be as prompt as the kernel; the ops below tolerate a short delay by themselves).
 		if (k && raw_mode)
 			break;
-		int n = k ? at_rest(N, a, dt < 60000) : 0;
+		int n = k ? at_rest(N, a, dt < LATE(60000)) : 0;
 		if (k && n && !memcmp(a, b, sizeof a))
 			break;
 		dt = now_us() - t0;
-		if (dt > 400000)
+		if (dt > LATE(400000))
 			break;
 		if (dt > 300)
 			usleep(dt > 5000 ? 1000 : 50);
 	}
-	if (dt >= 60000)
+	if (dt >= LATE(60000))
 		for (int i = 0; i < SLOTS; i++)
 			if (S[i].kind == CONN && !arrived(i, b[i], K))
 				S[i].e->noexp = 1;
-	if (dt > 400000 && !raw_mode) {
+	if (dt > LATE(400000) && !raw_mode) {
 		for (int i = 0; i < SLOTS; i++)
 			if (a[i] != b[i]) {
 				say("poll of all slots (settling): s%d", i);
@@ -109,7 +109,7 @@ void drain(struct end *e, int s, int w)
 			e->rx[w] += r;
 			continue;
 		}
-		if (r == 0 || errno != EAGAIN || now_us() - t0 > 2000000)
+		if (r == 0 || errno != EAGAIN || now_us() - t0 > LATE(2000000))
 			fail("drain of s%d in world %c: recv gives %ld errno %d, %d bytes missing", s, w == N ? 'N' : 'K', r,
 			     errno, pending(e, w));
 		struct pollfd p = { S[s].fd[w], POLLIN, 0 };

@@ -24,6 +24,7 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+#include "../apps/host.h"
 
 enum { N, K };
 

@@ -6,6 +6,8 @@ again for the next one.
 """
 
 import collections
+import contextlib
+import ipaddress
 import json
 import pathlib
 import subprocess
@@ -20,6 +22,9 @@ BUILT = harness.ROOT / "build" / "tests" / "rdma"
 # Both soft devices are slow to emulate; with this size a path MTU of 4096 bytes is possible.
 MTU = 9000
 PATH_MTU = 4096
+
+# Ports that programs are given of which P + 20000 is a port, too, and none of these.
+PORTS = "12000 31000"
 
 # One end of a pair: where a role's programs run, and the device and addresses that they have there.
 End = collections.namedtuple("End", "role namespace netdev device address address6")
@@ -42,29 +47,81 @@ def inside(namespace):
     return ["nsenter", f"--net=/run/netns/{namespace}", "--"]
 
 
+def add_namespace(name):
+    command("ip", "netns", "add", name)
+    command("ip", "-n", name, "link", "set", "lo", "up")
+    # Addresses are usable at once: nobody else could have them.
+    setting(name, "ipv6/conf/default/accept_dad", 0)
+
+
+def setting(namespace, name, value):
+    command(*inside(namespace), "sh", "-c", f"echo {value} >/proc/sys/net/{name}")
+
+
+def join(server, client, index):
+    """A pair between two ends; `index` is the number of the first interface."""
+    # Interface numbers that differ: a device must not find the right interface by having the same number.
+    command("ip", "link", "add", server.netdev, "index", str(index), "mtu", str(MTU), "netns", server.namespace,
+            "type", "veth",
+            "peer", "name", client.netdev, "index", str(index + 5), "mtu", str(MTU), "netns", client.namespace)
+    for side in (server, client):
+        command("ip", "-n", side.namespace, "link", "set", side.netdev, "up")
+        command("ip", "-n", side.namespace, "addr", "add", f"{side.address}/24", "dev", side.netdev)
+        command("ip", "-n", side.namespace, "addr", "add", f"{side.address6}/64", "dev", side.netdev)
+
+
+def introduce(side, other, address):
+    """No end has to ask for that neighbour."""
+    command("ip", "-n", side.namespace, "neigh", "replace", address, "lladdr", hardware_address(other),
+            "dev", side.netdev, "nud", "permanent")
+
+
 def build():
     """Both namespaces and the pairs between them, once per machine."""
     for role in ("server", "client"):
-        command("ip", "netns", "add", role)
-        command("ip", "-n", role, "link", "set", "lo", "up")
-        # Addresses are usable at once: nobody else could have them.
-        command(*inside(role), "sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad")
+        add_namespace(role)
     for kind in KINDS:
         server, client = end(kind, "server"), end(kind, "client")
-        # Interface numbers that differ: a device must not find the right interface by having the same number.
-        index = 10 * (1 + KINDS.index(kind))
-        command("ip", "link", "add", server.netdev, "index", str(index), "mtu", str(MTU), "netns", "server",
-                "type", "veth",
-                "peer", "name", client.netdev, "index", str(index + 5), "mtu", str(MTU), "netns", "client")
-        for side in (server, client):
-            command("ip", "-n", side.namespace, "link", "set", side.netdev, "up")
-            command("ip", "-n", side.namespace, "addr", "add", f"{side.address}/24", "dev", side.netdev)
-            command("ip", "-n", side.namespace, "addr", "add", f"{side.address6}/64", "dev", side.netdev)
+        join(server, client, 10 * (1 + KINDS.index(kind)))
         # Soft-RoCE loses the first packet to an IPv6 neighbour that is not known yet, and RDMA-CM sends it again after
         # a second: by then a connection has gone by TCP.
         for side, other in ((server, client), (client, server)):
-            command("ip", "-n", side.namespace, "neigh", "replace", other.address6, "lladdr", hardware_address(other),
-                    "dev", side.netdev, "nud", "permanent")
+            introduce(side, other, other.address6)
+
+
+@contextlib.contextmanager
+def round_trip(kind):
+    """Two ends in one namespace, so that one process may have both: what goes from one to the address of the other goes
+    out by its own device and comes in by the other's. For NetACC that address is another host's."""
+    name = f"{kind}-round"
+    far, near = (End(role, name, f"{kind}-{role}", f"{kind}_{role}", f"10.18.0.{n}", f"fd00:18::{n}")
+                 for n, role in ((1, "far"), (2, "near")))
+    add_namespace(name)
+    try:
+        join(far, near, 50)
+        setting(name, "ipv4/ip_local_port_range", f'"{PORTS}"')
+        for device in ("all", far.netdev, near.netdev):
+            setting(name, f"ipv4/conf/{device}/accept_local", 1)
+            setting(name, f"ipv4/conf/{device}/rp_filter", 0)
+        for family in ("-4", "-6"):
+            # What the host sends is routed before it is found to be for the host itself; what arrives is not.
+            command("ip", family, "-n", name, "rule", "add", "pref", "100", "lookup", "local")
+            for table, (side, other) in enumerate(((near, far), (far, near)), 101):
+                ours, theirs = ((side.address, other.address) if family == "-4" else (side.address6, other.address6))
+                command("ip", family, "-n", name, "route", "add", theirs, "dev", side.netdev, "src", ours, "table", str(table))
+                # By the second the connection manager finds that the far end is where a request came from.
+                for selector in (("iif", "lo"), ("oif", side.netdev)):
+                    command("ip", family, "-n", name, "rule", "add", "pref", "50", *selector, "to", theirs,
+                            "lookup", str(table))
+                introduce(side, other, theirs)
+            command("ip", family, "-n", name, "rule", "del", "pref", "0")
+        for side in (far, near):
+            ensure_device(side, kind)
+        yield near, far
+    finally:
+        for side in (far, near):
+            subprocess.run(["rdma", "link", "delete", side.device], capture_output=True, timeout=60)
+        command("ip", "netns", "del", name)
 
 
 def hardware_address(side):
@@ -80,9 +137,8 @@ def addresses_known(side, kind):
     if kind != "rxe":
         return True
     gids = {path.read_text().strip() for path in port_file(side.device, "gids").iterdir() if path.name.isdigit()}
-    last = side.address.rpartition(".")[2]
-    wanted = (f":0a08:000{last}", f"fd00:0008:0000:0000:0000:0000:0000:000{last}")
-    return all(any(gid.endswith(end) for gid in gids) for end in wanted)
+    mapped = ipaddress.ip_address(f"::ffff:{side.address}")
+    return {mapped.exploded, ipaddress.ip_address(side.address6).exploded} <= gids
 
 
 def ensure_device(side, kind):

@@ -113,6 +113,8 @@ impl Conn {
                 fd => send_some(fd, &mut iov),
             };
             match done {
+                // Closed: on the wire these bytes would be answered by a reset, and so they are.
+                Ok(_) if self.kernel < 0 && self.ep.is_dead() => return None,
                 Ok(_) => {}
                 // Asked for room, the reader tells us of it; it may have made some just before.
                 Err(Errno::AGAIN) if self.kernel < 0 && !asked && self.ep.want_room() => asked = true,
@@ -159,7 +161,9 @@ impl Conn {
                 continue;
             }
             if self.fin_sent || self.credit == 0 {
-                return self.tell_window(way);
+                // Nothing is read of it now, which would find a reset.
+                let reset = self.kernel < 0 && self.ep.is_reset();
+                return if reset { self.tell_reset(way) } else { self.tell_window(way) };
             }
             let got = self.send_bytes(way);
             match got {
@@ -174,10 +178,7 @@ impl Conn {
                 }
                 Err(Errno::AGAIN) => return self.tell_window(way),
                 Err(Errno::IO) => return Sent::Broken,
-                Err(_) => {
-                    let frame = self.frame(Kind::Reset);
-                    return if way.add(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset };
-                }
+                Err(_) => return self.tell_reset(way),
             }
         }
         Sent::More
@@ -267,6 +268,11 @@ impl Conn {
             }
             Err(_) => false,
         }
+    }
+
+    fn tell_reset(&mut self, way: &mut Way<'_>) -> Sent {
+        let frame = self.frame(Kind::Reset);
+        if way.add(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset }
     }
 
     fn tell_window(&mut self, way: &mut Way<'_>) -> Sent {

@@ -275,10 +275,10 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
         bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
     let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
-    // A carrier of our own user speaks for clients on other hosts, whom its queue pairs have confirmed.
-    let known = if open.is_far() { ep.link().trusts_peer() } else { !privileged && ports::is_local(peer.ip(), now) };
-    (served && family && known && local.port() == bound.port() && ports::is_local(local.ip(), now))
-        .then_some((local, peer))
+    let near = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
+    // A carrier of our own user speaks for clients on other hosts: both addresses are those of its queue pair.
+    let known = if open.is_far() { ep.link().trusts_peer() } else { near() };
+    (served && family && known && local.port() == bound.port()).then_some((local, peer))
 }
 
 fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {

@@ -3,7 +3,7 @@
 use crate::fork;
 use crate::socket::group::{self, Group, Members};
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::Lock;
 use netacc_sys::cpu;
@@ -21,6 +21,8 @@ pub struct Target {
     next_free: AtomicPtr<Target>,
     next: AtomicPtr<Target>,
     dest: super::Addr,
+    /// It is on another host: an address may come to this host, and is another destination then.
+    far: AtomicBool,
     links: AtomicPtr<Link>,
     /// Rotates over the links of a listener that several processes serve, and over those that share a port.
     turn: AtomicU32,
@@ -54,18 +56,19 @@ const LOOKS: usize = 8;
 const STUCK: usize = 8;
 
 #[allow(unsafe_code)]
-fn target(dest: SocketAddr) -> Option<&'static Target> {
+fn target(dest: SocketAddr, far: bool) -> Option<&'static Target> {
     let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
     let mut p = head.load(Ordering::Relaxed);
     // SAFETY: the list holds type-stable objects; POOL is held.
     while let Some(t) = unsafe { p.as_ref() } {
-        if t.dest.get() == Some(dest) {
+        if t.dest.get() == Some(dest) && t.far.load(Ordering::Relaxed) == far {
             return Some(t);
         }
         p = t.next.load(Ordering::Relaxed);
     }
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
+    t.far.store(far, Ordering::Relaxed);
     t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
     t.group.reset();
     t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -222,7 +225,7 @@ pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::r
         return Err(why);
     }
     let mut order = POOL.lock();
-    let t = target(dest).ok_or(Reason::NoMemory)?;
+    let t = target(dest, false).ok_or(Reason::NoMemory)?;
     sweep(t);
     let mut view = View::of(t);
     let turn = t.turn.fetch_add(1, Ordering::Relaxed) as usize;
@@ -271,7 +274,7 @@ pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::r
 /// A slot on the link to `dest`, a server on another host.
 pub fn claim_far(dest: SocketAddr, link: &'static Link) -> core::result::Result<Claim, Reason> {
     let order = POOL.lock();
-    let t = target(dest).ok_or(Reason::NoMemory)?;
+    let t = target(dest, true).ok_or(Reason::NoMemory)?;
     sweep(t);
     if !links(t).any(|l| core::ptr::eq(l, link)) {
         link.hold();
@@ -295,7 +298,7 @@ fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
 pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     let _order = POOL.lock();
     let waits = |l: &'static Link| !core::ptr::eq(l, link) && l.accepting() && l.server_waits();
-    target(dest).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
+    target(dest, link.is_far()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
 }
 
 /// A slot on one of the links to `member`, the `turn`th first; the lock is given back if none has one.
@@ -344,7 +347,7 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
 /// Whether links to `dest` lead to listeners that share a port, of whom `which` is true.
 pub fn is_group(dest: SocketAddr, which: impl FnOnce(&Group) -> bool) -> bool {
     let _order = POOL.lock();
-    target(dest).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.group))
+    target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.group))
 }
 
 /// Queues the connect and tells the server.

@@ -234,7 +234,8 @@ impl ShmEndpoint {
         }
     }
 
-    pub(super) fn is_dead(&self) -> bool {
+    /// Whether a reset has been found, or caused, by a call here.
+    pub fn is_dead(&self) -> bool {
         self.flags.load(Ordering::Acquire) & DEAD != 0
     }
 

@@ -98,6 +98,11 @@ impl ShmEndpoint {
         flags & DEAD != 0 || flags & (TX_SHUT | PEER_FIN) == TX_SHUT | PEER_FIN
     }
 
+    /// Whether the connection was reset.
+    pub fn is_reset(&self) -> bool {
+        self.view().is_some_and(|v| self.observe(&v) & DEAD != 0)
+    }
+
     /// Whether the peer's end of stream has come.
     pub fn peer_ended(&self) -> bool {
         self.view().is_none_or(|v| self.observe(&v) & PEER_FIN != 0)

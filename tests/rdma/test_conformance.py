@@ -1,0 +1,69 @@
+"""What is tested of a connection over shared memory, and of TCP's meaning, over RDMA: one process may have both ends, which
+the two devices of `world.round_trip` join. The devices' own counters say that RDMA carried the bytes.
+"""
+
+import contextlib
+import re
+
+import harness
+import world
+from harness import check
+from matrix import case
+
+# Emulation makes everything some 10 times slower, and the host may be busy.
+PATIENCE = 10
+CLOSING = re.compile(r"^(\d+) passed, (\d+) failed", re.M)
+
+
+class Round:
+    """A namespace in which the far address is another host's, for the library."""
+
+    def __init__(self, ctx, near, far):
+        self.ctx, self.near, self.far = ctx, near, far
+        self.enter = [*world.inside(near.namespace)]
+        build = harness.ROOT / "build"
+        self.environment = {"T_ADDRESS": far.address, "T_ADDRESS6": far.address6, "T_PATIENCE": PATIENCE,
+                            "NETACC_EXPECT": "rdma", "NETACC_SS": build / "netacc_ss"}
+        self.launcher = build / "netacc_run"
+        self.mark()
+
+    def spawn(self, argv, **environment):
+        return self.ctx.spawn([*self.enter, *argv], role="nobody", env={**self.environment, **environment})
+
+    def mark(self):
+        self.start = [world.counters(side.device) for side in (self.near, self.far)]
+
+    def carried(self):
+        """Messages that both devices have sent since `mark`, by their own count."""
+        now = [world.counters(side.device) for side in (self.near, self.far)]
+        return [after["rdma_sends"] - before["rdma_sends"] for before, after in zip(self.start, now)]
+
+    def prove(self, messages):
+        check(min(self.carried()) >= messages, f"RDMA carried {self.carried()} messages, not {messages} each way")
+
+
+@contextlib.contextmanager
+def round_trip(ctx):
+    with world.round_trip(ctx.kind) as (near, far):
+        yield Round(ctx, near, far)
+
+
+def suite(proc, limit):
+    """Of a runner of tests: all have passed."""
+    text = proc.result(limit, status=None)
+    closing = CLOSING.search(text)
+    check(closing and int(closing[1]) and not int(closing[2]), text[-6000:] + "\n".join(proc.tail(3)))
+
+
+@case(modes=("rxe",), limit=580)
+def random_calls(ctx):
+    """tests/diff: sequences of socket calls at random, on a connection over RDMA and on one of the kernel's."""
+    sequences = 2
+    # A queue pair for each connection takes so long to be had here that the kernel's are waited for, again and again.
+    per_qp = 8
+    with round_trip(ctx) as here:
+        proc = here.spawn([harness.ROOT / "tests" / "diff" / "run", here.launcher, 1], SEQUENCES=sequences,
+                          NACC_SOR_CONN_PER_QP=per_qp)
+        suite(proc, 560)
+        print(f"    {ctx.kind}: messages {here.carried()}", flush=True)
+        here.prove(100 * sequences)
