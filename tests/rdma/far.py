@@ -59,6 +59,31 @@ class Bulk:
         assert s.recv(1) == b""
 
 
+class Pieces(Bulk):
+    """The same in small pieces, over one connection, and some more when that is done."""
+
+    def both_ways(self, s, seed_out, seed_in):
+        block = data(seed_out)
+        sender = threading.Thread(target=lambda: [s.sendall(block[at:at + 4096]) for at in range(0, SIZE, 4096)])
+        sender.start()
+        got = receive(s, SIZE)
+        assert hashlib.sha256(got).digest() == hashlib.sha256(data(seed_in)).digest(), "other bytes"
+        sender.join()
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        for turn in range(3):
+            self.both_ways(s, 10 + turn, 20 + turn)
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(1) == b""
+
+    def client(self, connect):
+        s = connect()
+        for turn in range(3):
+            self.both_ways(s, 20 + turn, 10 + turn)
+        assert s.recv(1) == b""
+
+
 class Names:
     """Both ends call each other by the same addresses; ports are distinct."""
 
@@ -419,6 +444,49 @@ class Endless:
         [t.start() for t in threads]
         print("received", self.receive(s, 11), flush=True)
         threads[0].join()
+
+
+class Piecemeal(Endless):
+    """The same by small pieces, of which each is answered before the next one."""
+
+    BLOCK = 997
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        try:
+            while got := s.recv(4096):
+                s.sendall(got)
+        except ConnectionError:
+            pass
+
+    def client(self, connect):
+        s = connect()
+        block = data(30, self.BLOCK)
+        print("open", flush=True)
+        try:
+            while True:
+                s.sendall(block)
+                got = receive(s, self.BLOCK)
+                assert got == block, "other bytes"
+        except (ConnectionError, AssertionError) as e:
+            assert "other" not in str(e), e
+        print("ended", flush=True)
+
+
+class Owned(Piecemeal):
+    """Five bytes, which are answered; after the end of the client's standard input once more, and half of them at a time."""
+
+    def client(self, connect):
+        s = connect()
+        s.sendall(b"12345")
+        assert receive(s, 5) == b"12345"
+        print(s.getsockname()[1], flush=True)
+        sys.stdin.read()
+        for part in (b"67", b"890", b"abc"):
+            s.sendall(part)
+            assert receive(s, len(part)) == part
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(1) == b""
 
 
 class Silent:

@@ -12,12 +12,13 @@ from test_settings import Held
 # What may come of it. `open`: the stranger alone is worse off.
 REFUSED = ("nothing", "garbage", "half-a-greeting", "another-version", "no-receives", "tiny-receives")
 ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
-         "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "longer-than-a-receive")
+         "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "longer-than-a-receive",
+         "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks")
 # Of those messages that have their head in the immediate data, which iWARP has not.
 BRIEF_ENDED = ("brief-credits-never-granted", "brief-longer-than-a-receive")
 BRIEF_EITHER = ("brief-unknown-connection", "brief-window-never-used", "brief-without-a-byte", "brief-after-the-end")
 EITHER = ("more-than-credits", "unknown-connection", "window-never-used", "garbage-addresses", "half-addresses",
-          "opened-twice", "no-credits-back", "never-established", "gone-at-once")
+          "opened-twice", "no-credits-back", "asks-for-nothing", "never-established", "gone-at-once")
 
 
 def stranger(ctx, scenario, port, *more):
@@ -59,6 +60,26 @@ def none_is_believed(ctx):
                f"no more descriptors than the {open_before} from before")
     held.end()
     held.server.end()
+
+
+@case(limit=150)
+def nobody_gets_anothers_connection(ctx):
+    """A stranger knows the addresses of a plain client's connection, and asks to carry it."""
+    ctx.accelerated = ("server",)
+    script, port = str(harness.ROOT / "tests" / "rdma" / "far.py"), ctx.port()
+    server = ctx.spawn(["python3", script, "Owned", "server", ctx.server_end.address, port], role="server")
+    ctx.await_listener(server, port + 20000)
+    read_end, write_end = os.pipe()
+    client = ctx.spawn(["python3", script, "Owned", "client", ctx.server_end.address, port], role="client", stdin=read_end)
+    os.close(read_end)
+    wait_until(lambda: client.stdout().strip() or not client.running(), 60, "the client is connected")
+    proc = stranger(ctx, "asks-for-anothers", port, client.stdout().strip())
+    wait_until(lambda: proc.stdout().strip() or not proc.running(), 60, "the stranger has asked")
+    print(f"    {ctx.kind}: {proc.text().strip()}", flush=True)
+    os.close(write_end)
+    client.result(30)
+    server.result(30)
+    proc.kill()
 
 
 @case(modes=("rxe",), limit=300)

@@ -11,7 +11,7 @@
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Wc};
 use netacc_wire::base::Base;
-use netacc_wire::frame::{Brief, FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
+use netacc_wire::frame::{ASK, Ask, Brief, FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
@@ -204,7 +204,8 @@ fn bad_greeting(scenario: &str, greeting: [u8; GREETING]) -> Option<Vec<u8>> {
 }
 
 /// What is said after a good greeting.
-fn bad_messages(scenario: &str, open: &[u8]) -> Option<Vec<Vec<u8>>> {
+fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let asks = |conn| message(Kind::Ask, 0, conn, 0, asks);
     let data = |conn, len| message(Kind::Data, 0, conn, 0, &vec![0x55; len]);
     let opens = message(Kind::Open, 0, 3, 0, open);
     Some(match scenario {
@@ -224,6 +225,13 @@ fn bad_messages(scenario: &str, open: &[u8]) -> Option<Vec<Vec<u8>>> {
         "window-never-used" => vec![opens, message(Kind::Window, 0, 3, u32::MAX, &[])],
         "garbage-addresses" => vec![message(Kind::Open, 0, 3, 0, &[0xee; 38])],
         "half-addresses" => vec![message(Kind::Open, 0, 3, 0, open.get(..20)?)],
+        "asks-with-garbage" => vec![message(Kind::Ask, 0, 3, 0, &[0xee; ASK])],
+        "asks-by-half" => vec![message(Kind::Ask, 0, 3, 0, open)],
+        "ready-unasked" => vec![message(Kind::Ready, 0, 3, 0, &[1; 16])],
+        "asks-for-nothing" => vec![asks(3), message(Kind::Cancel, 0, 3, 0, &[])],
+        "asks-and-talks" => vec![asks(3), data(3, 100)],
+        // Of a connection that another program has.
+        "asks-for-anothers" => vec![asks(3), data(3, 5), asks(4)],
         "opened-twice" => vec![opens.clone(), opens],
         // A connection like any other, of which nothing comes any more: credits neither.
         "no-credits-back" => vec![opens, message(Kind::Data, 0, 3, 0, &[0, 0, 0, 1, b'x'])],
@@ -281,9 +289,13 @@ fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outc
         return Err("a good greeting was refused".into());
     }
     let ours = SocketAddr::new(stranger.id.local_addr().ok_or("no address")?.ip(), 40_000);
-    let open = encode_addresses(ours, SocketAddr::new(address.ip(), tcp_port));
+    let server = SocketAddr::new(address.ip(), tcp_port);
+    let open = encode_addresses(ours, server);
+    // The port of another program's connection, which has sent five bytes.
+    let another = SocketAddr::new(ours.ip(), u16::try_from(count).unwrap_or(0));
+    let asks = Ask { client: another, server, sent: 5 }.encode();
     let whole = |bytes| Said { immediate: None, bytes };
-    let said = bad_messages(scenario, &open).map(|all| all.into_iter().map(whole).collect());
+    let said = bad_messages(scenario, &open, &asks).map(|all| all.into_iter().map(whole).collect());
     let said: Vec<Said> = said.or_else(|| bad_immediates(scenario, &open)).ok_or(format!("no scenario {scenario}"))?;
     stranger.say(&said)?;
     if stranger.is_ended()? {

@@ -48,6 +48,13 @@ pub enum Kind {
     /// The first message by TCP, after the queue pair has failed; of no connection. What the sender has received by the
     /// queue pair is in `heard`, as always.
     Resume,
+    /// A client asks to go on by the queue pair with a connection that it has by TCP: see [`Ask`].
+    Ask,
+    /// The answer: the server's program has read all that was sent by TCP so far, and the client may go over. The payload
+    /// is a token of [`TOKEN`] bytes, which the client says by TCP, last of all, before it ends its half there.
+    Ready,
+    /// The server would rather not. A client that has not gone over says so by [`Kind::Reset`].
+    Cancel,
 }
 
 /// The beginning of a message.
@@ -92,6 +99,9 @@ impl Frame {
             Kind::Credit => 6,
             Kind::Probe => 7,
             Kind::Resume => 8,
+            Kind::Ask => 9,
+            Kind::Ready => 10,
+            Kind::Cancel => 11,
         };
         let [n0, n1] = self.next.to_le_bytes();
         let [c0, c1] = self.conn.to_le_bytes();
@@ -114,6 +124,9 @@ impl Frame {
             6 => Kind::Credit,
             7 => Kind::Probe,
             8 => Kind::Resume,
+            9 => Kind::Ask,
+            10 => Kind::Ready,
+            11 => Kind::Cancel,
             _ => return None,
         };
         Some(Frame {
@@ -241,7 +254,7 @@ impl Greeting {
         let greeting =
             Greeting { receives: u16::from_le_bytes([r0, r1]), size: u32::from_le_bytes([s0, s1, s2, s3]), base };
         // One message is kept back for credits, and one has to be left.
-        let usable = greeting.receives >= 2 && greeting.size as usize >= FRAME + ADDRESSES;
+        let usable = greeting.receives >= 2 && greeting.size as usize >= FRAME + ASK;
         usable.then_some(greeting).ok_or(Stranger::Garbage)
     }
 }
@@ -282,6 +295,39 @@ pub fn decode_addresses(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     Some((one(client)?, one(server)?))
 }
 
+/// The payload of [`Kind::Ask`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The client's address on its TCP connection.
+    pub client: SocketAddr,
+    /// And the server's.
+    pub server: SocketAddr,
+    /// So many bytes the client has sent there.
+    pub sent: u64,
+}
+
+/// Bytes of an [`Ask`].
+pub const ASK: usize = ADDRESSES + 8;
+
+impl Ask {
+    /// As it is sent.
+    #[must_use]
+    pub fn encode(self) -> [u8; ASK] {
+        let mut out = [0; ASK];
+        let bytes = encode_addresses(self.client, self.server).into_iter().chain(self.sent.to_le_bytes());
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        out
+    }
+
+    /// What was sent; `None` if it is none.
+    #[must_use]
+    pub fn decode(bytes: &[u8; ASK]) -> Option<Ask> {
+        let (addresses, sent) = bytes.split_at_checked(ADDRESSES)?;
+        let (client, server) = decode_addresses(addresses)?;
+        Some(Ask { client, server, sent: u64::from_le_bytes(*sent.first_chunk()?) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,6 +338,7 @@ mod tests {
         fn what_is_encoded_decodes(credits: u8, conn: u16, epoch: u32, window: u32, heard: u16, next: u16) {
             let all = [
                 Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
+                Kind::Ask, Kind::Ready, Kind::Cancel,
             ];
             for kind in all {
                 let f = Frame { kind, credits, conn, epoch, window, heard, next };
@@ -362,10 +409,12 @@ mod tests {
         }
 
         #[test]
-        fn addresses_survive(a: [u8; 16], b: [u8; 4], p: u16, q: u16) {
+        fn addresses_survive(a: [u8; 16], b: [u8; 4], p: u16, q: u16, sent: u64) {
             let six = SocketAddr::new(core::net::Ipv6Addr::from(a).into(), p);
             let four = SocketAddr::new(core::net::Ipv4Addr::from(b).into(), q);
             prop_assert_eq!(decode_addresses(&encode_addresses(six, four)), Some((six, four)));
+            let ask = Ask { client: six, server: four, sent };
+            prop_assert_eq!(Ask::decode(&ask.encode()), Some(ask));
         }
     }
 

@@ -68,7 +68,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("credit", frame(Kind::Credit)),
         ("probe", frame(Kind::Probe)),
         ("resume", frame(Kind::Resume)),
-        ("unknown-kind", with(frame(Kind::Data), 0, 9)),
+        ("unknown-kind", with(frame(Kind::Data), 0, 99)),
         ("short", frame(Kind::Data)[..FRAME - 1].to_vec()),
     ]
 }

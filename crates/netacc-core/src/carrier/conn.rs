@@ -1,5 +1,6 @@
 //! One connection: from its ring to the queue pair, and back.
 
+use crate::carrier::early::Early;
 use crate::carrier::engine::Engine;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -41,6 +42,8 @@ pub(super) struct Conn {
     pub known: bool,
     /// To be sent before anything else: who connects to whom.
     pub opening: Option<[u8; ADDRESSES]>,
+    /// It is still on kernel TCP.
+    pub early: Option<Early>,
     /// So many bytes may be sent.
     pub credit: u32,
     /// So many have reached the reader here, and the other side has not been told.
@@ -79,7 +82,7 @@ enum Sent {
 }
 
 impl Conn {
-    fn frame(&mut self, kind: Kind) -> Frame {
+    pub(super) fn frame(&mut self, kind: Kind) -> Frame {
         self.known = true;
         let window = core::mem::take(&mut self.delivered);
         Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
@@ -297,6 +300,10 @@ impl Engine {
     pub(super) fn pump(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         conn.queued = false;
+        if conn.early.is_some() && !self.pump_early(at) {
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(at) else { return };
         let there = conn.follow();
         if !conn.listed && conn.waits_on().is_some() {
             conn.listed = true;
@@ -350,7 +357,7 @@ impl Engine {
     }
 
     /// What a queue pair has to send goes out at the end of the round: other connections may put theirs behind it.
-    fn post_later(&mut self, pipe: usize) {
+    pub(super) fn post_later(&mut self, pipe: usize) {
         if self.unposted.contains(&pipe) {
             return;
         }
@@ -378,7 +385,7 @@ impl Engine {
     pub(super) fn end_of_process(&mut self, at: usize) -> bool {
         let Some(conn) = self.conns.get_mut(at) else { return true };
         // A kernel socket, or one that other processes have too, lives on.
-        if conn.cut || conn.fin_sent || conn.kernel >= 0 || conn.ep.witness_fd() >= 0 {
+        if conn.early.is_some() || conn.cut || conn.fin_sent || conn.kernel >= 0 || conn.ep.witness_fd() >= 0 {
             return true;
         }
         if conn.ep.unread() > 0 || conn.opening.is_some() {
@@ -467,6 +474,9 @@ impl Engine {
     /// The connection is forgotten; with `abort` the program here sees a reset.
     pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
         let Some(conn) = self.conns.remove(at) else { return };
+        if let Some(early) = conn.early {
+            early.dropped();
+        }
         self.place.carried.fetch_sub(1, Ordering::Relaxed);
         if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot))
             && *place == at as u32 + 1

@@ -18,6 +18,7 @@ use netacc_conf::Config;
 use netacc_sys::time;
 use netacc_transport::bells;
 use netacc_transport::rdma::{Completion, Device, Way};
+use netacc_transport::shm::Link;
 use netacc_verbs::{EventChannel, Result, Wc};
 
 /// Completions that are taken at a time.
@@ -92,6 +93,12 @@ pub(super) struct Engine {
     /// Turns that threads of the program have done, and those that the thread knows of.
     pub turns: u64,
     pub turns_seen: u64,
+    /// Connections that are still on kernel TCP.
+    pub early: Vec<usize>,
+    /// So many connections were accepted that clients may ask for, when it looked last.
+    pub accepted: usize,
+    /// Links for the server's end of connections that began on TCP: the program's side, and the place of ours.
+    pub seats: Vec<(&'static Link, usize)>,
     /// What the thread sleeps on.
     pub watch: Watch,
     /// Somebody needs more buffers, which the thread is to register: see [`Engine::supply`].
@@ -134,6 +141,9 @@ impl Engine {
             armed: false,
             turns: 0,
             turns_seen: 0,
+            early: Vec::new(),
+            accepted: 0,
+            seats: Vec::new(),
             watch: Watch::Awake,
             short: false,
             duty: None,
@@ -191,6 +201,9 @@ impl Engine {
             self.take_all_connects();
         }
         busy |= self.look_at_locals();
+        if !self.early.is_empty() {
+            self.look_at_early();
+        }
         // What is queued meanwhile has its turn in the next round.
         for _ in 0..self.ready.len() {
             let Some(at) = self.ready.pop_front() else { break };

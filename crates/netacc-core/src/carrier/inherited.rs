@@ -11,6 +11,9 @@ impl Engine {
             crate::fork::inherit(local.link);
             local.link.drop_passed_for_closed();
         }
+        for (link, _) in &self.seats {
+            crate::fork::inherit(link);
+        }
         // The other ends are the bases by which the child's own connections hear that the parent is gone: of those that it
         // holds itself it would hear nothing.
         for (_, conn) in self.conns.each() {

@@ -164,7 +164,7 @@ impl Engine {
                 .and_then(|s| s.slot(slot as usize).map(|s| (s.open.told(0), s.open.told(1))))
                 .and_then(|(client, server)| Some(encode_addresses(client?, server?)));
             match told {
-                Some(addresses) => self.begin(ep, local, pipe, None, Some(addresses)),
+                Some(addresses) => drop(self.begin(ep, local, pipe, None, Some(addresses))),
                 None => netacc_transport::Endpoint::close(ep, true),
             }
             if engines::all().len() > 1 {
@@ -185,7 +185,7 @@ impl Engine {
     }
 
     /// A queue pair of a route that can have one more connection; more are connected if they are wanted.
-    fn choose_pipe(&mut self, route: usize, queued: usize) -> Option<usize> {
+    pub(super) fn choose_pipe(&mut self, route: usize, queued: usize) -> Option<usize> {
         let least = loop {
             let up = |at: &usize| self.pipes.get(*at).filter(|e| e.takes_more());
             let r = self.routes.get(route)?;
@@ -216,15 +216,15 @@ impl Engine {
         None
     }
 
-    /// A connection begins to be carried. `name` is what the other side calls it.
-    fn begin(
+    /// A connection begins to be carried. `name` is what the other side calls it. Its place among the connections.
+    pub(super) fn begin(
         &mut self,
         ep: &'static ShmEndpoint,
         local: usize,
         pipe: usize,
         name: Option<(u16, u32)>,
         opening: Option<[u8; ADDRESSES]>,
-    ) {
+    ) -> Option<usize> {
         let conn = Conn {
             ep,
             kernel: -1,
@@ -237,6 +237,7 @@ impl Engine {
             met: name.is_some(),
             known: false,
             opening,
+            early: None,
             credit: WINDOW,
             delivered: 0,
             pending: VecDeque::new(),
@@ -248,7 +249,8 @@ impl Engine {
             cut: false,
         };
         let Some(at) = self.conns.add(CONNS, conn) else {
-            return netacc_transport::Endpoint::close(ep, true);
+            netacc_transport::Endpoint::close(ep, true);
+            return None;
         };
         self.place.carried.fetch_add(1, Ordering::Relaxed);
         let (id, epoch) = name.unwrap_or((at as u16, self.conns.generation(at)));
@@ -272,6 +274,7 @@ impl Engine {
         }
         self.report_taken(pipe, ep, local);
         self.queue(at);
+        Some(at)
     }
 
     /// Server's host: a client on another host opens a connection. False: it broke the rules.
@@ -296,21 +299,21 @@ impl Engine {
             self.end_of_name(old);
         }
         match self.join(client, server, at) {
-            Ok((ep, local)) => self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None),
+            Ok((ep, local)) => drop(self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None)),
             Err(why) => {
                 crate::log!(Info, "a connection from {client} to {server} by RDMA is refused: {}", why.name());
-                if let Some(entry) = self.pipes.get_mut(at) {
-                    entry.resets.push_back(Frame {
-                        kind: netacc_wire::frame::Kind::Reset,
-                        window: 0,
-                        credits: 0,
-                        heard: 0,
-                        ..frame
-                    });
-                }
+                self.refuse(at, frame);
             }
         }
         true
+    }
+
+    /// There is no connection of which `frame` says something, or is to be none.
+    pub(super) fn refuse(&mut self, at: usize, frame: Frame) {
+        if let Some(entry) = self.pipes.get_mut(at) {
+            let kind = netacc_wire::frame::Kind::Reset;
+            entry.resets.push_back(Frame { kind, window: 0, credits: 0, heard: 0, next: 0, ..frame });
+        }
     }
 
     /// Connects to a listener of this host on behalf of `client`.

@@ -1,5 +1,6 @@
 //! Routes to servers on other hosts, and queue pairs that come and go.
 
+use crate::carrier::ask;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::order;
@@ -347,6 +348,7 @@ impl Engine {
         if let Some(local) = self.routes.get(route).and_then(|r| r.local) {
             self.take_connects(local);
         }
+        ask::hurry();
     }
 
     /// A queue pair could not be connected.
@@ -440,6 +442,9 @@ impl Engine {
     fn cut(&mut self, c: usize) {
         let Some(conn) = self.conns.get_mut(c) else { return };
         conn.cut = true;
+        if conn.early.is_some() {
+            return self.drop_conn(c, true);
+        }
         let whole = conn.credit == netacc_wire::frame::WINDOW
             && conn.kernel < 0
             && conn.ep.unread() == 0

@@ -1,5 +1,6 @@
 //! What a message says.
 
+use crate::carrier::early::Early;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Payload;
 use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW};
@@ -40,7 +41,9 @@ impl Engine {
             Kind::Credit | Kind::Probe => return true,
             Kind::Resume => return false,
             Kind::Open => return self.opened(at, frame, payload),
-            Kind::Data | Kind::Fin | Kind::Reset | Kind::Window => {}
+            Kind::Ask => return self.asked(at, frame, payload),
+            Kind::Ready => return self.ready(at, frame, payload),
+            Kind::Data | Kind::Fin | Kind::Reset | Kind::Window | Kind::Cancel => {}
         }
         let Some(entry) = self.pipes.get_mut(at) else { return true };
         let Some(&c) = entry.conns.get(&frame.conn) else { return true };
@@ -53,6 +56,10 @@ impl Engine {
         };
         match frame.kind {
             Kind::Data => {
+                // Of one that asks for a connection, or is asked for it, nothing can come yet.
+                if conn.early.as_ref().is_some_and(Early::is_asking) {
+                    return false;
+                }
                 // What is pending was not told as delivered, so an honest peer cannot send more than this.
                 if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
@@ -66,9 +73,13 @@ impl Engine {
             }
             Kind::Fin => conn.fin_seen = true,
             Kind::Reset => {
+                if let Some(early) = &mut conn.early {
+                    early.refused();
+                }
                 self.drop_conn(c, true);
                 return true;
             }
+            Kind::Cancel => return self.cancelled(c),
             _ => {}
         }
         self.queue(c);

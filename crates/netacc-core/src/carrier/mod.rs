@@ -17,6 +17,7 @@
 //! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
 //!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
+//! - `early`: a connection that is still on kernel TCP; `ask`: how a client's goes over to a queue pair; `asked`: a server's.
 //! - `conn`: one connection's bytes, and their end; `message`: what has come for it; `rejoin`: one that a process of the
 //!   server's does not take.
 //!
@@ -27,9 +28,12 @@
 //! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
 
+mod ask;
+mod asked;
 mod base;
 mod conn;
 pub mod drive;
+mod early;
 mod engine;
 mod engines;
 mod entry;
@@ -49,6 +53,7 @@ mod table;
 mod tidy;
 
 use crate::runtime;
+use crate::socket::far;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -70,8 +75,11 @@ static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// That is believed for so long (ns).
 const BELIEVED: u64 = 1_000_000_000;
 
+pub use ask::{ask, ask_soon, look_for};
+pub use asked::{accepted, cancel, may_be_asked};
+
 /// Whether this host has an RDMA device, and this process may use it.
-fn available() -> bool {
+pub fn available() -> bool {
     if !engines::all().is_empty() {
         return true;
     }
@@ -129,10 +137,13 @@ fn run(place: &Place, cpus: &[u32]) {
     let mut last = time::now();
     loop {
         let Some(step) = place.with(|e| e.step(&mut fds, &mut last)) else { return };
+        // One of them is enough.
+        let soon = engines::first().filter(|first| core::ptr::eq(*first, place)).and_then(|_| ask::remind());
         match step {
             engine::Step::Again => {}
             engine::Step::Poll => cpu::pause(),
             engine::Step::Sleep(ms) => {
+                let ms = soon.map_or(ms, |soon| soon.min(ms));
                 let mut ts = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
                 let _ = raw::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut ts, core::ptr::null());
                 if place.with(|e| e.wake(&fds)).is_none() {
@@ -162,9 +173,16 @@ pub fn unlisten(local: SocketAddr) {
     }
 }
 
-/// The link to a server on another host, of which the caller gets a reference, and our address there. Where nothing is
-/// known of the destination it is found out, for which at most `patience` ns are waited.
-pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr), Reason> {
+/// What is known of a way to another host.
+enum Way {
+    /// The link, of which the caller gets a reference, and our address there.
+    Open(&'static Link, IpAddr),
+    /// It is being found out; an event will come by this descriptor.
+    Opening(i32),
+}
+
+/// The way to a server on another host. Where nothing is known of it, it begins to be found out.
+fn way(dest: SocketAddr) -> Result<Way, Reason> {
     // The same in a handler that has interrupted such a thread: it has no lock to wait for.
     if !available() || lock::interrupted() {
         return Err(Reason::OtherHost);
@@ -175,24 +193,37 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     let load = |place: &Place| place.carried.load(Ordering::Relaxed) + place.waiting.load(Ordering::Relaxed);
     let (n, chosen) = engines::least(load).ok_or(Reason::OtherHost)?;
     let own = |source| if n == 0 { None } else { chosen.ask(|e| e.follow_route(dest, source)).flatten() };
-    if let Some(known) = own(None) {
-        return Ok(known);
+    if let Some((link, source)) = own(None) {
+        return Ok(Way::Open(link, source));
     }
-    let end = time::now().saturating_add(patience);
+    match first.ask(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
+        Route::Open(link, source) => {
+            let Some((own, source)) = own(Some(source)) else { return Ok(Way::Open(link, source)) };
+            link.put();
+            chosen.ring();
+            Ok(Way::Open(own, source))
+        }
+        Route::Closed(why) => Err(why),
+        Route::Opening(fd) => {
+            first.ring();
+            Ok(Way::Opening(fd))
+        }
+    }
+}
+
+/// The link to a server on another host, of which the caller gets a reference, and our address there. Where nothing is
+/// known of the destination it is found out, for which at most `patience` ns are waited.
+pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr), Reason> {
+    // Counted from where it is asked for: before that, libraries may have to be loaded.
+    let mut end = None;
     loop {
-        match first.ask(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
-            Route::Open(link, source) => {
-                let Some(known) = own(Some(source)) else { return Ok((link, source)) };
-                link.put();
-                chosen.ring();
-                return Ok(known);
-            }
-            Route::Closed(why) => return Err(why),
-            Route::Opening(fd) => {
-                if time::now() >= end {
+        match way(dest)? {
+            Way::Open(link, source) => return Ok((link, source)),
+            Way::Opening(fd) => {
+                let now = time::now();
+                if now >= *end.get_or_insert(now.saturating_add(patience)) {
                     return Err(Reason::OtherHost);
                 }
-                first.ring();
                 // The thread may take the event itself: then we look again soon.
                 let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
@@ -212,6 +243,7 @@ pub fn flush() {
     if lock::interrupted() {
         return;
     }
+    far::settle_all();
     let end = time::now().saturating_add(PATIENCE);
     // Each gets its turn, also behind one that is not done.
     let flushed = || engines::all().iter().fold(true, |done, place| done & (place.ask(Engine::flush) != Some(false)));

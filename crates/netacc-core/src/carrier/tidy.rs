@@ -61,6 +61,7 @@ impl Engine {
         self.ask_the_quiet(now);
         self.economise();
         self.rejoin_untaken();
+        self.tidy_early(now);
         let mut idle = 0;
         let mut old = Vec::new();
         for (at, e) in self.pipes.each() {

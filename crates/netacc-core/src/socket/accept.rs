@@ -1,15 +1,15 @@
 //! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
 
 use crate::addr;
-use crate::carrier::drive;
+use crate::carrier::{self, drive};
 use crate::fdtable::{self, Ref};
 use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
-    CANDIDATE, DORMANT, INHERITED, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote, ports,
-    vacant,
+    CANDIDATE, DORMANT, FAR, INHERITED, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote,
+    far, ports, vacant,
 };
 use crate::wait;
 use core::ffi::c_void;
@@ -157,17 +157,24 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
         return;
     };
-    if let Some((l, p)) = near {
-        // A client on this host may offer to go over to shared memory later.
+    // A client on this host may offer to go over to shared memory later, one on another host to RDMA.
+    let far = if near.is_none() { local.zip(peer).filter(|(l, _)| carrier::may_be_asked(l.port())) } else { None };
+    if let Some((l, p)) = near.or(far) {
         r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
         r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
         inherit(r.obj, s);
-        r.obj.set(CANDIDATE, true);
+        if far.is_some() {
+            far::accepted(r.obj);
+        }
+        r.obj.set(CANDIDATE | if far.is_some() { FAR } else { 0 }, true);
     }
     r.obj.set_path(Path::Tcp);
-    if enter(new, r).is_ok()
-        && let Some(e) = r.obj.stats()
-    {
+    let entered = enter(new, r).is_ok();
+    if far.is_some() {
+        // It may have been asked for already, and can be found now.
+        carrier::accepted();
+    }
+    if entered && let Some(e) = r.obj.stats() {
         e.open(State::Established, Transport::Tcp, reason, time::realtime());
         if let Some(local) = local {
             e.set_addrs(&addr::shown(local), &peer.map(addr::shown).unwrap_or_default());

@@ -10,8 +10,8 @@ use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, DISSOLVED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, dissolve, group, listen,
-    packets, pool, ports, untaken,
+    CANDIDATE, CONNECTING, DISSOLVED, FAR, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking, dissolve,
+    group, listen, packets, pool, ports, untaken,
 };
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -138,9 +138,16 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
             if reason == Reason::TcpFirst {
                 // The next connect says that it came about, where it is asked over shared memory too.
                 s.set(CONNECTING, done.is_err());
-                s.set(CANDIDATE | OFFERS, true);
+                let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+                let far = ports::local_source(target.ip(), time::coarse()).is_none();
+                if far && !may_go_far(target) {
+                    return done.into();
+                }
+                s.set(CANDIDATE | OFFERS | if far { FAR } else { 0 }, true);
                 epoll::candidate(s);
-                if done.is_ok() {
+                if far {
+                    asking::begin(fd, r, done.is_ok(), target);
+                } else if done.is_ok() {
                     // The offer goes out at once, so that the answer is there with the server's first bytes.
                     promote::advance(fd, r);
                 }
@@ -152,6 +159,11 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
         Err(_) => {}
     }
     done.into()
+}
+
+/// Whether a connection that begins on TCP may go over to RDMA.
+fn may_go_far(target: SocketAddr) -> bool {
+    !scoped(target) && carrier::available() && runtime::get().is_some_and(runtime::Runtime::draw)
 }
 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.

@@ -2,11 +2,13 @@
 
 pub mod accept;
 pub mod adopt;
+pub mod asking;
 pub mod connect;
 pub mod control;
 pub mod create;
 pub mod demote;
 pub mod dissolve;
+pub mod far;
 pub mod file;
 pub mod group;
 pub mod io;
@@ -63,8 +65,12 @@ pub const LINGER_RESET: u32 = 8;
 pub const CANDIDATE: u32 = 32;
 /// Of a candidate: we connected, so we make the offer.
 pub const OFFERS: u32 = 64;
-/// Of a candidate that makes the offer: a thread has begun to.
+/// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
 pub const LINKING: u32 = 1 << 12;
+/// Of a candidate: the other end is on another host; see [`far`].
+pub const FAR: u32 = 1 << 18;
+/// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
+pub const PREPARED: u32 = 1 << 19;
 /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`vacant`].
 pub const KEEPABLE: u32 = 1 << 17;
 /// The process forked while this connection was open.
@@ -168,6 +174,8 @@ pub struct Socket {
     pub(crate) kernel_sent: AtomicU64,
     /// And received.
     pub(crate) kernel_read: AtomicU64,
+    /// Of a candidate whose other end is on another host: what [`far`] keeps.
+    pub(crate) far: far::Kept,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// How spinning for this socket pays; see [`crate::wait`].
@@ -205,6 +213,7 @@ impl Socket {
             w.store(0, Ordering::Relaxed);
         }
         s.calls.store(0, Ordering::Relaxed);
+        s.far.reset();
         s.spin.reset();
         s.local.clear();
         s.peer.clear();

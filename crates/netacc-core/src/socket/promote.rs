@@ -24,7 +24,7 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, Socket, pool};
+use crate::socket::{CANDIDATE, DEMOTED, FAR, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
@@ -46,6 +46,9 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     // In this order: who does not see the flag sees the path that was decided on.
     if !s.has(CANDIDATE) {
         return s.path() == Path::Shm;
+    }
+    if s.has(FAR) {
+        return far::advance(fd, r);
     }
     if !s.has(OFFERS) {
         // A server that blocks in this connection alone hears of offers only here.
@@ -145,7 +148,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
 
 /// Gives a promotion up. True if it was too late for that, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
-    decide(fd, r, true)
+    if r.obj.has(FAR) { far::give_up(fd, r) } else { decide(fd, r, true) }
 }
 
 /// Client, and whoever gives up: goes over if the offer was taken; else, with `give_up`, the connection is the
@@ -183,14 +186,9 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
 
 /// Goes over to the ring: our half of the TCP stream ends here. Under both direction locks, and for the server
 /// under the same hold as `take`.
-fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
+pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
     let s = r.obj;
-    // A number that was closed may be another file's by now. Whoever closes one ends the candidacy before he does
-    // (`create::before_close`), so the number is good as long as it is in the table and we hold the locks.
-    let Some(fd) = Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
-    else {
-        return false;
-    };
+    let Some(fd) = number(fd, r) else { return false };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
     ep.set_tail(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
     epoll::accelerate(s, || {
@@ -201,16 +199,25 @@ fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
     true
 }
 
-fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
+/// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may be another file's
+/// by now. Whoever closes one ends the candidacy before he does (`create::before_close`), so the number is good as long as
+/// it is in the table and we hold the lock.
+pub(super) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
+    Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
+}
+
+pub(super) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
+    let far = ep.is_far();
     let entry = s.stats();
     page().promoted(entry.map_or(Reason::None, |e| e.reason()));
     if let Some(e) = entry {
-        e.set_transport(Transport::Shm);
+        e.set_transport(if far { Transport::Rdma } else { Transport::Shm });
         e.set_reason(Reason::None);
-        e.set_peer_pid(ep.link().peer_pid());
-        e.set_link(ep.link().id().into());
+        // Of one on another host only the carrier in our own process is seen here.
+        e.set_peer_pid(if far { 0 } else { ep.link().peer_pid() });
+        e.set_link(ep.shown_link());
     }
-    crate::log!(Info, "fd {fd}: promoted to shared memory");
+    crate::log!(Info, "fd {fd}: promoted to {}", if far { "RDMA" } else { "shared memory" });
 }
 
 /// Server: looks for the connections that clients offered to promote.
@@ -264,7 +271,7 @@ fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<
         if let Entry::Socket(r) = e
             && r.obj.path() == Path::Tcp
             && r.obj.has(CANDIDATE)
-            && !r.obj.has(OFFERS)
+            && !r.obj.has(OFFERS | FAR)
             && r.obj.peer.get() == Some(client)
             && r.obj.local.get() == Some(server)
         {
@@ -314,13 +321,22 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             drop(_g);
             return again_read(r, dst, flags);
         }
-        by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false)
+        match far::before_read(fd, s) {
+            Ok(()) => by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false),
+            Err(e) => Err(e),
+        }
     };
     let mut _pin = None;
     if res == Err(Errno::AGAIN) && !nonblock {
         _pin = r.pin();
         if _pin.is_none() {
             return Outcome::Failed(Errno::BADF);
+        }
+        if s.has(FAR) && !s.has(OFFERS) {
+            return match far::wait(fd, r) {
+                Ok(()) => receive(fd, r, dst, flags),
+                Err(e) => Outcome::Failed(e),
+            };
         }
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
         res = by_kernel(fd, dst, flags, false);
@@ -340,6 +356,8 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
                 if let Some(e) = s.stats() {
                     e.received(n as u64);
                 }
+                drop(_g);
+                far::has_read(s);
             }
             Outcome::Done(n as isize)
         }
@@ -350,6 +368,9 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
 /// A server's connection that nobody offered to promote for so many calls is left to the kernel.
 fn expired(fd: i32, r: Ref<Socket>) -> bool {
     const CALLS: u32 = 256;
+    if r.obj.has(FAR) {
+        return far::expired(fd, r);
+    }
     let n = r.obj.calls.load(Ordering::Relaxed) + 1;
     r.obj.calls.store(n, Ordering::Relaxed);
     n > CALLS && !r.obj.has(OFFERS) && !cancel(fd, r)
@@ -375,10 +396,14 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         return if cancel(fd, r) { again_write(r, src, flags, 0) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
+    if s.has(FAR) {
+        asking::before_send(s, nonblock);
+    }
     // Whether EPIPE is one the application may see is not for the kernel to say.
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let (mut sent, mut pin) = (0usize, None);
     while src.left() > 0 {
+        let mut _sending = None;
         let mut res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -388,8 +413,14 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 drop(_g);
                 return again_write(r, src, flags, sent);
             }
-            by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true)
+            let res = by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true);
+            // Under the same hold: who goes over to another host does so at a byte that has to be known.
+            if let Ok(n) = res {
+                s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
+            }
+            res
         };
+        let counted = res.is_ok();
         if res == Err(Errno::AGAIN) && !nonblock {
             if pin.is_none() {
                 pin = r.pin();
@@ -399,6 +430,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             // Without the lock: what the kernel takes comes before the end that it is told of when we go over,
             // and from then on it takes nothing.
+            _sending = Some(asking::Sending::begin(s));
             res = by_kernel(fd, src, flags_there, true);
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return again_write(r, src, flags, sent);
@@ -413,6 +445,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 sent += n;
                 let _g = s.tx.lock();
                 match s.endpoint().filter(|_| s.path() == Path::Shm) {
+                    _ if counted => {}
                     Some(ep) => ep.count_sent(n),
                     None => drop(s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed)),
                 }
@@ -423,6 +456,9 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             Err(_) if sent > 0 => break,
             Err(e) => return Outcome::Failed(super::io::pipe_signal(e, flags)),
         }
+    }
+    if s.has(FAR) {
+        asking::after_send(fd, r);
     }
     Outcome::Done(sent as isize)
 }

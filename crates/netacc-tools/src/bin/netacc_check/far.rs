@@ -45,12 +45,6 @@ pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> Verdict
             "between hosts both need an RDMA device; shared memory needs both programs on one host (network namespace)",
         );
     }
-    if config.conn_tcp_first {
-        return tcp(
-            "connections to other hosts that begin on TCP (NACC_CONN_TCP_FIRST) stay there",
-            "leave out -T, or set NACC_CONN_TCP_FIRST=0, for the client",
-        );
-    }
     let Some(port) = port_of(target.port()) else {
         return tcp(
             format!("the server's port for RDMA would be {}, which is none", u32::from(target.port()) + 20_000),
@@ -59,14 +53,16 @@ pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> Verdict
     };
     let began = Instant::now();
     match ask_from_some_port(SocketAddr::new(target.ip(), port), config) {
-        Ok(device) => reached(port, &device, began.elapsed()),
+        Ok(device) => reached(port, &device, began.elapsed(), config),
         Err(obstacle) => missed(port, obstacle),
     }
 }
 
-fn reached(port: u16, device: &str, took: Duration) -> Verdict {
-    let text = format!("RDMA by {device}: a program with NetACC answers at port {port}");
-    let late = took > WAITED;
+fn reached(port: u16, device: &str, took: Duration, config: &Config) -> Verdict {
+    let begins = if config.conn_tcp_first { ", after a beginning on TCP (NACC_CONN_TCP_FIRST)" } else { "" };
+    let text = format!("RDMA by {device}{begins}: a program with NetACC answers at port {port}");
+    // One that begins on TCP waits for nothing.
+    let late = took > WAITED && !config.conn_tcp_first;
     Verdict {
         level: if late { Level::Note } else { Level::Ok },
         text: if late { format!("{text}, after {} ms", took.as_millis()) } else { text },
@@ -221,7 +217,7 @@ mod tests {
         assert!(judged(50_000, &config, &with).contains("would be 70000"));
         let mut first = Config::default();
         first.conn_tcp_first = true;
-        assert!(judged(80, &first, &with).contains("NACC_CONN_TCP_FIRST"));
+        assert!(reached(20_080, "mlx5_0", Duration::from_secs(9), &first).text.contains("NACC_CONN_TCP_FIRST"));
     }
 
     #[test]
@@ -244,7 +240,7 @@ mod tests {
             assert!(found.text.starts_with("TCP: ") && found.text.contains(wanted), "{}", found.text);
             assert!(found.advice.is_some() && found.level == Level::Warn);
         }
-        let late = reached(1, "mlx5_0", Duration::from_secs(1));
+        let late = reached(1, "mlx5_0", Duration::from_secs(1), &Config::default());
         assert!(late.level == Level::Note && late.text.contains("1000 ms") && late.advice.is_some());
     }
 }

@@ -1,0 +1,204 @@
+//! A connection that is still on kernel TCP, and that the client's side has asked to carry. Both hosts have a place for it on
+//! a queue pair; the program's socket is decided upon by [`far`], which says so in the fate of the slot.
+
+use crate::carrier::asked;
+use crate::carrier::engine::Engine;
+use crate::fdtable::Ref;
+use crate::fork;
+use crate::socket::{Socket, asking, far};
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use netacc_transport::Endpoint;
+use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
+use netacc_transport::shm::slots::Claimed;
+use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_wire::base::TOKEN;
+use netacc_wire::frame::{Ask, Kind};
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Client: the question is to be sent.
+    Ask,
+    /// And it has been.
+    Asking,
+    /// Server: the program has not accepted the connection yet, or not read all of what the client has sent.
+    Asked,
+    /// Its side is prepared, and the client to be told.
+    Prepared([u8; TOKEN]),
+    /// It has been told.
+    Told,
+    /// The program would rather stay, and the client is to be told.
+    Cancel,
+    /// It has been told.
+    Cancelled,
+}
+
+/// What belongs to it beside what each connection has.
+#[derive(Debug)]
+pub(super) struct Early {
+    pub step: Step,
+    pub ask: Ask,
+    /// The program's socket, if it is known, and its side of the ring.
+    pub socket: Option<Ref<Socket>>,
+    pub program: &'static ShmEndpoint,
+    /// When it was asked for (ns).
+    pub since: u64,
+}
+
+impl Early {
+    /// Whether it is the client's side, or the server's and the program knows nothing yet.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.step, Step::Ask | Step::Asking | Step::Asked)
+    }
+
+    /// The other side says that nothing comes of it.
+    pub fn refused(&mut self) {
+        if let Some(r) = self.socket.filter(|_| !self.is_asking()) {
+            far::unprepare(r, self.program);
+        }
+    }
+
+    /// It is carried no longer. Of a prepared connection the program finds out by itself whether the client has gone over:
+    /// then it has lost it.
+    pub fn dropped(self) {
+        let client = matches!(self.step, Step::Ask | Step::Asking);
+        match (self.step, self.socket) {
+            // The client has not been told anything.
+            (Step::Prepared(_), Some(r)) => far::unprepare(r, self.program),
+            (Step::Told | Step::Cancel | Step::Cancelled, _) => {}
+            (_, socket) => {
+                self.program.withdraw();
+                self.program.close(false);
+                if let Some(r) = socket.filter(|_| client) {
+                    asking::ask_later(r);
+                }
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Both sides of a slot on a link of ours: the program's and our own. `local` is the place of the latter.
+    pub(super) fn seat(
+        &mut self,
+        link: &'static Link,
+        local: usize,
+        claimed: Claimed,
+        (client, server): (SocketAddr, SocketAddr),
+    ) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
+        let Some(program) = link.endpoint(claimed.slot).filter(|ep| ep.begin(claimed.epoch)) else {
+            link.slots.burned();
+            return None;
+        };
+        if let Some(slot) = link.segment().and_then(|s| s.slot(claimed.slot)) {
+            slot.open.tell(client, server);
+        }
+        let ours = self.locals.get(local).and_then(|l| l.link.endpoint(claimed.slot));
+        let Some(ours) = ours.filter(|ep| ep.begin(claimed.epoch)) else {
+            program.withdraw();
+            program.never_mind(claimed.epoch);
+            program.close(true);
+            return None;
+        };
+        Some((program, ours))
+    }
+
+    /// A place for a connection of a server's, on a link of our own.
+    pub(super) fn seat_for_server(
+        &mut self,
+        addresses: (SocketAddr, SocketAddr),
+    ) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint, usize)> {
+        /// Links with some 500 places each.
+        const SEATS: usize = 128;
+        for n in 0..SEATS {
+            let (link, local) = match self.seats.get(n) {
+                Some(seat) => *seat,
+                None => {
+                    let (link, ours) = Link::pair(self.index).ok()?;
+                    let Some(local) = self.add_local(ours, None) else {
+                        link.put();
+                        return None;
+                    };
+                    self.seats.push((link, local));
+                    (link, local)
+                }
+            };
+            if let Some(left) = link.slots.left_ones()
+                && fork::alone()
+            {
+                link.slots.rejoin(left);
+            }
+            if let Some(claimed) = link.claim() {
+                let (program, ours) = self.seat(link, local, claimed, addresses)?;
+                return Some((program, ours, local));
+            }
+        }
+        None
+    }
+
+    /// A connection that is still on TCP is looked at. True: it is not any more, and carried like any other.
+    pub(super) fn pump_early(&mut self, at: usize) -> bool {
+        let Some(conn) = self.conns.get_mut(at) else { return false };
+        let Some(early) = &mut conn.early else { return true };
+        match early.program.fate() {
+            FATE_QUEUED => {}
+            FATE_TAKEN => {
+                conn.early = None;
+                return true;
+            }
+            // The program's side has stayed. So has the client's, which learns it if it was told otherwise.
+            _ => {
+                self.reset(at);
+                return false;
+            }
+        }
+        let (kind, next) = match early.step {
+            Step::Ask => (Kind::Ask, Step::Asking),
+            Step::Prepared(_) => (Kind::Ready, Step::Told),
+            Step::Cancel => (Kind::Cancel, Step::Cancelled),
+            _ => return false,
+        };
+        let (before, ask) = (core::mem::replace(&mut early.step, next), early.ask.encode());
+        let payload: &[u8] = match &before {
+            Step::Ask => &ask,
+            Step::Prepared(token) => token,
+            _ => &[],
+        };
+        let frame = conn.frame(kind);
+        let pipe = conn.pipe;
+        let Some(entry) = self.pipes.get_mut(pipe) else { return false };
+        let Some(mut way) = entry.way(&mut self.devices) else { return false };
+        if way.can_add() {
+            let added = way.add(frame, payload).is_ok();
+            if way.is_waiting() {
+                self.post_later(pipe);
+            }
+            if !added {
+                self.broken.push(pipe);
+            }
+            return false;
+        }
+        if let Some(early) = &mut conn.early {
+            early.step = before;
+        }
+        if !conn.stalled {
+            conn.stalled = true;
+            entry.stalled.push_back(at);
+        }
+        false
+    }
+
+    /// In each round: those that are waited for.
+    pub(super) fn look_at_early(&mut self) {
+        let count = asked::ACCEPTED.load(Ordering::Relaxed);
+        let accepted = core::mem::replace(&mut self.accepted, count) != count;
+        let mut all = core::mem::take(&mut self.early);
+        all.retain(|at| {
+            self.prepare(*at, accepted);
+            self.conns.get(*at).is_some_and(|c| c.early.is_some())
+        });
+        all.append(&mut self.early);
+        self.early = all;
+    }
+}

@@ -1,0 +1,155 @@
+//! From kernel TCP to RDMA, while the connection lives: the client's part. See [`far`].
+
+use crate::carrier::{self, drive};
+use crate::fdtable::Ref;
+use crate::socket::promote::{go_over, number, promoted};
+use crate::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket, far};
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use netacc_sys::{raw, time};
+use netacc_transport::shm::{ShmEndpoint, rendezvous};
+use netacc_wire::base::TOKEN;
+
+/// A client that sends without a pause waits so long (ns) for the answer.
+const PAUSE: u64 = 10_000_000;
+/// When it asks again (ns): twice as late each time, and so often in all.
+const AGAIN: u64 = 2_000_000;
+const LATEST: u64 = 1_000_000_000;
+const TRIES: u32 = 14;
+
+/// A call that sends without the lock: until it is counted how much, nobody goes over to another host.
+pub struct Sending(&'static Socket);
+
+impl Sending {
+    pub(super) fn begin(s: &'static Socket) -> Sending {
+        // SeqCst: before the kernel is called. Whoever has gone over before that has ended the stream there.
+        s.far.sending.fetch_add(1, Ordering::SeqCst);
+        Sending(s)
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.far.sending.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether it is time to ask.
+fn is_due(s: &Socket) -> bool {
+    s.has(OFFERS) && s.has(CANDIDATE) && !s.has(LINKING) && time::coarse() >= s.far.when.load(Ordering::Relaxed)
+}
+
+/// The kernel connects, or has connected, to another host.
+pub fn begin(fd: i32, r: Ref<Socket>, connected: bool, peer: SocketAddr) {
+    if connected && !ask(fd, r) {
+        return;
+    }
+    if !connected {
+        // Both are found out at a time.
+        carrier::look_for(peer);
+    }
+    carrier::ask_soon();
+}
+
+/// Asks, if it is time to, or finds out the way. False: it will not be.
+pub fn ask(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    if !is_due(s) {
+        return s.has(CANDIDATE);
+    }
+    // Connected yet?
+    let Some((local, peer)) = crate::addr::local_of(fd).zip(crate::addr::peer_of(fd)) else { return true };
+    let plain = |a: SocketAddr| SocketAddr::new(rendezvous::destination(a.ip()), a.port());
+    if s.set(LINKING, true) {
+        return true;
+    }
+    s.local.set(plain(local));
+    s.peer.set(plain(peer));
+    s.far.when.store(time::now(), Ordering::Relaxed);
+    match carrier::ask(r, plain(local), plain(peer)) {
+        Ok(true) => true,
+        Ok(false) => {
+            s.far.when.store(time::coarse().saturating_add(AGAIN), Ordering::Relaxed);
+            s.set(LINKING, false);
+            true
+        }
+        Err(why) => {
+            if let Some(e) = s.stats() {
+                e.set_reason(why);
+            }
+            far::give_up(fd, r);
+            false
+        }
+    }
+}
+
+/// The answer may be there, and is good as long as nothing else is sent. One that sends without a pause would never
+/// go over; so a call that may wait does so a little.
+pub fn before_send(s: &Socket, nonblock: bool) {
+    while s.has(LINKING) {
+        drive::drive();
+        let over = time::now().saturating_sub(s.far.when.load(Ordering::Relaxed)) > PAUSE;
+        if nonblock || over || s.path() != Path::Tcp {
+            return;
+        }
+        far::pause();
+    }
+}
+
+/// What was sent the question may say.
+pub fn after_send(fd: i32, r: Ref<Socket>) {
+    if is_due(r.obj) {
+        ask(fd, r);
+    }
+}
+
+/// The question is to be put again later; it was not answered well, or could not be put.
+pub fn ask_later(r: Ref<Socket>) {
+    let s = r.obj;
+    let _g = (s.rx.lock(), s.tx.lock());
+    if !r.valid() || !s.has(CANDIDATE) {
+        return;
+    }
+    let tries = s.calls.fetch_add(1, Ordering::Relaxed);
+    let later = (AGAIN << tries.min(20)).min(LATEST);
+    s.far.when.store(time::coarse().saturating_add(later), Ordering::Relaxed);
+    s.set(LINKING, false);
+    if tries >= TRIES {
+        s.set(CANDIDATE, false);
+    }
+}
+
+/// So many bytes were sent by TCP.
+pub fn sent(s: &Socket) -> u64 {
+    s.kernel_sent.load(Ordering::Relaxed)
+}
+
+/// The server's side is prepared, for the byte after `sent`. Goes over to `ep`; false: something else was sent.
+pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEndpoint) -> bool {
+    let s = r.obj;
+    let fd = {
+        let _g = (s.rx.lock(), s.tx.lock());
+        let is_free = r.valid() && s.has(CANDIDATE) && s.path() == Path::Tcp;
+        // SeqCst: see `Sending`.
+        let still =
+            is_free && s.far.sending.load(Ordering::SeqCst) == 0 && s.kernel_sent.load(Ordering::Relaxed) == sent;
+        let Some(fd) = number(s.first_fd(), r).filter(|_| still) else { return false };
+        // Kept until the end of our half is there: both go out in one segment, so that the other side sees both at once.
+        let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match raw::send(fd, token.as_ptr(), TOKEN, flags) {
+            Ok(TOKEN) => {}
+            // All that was sent has been read, so there is room. Still: half a token must not be taken for anything.
+            Ok(_) => {
+                far::abort(fd);
+                return false;
+            }
+            Err(_) => return false,
+        }
+        if !ep.take() || !go_over(fd, r, ep) {
+            return false;
+        }
+        fd
+    };
+    promoted(fd, s, ep);
+    true
+}

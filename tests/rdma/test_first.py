@@ -1,0 +1,97 @@
+"""NACC_CONN_TCP_FIRST between two hosts: connections begin on kernel TCP, and RDMA carries them while they live."""
+
+import signal
+import time
+
+import harness
+import monitor
+from harness import check, need
+from host import wait_until
+from matrix import case
+from test_transport import MB, benchmark, by_rdma, converse, redis
+
+FIRST = {"NACC_CONN_TCP_FIRST": "1"}
+FAR = str(harness.ROOT / "tests" / "rdma" / "far.py")
+
+
+@case(limit=240)
+def small_answers(ctx):
+    """Eight connections by readiness; most of it goes by RDMA."""
+    by_rdma(ctx, "Polls", 100, senders=("client", "server"), options=FIRST)
+
+
+@case(limit=240)
+def both_directions_while_it_goes_over(ctx):
+    """Three times 3 MiB each way, every byte compared; some go by TCP and the rest by RDMA."""
+    by_rdma(ctx, "Pieces", 50, 3 * MB, ("client", "server"), options=FIRST)
+
+
+@case(limit=500)
+def conversations(ctx):
+    """Whatever carries them in the end, and whatever the programs do meanwhile."""
+    for what in ("Stops", "Bulk", "Names", "HalfClose", "Exits", "Forks", "Again", "Executes"):
+        ctx.mark()
+        converse(ctx, what, options={**FIRST, "FAR_LIMIT": "200"}, limit=210)
+        print(f"    {ctx.kind} {what}: {ctx.carried('client')['rdma_sends']} messages by RDMA", flush=True)
+
+
+@case(limit=240)
+def redis_tcp_first(ctx):
+    """Clients that begin on TCP; and one connection per request."""
+    server, port = redis(ctx, ("server", "client"))
+    ctx.await_listener(server, port + 20000)
+    ctx.mark()
+    benchmark(ctx, port, "-t", "set,get", "-n", 6000, "-c", 10, limit=100, env=FIRST)
+    ctx.prove(2000, MB)
+    benchmark(ctx, port, "-t", "set", "-n", 200, "-c", 5, "-k", 0, limit=100, env=FIRST)
+    check(server.running(), server.text())
+
+
+def shown(proc):
+    try:
+        return monitor.transports(proc.pid)
+    except monitor.NoAnswer:
+        return []
+
+
+@case(limit=150)
+def it_is_shown(ctx):
+    """netacc_ss says of both ends that RDMA carries the connection now."""
+    ctx.accelerated = ("server", "client")
+    address, port = ctx.server_end.address, ctx.port()
+    server = ctx.spawn(["python3", FAR, "Piecemeal", "server", address, port], role="server")
+    ctx.await_listener(server, port + 20000)
+    client = ctx.spawn(["python3", FAR, "Piecemeal", "client", address, port], role="client", env=FIRST)
+    wait_until(lambda: shown(server) == shown(client) == ["RDMA"] or not client.running(), 60, "both are on RDMA")
+    for proc in (server, client):
+        cnt = monitor.show(proc.pid, "cnt")["cnt"]
+        check(cnt["promotions"] == 1, f"{cnt}")
+    ctx.mark()
+    wait_until(lambda: ctx.carried("client")["rdma_sends"] > 100, 60, "messages go by RDMA")
+    server.kill()
+    client.result(30)
+
+
+@case(limit=150)
+def a_server_without_netacc(ctx):
+    converse(ctx, "Polls", roles=("client",), options=FIRST)
+    # The connection manager asks, and nobody answers.
+    check(ctx.carried("client")["rdma_sends"] < 20, f"RDMA carried something: {ctx.carried('client')}")
+    converse(ctx, "Pieces", roles=("client",), options=FIRST)
+
+
+@case(limit=300)
+def somebody_is_killed_meanwhile(ctx):
+    """At moments between the connect and some time after the promotion: the other one hears of it."""
+    ctx.accelerated = ("server", "client")
+    for n in range(8):
+        address, port = ctx.server_end.address, ctx.port()
+        server = ctx.spawn(["python3", FAR, "Piecemeal", "server", address, port], role="server")
+        ctx.await_listener(server, port + 20000)
+        client = ctx.spawn(["python3", FAR, "Piecemeal", "client", address, port], role="client", env=FIRST)
+        wait_until(lambda: "open" in client.stdout() or not client.running(), 60, "the client is connected")
+        # The moments are what differs; nothing is concluded from them.
+        time.sleep(0.02 * n)
+        victim, other = (server, client) if n % 2 else (client, server)
+        victim.signal(signal.SIGKILL)
+        other.result(30)
