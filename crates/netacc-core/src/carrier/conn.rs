@@ -4,7 +4,6 @@ use crate::carrier::early::Early;
 use crate::carrier::engine::Engine;
 use alloc::collections::VecDeque;
 use alloc::vec;
-use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::rdma::Way;
@@ -17,7 +16,7 @@ const TURN: usize = 8;
 /// So many bytes that reached the reader are told to the other side by a message of their own.
 const TELL: u32 = WINDOW / 4;
 /// Bytes that are worth a look into a short buffer first.
-const SHORT: usize = 96;
+pub(super) const SHORT: usize = 96;
 
 /// A connection that is carried.
 #[derive(Debug)]
@@ -231,7 +230,7 @@ impl Conn {
         way.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
     }
 
-    fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
+    pub(super) fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
         if self.kernel >= 0 {
             return raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT);
         }
@@ -381,75 +380,6 @@ impl Engine {
         self.unposted = unposted;
     }
 
-    /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.
-    pub(super) fn end_of_process(&mut self, at: usize) -> bool {
-        let Some(conn) = self.conns.get_mut(at) else { return true };
-        // A kernel socket, or one that other processes have too, lives on.
-        if conn.early.is_some() || conn.cut || conn.fin_sent || conn.kernel >= 0 || conn.ep.witness_fd() >= 0 {
-            return true;
-        }
-        if conn.ep.unread() > 0 || conn.opening.is_some() {
-            return false;
-        }
-        let Some(mut way) = self.pipes.get_mut(conn.pipe).and_then(|e| e.way(&mut self.devices)) else {
-            return true;
-        };
-        if !way.can_send() {
-            return false;
-        }
-        // tcp(7): what the program has not read is lost, and that is a reset.
-        let kind = if conn.ep.unsent() > 0 || !conn.pending.is_empty() { Kind::Reset } else { Kind::Fin };
-        let frame = conn.frame(kind);
-        conn.fin_sent = true;
-        let _ = way.send(frame, &[]);
-        true
-    }
-
-    /// Of a connection whose queue pair has ended: what the program still writes is answered by a reset.
-    fn pump_cut(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        let mut bytes = [0u8; SHORT];
-        match conn.read(bytes.as_mut_ptr(), SHORT) {
-            Err(Errno::AGAIN) => {}
-            Ok(0) if conn.fin_given => self.drop_conn(at, false),
-            Ok(0) => {}
-            _ => self.drop_conn(at, true),
-        }
-    }
-
-    /// The connection is over, by us: both ends learn it.
-    pub(super) fn reset(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        if !conn.cut
-            && let Some(entry) = self.pipes.get_mut(conn.pipe)
-            && let Some(mut way) = entry.way(&mut self.devices)
-        {
-            let frame = conn.frame(Kind::Reset);
-            if way.can_send() {
-                let _ = way.send(frame, &[]);
-            } else {
-                entry.resets.push_back(frame);
-            }
-        }
-        self.drop_conn(at, true);
-    }
-
-    /// The other side gives the name of a connection to another one. For it the first one is over, since both ends were told;
-    /// but the program here may not have been given everything yet, or not looked. If there is no such end, the other side
-    /// is confused.
-    pub(super) fn end_of_name(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
-            return self.drop_conn(at, true);
-        };
-        conn.cut = true;
-        let (pipe, id) = (conn.pipe, conn.id);
-        if let Some(entry) = self.pipes.get_mut(pipe) {
-            entry.conns.remove(&id);
-            self.report_left(pipe);
-        }
-        self.queue(at);
-    }
-
     /// Buffers to send from are free again: those that wait for one go on, in turn.
     pub(super) fn feed(&mut self) {
         for _ in 0..self.starved.len() {
@@ -468,40 +398,6 @@ impl Engine {
         {
             conn.queued = true;
             self.ready.push_back(at);
-        }
-    }
-
-    /// The connection is forgotten; with `abort` the program here sees a reset.
-    pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
-        let Some(conn) = self.conns.remove(at) else { return };
-        if let Some(early) = conn.early {
-            early.dropped();
-        }
-        self.place.carried.fetch_sub(1, Ordering::Relaxed);
-        if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot))
-            && *place == at as u32 + 1
-        {
-            *place = 0;
-        }
-        match conn.kernel {
-            -1 => {
-                conn.ep.watch(0);
-                conn.ep.close(abort);
-            }
-            fd => {
-                if abort {
-                    netacc_transport::shm::reset_at_close(fd);
-                }
-                netacc_sys::private::close(fd);
-            }
-        }
-        let now = netacc_sys::time::now();
-        if let Some(entry) = self.pipes.get_mut(conn.pipe)
-            && !conn.cut
-        {
-            entry.conns.remove(&conn.id);
-            entry.idle_since = now;
-            self.report_left(conn.pipe);
         }
     }
 }

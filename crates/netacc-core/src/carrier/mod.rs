@@ -34,6 +34,7 @@ mod base;
 mod conn;
 pub mod drive;
 mod early;
+mod ending;
 mod engine;
 mod engines;
 mod entry;
