@@ -55,10 +55,10 @@ def suite(proc, limit):
     check(closing and int(closing[1]) and not int(closing[2]), text[-6000:] + "\n".join(proc.tail(3)))
 
 
-@case(modes=("rxe",), limit=580)
+@case(limit=580)
 def random_calls(ctx):
     """tests/diff: sequences of socket calls at random, on a connection over RDMA and on one of the kernel's."""
-    sequences = 2
+    sequences = 6
     # A queue pair for each connection takes so long to be had here that the kernel's are waited for, again and again.
     per_qp = 8
     with round_trip(ctx) as here:
