@@ -36,5 +36,5 @@ int main(void)
 		close(cli);
 	}
 	pthread_join(t, NULL);
-	return 0;
+	return t_ok("connect_seen");
 }

@@ -48,5 +48,5 @@ int main(void)
 	look(fd);
 	look(s);
 	look(l);
-	return 0;
+	return t_ok("option_lengths");
 }
