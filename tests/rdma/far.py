@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 
 SIZE = 3 << 20
 
@@ -221,21 +220,6 @@ class Again:
                 assert s.recv(1) == b""
 
 
-class Orphans:
-    """The process that accepted a connection is killed: the child that has it, and waits, hears of the end."""
-
-    def server(self, listener):
-        s, _ = listener.accept()
-        if os.fork() == 0:
-            Silent().wait(s)
-            os._exit(0)
-        s.close()
-        signal.pause()
-
-    def client(self, connect):
-        connect().recv(1)
-
-
 class Executes:
     """Another program goes on with the connection, as under inetd."""
 
@@ -405,138 +389,6 @@ class Prefork(Many):
             for child in children:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-
-
-class Endless:
-    """Both directions at once, every byte looked at, until the client's standard input ends; it says how much there was."""
-
-    BLOCK = 1_000_003
-
-    def send(self, s, seed, stop):
-        block = data(seed, self.BLOCK)
-        while not stop.is_set():
-            s.sendall(block)
-        s.shutdown(socket.SHUT_WR)
-
-    def receive(self, s, seed):
-        block = memoryview(data(seed, self.BLOCK) * 2)
-        size = 0
-        while piece := s.recv(65536):
-            at = size % self.BLOCK
-            assert piece == block[at:at + len(piece)], f"other bytes from {size} on"
-            size += len(piece)
-        return size
-
-    def server(self, listener):
-        s, _ = listener.accept()
-        stop = threading.Event()
-        sender = threading.Thread(target=self.send, args=(s, 11, stop))
-        sender.start()
-        self.receive(s, 12)
-        stop.set()
-        sender.join()
-
-    def client(self, connect):
-        s = connect()
-        stop = threading.Event()
-        threads = [threading.Thread(target=self.send, args=(s, 12, stop)),
-                   threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True)]
-        [t.start() for t in threads]
-        print("received", self.receive(s, 11), flush=True)
-        threads[0].join()
-
-
-class Piecemeal(Endless):
-    """The same by small pieces, of which each is answered before the next one."""
-
-    BLOCK = 997
-
-    def server(self, listener):
-        s, _ = listener.accept()
-        try:
-            while got := s.recv(4096):
-                s.sendall(got)
-        except ConnectionError:
-            pass
-
-    def client(self, connect):
-        s = connect()
-        block = data(30, self.BLOCK)
-        print("open", flush=True)
-        try:
-            while True:
-                s.sendall(block)
-                got = receive(s, self.BLOCK)
-                assert got == block, "other bytes"
-        except (ConnectionError, AssertionError) as e:
-            assert "other" not in str(e), e
-        print("ended", flush=True)
-
-
-class Owned(Piecemeal):
-    """Five bytes, which are answered; after the end of the client's standard input once more, and half of them at a time."""
-
-    def client(self, connect):
-        s = connect()
-        s.sendall(b"12345")
-        assert receive(s, 5) == b"12345"
-        print(s.getsockname()[1], flush=True)
-        sys.stdin.read()
-        for part in (b"67", b"890", b"abc"):
-            s.sendall(part)
-            assert receive(s, len(part)) == part
-        s.shutdown(socket.SHUT_WR)
-        assert s.recv(1) == b""
-
-
-class Silent:
-    """Until somebody is killed: both ends wait for bytes that do not come. What the survivor sees it prints."""
-
-    def wait(self, s):
-        print("waiting", flush=True)
-        began = time.monotonic()
-        try:
-            print("end" if s.recv(1) == b"" else "bytes", flush=True)
-        except ConnectionError as e:
-            print(type(e).__name__, flush=True)
-        print(f"after {time.monotonic() - began:.1f} s", file=sys.stderr)
-
-    def server(self, listener):
-        s, _ = listener.accept()
-        receive(s, 1)
-        self.wait(s)
-
-    def client(self, connect):
-        s = connect()
-        s.sendall(b"!")
-        self.wait(s)
-
-
-class Talks(Silent):
-    """Questions and answers, until nothing arrives any more."""
-
-    def talk(self, s, first):
-        # As long as TCP would try without being told, no test can wait.
-        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 10_000)
-        print("waiting", flush=True)
-        began = time.monotonic()
-        try:
-            if first:
-                s.sendall(bytes(100))
-            while got := s.recv(100):
-                s.sendall(got)
-            print("end", flush=True)
-        except (ConnectionError, TimeoutError) as e:
-            print(type(e).__name__, flush=True)
-        except OSError as e:
-            print(e.strerror, flush=True)
-        print(f"after {time.monotonic() - began:.1f} s", file=sys.stderr)
-
-    def server(self, listener):
-        self.talk(listener.accept()[0], False)
-
-    def client(self, connect):
-        self.talk(connect(), True)
 
 
 def main(cases):

@@ -88,11 +88,11 @@ def peer_is_killed(ctx):
 
 # Connections of NetACC: they go on by TCP.
 
-FAR = str(harness.ROOT / "tests" / "rdma" / "far.py")
+SCRIPT = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
 
 
 class Transfer:
-    """far.py's bytes in both directions, which a fault is to cut."""
+    """lasting.py's bytes in both directions, which a fault is to cut."""
 
     def __init__(self, ctx, options=()):
         ctx.accelerated = ("server", "client")
@@ -110,10 +110,10 @@ class Transfer:
 
     def start(self):
         address, self.port = self.ctx.server_end.address, self.ctx.port()
-        self.server = self.ctx.spawn(["python3", FAR, "Endless", "server", address, self.port], role="server", env=self.env)
+        self.server = self.ctx.spawn(["python3", SCRIPT, "Endless", "server", address, self.port], role="server", env=self.env)
         self.ctx.await_listener(self.server, self.port + 20000)
         read_end, self.write_end = os.pipe()
-        self.client = self.ctx.spawn(["python3", FAR, "Endless", "client", address, self.port], role="client", env=self.env,
+        self.client = self.ctx.spawn(["python3", SCRIPT, "Endless", "client", address, self.port], role="client", env=self.env,
                                      stdin=read_end)
         os.close(read_end)
         wait_until(lambda: all(self.shown(p) for p in (self.server, self.client)) or not self.running(), 60,

@@ -11,7 +11,7 @@ from matrix import case
 from test_transport import MB, benchmark, by_rdma, converse, redis
 
 FIRST = {"NACC_CONN_TCP_FIRST": "1"}
-FAR = str(harness.ROOT / "tests" / "rdma" / "far.py")
+SCRIPT = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
 
 
 @case(limit=240)
@@ -59,9 +59,9 @@ def it_is_shown(ctx):
     """netacc_ss says of both ends that RDMA carries the connection now."""
     ctx.accelerated = ("server", "client")
     address, port = ctx.server_end.address, ctx.port()
-    server = ctx.spawn(["python3", FAR, "Piecemeal", "server", address, port], role="server")
+    server = ctx.spawn(["python3", SCRIPT, "Piecemeal", "server", address, port], role="server")
     ctx.await_listener(server, port + 20000)
-    client = ctx.spawn(["python3", FAR, "Piecemeal", "client", address, port], role="client", env=FIRST)
+    client = ctx.spawn(["python3", SCRIPT, "Piecemeal", "client", address, port], role="client", env=FIRST)
     wait_until(lambda: shown(server) == shown(client) == ["RDMA"] or not client.running(), 60, "both are on RDMA")
     for proc in (server, client):
         cnt = monitor.show(proc.pid, "cnt")["cnt"]
@@ -86,9 +86,9 @@ def somebody_is_killed_meanwhile(ctx):
     ctx.accelerated = ("server", "client")
     for n in range(8):
         address, port = ctx.server_end.address, ctx.port()
-        server = ctx.spawn(["python3", FAR, "Piecemeal", "server", address, port], role="server")
+        server = ctx.spawn(["python3", SCRIPT, "Piecemeal", "server", address, port], role="server")
         ctx.await_listener(server, port + 20000)
-        client = ctx.spawn(["python3", FAR, "Piecemeal", "client", address, port], role="client", env=FIRST)
+        client = ctx.spawn(["python3", SCRIPT, "Piecemeal", "client", address, port], role="client", env=FIRST)
         wait_until(lambda: "open" in client.stdout() or not client.running(), 60, "the client is connected")
         # The moments are what differs; nothing is concluded from them.
         time.sleep(0.02 * n)

@@ -66,7 +66,7 @@ def none_is_believed(ctx):
 def nobody_gets_anothers_connection(ctx):
     """A stranger knows the addresses of a plain client's connection, and asks to carry it."""
     ctx.accelerated = ("server",)
-    script, port = str(harness.ROOT / "tests" / "rdma" / "far.py"), ctx.port()
+    script, port = str(harness.ROOT / "tests" / "rdma" / "lasting.py"), ctx.port()
     server = ctx.spawn(["python3", script, "Owned", "server", ctx.server_end.address, port], role="server")
     ctx.await_listener(server, port + 20000)
     read_end, write_end = os.pipe()

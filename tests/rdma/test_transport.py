@@ -172,7 +172,7 @@ def closed_while_the_next_one_begins(ctx):
 def child_of_a_killed_process(ctx):
     """Who waits for a connection that a killed parent carried is told."""
     ctx.accelerated = ("server", "client")
-    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    script = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
     for _ in range(5):
         address, port = ctx.server_end.address, ctx.port()
         server = ctx.spawn(["python3", script, "Orphans", "server", address, port], role="server")
@@ -214,7 +214,7 @@ def one_end_only(ctx):
 def silent_pair(ctx):
     """A connection over RDMA on which both ends wait for bytes."""
     ctx.accelerated = ("server", "client")
-    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    script = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
     address, port = ctx.server_end.address, ctx.port()
     server = ctx.spawn(["python3", script, "Silent", "server", address, port], role="server")
     ctx.await_listener(server, port + 20000)
@@ -275,7 +275,7 @@ def the_last_device_is_removed(ctx):
 def silent_host(ctx):
     """Packets are dropped on both hosts' links, and nobody is told: both ends hear of it in bounded time."""
     ctx.accelerated = ("server", "client")
-    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    script = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
     address = ctx.server_end.address
     patience = {"FAR_LIMIT": 150}
     for _ in range(5):
