@@ -63,10 +63,10 @@ pub(crate) struct Handle(*mut c_void);
 
 impl Handle {
     pub(crate) fn open(file: &'static CStr) -> core::result::Result<Handle, LoadError> {
-        // Lazy: the libraries below these two have hundreds of links of which hardly any is ever followed, and to make them
-        // all would take a good part of a first connection.
+        // All links at once, though it takes a millisecond longer: a library that does not fit another one is found out
+        // here, where the answer is TCP, and not at a call in the middle of somebody's program, which would end.
         // SAFETY: see the module's safety note. Local: our copy must not answer for a program's own symbols.
-        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(LoadError::Library { file, why: linker_says() });
         }

@@ -16,6 +16,8 @@ use netacc_wire::frame::{ASK, Ask, Frame};
 
 /// So many connections were accepted that may be asked for: each engine looks when there are more.
 pub(super) static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
+/// So many are asked for at a time; who asks beyond that asks again. Each is looked for among all descriptors.
+pub(super) const ASKING: usize = 1024;
 /// So long (ns) a client waits for the program to accept its connection, or to read from it.
 const PATIENCE: u64 = 2_000_000_000;
 
@@ -52,7 +54,8 @@ impl Engine {
         if let Some(&old) = entry.conns.get(&frame.conn) {
             self.end_of_name(old);
         }
-        let seat = if ours { self.seat_for_server((ask.client, ask.server)) } else { None };
+        let seat =
+            if ours && self.early.len() < ASKING { self.seat_for_server((ask.client, ask.server)) } else { None };
         let Some((program, ep, local)) = seat else {
             self.refuse(at, frame);
             return true;

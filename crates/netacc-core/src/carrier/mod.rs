@@ -18,7 +18,7 @@
 //!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
 //! - `early`: a connection that is still on kernel TCP; `ask`: how a client's goes over to a queue pair; `asked`: a server's.
-//! - `conn`: one connection's bytes, and their end; `message`: what has come for it; `rejoin`: one that a process of the
+//! - `conn`: one connection's bytes; `ending`: how it ends; `message`: what has come for it; `rejoin`: one that a process of the
 //!   server's does not take.
 //!
 //! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals

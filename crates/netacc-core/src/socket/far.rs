@@ -16,7 +16,7 @@
 
 use crate::carrier::{self, drive};
 use crate::fdtable::{self, Entry, Ref};
-use crate::socket::promote::{go_over, number, promoted};
+use crate::socket::promote::{decided, go_over, number, promoted};
 use crate::socket::{CANDIDATE, FAR, OFFERS, PREPARED, Path, Socket};
 use crate::wait;
 use core::net::SocketAddr;
@@ -92,11 +92,8 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
         look(fd, r);
         let ep = {
             let _g = (s.rx.lock(), s.tx.lock());
-            if !r.valid() {
-                return false;
-            }
-            if !s.has(CANDIDATE) {
-                return s.path() == Path::Shm;
+            if let Some(gone_over) = decided(r) {
+                return gone_over;
             }
             let prepared = s.endpoint().filter(|_| s.has(PREPARED));
             let Some(ep) = prepared.filter(|_| time::now() < end) else {

@@ -151,17 +151,20 @@ pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
     if r.obj.has(FAR) { far::give_up(fd, r) } else { decide(fd, r, true) }
 }
 
+/// Whether a connection that is no candidate any more has gone over. Under both direction locks.
+pub(super) fn decided(r: Ref<Socket>) -> Option<bool> {
+    let s = r.obj;
+    (!r.valid() || !s.has(CANDIDATE)).then(|| r.valid() && s.path() == Path::Shm)
+}
+
 /// Client, and whoever gives up: goes over if the offer was taken; else, with `give_up`, the connection is the
 /// kernel's for good. True: it is on shared memory now.
 fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     let s = r.obj;
     let ep = {
         let _g = (s.rx.lock(), s.tx.lock());
-        if !r.valid() {
-            return false;
-        }
-        if !s.has(CANDIDATE) {
-            return s.path() == Path::Shm;
+        if let Some(gone_over) = decided(r) {
+            return gone_over;
         }
         let offered = s.endpoint().filter(|_| s.has(OFFERS));
         match offered {
