@@ -35,15 +35,16 @@ static void end(pid_t w)
 	kill(w, SIGKILL);
 	reap_killed(w);
 }
-// A worker that has taken connection *a and is stopped.
-static pid_t stopped(int *a)
+// A worker that has taken connection *a and is stopped, after so many echoes.
+static pid_t stopped(int *a, int count)
 {
 	int st;
 	pid_t w = fork_child();
 	if (!w)
 		worker();
 	*a = connect_to(port);
-	echoes(*a, 'a');
+	for (int i = 0; i < count; i++)
+		echoes(*a, 'a' + i);
 	kill(w, SIGSTOP);
 	EQ(waitpid(w, &st, WUNTRACED), w);
 	CHECK(WIFSTOPPED(st));
@@ -53,7 +54,7 @@ static void taken_and_not(void)
 {
 	int a;
 	char c;
-	pid_t w = stopped(&a);
+	pid_t w = stopped(&a, 1);
 	int b = connect_to(port);
 	send_all(b, "b", 1);
 	end(w);
@@ -69,12 +70,12 @@ static void taken_and_not(void)
 	close(a);
 	close(b);
 }
-// What the server had not read is a reset, as ever.
-static void unread(void)
+// What the server had not read is a reset, as ever, wherever the connection had got to.
+static void unread(int count)
 {
 	int a;
 	char c;
-	pid_t w = stopped(&a);
+	pid_t w = stopped(&a, count);
 	send_all(a, "b", 1);
 	end(w);
 	a = passed(a);
@@ -132,7 +133,8 @@ int main(void)
 	l = listen_on(&port);
 	for (int i = 0; i < 5; i++) {
 		taken_and_not();
-		unread();
+		for (int count = 1; count < 6; count++)
+			unread(count);
 		family();
 	}
 	for (int i = 0; i < 60; i++)

@@ -23,6 +23,11 @@ static DESCENDANTS: [AtomicI32; FORKS] = [const { AtomicI32::new(0) }; FORKS];
 static LIVE: AtomicU32 = AtomicU32::new(0);
 /// Guards both.
 static LOCK: Lock = Lock::new();
+/// Held by the thread that forks while it keeps others from reading: of two each would wait for what the other has.
+static TURN: Lock = Lock::new();
+/// For so long (ns) a thread waits for its turn, and for who is in the middle of reading: the one may copy a large process,
+/// the other have lost its processor.
+const PATIENCE: u64 = 1_000_000_000;
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 /// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
@@ -35,6 +40,8 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 pub struct Forking {
     /// Reading and writing end of the pipe, if there is anything to share.
     pipe: Option<(i32, i32)>,
+    /// [`TURN`], if anything is unread.
+    turn: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
     /// descriptors and then the memory, and what comes in between the child would know of without having it.
     unread: Vec<(&'static Link, Guard<'static>)>,
@@ -77,10 +84,13 @@ pub fn prepare() -> Forking {
     if shared {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
         each_shared(ShmEndpoint::before_fork);
+        // A handler that interrupted a reader must not wait for it; its own locks come after this.
+        let patience = if netacc_sys::lock::interrupted() { 0 } else { PATIENCE };
+        forking.turn = TURN.lock_within(patience);
         each_shared(|ep| {
             let link = ep.link();
             if !forking.unread.iter().any(|(l, _)| core::ptr::eq(*l, link))
-                && let Some(reader) = link.stop_reading()
+                && let Some(reader) = link.stop_reading(patience)
             {
                 forking.unread.push((link, reader));
             }
@@ -202,6 +212,7 @@ pub fn parent(f: Forking, forked: bool) {
     for (link, reader) in f.unread {
         link.go_on_reading(reader);
     }
+    drop(f.turn);
 }
 
 /// Remembers a fork by the end of its pipe.
@@ -323,6 +334,7 @@ fn look_for_ended() {
 pub fn child(f: Forking) {
     netacc_sys::lock::forget_held();
     LOCK.reset();
+    TURN.reset();
     for d in &DESCENDANTS {
         let fd = d.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
@@ -357,14 +369,16 @@ pub fn child(f: Forking) {
         if let Some(ep) = r.obj.endpoint() {
             inherit(ep.link());
             ep.forget_sleepers();
+            ep.forget_missing();
             if !r.obj.has(SHARED) {
                 r.obj.disown();
             }
         }
     });
-    for reader in f.unread.into_iter().map(|(_, reader)| reader).chain(f.carriers) {
+    for reader in f.unread.into_iter().map(|(_, reader)| reader).chain(f.carriers).chain(f.turn) {
         core::mem::forget(reader);
     }
+    private::fill_gaps();
     let mut live = Vec::new();
     fdtable::each(0, usize::MAX, |fd, _| live.push(fd));
     crate::runtime::after_fork(live);

@@ -1,7 +1,7 @@
 //! A one-word lock on a futex: no allocation, no registration, usable in a signal handler's caller,
 //! and resettable in the child of a fork, where the thread that held it no longer exists.
 
-use crate::raw;
+use crate::{raw, time};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
@@ -40,6 +40,27 @@ impl Lock {
         let held = Held::one_more();
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).ok()?;
         Some(Guard { lock: self, held })
+    }
+
+    /// As [`Lock::lock`], but not for longer than about so many ns: for who cannot rule out that the holder waits for him.
+    #[cold]
+    pub fn lock_within(&self, patience: u64) -> Option<Guard<'_>> {
+        let until = time::now().saturating_add(patience);
+        let mut looks = 0;
+        loop {
+            if let Some(guard) = self.try_lock() {
+                return Some(guard);
+            }
+            if time::now() > until {
+                return None;
+            }
+            looks += 1;
+            if looks < 1_000 {
+                raw::sched_yield();
+            } else {
+                time::pause();
+            }
+        }
     }
 
     #[cold]
@@ -173,5 +194,16 @@ mod tests {
         forget_held();
         assert!(!interrupted());
         assert!(l.try_lock().is_some());
+    }
+
+    #[test]
+    fn waits_no_longer_than_told() {
+        let l = Arc::new(Lock::new());
+        let g = l.lock_within(0).unwrap();
+        assert!(l.lock_within(0).is_none() && l.lock_within(2_000_000).is_none());
+        let other = l.clone();
+        let waits = std::thread::spawn(move || other.lock_within(u64::MAX).is_some());
+        drop(g);
+        assert!(waits.join().unwrap());
     }
 }

@@ -150,6 +150,32 @@ pub fn close(fd: i32) {
     let _ = raw::close(fd);
 }
 
+/// Whether the number is open.
+pub fn is_open(fd: i32) -> bool {
+    raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
+/// In the child of a fork, before it makes a descriptor. The kernel copies the descriptors first and the memory then; of
+/// what another thread of the parent made in between the child knows the number only. Somebody will close it, so it must
+/// not be another file's until then: something that does nothing lies there.
+pub fn fill_gaps() {
+    let mut filler = None;
+    each(|fd| {
+        if is_open(fd) {
+            return;
+        }
+        if filler.is_none() {
+            filler = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+        }
+        if let Some(f) = &filler {
+            let _ = raw::dup3(f.as_raw_fd(), fd, libc::O_CLOEXEC);
+        }
+    });
+    if let Some(f) = filler {
+        drop_raw(f);
+    }
+}
+
 /// Calls `f` for every descriptor of ours, in rising order.
 pub fn each(mut f: impl FnMut(i32)) {
     for (i, w) in bits().unwrap_or(&[]).iter().enumerate().take(WORDS) {

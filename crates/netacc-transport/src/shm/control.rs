@@ -258,16 +258,10 @@ impl Link {
         None
     }
 
-    /// Until the guard goes, nobody reads the control socket. `None` if another thread goes on reading: one that forks as
-    /// well may wait for us. The link may end meanwhile: a lock is good for every life of the object.
-    pub fn stop_reading(&'static self) -> Option<Guard<'static>> {
-        for _ in 0..1_000 {
-            if let Some(guard) = self.reader.try_lock() {
-                return Some(guard);
-            }
-            netacc_sys::raw::sched_yield();
-        }
-        None
+    /// Until the guard goes, nobody reads the control socket. `None` if another thread still reads after so many ns. The
+    /// link may end meanwhile: a lock is good for every life of the object.
+    pub fn stop_reading(&'static self, patience: u64) -> Option<Guard<'static>> {
+        self.reader.lock_within(patience)
     }
 
     /// After that: who found it busy went away.

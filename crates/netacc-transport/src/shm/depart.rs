@@ -56,12 +56,18 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & ON_KERNEL != 0
     }
 
-    /// Puts what is left to read into `far`. The caller holds both direction locks.
-    pub fn pour_rest(&self, far: &OwnedFd) -> Result<()> {
+    /// Puts what is left to read into `far`. False: there is more that cannot be had, and the connection is reset. The caller
+    /// holds both direction locks.
+    pub fn pour_rest(&self, far: &OwnedFd) -> Result<bool> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
         // Who left before us had come over, so its half of the kernel's stream has ended.
-        self.pour(&v, far, true).map(drop)
+        let poured = self.pour(&v, far, true);
+        if let Err(e) = poured {
+            self.cut(&v, e);
+            reset_at_close(far.as_raw_fd());
+        }
+        Ok(poured.is_ok())
     }
 
     fn drained(&self, v: &View) -> bool {
@@ -106,7 +112,13 @@ impl ShmEndpoint {
         let ended = fin & FIN != 0;
         // Who has ended its stream in the ring, or is gone, does not come again.
         let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
-        let tail = self.pour(v, far, !comes)?;
+        let (tail, lost) = match self.pour(v, far, !comes) {
+            Ok(tail) => (tail, false),
+            Err(e) => {
+                self.cut(v, e);
+                (None, true)
+            }
+        };
         if ended || flags & PEER_FIN != 0 {
             let _ = raw::shutdown(far.as_raw_fd(), libc::SHUT_WR);
         }
@@ -115,7 +127,7 @@ impl ShmEndpoint {
                 let _ = raw::shutdown(near.as_raw_fd(), how);
             }
         }
-        if flags & DEAD != 0 {
+        if lost || flags & DEAD != 0 {
             reset_at_close(far.as_raw_fd());
         } else if !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
             return Ok(false);
@@ -123,6 +135,13 @@ impl ShmEndpoint {
         self.tell_data(v);
         self.tell_room(v, true);
         Ok(true)
+    }
+
+    /// Bytes that were to be read cannot be had: the connection is reset, which the peer is told and the reader of `near`
+    /// finds after what came before, as of a kernel socket that is passed on after its reset.
+    fn cut(&self, v: &View, e: Errno) {
+        line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
+        self.die(e);
     }
 
     /// What we have not read goes to the reader of `near`, in order: the kernel's rest, then the ring.
@@ -177,7 +196,9 @@ impl ShmEndpoint {
             return Err(refused);
         }
         // It may have written after our last look and died before it saw the mark.
-        self.pour(v, far, true)?;
+        if let Err(e) = self.pour(v, far, true) {
+            self.cut(v, e);
+        }
         if self.observe(v) & DEAD != 0 {
             reset_at_close(far.as_raw_fd());
         }

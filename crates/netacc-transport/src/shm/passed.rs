@@ -43,7 +43,7 @@ impl ShmEndpoint {
         let another = || self.kernel_epoch.load(Ordering::Acquire) != epoch;
         if there && another() {
             // Whoever takes in what is passed holds this.
-            let _reading = v.link.stop_reading();
+            let _reading = v.link.stop_reading(1_000_000);
             if another() {
                 self.drop_kernel();
             }
@@ -84,6 +84,23 @@ impl ShmEndpoint {
         }
         if let Some(s) = passed.spare {
             self.learn_spare(s);
+        }
+    }
+
+    /// In the child of a fork: another thread of the parent was just taking something in, and it is only in our memory. What
+    /// lies on the base is still there.
+    pub fn forget_missing(&self) {
+        for cell in [&self.kernel, &self.spare, &self.left_over] {
+            let fd = cell.load(Ordering::Relaxed) - 1;
+            if fd >= 0 && !private::is_open(fd) {
+                cell.store(0, Ordering::Relaxed);
+                private::give_back(fd);
+            }
+        }
+        let witness = self.witness_fd();
+        if witness >= 0 && !private::is_open(witness) {
+            self.witness.store(0, Ordering::Relaxed);
+            private::give_back(witness);
         }
     }
 
