@@ -82,6 +82,32 @@ static void unread(int count)
 	FAILS(recv(a, &c, 1, 0), ECONNRESET);
 	close(a);
 }
+// The same of what was sent before anything else: where the connection began on TCP, by that.
+static void unread_first(int count)
+{
+	pid_t w = fork_child();
+	if (!w) {
+		int fd = accept(l, NULL, NULL);
+		char c;
+		for (int i = 0; i < count; i++) {
+			recv_all(fd, &c, 1);
+			send_all(fd, &c, 1);
+		}
+		pause();
+	}
+	int a = connect_to(port);
+	char c;
+	send_all(a, "0123456789", 10);
+	for (int i = 0; i < count; i++) {
+		recv_all(a, &c, 1);
+		EQ(c, '0' + i);
+	}
+	send_all(a, "x", 1);
+	end(w);
+	a = passed(a);
+	FAILS(recv(a, &c, 1, 0), ECONNRESET);
+	close(a);
+}
 static void family(void)
 {
 	pid_t w = fork_child();
@@ -134,7 +160,7 @@ int main(void)
 	for (int i = 0; i < 5; i++) {
 		taken_and_not();
 		for (int count = 1; count < 6; count++)
-			unread(count);
+			unread(count), unread_first(count);
 		family();
 	}
 	for (int i = 0; i < 60; i++)
