@@ -12,6 +12,7 @@
 
 #[macro_use]
 mod next;
+mod aio;
 mod aliases;
 mod arrive;
 mod confine;

@@ -1,0 +1,47 @@
+//! aio(7): threads inside libc read and write there, by calls that no hook sees. So a connection that a request names
+//! becomes a kernel socket before the request is made.
+
+use core::ffi::{c_int, c_void};
+use netacc_core::socket::demote;
+use netacc_stats::Reason;
+
+/// `struct aiocb`, which has the descriptor first on every system of glibc's.
+type Request = *mut c_int;
+
+/// # Safety
+/// `r` points to a request, or is null.
+unsafe fn named(r: Request) {
+    // SAFETY: the caller's promise.
+    if let Some(fd) = unsafe { r.as_ref() } {
+        demote::by_number_if_connected(*fd, Reason::Unsupported);
+    }
+}
+
+/// # Safety
+/// `list` points to `n` requests, of which any may be null.
+unsafe fn all_named(list: *const Request, n: c_int) {
+    for at in 0..n.max(0) as usize {
+        // SAFETY: the caller's promise.
+        unsafe { named(*list.add(at)) };
+    }
+}
+
+macro_rules! before_aio {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            // SAFETY: the application's requests.
+            unsafe { $before };
+            call_next!($name($($arg => $ty),*) -> c_int)
+        }
+    )*};
+}
+
+before_aio! {
+    fn aio_read(r: Request) => named(r);
+    fn aio_read64(r: Request) => named(r);
+    fn aio_write(r: Request) => named(r);
+    fn aio_write64(r: Request) => named(r);
+    fn lio_listio(mode: c_int, list: *const Request, n: c_int, event: *mut c_void) => all_named(list, n);
+    fn lio_listio64(mode: c_int, list: *const Request, n: c_int, event: *mut c_void) => all_named(list, n);
+}

@@ -1,0 +1,50 @@
+// TCP Fast Open: a send that connects (tcp(7)) is the socket's own, and no other unconnected socket's.
+#include "t.h"
+#include <netinet/tcp.h>
+#ifndef TCP_FASTOPEN_CONNECT
+#define TCP_FASTOPEN_CONNECT 30
+#endif
+static int l, port;
+static void answered(int fd)
+{
+	char b[5];
+	int a = accept(l, NULL, NULL);
+	CHECK(a >= 0);
+	recv_all(a, b, 5);
+	CHECK(!memcmp(b, "hello", 5));
+	send_all(a, "world", 5);
+	recv_all(fd, b, 5);
+	CHECK(!memcmp(b, "world", 5));
+	close(a);
+	EQ(recv(fd, b, 5, 0), 0);
+	close(fd);
+}
+int main(void)
+{
+	t_init();
+	int qlen = 5, one = 1;
+	l = listen_on(&port);
+	EQ(setsockopt(l, IPPROTO_TCP, TCP_FASTOPEN, &qlen, sizeof qlen), 0);
+	struct sockaddr_in at = addr4(port);
+	for (int i = 0; i < 3; i++) {
+		int other = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+		if (i == 2) {
+			struct iovec v = { "hello", 5 };
+			struct msghdr m = { .msg_name = &at, .msg_namelen = sizeof at, .msg_iov = &v, .msg_iovlen = 1 };
+			EQ(sendmsg(fd, &m, MSG_FASTOPEN), 5);
+		} else {
+			EQ(sendto(fd, "hello", 5, MSG_FASTOPEN, (struct sockaddr *)&at, sizeof at), 5);
+		}
+		FAILS(send(other, "x", 1, MSG_NOSIGNAL), EPIPE);
+		answered(fd);
+		EQ(connect(other, (struct sockaddr *)&at, sizeof at), 0);
+		send_all(other, "hello", 5);
+		answered(other);
+	}
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	EQ(setsockopt(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &one, sizeof one), 0);
+	EQ(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+	send_all(fd, "hello", 5);
+	answered(fd);
+	return t_ok("fast_open");
+}
