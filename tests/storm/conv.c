@@ -98,15 +98,11 @@ static void plan(struct conv *c)
 		total[i] = draw(&s) % (draw(&s) % 8 ? 2000 : 400000);
 	c->out = total[c->k.side];
 	c->in = total[!c->k.side];
-	// Of one conversation only one end goes to a child.
-	int forker = draw(&s) % 2;
 	for (int side = 0; side < 2; side++) {
 		uint64_t at = 0, all = total[0] + total[1];
 		for (int i = 0; i < PLAN; i++) {
 			at += draw(&s) % (all - at + 1);
 			enum act what = draw(&s) % (ACTS * 3); // mostly nothing
-			if ((what == FORK || what == EXEC) && side != forker)
-				what = ACTS;
 			if (what < ACTS && !(acts_allowed & 1 << (what + 8 * side)))
 				what = ACTS;
 			if (side == (int)c->k.side) {
