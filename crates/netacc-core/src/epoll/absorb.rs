@@ -3,15 +3,15 @@
 use crate::epoll::nested::absorb_children;
 use crate::epoll::stash::stash;
 use crate::epoll::wait::{handle, settle};
-use crate::epoll::{Epoll, STASH, is_candidate};
+use crate::epoll::{Epoll, STASH};
 use crate::fdtable;
 use core::sync::atomic::Ordering;
 use netacc_sys::raw;
 
 /// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for
 /// somebody who only asks whether the instance is readable. Nested instances first: their descriptors are
-/// part of what ours says.
-pub(crate) fn absorb(e: &'static Epoll) {
+/// part of what ours says. True: something that the kernel says once is kept by us now.
+pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if e.displaced.load(Ordering::Relaxed) != 0 {
         settle(e);
     }
@@ -19,23 +19,24 @@ pub(crate) fn absorb(e: &'static Epoll) {
     if e.is_plain() {
         let there = crate::socket::listen::tcp_ready(e.fd());
         e.foreign.store(there.into(), Ordering::Relaxed);
-        return;
+        return false;
     }
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
     let have = e.stash_len.load(Ordering::Relaxed) as usize;
     let room = STASH.saturating_sub(have);
     // A thread that sleeps in it hears for itself: what we took from the kernel's set would not wake it.
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
-        return;
+        return false;
     }
     let n = raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
-    let (mut foreign, mut own) = (false, false);
+    let (mut foreign, mut own, mut kept) = (false, false, false);
     for ev in buf.iter().take(n) {
         if let Some((events, data)) = handle(e, ev.events, ev.u64) {
             foreign = true;
             // What is registered by level the kernel will say again.
             if e.edges.load(Ordering::Relaxed) != 0 {
-                stash(e, events, data, is_candidate(ev.u64));
+                stash(e, events, data, ev.u64);
+                kept = true;
             }
         } else {
             own = true;
@@ -46,6 +47,7 @@ pub(crate) fn absorb(e: &'static Epoll) {
         // Somebody may have gone to sleep there in the meantime.
         e.kick();
     }
+    kept
 }
 
 /// Whether an instance of ours would be reported readable; the outer `None` means it is none of ours.
@@ -54,7 +56,10 @@ pub fn readable(fd: i32) -> Option<bool> {
     if e.is_plain() {
         return None;
     }
-    absorb(e);
+    if absorb(e) && e.is_inner() {
+        // A thread that sleeps in an instance around this one has not been told, and is not by the kernel any more.
+        e.ring();
+    }
     Some(super::ready::is_ready(e))
 }
 

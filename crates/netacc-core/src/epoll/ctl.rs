@@ -3,11 +3,11 @@
 use crate::epoll::nested::{self, linked};
 use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
-use crate::epoll::watch;
 use crate::epoll::{
     BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
     at, cookie, looks_like_cookie, new_reg, release_reg,
 };
+use crate::epoll::{stash, watch};
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::materialize;
@@ -36,17 +36,24 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
     match entry {
         Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
         Some(Entry::Epoll(rc)) => nested::control(e, op, fd, rc, event),
-        None => match event {
-            _ if fd < 0 => Outcome::Pass,
-            Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => {
-                translated(e, op, fd, events, data)
-            }
-            Some((events, _)) => {
-                note_edges(e, events);
-                Outcome::Pass
-            }
-            None => Outcome::Pass,
-        },
+        None if fd < 0 => Outcome::Pass,
+        None => {
+            // Before the kernel's set forgets as what it has the descriptor.
+            stash::forget_descriptor(e, fd);
+            foreign(e, op, fd, event)
+        }
+    }
+}
+
+/// A descriptor that is none of ours.
+fn foreign(e: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcome {
+    match event {
+        Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => translated(e, op, fd, events, data),
+        Some((events, _)) => {
+            note_edges(e, events);
+            Outcome::Pass
+        }
+        None => Outcome::Pass,
     }
 }
 
@@ -87,6 +94,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     let known = find(e, s, fd);
     match (op, s.path()) {
         (_, Path::Tcp) if known.is_none() && !s.has(CANDIDATE) => {
+            stash::forget_descriptor(e, fd);
             note_edges(e, event.map_or(0, |(events, _)| events));
             Outcome::Pass
         }
@@ -307,6 +315,7 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
         return Err(Errno::INVAL);
     }
     let path = at(reg.sock.load(Ordering::Relaxed)).map(|s| s.path());
+    stash::forget(e, reg);
     // Before the kernel is told: what it reports from then on is one-shot anew.
     let linked = {
         let _g = e.lock.lock();
@@ -359,6 +368,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
     if flags & KERNEL != 0 {
         del(fd);
     }
+    stash::forget(e, reg);
     if let Some(s) = s {
         match s.path() {
             Path::Listener => unhear_listener(e, reg, s, in_kernel),

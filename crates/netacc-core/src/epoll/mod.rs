@@ -219,7 +219,7 @@ pub struct Epoll {
     pub(crate) peer_cpu: AtomicU32,
     pub(crate) spin: crate::wait::Spin,
     /// Foreign events taken from the kernel while only looking whether there are any.
-    pub(crate) stash: [AtomicU64; 2 * STASH],
+    pub(crate) stash: [AtomicU64; 3 * STASH],
     pub(crate) stash_len: AtomicU32,
     /// One of them is of a connection that may be promoted.
     stash_queueable: AtomicU32,
@@ -352,10 +352,15 @@ impl Epoll {
     /// Wakes threads that sleep in this instance so that they look at its queue.
     pub(crate) fn kick(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            let k = self.kick.load(Ordering::Acquire);
-            if k != 0 {
-                netacc_transport::bells::ring(k - 1);
-            }
+            self.ring();
+        }
+    }
+
+    /// The same also for threads that sleep in an instance around it.
+    pub(crate) fn ring(&self) {
+        let k = self.kick.load(Ordering::Acquire);
+        if k != 0 {
+            netacc_transport::bells::ring(k - 1);
         }
     }
 

@@ -1,27 +1,60 @@
 //! Foreign events taken from the kernel while only looking whether there are any.
 
-use crate::epoll::Epoll;
 use crate::epoll::call::Call;
-use core::sync::atomic::Ordering;
+use crate::epoll::{Epoll, KERNEL, Kind, Reg, cookie, is_candidate};
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_sys::errno::Result;
+use netacc_sys::{private, raw};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags, open};
 
-/// Keeps an event, together with an earlier one of the same registration. `candidate`: of a connection that may be
-/// promoted.
-pub(super) fn stash(e: &Epoll, events: u32, data: u64, candidate: bool) {
+/// Keeps an event, together with an earlier one of the same registration, which is in the kernel's set as `shown`.
+pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
     let _g = e.lock.lock();
-    if candidate {
+    if is_candidate(shown) {
+        // Of a connection that may be promoted.
         e.stash_queueable.store(1, Ordering::Relaxed);
     }
+    if e.is_inner() {
+        // The kernel asks the inner instance once more before it reports it, and would find nothing there any more.
+        e.tell_outer();
+    }
     let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    for [had, of] in e.stash.as_chunks::<2>().0.iter().take(len) {
-        if of.load(Ordering::Relaxed) == data {
+    for [had, _, of] in kept(e).iter().take(len) {
+        if of.load(Ordering::Relaxed) == shown {
             had.fetch_or(events.into(), Ordering::Relaxed);
             return;
         }
     }
-    if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(len) {
+    if let Some([had, of, as_shown]) = kept(e).get(len) {
         had.store(events.into(), Ordering::Relaxed);
         of.store(data, Ordering::Relaxed);
+        as_shown.store(shown, Ordering::Relaxed);
         e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
+    }
+}
+
+/// Events, the application's value, the value in the kernel's set.
+fn kept(e: &Epoll) -> &[[AtomicU64; 3]] {
+    e.stash.as_chunks::<3>().0
+}
+
+/// Keeps of the first `len` what `wanted` says, in order. Under the instance's lock.
+fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool) {
+    let mut to = kept(e).iter();
+    let mut left = 0;
+    for (i, cells) in kept(e).iter().take(len).enumerate() {
+        let event = cells.each_ref().map(|c| c.load(Ordering::Relaxed));
+        if wanted(i, event)
+            && let Some(cells) = to.next()
+        {
+            cells.iter().zip(event).for_each(|(c, v)| c.store(v, Ordering::Relaxed));
+            left += 1;
+        }
+    }
+    e.stash_len.store(left, Ordering::Relaxed);
+    if left == 0 {
+        e.stash_queueable.store(0, Ordering::Relaxed);
     }
 }
 
@@ -29,26 +62,89 @@ pub(super) fn stash(e: &Epoll, events: u32, data: u64, candidate: bool) {
 /// registration twice, so what the queue has is for the next one.
 pub(super) fn unstash(e: &'static Epoll, call: &Call) -> (usize, bool) {
     // A look first: hardly any instance ever has something here. What comes this moment is for the next call.
-    if e.stash_len.load(Ordering::Relaxed) == 0 {
+    if is_empty(e) {
         return (0, false);
     }
     // No event goes to two threads.
     let _g = e.lock.lock();
     let len = e.stash_len.load(Ordering::Relaxed) as usize;
     let n = len.min(call.max as usize);
-    for (i, [had, of]) in e.stash.as_chunks::<2>().0.iter().take(len).enumerate() {
-        let (events, data) = (had.load(Ordering::Relaxed), of.load(Ordering::Relaxed));
+    let queueable = e.stash_queueable.load(Ordering::Relaxed) != 0;
+    retain(e, len, |i, [events, data, _]| {
         if i < n {
             call.put(i, events as u32, data);
-        } else if let Some([had, of]) = e.stash.as_chunks::<2>().0.get(i - n) {
-            had.store(events, Ordering::Relaxed);
-            of.store(data, Ordering::Relaxed);
         }
-    }
-    e.stash_len.store((len - n) as u32, Ordering::Relaxed);
-    let queueable = e.stash_queueable.load(Ordering::Relaxed) != 0;
-    if n == len {
-        e.stash_queueable.store(0, Ordering::Relaxed);
-    }
+        i >= n
+    });
     (n, n > 0 && queueable)
+}
+
+fn is_empty(e: &Epoll) -> bool {
+    e.stash_len.load(Ordering::Relaxed) == 0
+}
+
+/// A registration is removed or changed: what was kept of it is reported no more, and the kernel looks anew at what is
+/// changed. Before that.
+pub(super) fn forget(e: &Epoll, reg: &'static Reg) {
+    if is_empty(e) {
+        return;
+    }
+    let ours = [cookie(Kind::Candidate, reg), cookie(Kind::Foreign, reg)];
+    drop_shown(e, &ours);
+    if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+        drop_shown(e, &[reg.data.load(Ordering::Relaxed)]);
+    }
+}
+
+/// The same of descriptor `fd`, of which only the kernel knows as what it is registered.
+pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
+    if !is_empty(e)
+        && let Ok(Some(shown)) = shown_as(e.fd(), fd)
+    {
+        drop_shown(e, &[shown]);
+    }
+}
+
+#[cold]
+fn drop_shown(e: &Epoll, gone: &[u64]) {
+    let _g = e.lock.lock();
+    retain(e, e.stash_len.load(Ordering::Relaxed) as usize, |_, [_, _, shown]| !gone.contains(&shown));
+}
+
+/// The value with which `fd` is in the kernel's set `epfd`: what proc(5) says of it, `tfd:`, `events:` and `data:` in a line.
+#[cold]
+fn shown_as(epfd: i32, fd: i32) -> Result<Option<u64>> {
+    let path = alloc::format!("/proc/self/fdinfo/{epfd}\0");
+    let path = core::ffi::CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut text = alloc::vec::Vec::new();
+    let mut buf = [0u8; 4096];
+    while let Ok(n @ 1..) = raw::read(file.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
+        text.extend_from_slice(buf.get(..n).unwrap_or_default());
+    }
+    private::drop_raw(file);
+    Ok(core::str::from_utf8(&text).ok().and_then(|text| data_of(text, fd)))
+}
+
+fn data_of(text: &str, fd: i32) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+        let found = words.next()?.parse() == Ok(fd);
+        let data = words.skip_while(|w| *w != "data:").nth(1)?;
+        if found { u64::from_str_radix(data, 16).ok() } else { None }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_is_read() {
+        let text = "pos:\t0\nflags:\t02000002\nmnt_id:\t15\nino:\t1057\n\
+            tfd:        5 events:       1d data:     7f3a00000005  pos:0 ino:12b7f sdev:8\n\
+            tfd:       15 events: 8000001d data:               f  pos:0 ino:12b80 sdev:8\n";
+        assert_eq!((data_of(text, 5), data_of(text, 15)), (Some(0x7f3a_0000_0005), Some(15)));
+        assert_eq!((data_of(text, 1), data_of("tfd: x", 1), data_of("tfd: 1 data:", 1)), (None, None, None));
+    }
 }
