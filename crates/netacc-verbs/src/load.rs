@@ -63,8 +63,8 @@ pub(crate) struct Handle(*mut c_void);
 
 impl Handle {
     pub(crate) fn open(file: &'static CStr) -> core::result::Result<Handle, LoadError> {
-        // All links at once, though it takes a millisecond longer: a library that does not fit another one is found out
-        // here, where the answer is TCP, and not at a call in the middle of somebody's program, which would end.
+        // All links at once: a library that does not fit another one is found out here, where the answer is TCP, and not at
+        // a call in the middle of somebody's program, which would end.
         // SAFETY: see the module's safety note. Local: our copy must not answer for a program's own symbols.
         let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -147,6 +147,7 @@ pub fn api() -> Result<&'static Api> {
     // Before the libraries are opened, because they write to the standard error output where these fail.
     need_device()?;
     need_memlock()?;
+    open_routes();
     let opened = Verbs::open().and_then(|verbs| {
         crate::provider::open_needed(verbs.ibv_alloc_pd as *const c_void);
         Ok(Api { verbs, cma: Cma::open()? })
@@ -155,6 +156,13 @@ pub fn api() -> Result<&'static Api> {
         Ok(api) => Ok(keep(&API, api)),
         Err(error) => Err(Error::Load(keep(&FAILED, error))),
     }
+}
+
+/// libibverbs needs libnl's part for routes, which has a thousand links of which hardly any is followed: half of what opening
+/// takes, unless it is open already and links when it is called. Where there is none, or another one, all is as it would be.
+fn open_routes() {
+    // SAFETY: see the module's safety note; the two parts of libnl are one package.
+    unsafe { libc::dlopen(c"libnl-route-3.so.200".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
 }
 
 /// Whether the kernel offers any device to user space: a glance at a folder, without the libraries.
