@@ -9,6 +9,7 @@ import harness
 import world
 from harness import check
 from matrix import case
+from test_verbs import passed
 
 # Emulation makes everything some 10 times slower, and the host may be busy.
 PATIENCE = 10
@@ -67,3 +68,29 @@ def random_calls(ctx):
         suite(proc, 560)
         print(f"    {ctx.kind}: messages {here.carried()}", flush=True)
         here.prove(100 * sequences)
+
+
+def endpoints_of(here, which, tests, per_qp, **environment):
+    """Those tests of crates/netacc-core/tests/conformance: the suite that every transport passes."""
+    proc = here.spawn([here.ctx.built("core-conformance"), "--test-threads=1", "--ignored", f"{which}::"],
+                      NACC_SOR_CONN_PER_QP=per_qp, **environment)
+    done = passed(proc.result(280, status=None) + proc.text())
+    check(done == tests, f"{done} tests of {which}, not {tests}")
+
+
+@case(limit=600)
+def endpoints(ctx):
+    with round_trip(ctx) as here:
+        for which, tests, messages in ("rdma_client", 22, 500), ("rdma_server", 12, 250), ("rdma_busy", 3, 100):
+            here.mark()
+            endpoints_of(here, which, tests, 8)
+            print(f"    {ctx.kind} {which}: messages {here.carried()}", flush=True)
+            here.prove(messages)
+
+
+@case(limit=600)
+def endpoints_whose_queue_pairs_fail(ctx):
+    """The tests have their queue pairs fail themselves, and look whether they have."""
+    for which, tests, base in ("rdma_moved", 13, 1), ("rdma_moved_on", 1, 1), ("rdma_cut", 1, 0):
+        with round_trip(ctx) as here:
+            endpoints_of(here, which, tests, 64, T_BREAK=f"rdma link delete {here.near.device}", NACC_TCP_BASE=base)

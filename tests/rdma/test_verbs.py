@@ -36,8 +36,12 @@ def pingpong(ctx):
 
 def cargo_test(ctx, program, *arguments):
     """One of cargo's test programs, on the server's device; what it says of its tests."""
-    text = ctx.run([ctx.built(program), "--test-threads=1", *arguments], role="server", limit=150, status=None,
-                   env={"NETACC_RDMA_ADDRESS": ctx.server_end.address})
+    return passed(ctx.run([ctx.built(program), "--test-threads=1", *arguments], role="server", limit=150, status=None,
+                          env={"NETACC_RDMA_ADDRESS": ctx.server_end.address}))
+
+
+def passed(text):
+    """How many tests of such a program have passed, which all have to."""
     failed = re.findall(r"^test (\S+) \.\.\. FAILED$", text, re.M)
     done = re.search(r"^test result: ok\. (\d+) passed", text, re.M)
     check(done and not failed, f"{', '.join(failed) or 'did not end well'}\n{text[-3000:]}")

@@ -225,6 +225,12 @@ impl LinkEntry {
         bump(&self.received, 1);
     }
 
+    /// Of a queue pair: sends that were posted, those that have completed, and messages received.
+    #[must_use]
+    pub fn messages(&self) -> [u64; 3] {
+        [&self.posted, &self.completed, &self.received].map(|counter| counter.load(Relaxed))
+    }
+
     /// The number of the link whose entry it is; 0: none.
     #[must_use]
     pub fn id(&self) -> u32 {

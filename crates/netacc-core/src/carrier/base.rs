@@ -145,8 +145,14 @@ fn socket_at(ip: IpAddr) -> Result<i32> {
     let fd = private::raise(raw::socket(domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
     // The port of one that connects need only be free towards its destination.
     let _ = raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+    without_delay(fd);
     let bound = with_address(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n));
     bound.map(|()| fd).inspect_err(|_| private::close(fd))
+}
+
+/// What goes by a base is whole messages: none waits until the one before is acknowledged (tcp(7)).
+fn without_delay(fd: i32) {
+    let _ = raw::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
 impl Bases {
@@ -181,6 +187,7 @@ impl Bases {
         let (nobody, flags) = (core::ptr::null_mut(), SOCK_CLOEXEC | SOCK_NONBLOCK);
         while let Ok(fd) = raw::accept4(listener, nobody, core::ptr::null_mut(), flags) {
             let fd = private::raise(fd);
+            without_delay(fd);
             if self.strangers.len() >= STRANGERS
                 && let Some(oldest) = self.strangers.pop_front()
             {

@@ -130,7 +130,7 @@ impl Conn {
     }
 
     /// What waited goes on into the ring, and the end after it. False: nobody reads any more.
-    fn give_pending(&mut self) -> bool {
+    pub(super) fn give_pending(&mut self) -> bool {
         while !self.pending.is_empty() {
             let (front, _) = self.pending.as_slices();
             let (p, len) = (front.as_ptr(), front.len());

@@ -76,6 +76,9 @@ impl Engine {
                 if let Some(early) = &mut conn.early {
                     early.refused();
                 }
+                // tcp(7): a reset after the end of the stream is another one than before. That end may not have been given
+                // to the program yet: both may have come at once.
+                conn.give_pending();
                 self.drop_conn(c, true);
                 return true;
             }

@@ -154,6 +154,91 @@ pub(crate) fn a_reset_after_the_end<R: Rig>() {
     }
 }
 
+/// The reset is sent before anybody has looked at the end.
+pub(crate) fn a_reset_on_the_heels_of_the_end<R: Rig>() {
+    for sent in [0usize, 3, 3000] {
+        let p = R::pair();
+        assert_eq!(write(&*p.b, &pattern(0, sent)), Ok(sent));
+        p.b.shutdown(Shut::Write);
+        p.b.close(true);
+        assert_eq!(ready(&*p.a), DEAD);
+        assert!(get(&*p.a, 4000, false).unwrap() == pattern(0, sent), "what was sent before the end stays");
+        assert_eq!((read(&*p.a, 9), read(&*p.a, 9)), (Ok(0), Ok(0)));
+        assert_eq!((p.a.take_error(), p.a.take_error()), (Errno::PIPE.0, 0));
+        assert_eq!(write(&*p.a, b"x"), PIPE);
+    }
+    let p = R::pair();
+    assert_eq!(write(&*p.b, b"abc"), Ok(3));
+    p.b.close(true);
+    assert_eq!((read(&*p.a, 9), read(&*p.a, 9), read(&*p.a, 9)), (Ok(3), RESET, Ok(0)));
+}
+
+/// First the one direction ends, then the other one, then the connection.
+pub(crate) fn an_end_in_pieces<R: Rig>() {
+    let p = R::pair();
+    p.b.shutdown(Shut::Write);
+    assert_eq!((read(&*p.a, 9), ready(&*p.a)), (Ok(0), IN | OUT | RDHUP));
+    assert_eq!((write(&*p.a, b"abc"), read(&*p.b, 9)), (Ok(3), Ok(3)));
+    p.b.shutdown(Shut::Read);
+    assert_eq!(ready(&*p.a), IN | OUT | RDHUP);
+    // Nobody is there to read: that write is answered by a reset, and the end of the stream came before.
+    assert_eq!(write(&*p.a, b"x"), Ok(1));
+    assert_eq!(ready(&*p.a), DEAD);
+    assert_eq!((read(&*p.a, 9), p.a.take_error(), write(&*p.a, b"x")), (Ok(0), Errno::PIPE.0, PIPE));
+    // The same by a close.
+    let p = R::pair();
+    p.b.shutdown(Shut::Write);
+    assert_eq!((write(&*p.a, b"abc"), read(&*p.b, 9)), (Ok(3), Ok(3)));
+    p.b.close(false);
+    assert_eq!((write(&*p.a, b"x"), ready(&*p.a)), (Ok(1), DEAD));
+    assert_eq!((write(&*p.a, b"x"), read(&*p.a, 9)), (PIPE, Ok(0)));
+    // What was not read makes it a reset.
+    let p = R::pair();
+    p.b.shutdown(Shut::Write);
+    assert_eq!(write(&*p.a, b"abc"), Ok(3));
+    p.b.close(false);
+    assert_eq!((ready(&*p.a), write(&*p.a, b"x"), read(&*p.a, 9)), (DEAD, PIPE, Ok(0)));
+    // Both ends were sent: that is the end.
+    let p = R::pair();
+    p.b.shutdown(Shut::Write);
+    p.a.shutdown(Shut::Write);
+    assert_eq!(ready(&*p.a), IN | OUT | HUP | RDHUP);
+    p.b.close(true);
+    assert_eq!((read(&*p.a, 9), write(&*p.a, b"x"), p.a.take_error()), (Ok(0), PIPE, 0));
+}
+
+/// The end waits behind bytes for which the reader has no room.
+pub(crate) fn an_end_behind_a_full_reader<R: Rig>() {
+    for close in [false, true] {
+        let p = R::pair();
+        let n = fill(&*p.a);
+        if close {
+            p.a.close(false);
+        } else {
+            p.a.shutdown(Shut::Write);
+            assert_eq!(write(&*p.a, b"x"), PIPE);
+        }
+        assert_eq!(ready(&*p.b) & (IN | OUT | ERR | HUP), IN | OUT);
+        assert_eq!(drain(&*p.b), (n, Ok(0)));
+        assert_eq!((ready(&*p.b), read(&*p.b, 9)), (IN | OUT | RDHUP, Ok(0)));
+        // The other direction is as open as before.
+        assert_eq!(write(&*p.b, b"abc"), Ok(3));
+        if close {
+            assert_eq!((ready(&*p.b), write(&*p.b, b"x")), (DEAD, PIPE));
+        } else {
+            assert_eq!((read(&*p.a, 9), p.b.take_error()), (Ok(3), 0));
+        }
+    }
+    // A reset does not wait: what has arrived is read, in order, and the rest is lost.
+    let p = R::pair();
+    let n = fill(&*p.a);
+    p.a.close(true);
+    assert_eq!(ready(&*p.b), DEAD);
+    let (got, end) = drain(&*p.b);
+    assert!(got <= n && end == RESET, "{got} of {n} bytes, then {end:?}");
+    assert_eq!((read(&*p.b, 9), write(&*p.b, b"x")), (Ok(0), PIPE));
+}
+
 pub(crate) fn idle_readiness<R: Rig>() {
     let p = R::pair();
     for e in [&p.a, &p.b] {

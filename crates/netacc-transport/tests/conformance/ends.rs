@@ -11,6 +11,13 @@ use std::thread;
 
 /// A transport as the suite sees it.
 pub(crate) trait Rig {
+    /// What was written and not read lies at the reader's end, and nowhere else.
+    const DIRECT: bool = true;
+    /// So many bytes are more than a connection takes from a writer without a reader.
+    const HELD: usize = 600_000;
+    /// Of what is done very often, this part is enough.
+    const PART: usize = 1;
+
     /// Two ends of one new connection.
     fn pair() -> Pair;
 }
@@ -102,6 +109,25 @@ pub(crate) fn fill(e: &dyn Endpoint) -> usize {
             Err(other) => panic!("{other}"),
         }
         assert!(n < 1 << 26, "never full");
+    }
+}
+
+/// Reads what [`fill`] has written, up to the end or an error: how much it was.
+pub(crate) fn drain(e: &dyn Endpoint) -> (usize, Io) {
+    drain_from(e, 0)
+}
+
+/// The same, after so many bytes.
+pub(crate) fn drain_from(e: &dyn Endpoint, before: usize) -> (usize, Io) {
+    let mut got = before;
+    loop {
+        match get(e, 10_000, false) {
+            Ok(m) if !m.is_empty() => {
+                assert!(m == pattern(got, m.len()), "garbled after {got} bytes");
+                got += m.len();
+            }
+            end => return (got - before, end.map(|m| m.len())),
+        }
     }
 }
 

@@ -16,9 +16,9 @@ use sleeping::*;
 macro_rules! conformance {
     ($module:ident, $rig:ty) => {
         conformance!($module, $rig:
-            bytes_arrive_in_order, many_small_messages, full_then_room_again, vectored, peek_leaves_the_bytes,
+            bytes_arrive_in_order, many_small_messages, full_then_room_again, a_full_connection_stops_no_other, vectored, peek_leaves_the_bytes,
             nothing_asked, half_close, shutdown_of_reading, shutdown_of_both, clean_close, a_reset_is_told_once,
-            data_comes_before_a_reset, a_reset_after_the_end, idle_readiness, a_sleeping_reader_wakes,
+            data_comes_before_a_reset, a_reset_after_the_end, a_reset_on_the_heels_of_the_end, an_end_in_pieces, an_end_behind_a_full_reader, idle_readiness, a_sleeping_reader_wakes,
             a_sleeping_writer_wakes, several_sleepers_wake, disarmed_is_forgotten, death_ends_a_connection,
             ping_pong_with_sleep, bulk_with_sleep, close_in_the_middle);
     };

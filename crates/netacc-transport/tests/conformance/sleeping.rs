@@ -140,17 +140,17 @@ pub(crate) fn death_ends_a_connection<R: Rig>() {
 
 /// Two threads that sleep whenever they can: no wake-up may be lost in any of the meetings.
 pub(crate) fn ping_pong_with_sleep<R: Rig>() {
-    const ROUNDS: usize = 3000;
+    let rounds = 3000 / R::PART;
     let p = R::pair();
     let (a, b) = (p.a.ep, p.b.ep);
     let echo = thread::spawn(move || {
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             wait(b, READ, || {});
             let m = get(b, 4096, false).unwrap();
             assert_eq!(write(b, &m), Ok(m.len()));
         }
     });
-    for i in 0..ROUNDS {
+    for i in 0..rounds {
         let m = pattern(i, 1 + i % 4000);
         assert_eq!(write(a, &m), Ok(m.len()));
         let mut got = Vec::new();
@@ -164,15 +164,15 @@ pub(crate) fn ping_pong_with_sleep<R: Rig>() {
 }
 
 pub(crate) fn bulk_with_sleep<R: Rig>() {
-    const TOTAL: usize = 48 << 20;
+    let total = (48 << 20) / R::PART;
     let p = R::pair();
     let (a, b) = (p.a.ep, p.b.ep);
     let sender = thread::spawn(move || {
         let block = pattern(0, 100_003);
         let (mut sent, mut slept) = (0, 0);
-        while sent < TOTAL {
+        while sent < total {
             let at = sent % block.len();
-            match write(a, &block[at..block.len().min(at + TOTAL - sent)]) {
+            match write(a, &block[at..block.len().min(at + total - sent)]) {
                 Ok(n) => sent += n,
                 Err(Errno::AGAIN) => wait(a, WRITE, || slept += 1),
                 Err(e) => panic!("{e}"),
@@ -196,13 +196,13 @@ pub(crate) fn bulk_with_sleep<R: Rig>() {
             Err(e) => panic!("{e}"),
         }
     }
-    assert_eq!(got, TOTAL);
+    assert_eq!(got, total);
     let _slept: usize = sender.join().unwrap();
 }
 
 /// The end comes at any moment of a transfer; whatever arrives is in order, and the end is told once.
 pub(crate) fn close_in_the_middle<R: Rig>() {
-    for i in 0..200 {
+    for i in 0..200 / R::PART {
         let p = R::pair();
         let (a, b) = (p.a.ep, p.b.ep);
         let sent = thread::spawn(move || {
