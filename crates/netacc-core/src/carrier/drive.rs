@@ -187,7 +187,9 @@ enum Took {
 
 impl Engine {
     fn turn(&mut self) {
-        self.turns = self.turns.wrapping_add(1);
+        // Relaxed: a hint for the thread. Written under the lock.
+        let turns = &self.place.turns;
+        turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         for _ in 0..ROUNDS {
             // What completes from now on is found by whoever waits for it: he arms the queues and looks again.
             if !self.round() || !self.rest {
@@ -239,7 +241,8 @@ impl Engine {
 
     /// What the carrier's thread is to sleep on, when there is nothing to do.
     pub(super) fn next_watch(&mut self) -> Watch {
-        let driven = core::mem::replace(&mut self.turns_seen, self.turns) != self.turns;
+        let turns = self.place.turns.load(Ordering::Relaxed);
+        let driven = core::mem::replace(&mut self.turns_seen, turns) != turns;
         match self.duty {
             _ if driven => Watch::Brief,
             Some(_) => Watch::Others,

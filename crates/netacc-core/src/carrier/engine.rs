@@ -12,6 +12,7 @@ use crate::carrier::meet::RouteEntry;
 use crate::carrier::moved::Said;
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_conf::Config;
@@ -26,7 +27,10 @@ const BATCH: usize = 16;
 /// So often (ms) the thread looks for what has grown old.
 const TIDY: i64 = 1_000;
 /// And, while the program does the work, whether it still does.
-const BRIEF: i64 = 2;
+const BRIEF: i64 = 4;
+/// As long as it does, the thread looks at all only so seldom: it would take the lock from the program's threads, mostly in
+/// the middle of a message, and that costs both more than the message.
+const NAPS: u32 = 16;
 
 /// What to do after a round.
 #[derive(Debug)]
@@ -35,8 +39,8 @@ pub(super) enum Step {
     Again,
     /// The same, after a moment.
     Poll,
-    /// Sleep for at most so many milliseconds.
-    Sleep(i64),
+    /// Sleep for at most so many milliseconds, and so many times while the program does the work.
+    Sleep { ms: i64, naps: u32 },
 }
 
 /// What a descriptor is that the thread sleeps on.
@@ -74,6 +78,8 @@ pub(super) struct Engine {
     pub locals: Table<Local>,
     /// The last round has left something to do: it has not seen the end of a completion queue, or of what it found.
     pub rest: bool,
+    /// Room for completions, empty: to clear it anew for each look would be the most of a look.
+    found: Vec<Wc>,
     /// Connections that are to be looked at.
     pub ready: VecDeque<usize>,
     /// Queue pairs with messages that are put together, and not posted yet.
@@ -90,9 +96,8 @@ pub(super) struct Engine {
     pub listed: Vec<usize>,
     /// The completion queues will tell the channel.
     pub armed: bool,
-    /// Turns that threads of the program have done, and those that the thread knows of.
-    pub turns: u64,
-    pub turns_seen: u64,
+    /// The turns of the program's threads ([`Place::turns`]) that the thread knows of.
+    pub turns_seen: u32,
     /// Connections that are still on kernel TCP.
     pub early: Vec<usize>,
     /// So many connections were accepted that clients may ask for, when it looked last.
@@ -131,6 +136,7 @@ impl Engine {
             conns: Table::default(),
             locals: Table::default(),
             rest: false,
+            found: vec![Wc::default(); BATCH],
             ready: VecDeque::new(),
             unposted: Vec::with_capacity(BATCH),
             starved: VecDeque::new(),
@@ -139,7 +145,6 @@ impl Engine {
             bases: Bases::default(),
             listed: Vec::new(),
             armed: false,
-            turns: 0,
             turns_seen: 0,
             early: Vec::new(),
             accepted: 0,
@@ -187,11 +192,11 @@ impl Engine {
         fds.clear();
         self.list();
         fds.extend(self.sleeps_on.iter().map(|&(fd, events, _)| libc::pollfd { fd, events, revents: 0 }));
-        Step::Sleep(match watch {
-            Watch::Brief => BRIEF,
-            _ if self.has_to_tidy() => TIDY,
-            _ => 60 * TIDY,
-        })
+        match watch {
+            Watch::Brief => Step::Sleep { ms: BRIEF, naps: NAPS },
+            _ if self.has_to_tidy() => Step::Sleep { ms: TIDY, naps: 1 },
+            _ => Step::Sleep { ms: 60 * TIDY, naps: 1 },
+        }
     }
 
     /// One round of the work; whether there was any.
@@ -228,18 +233,25 @@ impl Engine {
     fn complete(&mut self) -> bool {
         let mut busy = false;
         self.rest = false;
+        let mut found = core::mem::take(&mut self.found);
+        if found.is_empty() {
+            // Below another look.
+            found.resize(BATCH, Wc::default());
+        }
         for d in 0..self.devices.len() {
             for q in 0.. {
-                let Some(cq) = self.devices.get(d).and_then(|d| d.cqs().nth(q)).cloned() else { break };
-                let mut found = [Wc::default(); BATCH];
+                let Some(cq) = self.devices.get(d).and_then(|d| d.cqs().nth(q)) else { break };
                 let n = cq.poll(&mut found).unwrap_or(0);
                 busy |= n > 0;
-                self.rest |= n == BATCH;
-                for wc in found.iter().take(n) {
+                self.rest |= n == found.len();
+                for wc in found.iter_mut().take(n) {
                     self.completed(wc);
+                    // Not every driver writes all of it.
+                    *wc = Wc::default();
                 }
             }
         }
+        self.found = found;
         busy
     }
 

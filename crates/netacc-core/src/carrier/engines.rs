@@ -13,7 +13,7 @@ use crate::carrier::moved::Said;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, Lock};
 use netacc_transport::bells;
@@ -43,6 +43,8 @@ pub(super) struct Place {
     pub devices: AtomicUsize,
     /// Queue pairs of clients on other hosts that it has or is to have.
     pub served: AtomicUsize,
+    /// Turns that threads of the program have done.
+    pub turns: AtomicU32,
 }
 
 #[allow(unsafe_code)]
@@ -60,6 +62,7 @@ static PLACES: [Place; MOST] = [const {
         waiting: AtomicUsize::new(0),
         devices: AtomicUsize::new(0),
         served: AtomicUsize::new(0),
+        turns: AtomicU32::new(0),
     }
 }; MOST];
 /// So many engines there are.

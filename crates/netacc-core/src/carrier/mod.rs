@@ -143,14 +143,26 @@ fn run(place: &Place, cpus: &[u32]) {
         match step {
             engine::Step::Again => {}
             engine::Step::Poll => cpu::pause(),
-            engine::Step::Sleep(ms) => {
-                let ms = soon.map_or(ms, |soon| soon.min(ms));
-                let mut ts = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
-                let _ = raw::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut ts, core::ptr::null());
+            engine::Step::Sleep { ms, naps } => {
+                let (ms, naps) = soon.map_or((ms, naps), |soon| (soon.min(ms), 1));
+                sleep(place, &mut fds, ms, naps);
                 if place.with(|e| e.wake(&fds)).is_none() {
                     return;
                 }
             }
+        }
+    }
+}
+
+/// Sleeps on `fds` until they have news, and up to `naps` times as long as the program's threads do turns meanwhile.
+fn sleep(place: &Place, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
+    let turns = || place.turns.load(Ordering::Relaxed);
+    for _ in 0..naps {
+        let before = turns();
+        let mut ts = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+        let news = raw::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut ts, core::ptr::null());
+        if news != Ok(0) || turns() == before {
+            return;
         }
     }
 }
