@@ -27,10 +27,10 @@ const BATCH: usize = 16;
 /// So often (ms) the thread looks for what has grown old.
 const TIDY: i64 = 1_000;
 /// And, while the program does the work, whether it still does.
-const BRIEF: i64 = 4;
+const BRIEF: i64 = 2;
 /// As long as it does, the thread looks at all only so seldom: it would take the lock from the program's threads, mostly in
 /// the middle of a message, and that costs both more than the message.
-const NAPS: u32 = 16;
+const NAPS: u32 = 32;
 
 /// What to do after a round.
 #[derive(Debug)]

@@ -213,6 +213,11 @@ impl Stream {
 
     /// Reads; whether there was anything.
     fn fill(&mut self) -> Result<bool> {
+        // Mostly there is nothing, and the room for something is cleared first, which costs more than this look.
+        let mut byte = 0u8;
+        if raw::recv(self.fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == Err(Errno::AGAIN) {
+            return Ok(false);
+        }
         self.inbox.drain(..self.at);
         self.at = 0;
         let had = self.inbox.len();
