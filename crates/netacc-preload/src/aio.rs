@@ -18,26 +18,16 @@ unsafe fn named(r: Request) {
 }
 
 /// # Safety
-/// `list` points to `n` requests, of which any may be null.
+/// `list` points to `n` requests, of which any may be null, or is null.
 unsafe fn all_named(list: *const Request, n: c_int) {
-    for at in 0..n.max(0) as usize {
+    let n = if list.is_null() { 0 } else { n.max(0) as usize };
+    for at in 0..n {
         // SAFETY: the caller's promise.
         unsafe { named(*list.add(at)) };
     }
 }
 
-macro_rules! before_aio {
-    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            // SAFETY: the application's requests.
-            unsafe { $before };
-            call_next!($name($($arg => $ty),*) -> c_int)
-        }
-    )*};
-}
-
-before_aio! {
+before! {
     fn aio_read(r: Request) => named(r);
     fn aio_read64(r: Request) => named(r);
     fn aio_write(r: Request) => named(r);

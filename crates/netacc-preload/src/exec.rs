@@ -140,19 +140,8 @@ unsafe extern "C" {
     static environ: Args;
 }
 
-/// The call is libc's; before it the connections that the other program is meant to have leave shared memory.
-macro_rules! before_exec {
-    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            // SAFETY: the application's arguments and environment.
-            unsafe { $before };
-            call_next!($name($($arg => $ty),*) -> c_int)
-        }
-    )*};
-}
-
-before_exec! {
+// The connections that the other program is meant to have leave shared memory.
+before! {
     fn execve(path: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
     fn execv(path: *const c_char, argv: Args) => hand_over(false, argv, environ);
     fn execvp(file: *const c_char, argv: Args) => hand_over(false, argv, environ);

@@ -143,3 +143,15 @@ macro_rules! hooks {
         }
     )*};
 }
+
+/// Calls that are libc's, with something of ours before them; it may use the call's arguments.
+macro_rules! before {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            // SAFETY: the application's arguments, under the contract of libc's function.
+            unsafe { $ours };
+            call_next!($name($($arg => $ty),*) -> c_int)
+        }
+    )*};
+}

@@ -12,6 +12,8 @@ pub const MAX_FDS: usize = 1 << 20;
 const WORDS: usize = MAX_FDS / 64;
 
 static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// The highest number that was ever marked: a walk over all bits would have the kernel map dozens of empty pages.
+static HIGHEST: AtomicI32 = AtomicI32::new(0);
 /// The lowest number for our descriptors; 0: not computed yet.
 static FLOOR: AtomicI32 = AtomicI32::new(0);
 
@@ -34,6 +36,13 @@ fn bits_or_map() -> Result<&'static [AtomicU64]> {
     let _ =
         BITS.compare_exchange(core::ptr::null_mut(), fresh.as_ptr().cast_mut(), Ordering::AcqRel, Ordering::Acquire);
     Ok(bits().unwrap_or(fresh))
+}
+
+/// The number is ours.
+fn mark(bits: &[AtomicU64], n: i32) -> Result<()> {
+    bits.get(n as usize / 64).ok_or(Errno::MFILE)?.fetch_or(1 << (n % 64), Ordering::Relaxed);
+    HIGHEST.fetch_max(n, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Above what a program of ordinary size uses, but with room left below the limit.
@@ -60,16 +69,14 @@ pub fn adopt(fd: OwnedFd) -> Result<i32> {
         // No number left up there: keep the one we have.
         Err(_) => fd.into_raw_fd(),
     };
-    if let Some(w) = bits.get(n as usize / 64) {
-        w.fetch_or(1 << (n % 64), Ordering::Relaxed);
-    }
+    let _ = mark(bits, n);
     Ok(n)
 }
 
 /// As [`adopt`], but never at a number that the application could have: closed if there is none up there.
 pub fn park(fd: OwnedFd) -> Result<i32> {
     let parked = raw::dup_above(fd.as_raw_fd(), floor()).and_then(|n| {
-        bits_or_map()?.get(n as usize / 64).ok_or(Errno::MFILE)?.fetch_or(1 << (n % 64), Ordering::Relaxed);
+        mark(bits_or_map()?, n)?;
         Ok(n)
     });
     drop_raw(fd);
@@ -95,9 +102,7 @@ pub fn give_back(fd: i32) {
 pub fn copy(fd: i32) -> Result<i32> {
     let bits = bits_or_map()?;
     let n = raw::dup_above(fd, floor()).or_else(|_| raw::dup_above(fd, 0))?;
-    if let Some(w) = bits.get(n as usize / 64) {
-        w.fetch_or(1 << (n % 64), Ordering::Relaxed);
-    }
+    let _ = mark(bits, n);
     Ok(n)
 }
 
@@ -178,7 +183,7 @@ pub fn fill_gaps() {
 
 /// Calls `f` for every descriptor of ours, in rising order.
 pub fn each(mut f: impl FnMut(i32)) {
-    for (i, w) in bits().unwrap_or(&[]).iter().enumerate().take(WORDS) {
+    for (i, w) in bits().unwrap_or(&[]).iter().enumerate().take(HIGHEST.load(Ordering::Relaxed) as usize / 64 + 1) {
         let mut word = w.load(Ordering::Relaxed);
         while word != 0 {
             f((i * 64) as i32 + word.trailing_zeros() as i32);

@@ -16,7 +16,7 @@ use netacc_wire::frame::{ASK, Ask, Frame};
 
 /// So many connections were accepted that may be asked for: each engine looks when there are more.
 pub(super) static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
-/// So many are asked for at a time; who asks beyond that asks again. Each is looked for among all descriptors.
+/// So many may be under way at a time; what is asked for beyond that stays on TCP. Each is looked for among all descriptors.
 pub(super) const ASKING: usize = 1024;
 /// So long (ns) a client waits for the program to accept its connection, or to read from it.
 const PATIENCE: u64 = 2_000_000_000;
