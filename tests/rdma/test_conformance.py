@@ -70,6 +70,16 @@ def random_calls(ctx):
         here.prove(100 * sequences)
 
 
+@case(limit=300)
+def every_call(ctx):
+    """Bytes go straight from and to the program's buffers where they can, and by the ring where not: in order all the same."""
+    with round_trip(ctx) as here:
+        proc = here.spawn([here.launcher, harness.ROOT / "build" / "tests" / "apps" / "every_call"])
+        check("ok every_call" in proc.result(280), proc.text())
+        print(f"    {ctx.kind}: messages {here.carried()}", flush=True)
+        here.prove(80)
+
+
 def endpoints_of(here, which, tests, per_qp, **environment):
     """Those tests of crates/netacc-core/tests/conformance: the suite that every transport passes."""
     proc = here.spawn([here.ctx.built("core-conformance"), "--test-threads=1", "--ignored", f"{which}::"],

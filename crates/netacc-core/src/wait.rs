@@ -11,6 +11,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
+use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
@@ -41,6 +42,18 @@ pub fn sleep(
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
 ) -> Result<usize> {
+    sleep_before(set, who, deadline, sigmask, disarm, true)
+}
+
+/// The same; the caller may do the turn that follows, so that what it finds is the caller's.
+fn sleep_before(
+    set: &mut WaitSet,
+    who: Who,
+    deadline: Deadline,
+    sigmask: *const c_void,
+    disarm: impl FnOnce(&WaitSet),
+    turn: bool,
+) -> Result<usize> {
     let duty = drive::attend(set, who);
     let slept = if matches!(duty, Attend::Look) {
         set.sleep(Deadline::Now, sigmask)
@@ -48,10 +61,10 @@ pub fn sleep(
         before_sleep();
         set.sleep(deadline, sigmask)
     };
-    // Before the turn that `leave` does: what that finds needs to wake nobody here.
+    // Before the turn: what that finds needs to wake nobody here.
     disarm(set);
     if let Attend::Yes(duty) = duty {
-        drive::leave(duty, set);
+        drive::leave(duty, set, turn);
     }
     slept
 }
@@ -126,7 +139,7 @@ impl Spin {
 
     /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of who will make it
     /// ready: on our own CPU it cannot run while we spin, so we let it run once and go to sleep.
-    pub fn run(&self, peer: u32, deadline: Deadline, ready: impl Fn() -> bool) -> bool {
+    pub fn run(&self, peer: u32, deadline: Deadline, mut ready: impl FnMut() -> bool) -> bool {
         if deadline == Deadline::Now {
             return false;
         }
@@ -178,15 +191,30 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
 
 /// The same; a reader is ready only with `enough` bytes, or when no more can come.
 pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
+    until_done(sock, interest, enough, deadline, |ep| {
+        drive::drive_for(ep);
+        false
+    })
+}
+
+/// The same for a connection to another host whose turns are those that `turn` does: it says whether the wait is over by
+/// that.
+pub fn until_done(
+    sock: Ref<Socket>,
+    interest: Interest,
+    enough: usize,
+    deadline: Deadline,
+    mut turn: impl FnMut(&'static ShmEndpoint) -> bool,
+) -> Result<()> {
     const OVER: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
     let s = sock.obj;
     let Some(ep) = s.endpoint() else {
         return Ok(());
     };
     let far = ep.is_far();
-    let is_ready = || {
-        if far {
-            drive::drive_for(ep);
+    let mut is_ready = || {
+        if far && turn(ep) {
+            return true;
         }
         let r = ep.readiness();
         (interest.read
@@ -194,7 +222,7 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
             && (enough <= 1 || r.0 & OVER != 0 || ep.unread() >= enough || ep.has_followed()))
             || (interest.write && r.writable())
     };
-    if s.spin.run(ep.peer_cpu(), deadline, is_ready) {
+    if s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) {
         return Ok(());
     }
     let mut steps = 0u32;
@@ -203,22 +231,23 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
         let mut set = WaitSet::new();
         set.steps = steps;
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
-        let enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
+        let mut enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
         // After the registration: whoever moves the connection changes the path and then wakes who is registered.
         let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
         let slept = if there {
             ep.disarm(interest, &set);
             Ok(1)
         } else {
-            sleep(&mut set, Who::of(ep), until, core::ptr::null(), |set| ep.disarm(interest, set))
+            sleep_before(&mut set, Who::of(ep), until, core::ptr::null(), |set| ep.disarm(interest, set), !far)
         };
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
+        // Whatever ended the sleep: what this look brings must not be lost.
+        if is_ready() {
+            page().count(Counter::Wakeups);
+            return Ok(());
+        }
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
-            Ok(_) if is_ready() => {
-                page().count(Counter::Wakeups);
-                return Ok(());
-            }
             // The caller looks the connection up again and finds it elsewhere.
             Ok(_) if !here() => return Ok(()),
             Ok(_) if ep.displaced() => {

@@ -144,6 +144,17 @@ impl<'a> Iov<'a> {
         self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
     }
 
+    /// Copies as many of its bytes as `to` has room for; how many.
+    pub fn copy_into(&mut self, to: &mut Iov<'_>) -> usize {
+        let before = to.left;
+        while let Some((from, len)) = self.space().filter(|_| to.left > 0) {
+            let len = len.min(to.left);
+            to.copy_from(from, len);
+            self.skip(len);
+        }
+        before - to.left
+    }
+
     /// Skips `n` bytes without copying (MSG_TRUNC discards them).
     pub fn skip(&mut self, n: usize) {
         self.walk(n, |_, _, _| {});

@@ -63,6 +63,15 @@ pub(super) struct Conn {
     pub cut: bool,
 }
 
+/// Where the bytes come from that a connection sends.
+#[derive(Debug)]
+pub(super) enum Source<'a, 'b> {
+    /// Its ring, or the kernel socket that took the ring's place.
+    Ring,
+    /// A program's buffers.
+    Program(&'a mut Iov<'b>),
+}
+
 /// How sending went.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
@@ -150,7 +159,7 @@ impl Conn {
         true
     }
 
-    fn send(&mut self, way: &mut Way<'_>) -> Sent {
+    fn send(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>) -> Sent {
         for _ in 0..TURN {
             if !way.can_add() {
                 return Sent::Stalled;
@@ -167,7 +176,7 @@ impl Conn {
                 let reset = self.kernel < 0 && self.ep.is_reset();
                 return if reset { self.tell_reset(way) } else { self.tell_window(way) };
             }
-            let got = self.send_bytes(way);
+            let got = self.send_bytes(way, from);
             match got {
                 Ok(Some(true)) => {}
                 Ok(Some(false)) => return Sent::Starved,
@@ -188,18 +197,22 @@ impl Conn {
 
     /// One message of bytes: whether there was a buffer for it; `None` at the end of the stream. `EIO`: the queue pair
     /// failed.
-    fn send_bytes(&mut self, way: &mut Way<'_>) -> Result<Option<bool>, Errno> {
+    fn send_bytes(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>) -> Result<Option<bool>, Errno> {
         let inline = way.payload_inline().min(self.credit as usize).min(SHORT);
-        if self.kernel < 0 && self.ep.unread() <= inline {
-            return self.send_short(way, inline);
+        let there = match from {
+            Source::Program(bytes) => bytes.left(),
+            Source::Ring if self.kernel < 0 => self.ep.unread(),
+            Source::Ring => usize::MAX,
+        };
+        if there <= inline {
+            return self.send_short(way, from, inline);
         }
-        let wanted = if self.kernel < 0 { self.ep.unread() } else { way.payload() };
-        let wanted = wanted.min(self.credit as usize).min(way.payload());
+        let wanted = there.min(self.credit as usize).min(way.payload());
         let Some((place, start, room)) = way.take(wanted) else {
             // Slow, but better than never.
-            return if way.is_dry() { self.send_short(way, inline) } else { Ok(Some(false)) };
+            return if way.is_dry() { self.send_short(way, from, inline) } else { Ok(Some(false)) };
         };
-        match self.read(start, room.min(self.credit as usize)) {
+        match self.read(from, start, room.min(self.credit as usize)) {
             Ok(0) => {
                 way.give_back(place);
                 Ok(None)
@@ -218,9 +231,9 @@ impl Conn {
     }
 
     /// The same without a buffer.
-    fn send_short(&mut self, way: &mut Way<'_>, room: usize) -> Result<Option<bool>, Errno> {
+    fn send_short(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>, room: usize) -> Result<Option<bool>, Errno> {
         let mut bytes = [0u8; SHORT];
-        let n = self.read(bytes.as_mut_ptr(), room)?;
+        let n = self.read(from, bytes.as_mut_ptr(), room)?;
         if n == 0 {
             return Ok(None);
         }
@@ -230,12 +243,15 @@ impl Conn {
         way.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
     }
 
-    pub(super) fn read(&self, to: *mut u8, room: usize) -> Result<usize, Errno> {
-        if self.kernel >= 0 {
-            return raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT);
-        }
+    /// `EAGAIN`: there is nothing now; 0: nothing will come any more.
+    pub(super) fn read(&self, from: &mut Source<'_, '_>, to: *mut u8, room: usize) -> Result<usize, Errno> {
         let v = libc::iovec { iov_base: to.cast(), iov_len: room };
-        self.ep.try_read(&mut Iov::one(&v), false)
+        match from {
+            Source::Program(bytes) if bytes.left() == 0 => Err(Errno::AGAIN),
+            Source::Program(bytes) => Ok(bytes.copy_into(&mut Iov::one(&v))),
+            Source::Ring if self.kernel < 0 => self.ep.try_read(&mut Iov::one(&v), false),
+            Source::Ring => raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT),
+        }
     }
 
     /// What wakes it beside its channel: a descriptor and its events.
@@ -320,9 +336,18 @@ impl Engine {
         if conn.cut {
             return self.pump_cut(at);
         }
+        self.send_from(at, &mut Source::Ring);
+        if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
+            self.drop_conn(at, false);
+        }
+    }
+
+    /// Sends what a connection may send now.
+    pub(super) fn send_from(&mut self, at: usize, from: &mut Source<'_, '_>) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
         let Some(entry) = self.pipes.get_mut(conn.pipe) else { return };
         let Some(mut way) = entry.way(&mut self.devices) else { return };
-        let sent = conn.send(&mut way);
+        let sent = conn.send(&mut way, from);
         let (short, waiting) = (way.is_short(), way.is_waiting());
         let pipe = conn.pipe;
         match sent {
@@ -349,9 +374,6 @@ impl Engine {
         }
         if waiting {
             self.post_later(pipe);
-        }
-        if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
-            self.drop_conn(at, false);
         }
     }
 

@@ -13,6 +13,7 @@
 //! A turn that only moves bytes allocates nothing, unless a reader's ring has no room for them: a signal handler may send,
 //! wherever it has interrupted the program.
 
+use crate::carrier::direct::Reader;
 use crate::carrier::engine::Engine;
 use crate::carrier::engines::{self, MOST, Place};
 use core::sync::atomic::{Ordering, fence};
@@ -112,6 +113,11 @@ pub fn begin(engine: Option<usize>) {
 }
 
 pub(super) fn turn(place: &Place) {
+    turn_by(place, |e| e.turn_for(None));
+}
+
+/// The same with `work` for a turn, each time.
+pub(super) fn turn_by(place: &Place, mut work: impl FnMut(&mut Engine)) {
     // A handler that has interrupted the thread in the middle of a call of ours: that call is followed by a turn.
     if lock::interrupted() {
         return place.asked.store(true, Ordering::SeqCst);
@@ -120,7 +126,7 @@ pub(super) fn turn(place: &Place) {
         place.asked.store(true, Ordering::SeqCst);
         // With the fence in `was_asked`: either we get the lock, or its holder sees the mark when it has given it back.
         fence(Ordering::SeqCst);
-        if !place.try_with(Engine::turn) || !was_asked(place) {
+        if !place.try_with(&mut work) || !was_asked(place) {
             return;
         }
     }
@@ -158,20 +164,20 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
         (false, 0) => Attend::No,
         (false, _) => Attend::Yes(duty),
         (true, _) => {
-            leave(duty, set);
+            leave(duty, set, true);
             Attend::Look
         }
     }
 }
 
-/// The thread is awake again, after a sleep on `set`.
-pub fn leave(duty: Duty, set: &WaitSet) {
+/// The thread is awake again, after a sleep on `set`, and does a turn, or will at once.
+pub fn leave(duty: Duty, set: &WaitSet, turn: bool) {
     let mut at = duty.first;
     let mut engines = duty.engines;
     while engines != 0 {
         let n = engines.trailing_zeros() as usize;
         engines &= engines - 1;
-        at += engines::at(n).and_then(|place| place.with(|e| e.leave(set, at))).unwrap_or(0);
+        at += engines::at(n).and_then(|place| place.with(|e| e.leave(set, at, turn))).unwrap_or(0);
     }
 }
 
@@ -186,13 +192,14 @@ enum Took {
 }
 
 impl Engine {
-    fn turn(&mut self) {
+    /// A turn; what comes for `reader` goes to him.
+    pub(super) fn turn_for(&mut self, mut reader: Option<&mut Reader<'_, '_>>) {
         // Relaxed: a hint for the thread. Written under the lock.
         let turns = &self.place.turns;
         turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         for _ in 0..ROUNDS {
             // What completes from now on is found by whoever waits for it: he arms the queues and looks again.
-            if !self.round() || !self.rest {
+            if !self.round_for(reader.as_deref_mut()) || !self.rest {
                 return;
             }
         }
@@ -206,7 +213,7 @@ impl Engine {
         self.arm_queues();
         // Completions that came before the arming have no event.
         if self.round() {
-            self.turn();
+            self.turn_for(None);
             return Took::Look;
         }
         self.duty = Some(self.devices.len());
@@ -217,13 +224,15 @@ impl Engine {
     }
 
     /// The channels were at `first` in the set; how many there were.
-    fn leave(&mut self, set: &WaitSet, first: usize) -> usize {
+    fn leave(&mut self, set: &WaitSet, first: usize, turn: bool) -> usize {
         // Whoever took the duty from us meanwhile may have found more: what we hear too much of or miss, the next one hears.
         let channels = self.duty.take().unwrap_or(self.devices.len());
         if (first..first + channels).any(|at| set.revents(at) != 0) {
             self.take_events(channels);
         }
-        self.turn();
+        if turn {
+            self.turn_for(None);
+        }
         if self.watch == Watch::Others {
             self.ring();
         }

@@ -1,6 +1,6 @@
 //! How a connection ends that is carried.
 
-use crate::carrier::conn::SHORT;
+use crate::carrier::conn::{SHORT, Source};
 use crate::carrier::engine::Engine;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
@@ -36,7 +36,7 @@ impl Engine {
     pub(super) fn pump_cut(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         let mut bytes = [0u8; SHORT];
-        match conn.read(bytes.as_mut_ptr(), SHORT) {
+        match conn.read(&mut Source::Ring, bytes.as_mut_ptr(), SHORT) {
             Err(Errno::AGAIN) => {}
             Ok(0) if conn.fin_given => self.drop_conn(at, false),
             Ok(0) => {}

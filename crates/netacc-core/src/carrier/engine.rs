@@ -2,6 +2,7 @@
 
 use crate::carrier::base::Bases;
 use crate::carrier::conn::Conn;
+use crate::carrier::direct::Reader;
 use crate::carrier::drive::Watch;
 use crate::carrier::engines::Place;
 use crate::carrier::entry::{Entry, Payload};
@@ -201,7 +202,12 @@ impl Engine {
 
     /// One round of the work; whether there was any.
     pub fn round(&mut self) -> bool {
-        let mut busy = self.complete();
+        self.round_for(None)
+    }
+
+    /// The same; what has come for `reader` goes to him.
+    pub fn round_for(&mut self, reader: Option<&mut Reader<'_, '_>>) -> bool {
+        let mut busy = self.complete(reader);
         if self.place.its_turn.load(Ordering::Relaxed) && self.place.its_turn.swap(false, Ordering::SeqCst) {
             self.take_all_connects();
         }
@@ -230,7 +236,7 @@ impl Engine {
     }
 
     /// Takes completions.
-    fn complete(&mut self) -> bool {
+    fn complete(&mut self, mut reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = false;
         self.rest = false;
         let mut found = core::mem::take(&mut self.found);
@@ -245,7 +251,7 @@ impl Engine {
                 busy |= n > 0;
                 self.rest |= n == found.len();
                 for wc in found.iter_mut().take(n) {
-                    self.completed(wc);
+                    self.completed(wc, reader.as_deref_mut());
                     // Not every driver writes all of it.
                     *wc = Wc::default();
                 }
@@ -255,7 +261,7 @@ impl Engine {
         busy
     }
 
-    fn completed(&mut self, wc: &Wc) {
+    fn completed(&mut self, wc: &Wc, reader: Option<&mut Reader<'_, '_>>) {
         let at = super::entry::pipe_of(wc.wr_id());
         // A late one of a queue pair that is gone.
         if super::entry::tag(&self.pipes, at) != (wc.wr_id() >> 32) as u32 {
@@ -277,7 +283,7 @@ impl Engine {
             Some(Completion::Message(n, head)) => {
                 let frame = if head.brief { self.named(at, head.frame) } else { Some(head.frame) };
                 let payload = Payload::Received(n, head.at, head.start, head.len);
-                if frame.is_some_and(|frame| !self.messages(at, frame, payload)) {
+                if frame.is_some_and(|frame| !self.messages(at, frame, payload, reader)) {
                     self.liars.push(at);
                 }
                 let Some(entry) = self.pipes.get_mut(at) else { return };
@@ -319,7 +325,7 @@ impl Engine {
     pub(super) fn complete_all(&mut self) {
         // Bounded, since others may go on and on; a queue pair has far fewer completions than this.
         for _ in 0..256 {
-            if !self.complete() {
+            if !self.complete(None) {
                 return;
             }
         }
@@ -395,7 +401,7 @@ impl Engine {
     /// After a sleep on what [`Engine::step`] listed.
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
         let watch = core::mem::replace(&mut self.watch, Watch::Awake);
-        if watch == Watch::Others && self.complete() {
+        if watch == Watch::Others && self.complete(None) {
             // Whoever has the duty does not do it: a signal handler may have jumped out of the call.
             self.duty = None;
         }

@@ -46,6 +46,11 @@ impl Local {
         self.link.bell_fd(self.channel)
     }
 
+    /// The connection in a slot.
+    pub fn conn(&self, slot: usize) -> Option<usize> {
+        (*self.slots.get(slot)? as usize).checked_sub(1)
+    }
+
     /// The other side is to ring; false if it has left bits already.
     pub fn arm(&self) -> bool {
         self.link.my_channel(self.channel).is_none_or(netacc_ring::Channel::arm)
@@ -116,7 +121,7 @@ impl Engine {
     }
 
     fn conn_at(&self, local: usize, slot: usize) -> Option<usize> {
-        (*self.locals.get(local)?.slots.get(slot)? as usize).checked_sub(1)
+        self.locals.get(local)?.conn(slot)
     }
 
     /// Client's host: connects that wait on the link of a route, as many as there are queue pairs for.

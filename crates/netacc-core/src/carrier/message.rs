@@ -1,16 +1,23 @@
 //! What a message says.
 
+use crate::carrier::direct::Reader;
 use crate::carrier::early::Early;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Payload;
 use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW};
 
 impl Engine {
-    /// A message came: one frame or several. False: the other side broke the rules.
-    pub(super) fn messages(&mut self, at: usize, mut frame: Frame, mut payload: Payload<'_>) -> bool {
+    /// A message came: one frame or several, perhaps for `reader`. False: the other side broke the rules.
+    pub(super) fn messages(
+        &mut self,
+        at: usize,
+        mut frame: Frame,
+        mut payload: Payload<'_>,
+        mut reader: Option<&mut Reader<'_, '_>>,
+    ) -> bool {
         loop {
             let Some((len, more)) = frame.payload(payload.len()) else { return false };
-            if !self.message(at, frame, payload.first(len)) {
+            if !self.message(at, frame, payload.first(len), reader.as_deref_mut()) {
                 return false;
             }
             if !more {
@@ -36,7 +43,13 @@ impl Engine {
     }
 
     /// One frame of it.
-    fn message(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
+    fn message(
+        &mut self,
+        at: usize,
+        frame: Frame,
+        mut payload: Payload<'_>,
+        reader: Option<&mut Reader<'_, '_>>,
+    ) -> bool {
         match frame.kind {
             Kind::Credit | Kind::Probe => return true,
             Kind::Resume => return false,
@@ -63,6 +76,9 @@ impl Engine {
                 // What is pending was not told as delivered, so an honest peer cannot send more than this.
                 if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
+                }
+                if let Some(reader) = reader {
+                    payload = payload.after(reader.take(conn, payload.start(), payload.len()));
                 }
                 let devices = &mut self.devices;
                 let copy = |skip: usize, to: &mut [u8]| entry.copy(devices, payload, skip, to);

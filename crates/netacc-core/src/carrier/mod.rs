@@ -18,7 +18,7 @@
 //!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
 //! - `early`: a connection that is still on kernel TCP; `ask`: how a client's goes over to a queue pair; `asked`: a server's.
-//! - `conn`: one connection's bytes; `ending`: how it ends; `message`: what has come for it; `rejoin`: one that a process of the
+//! - `conn`: one connection's bytes; `direct`: those that go past the ring; `ending`: how it ends; `message`: what has come for it; `rejoin`: one that a process of the
 //!   server's does not take.
 //!
 //! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals
@@ -32,6 +32,7 @@ mod ask;
 mod asked;
 mod base;
 mod conn;
+pub mod direct;
 pub mod drive;
 mod early;
 mod ending;

@@ -179,7 +179,7 @@ impl Engine {
                 }
                 // The first thing that the other side says is what it has received.
                 Ok(Some(frame)) => {
-                    if !m.stream.is_resumed() || !self.messages(at, frame, Payload::Bytes(&payload)) {
+                    if !m.stream.is_resumed() || !self.messages(at, frame, Payload::Bytes(&payload), None) {
                         break Some(Errno::PROTO);
                     }
                 }

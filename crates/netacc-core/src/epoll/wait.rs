@@ -251,7 +251,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
             // The kernel's set and the completion channels.
             let own = set.add(e.fd(), libc::POLLIN);
             let slept = set.sleep(Deadline::after(left), call.sigmask);
-            drive::leave(duty, &set);
+            drive::leave(duty, &set, true);
             bounded = true;
             // Mostly the channels alone have something.
             let said = set.revents(own) != 0;

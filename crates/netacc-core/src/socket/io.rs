@@ -1,7 +1,7 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
 use crate::addr;
-use crate::carrier::drive;
+use crate::carrier::{direct, drive};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, reroute};
@@ -60,7 +60,10 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
     let dst = if bad { &mut no_room } else { dst };
     let peek = flags & MSG_PEEK != 0;
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
+    // What comes from another host may go straight to the program's buffers.
+    let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
     let mut got = 0;
+    let mut past = 0;
     let mut driven = false;
     let mut until = None;
     let mut pin = None;
@@ -75,7 +78,9 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
     }
     loop {
         let wanted = dst.left();
-        let res = {
+        let res = if past > 0 {
+            Ok(core::mem::take(&mut past))
+        } else {
             let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
@@ -112,16 +117,21 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
             Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_far() => {
                 driven = true;
-                if ep.is_far() {
-                    drive::drive_for(ep);
-                }
+                past = turn(r, ep, dst, plain);
             }
             Err(Errno::AGAIN) if nonblock => {
                 return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
             }
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
-                match sleep(r, Interest { read: true, write: false }, until, &mut pin) {
+                let read = Interest { read: true, write: false };
+                let waited = pinned(r, &mut pin).and_then(|()| {
+                    wait::until_done(r, read, 0, until, |ep| {
+                        past = turn(r, ep, dst, plain);
+                        past > 0
+                    })
+                });
+                match waited {
                     // Without room the kernel waits once, and says the same whatever ended that.
                     Ok(()) | Err(Errno::AGAIN | Errno::INTR) if wanted == 0 && !bad => return Ok(0),
                     Ok(()) => {}
@@ -136,6 +146,15 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
             Err(e) => return Err(e),
         }
     }
+}
+
+/// A turn of the carrier's work for a reader who has found nothing: how many bytes have come straight to `dst`.
+fn turn(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
+    if plain && dst.left() > 0 {
+        return direct::receive(r, ep, dst);
+    }
+    drive::drive_for(ep);
+    0
 }
 
 /// The connection became a kernel socket in the middle of a call that is not done: the rest goes there, with the
@@ -186,27 +205,18 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline, pin: &mut Option
             let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
             ep.peeked();
         }
-        if pin.is_none() {
-            *pin = r.pin();
-        }
-        if pin.is_none() {
-            return Err(Errno::BADF);
-        }
+        pinned(r, pin)?;
         wait::until(r, Interest { read: true, write: false }, enough, until)?;
     }
 }
 
-/// Sleeps for a call, which keeps the socket from then to its end: a close in another thread takes effect
-/// when the call returns.
+/// A call that waits keeps the socket from then to its end: a close in another thread takes effect when the call returns.
 #[cold]
-fn sleep(r: Ref<Socket>, interest: Interest, until: Deadline, pin: &mut Option<Pin>) -> Result<()> {
+fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
     if pin.is_none() {
         *pin = r.pin();
     }
-    if pin.is_none() {
-        return Err(Errno::BADF);
-    }
-    wait::ready(r, interest, until)
+    if pin.is_some() { Ok(()) } else { Err(Errno::BADF) }
 }
 
 /// send(2) and its kin on an accelerated connection.
@@ -226,6 +236,18 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
     let mut until = None;
     let mut pin = None;
     loop {
+        if ep.is_far() && src.left() > 0 {
+            let n = direct::send(r, ep, src);
+            sent += n;
+            if n > 0
+                && let Some(e) = s.stats()
+            {
+                e.sent(n as u64);
+            }
+            if n > 0 && src.left() == 0 {
+                return Ok(sent);
+            }
+        }
         let res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -272,7 +294,8 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
             }
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
-                match sleep(r, Interest { read: false, write: true }, until, &mut pin) {
+                let write = Interest { read: false, write: true };
+                match pinned(r, &mut pin).and_then(|()| wait::ready(r, write, until)) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(sent),
                     Err(e) => return Err(e),

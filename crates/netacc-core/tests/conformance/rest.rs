@@ -98,7 +98,7 @@ pub fn settle() {
             Attend::Look => true,
             Attend::No => false,
             Attend::Yes(duty) => {
-                drive::leave(duty, &set);
+                drive::leave(duty, &set, true);
                 false
             }
         };

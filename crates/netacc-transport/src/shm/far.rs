@@ -3,7 +3,9 @@
 
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::WITNESS_GONE;
+use crate::shm::endpoint::{
+    DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, WITNESS_GONE,
+};
 use crate::shm::link::Side;
 use crate::shm::segment::{SERVER_LEFT, SERVER_OPEN, Segment};
 use crate::shm::slots::SLOTS;
@@ -13,6 +15,9 @@ use netacc_sys::errno::Result;
 use netacc_sys::{private, raw};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Of an endpoint that only this process uses, and that stays where it is, the last one.
+const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | FAMILY_MOVED | LIVE;
 
 impl Link {
     /// Both sides of a link: the client's, and the server's, which is with the carrier's engine of this number.
@@ -89,6 +94,23 @@ impl ShmEndpoint {
         };
         let ours = self.is_far() && link.peer_pid() == raw::getpid();
         ours.then(qp).flatten().filter(|id| *id != 0).unwrap_or(link.id()).into()
+    }
+
+    /// Whether what comes next may go to a reader's buffers without the ring: nothing is before it, and nobody else reads.
+    /// The caller reads for the program, and nothing comes into the ring meanwhile.
+    pub fn may_read_past(&self) -> bool {
+        self.view().is_some_and(|v| {
+            self.observe(&v) & (ALONE | RX_SHUT | PEER_FIN) == LIVE
+                && self.lowat() <= 1
+                && self.tail.load(Ordering::Relaxed) == 0
+                && !self.has_data(&v)
+        })
+    }
+
+    /// Whether what is written next may go on without the ring, as far as this side knows: the other one has to have read all
+    /// that is there. The caller writes for the program.
+    pub fn may_write_past(&self) -> bool {
+        self.view().is_some_and(|v| self.observe(&v) & (ALONE | TX_SHUT) == LIVE && !self.peer_closed(&v))
     }
 
     /// The witness, as long as there is something to be heard from it; else -1.

@@ -1,7 +1,7 @@
 //! A link: what joins two processes, whatever number of connections they have.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::segment::{BATCH, CHANNELS, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
+use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -59,6 +59,8 @@ pub struct Link {
     /// Not 0: somebody was told of a message, and found the reader busy.
     pub(super) more: AtomicU32,
     seg: AtomicPtr<u8>,
+    /// Which memfd that is ([`Mapped::file`]).
+    file: AtomicU64,
     /// Control socket + 1; 0: closed.
     control: AtomicI32,
     server: AtomicU32,
@@ -134,9 +136,10 @@ pub(crate) fn next_id() -> u32 {
 
 impl Link {
     /// A link over a mapped segment and a connected control socket (a private descriptor).
-    pub fn new(side: Side, seg: Segment, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
+    pub fn new(side: Side, mapped: Mapped, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
-        link.seg.store(seg.as_ptr(), Ordering::Relaxed);
+        link.seg.store(mapped.seg.as_ptr(), Ordering::Relaxed);
+        link.file.store(mapped.file, Ordering::Relaxed);
         link.control.store(control + 1, Ordering::Relaxed);
         link.server.store((side == Side::Server).into(), Ordering::Relaxed);
         link.lost.store(0, Ordering::Relaxed);
@@ -169,6 +172,12 @@ impl Link {
     #[inline]
     pub fn side(&self) -> Side {
         if self.server.load(Ordering::Relaxed) != 0 { Side::Server } else { Side::Client }
+    }
+
+    /// Whether `other` is the other side of this link, in the same process. Only what the kernel says counts here: no peer
+    /// can pass for another one.
+    pub fn is_other_side_of(&self, other: &Link) -> bool {
+        self.file.load(Ordering::Relaxed) == other.file.load(Ordering::Relaxed) && self.side() != other.side()
     }
 
     /// A number for people, unique in this process.

@@ -5,7 +5,7 @@
 use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::link::{Link, Side};
 use crate::shm::owner;
-use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
+use crate::shm::segment::{Mapped, SEGMENT, SERVER_OPEN, Segment};
 use crate::shm::users::trusted;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -111,15 +111,15 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
 
 fn server_link(fd: OwnedFd, memfd: BorrowedFd<'_>, pid: u32, backlog: u32) -> Result<&'static Link> {
     let (seen, uid) = raw::peer_credentials(fd.as_raw_fd())?;
-    let seg = Segment::map(memfd)?;
-    let h = seg.header();
+    let mapped = Segment::map(memfd)?;
+    let h = mapped.seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
     // Our number means something to the client if its own means the same to both: else it is in another PID namespace.
     let ours = if seen == pid { raw::getpid() } else { 0 };
     h.server_pid.store(ours, Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
     let control = private::adopt(fd)?;
-    let link = Link::new(Side::Server, seg, control, trusted(uid), seen)?;
+    let link = Link::new(Side::Server, mapped, control, trusted(uid), seen)?;
     link.set_peer_uid(uid);
     Ok(link)
 }
@@ -160,9 +160,9 @@ pub fn connect_link(
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, dest)?, found)));
     match made {
-        Ok(((seg, trusted, pid), found)) => {
+        Ok(((mapped, trusted, pid), found)) => {
             let control = private::adopt(fd).map_err(NoLink::Resources)?;
-            let link = Link::new(Side::Client, seg, control, trusted, pid).map_err(NoLink::Resources)?;
+            let link = Link::new(Side::Client, mapped, control, trusted, pid).map_err(NoLink::Resources)?;
             link.member.store(found, Ordering::Relaxed);
             Ok(link)
         }
@@ -266,7 +266,7 @@ pub fn accepts(uid: u32, dest: SocketAddr) -> bool {
     trusted(uid) || owner::listener_uid(dest) == Some(uid)
 }
 
-fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Segment, bool, u32), NoLink> {
+fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, bool, u32), NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     if !accepts(uid, dest) {
         return Err(NoLink::Stranger);

@@ -150,6 +150,15 @@ pub struct Segment {
     base: NonNull<Control>,
 }
 
+/// A segment that has just been mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped {
+    /// It.
+    pub seg: Segment,
+    /// The memfd's inode number, by the kernel's word: no two have the same.
+    pub file: u64,
+}
+
 // SAFETY: all shared words are atomics, the rest is copied as raw bytes.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
@@ -165,9 +174,9 @@ impl Segment {
     }
 
     /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
-    pub fn map(fd: BorrowedFd<'_>) -> Result<Segment> {
-        let seals = fcntl_get_seals(fd)?;
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || fstat(fd)?.st_size != SEGMENT as i64 {
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Mapped> {
+        let (seals, stat) = (fcntl_get_seals(fd)?, fstat(fd)?);
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || stat.st_size != SEGMENT as i64 {
             return Err(Errno::PROTO);
         }
         // SAFETY: a fresh mapping overlaps nothing.
@@ -181,7 +190,7 @@ impl Segment {
                 0,
             )?
         };
-        Ok(Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? })
+        Ok(Mapped { seg: Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? }, file: stat.st_ino })
     }
 
     /// # Safety

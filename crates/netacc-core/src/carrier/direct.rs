@@ -1,0 +1,127 @@
+//! Bytes that go past the ring: from the program's buffers into registered memory, and from there into the program's.
+//!
+//! Who writes, or waits to read, does a turn of the carrier's work on the way. If the ring is empty then, the bytes that it
+//! would be given and lose again at once are spared that: a copy at each end, and the words that say so.
+//!
+//! **The order of the bytes.** Everything else comes by the ring, so nothing goes past it unless it is empty, and nobody may
+//! put anything in or take anything out meanwhile: the lock of the engine keeps the carrier from it, that of the direction
+//! the program's other threads. Where other processes may use the connection, or it is about to go elsewhere, it is not
+//! done. Locks are only tried: a thread that has one may be waiting for the other.
+
+use crate::carrier::conn::{Conn, Source};
+use crate::carrier::engine::Engine;
+use crate::carrier::{drive, engines};
+use crate::fdtable::Ref;
+use crate::socket::{Path, Socket};
+use core::sync::atomic::Ordering;
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Iov};
+
+/// A thread of the program that reads, and has found nothing.
+#[derive(Debug)]
+pub(super) struct Reader<'a, 'b> {
+    program: Program,
+    /// The carrier's side of its connection.
+    mate: &'static ShmEndpoint,
+    to: &'a mut Iov<'b>,
+}
+
+/// Who reads or writes.
+#[derive(Clone, Copy, Debug)]
+struct Program {
+    sock: Ref<Socket>,
+    ep: &'static ShmEndpoint,
+}
+
+/// A thread wants to write `from`: how many bytes have gone out. The others go by the ring. If none are left it has done a
+/// turn.
+pub fn send(sock: Ref<Socket>, ep: &'static ShmEndpoint, from: &mut Iov<'_>) -> usize {
+    let left = from.left();
+    let program = Program { sock, ep };
+    turn(ep, |e| e.send_past(program, from));
+    left - from.left()
+}
+
+/// A turn by a thread that reads and has found nothing: how many bytes have come for it.
+pub fn receive(sock: Ref<Socket>, ep: &'static ShmEndpoint, to: &mut Iov<'_>) -> usize {
+    let left = to.left();
+    let program = Program { sock, ep };
+    turn(ep, |e| {
+        let mate = e.mate(ep).and_then(|c| Some(e.conns.get(c)?.ep));
+        e.turn_for(mate.map(|mate| Reader { program, mate, to: &mut *to }).as_mut());
+    });
+    left - to.left()
+}
+
+fn turn(ep: &ShmEndpoint, work: impl FnMut(&mut Engine)) {
+    // Relaxed: who has such a connection has been told of it by somebody who saw the number.
+    if let Some(place) = ep.engine().and_then(engines::at).filter(|p| p.carried.load(Ordering::Relaxed) != 0) {
+        drive::turn_by(place, work);
+    }
+}
+
+impl Program {
+    /// Whether the connection is still what the socket stands for. Under the lock of a direction.
+    fn is_there(self) -> bool {
+        let Program { sock, ep } = self;
+        sock.valid() && sock.obj.path() == Path::Shm && sock.obj.endpoint().is_some_and(|e| core::ptr::eq(e, ep))
+    }
+}
+
+impl Reader<'_, '_> {
+    /// Takes what has come for `conn` as far as it is for this reader; how many bytes.
+    pub fn take(&mut self, conn: &mut Conn, bytes: *const u8, len: usize) -> usize {
+        let its = core::ptr::eq(conn.ep, self.mate) && conn.early.is_none() && conn.kernel < 0;
+        if !its || conn.cut || conn.fin_seen || !conn.pending.is_empty() || self.to.left() == 0 {
+            return 0;
+        }
+        let Some(_g) = self.program.sock.obj.rx.try_lock() else { return 0 };
+        if !self.program.is_there() || !self.program.ep.may_read_past() {
+            return 0;
+        }
+        let v = libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: len };
+        let n = Iov::one(&v).copy_into(self.to);
+        conn.delivered = conn.delivered.saturating_add(n as u32);
+        n
+    }
+}
+
+impl Engine {
+    /// Which connection has `ep` at its other side, if that is one of this process.
+    fn mate(&self, ep: &ShmEndpoint) -> Option<usize> {
+        let link = ep.link();
+        let (_, local) = self.locals.each().find(|(_, local)| local.link.is_other_side_of(link))?;
+        local.conn(ep.slot_index())
+    }
+
+    fn send_past(&mut self, program: Program, from: &mut Iov<'_>) {
+        let Some(at) = self.mate(program.ep) else { return };
+        {
+            let Some(_g) = program.sock.obj.tx.try_lock() else { return };
+            if !program.is_there() || !program.ep.may_write_past() {
+                return;
+            }
+            while self.conns.get(at).is_some_and(Conn::may_send_past) {
+                let left = from.left();
+                self.send_from(at, &mut Source::Program(from));
+                if from.left() == 0 || from.left() == left {
+                    break;
+                }
+            }
+        }
+        if from.left() == 0 {
+            self.turn_for(None);
+        } else {
+            // The turn comes when the rest is in the ring, unless the connection has gone elsewhere by then.
+            self.post_all();
+        }
+    }
+}
+
+impl Conn {
+    /// Whether it has sent all that is in its ring, and can go on.
+    fn may_send_past(&self) -> bool {
+        let begun = self.early.is_none() && self.opening.is_none() && self.kernel < 0;
+        begun && !self.stalled && !self.fin_sent && !self.cut && self.credit > 0 && self.ep.unread() == 0
+    }
+}
