@@ -14,7 +14,7 @@ use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
 /// Of a connection that has more to send, so many messages go out before others have their turn.
 const TURN: usize = 8;
 /// So many bytes that reached the reader are told to the other side by a message of their own.
-const TELL: u32 = WINDOW / 4;
+const TELL: u32 = WINDOW / 2;
 /// Bytes that are worth a look into a short buffer first.
 pub(super) const SHORT: usize = 96;
 
@@ -92,7 +92,16 @@ enum Sent {
 impl Conn {
     pub(super) fn frame(&mut self, kind: Kind) -> Frame {
         self.known = true;
-        let window = core::mem::take(&mut self.delivered);
+        let frame = self.next_frame(kind);
+        self.delivered -= frame.window;
+        frame
+    }
+
+    /// What [`Conn::frame`] gives next.
+    fn next_frame(&self, kind: Kind) -> Frame {
+        // More does not fit into a brief head; there is a next one.
+        let most = if kind == Kind::Data { u16::MAX.into() } else { u32::MAX };
+        let window = self.delivered.min(most);
         Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
     }
 
@@ -207,7 +216,8 @@ impl Conn {
         if there <= inline {
             return self.send_short(way, from, inline);
         }
-        let wanted = there.min(self.credit as usize).min(way.payload());
+        let most = way.payload_for(&self.next_frame(Kind::Data), self.known);
+        let wanted = there.min(self.credit as usize).min(most);
         let Some((place, start, room)) = way.take(wanted) else {
             // Slow, but better than never.
             return if way.is_dry() { self.send_short(way, from, inline) } else { Ok(Some(false)) };

@@ -20,6 +20,8 @@ pub(super) enum Message {
     Short([u8; SHORT], usize, bool),
     /// Goes from a buffer; what its immediate data is in place of the beginning, if that can be so.
     Long(Buffer, usize, Option<Brief>),
+    /// Goes from a buffer that has no room for its beginning: that is the immediate data, and what it stands for.
+    Whole(Buffer, usize, Brief, [u8; FRAME]),
 }
 
 #[derive(Debug)]
@@ -64,7 +66,7 @@ impl Chain {
     /// Bytes that may belong to a further frame in the last message, of which each has at most `most`.
     pub fn room(&self, most: usize) -> usize {
         let len = match self.messages.last() {
-            None => return 0,
+            None | Some(Message::Whole(..)) => return 0,
             Some(Message::Short(_, len, _) | Message::Long(_, len, _)) => *len,
         };
         if len.saturating_sub(self.last + FRAME) > LONGEST {
@@ -83,7 +85,7 @@ impl Chain {
         }
         match message {
             Message::Long(buffer, len, _) => pool.at(*buffer, *len + FRAME).map(<*const u8>::cast_mut),
-            Message::Short(..) => None,
+            Message::Short(..) | Message::Whole(..) => None,
         }
     }
 
@@ -121,7 +123,7 @@ impl Chain {
     /// The buffers of all messages.
     pub fn buffers(&self) -> impl Iterator<Item = Buffer> {
         self.messages.iter().filter_map(|m| match m {
-            Message::Long(buffer, ..) => Some(*buffer),
+            Message::Long(buffer, ..) | Message::Whole(buffer, ..) => Some(*buffer),
             Message::Short(..) => None,
         })
     }

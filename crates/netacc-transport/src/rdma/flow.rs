@@ -84,10 +84,15 @@ impl Flow {
         self.owed > self.receives / 2
     }
 
-    /// A message goes out; what it is to say of free receives.
-    pub fn sent(&mut self) -> u8 {
+    /// What the next message is to say of free receives.
+    pub fn to_say(&self) -> u8 {
         // More than that there never are: see MOST.
-        let told = u8::try_from(self.owed).unwrap_or(u8::MAX);
+        u8::try_from(self.owed).unwrap_or(u8::MAX)
+    }
+
+    /// A message goes out, and says that.
+    pub fn sent(&mut self) -> u8 {
+        let told = self.to_say();
         self.owed -= u16::from(told);
         self.told += u16::from(told);
         self.credits = self.credits.saturating_sub(1);

@@ -8,6 +8,7 @@ use crate::rdma::pool::{Buffer, Pool};
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use netacc_wire::frame::FRAME;
 
 extern crate alloc;
 
@@ -33,6 +34,8 @@ struct Message {
     place: u16,
     /// It is in this buffer, not in its place.
     buffer: Option<Buffer>,
+    /// What comes before the bytes in the buffer: a message that is all bytes has its beginning elsewhere.
+    head: Option<[u8; FRAME]>,
     /// The send has completed: the buffer is ours.
     completed: bool,
     /// The other side has a reason to answer.
@@ -74,17 +77,19 @@ impl Kept {
         if let Some(to) = self.place(place).and_then(|place| place.get_mut(..bytes.len())) {
             to.copy_from_slice(bytes);
         }
-        self.messages.push_back(Message { len: bytes.len(), place, buffer: None, completed: true, asks });
+        self.messages.push_back(Message { len: bytes.len(), place, buffer: None, head: None, completed: true, asks });
         true
     }
 
-    /// A message of `len` bytes that is sent from buffer `n`. False: there is no room for it.
-    pub fn buffer(&mut self, n: Buffer, len: usize) -> bool {
+    /// A message of `len` bytes that is sent from buffer `n`, where it begins unless it has a `head`. False: there is no room
+    /// for it.
+    pub fn buffer(&mut self, n: Buffer, len: usize, head: Option<[u8; FRAME]>) -> bool {
         if self.size == 0 {
             return true;
         }
         let Some(place) = self.free.pop() else { return false };
-        self.messages.push_back(Message { len, place, buffer: Some(n), completed: false, asks: true });
+        let len = len + head.map_or(0, |head| head.len());
+        self.messages.push_back(Message { len, place, buffer: Some(n), head, completed: false, asks: true });
         true
     }
 
@@ -105,10 +110,13 @@ impl Kept {
     }
 
     fn copy_out(&mut self, index: usize, n: Buffer, pool: &Pool) {
-        let Some((place, len)) = self.messages.get(index).map(|m| (m.place, m.len)) else { return };
-        if let Some(to) = self.place(place).and_then(|place| place.get_mut(..len)) {
-            let _ = pool.read(n, 0, to);
+        let Some((place, len, head)) = self.messages.get(index).map(|m| (m.place, m.len, m.head)) else { return };
+        let Some(mut to) = self.place(place).and_then(|place| place.get_mut(..len)) else { return };
+        if let Some(head) = head {
+            let Some((first, rest)) = to.split_first_chunk_mut() else { return };
+            (*first, to) = (head, rest);
         }
+        let _ = pool.read(n, 0, to);
     }
 
     /// The other side has received `heard` messages. False: it cannot have.
@@ -188,9 +196,9 @@ mod tests {
         kept.begin(ALL as u16, 8);
         let buffers: Vec<Buffer> = (0..ALL).map(|_| pool.number()).collect();
         for n in &buffers {
-            assert!(kept.buffer(*n, 4));
+            assert!(kept.buffer(*n, 4, None));
         }
-        assert!(!kept.buffer(0, 4) && !kept.inline(b"more", true), "no room");
+        assert!(!kept.buffer(0, 4, None) && !kept.inline(b"more", true), "no room");
         for n in &buffers {
             kept.completed(*n, &mut pool);
         }
@@ -205,12 +213,24 @@ mod tests {
     }
 
     #[test]
+    fn a_message_of_bytes_alone_comes_back_with_its_beginning() {
+        let mut pool = Pool::numbers();
+        let mut kept = Kept::default();
+        kept.begin(1, 64);
+        let n = pool.number();
+        assert!(kept.buffer(n, 3, Some([7; FRAME])));
+        let (left, _) = kept.take(&mut pool);
+        let Some(message) = left.front() else { panic!() };
+        assert_eq!((&message[..FRAME], message.len()), (&[7; FRAME][..], FRAME + 3));
+    }
+
+    #[test]
     fn a_confirmation_may_come_before_the_completion() {
         let mut pool = Pool::numbers();
         let mut kept = Kept::default();
         kept.begin(2, 8);
         let n = pool.number();
-        assert!(kept.buffer(n, 4));
+        assert!(kept.buffer(n, 4, None));
         assert!(kept.confirm(1, &mut pool));
         assert_eq!(pool.taken(), (1, 0), "it is under way");
         kept.completed(n, &mut pool);

@@ -144,7 +144,7 @@ impl Pipe {
     /// There is to be a base: from the first message on, those that are not confirmed are kept. After
     /// [`Pipe::accept`] or [`Pipe::meet`].
     pub fn keep(&mut self) {
-        self.kept.begin(self.flow.peer_most(), self.peer_size.min(self.size));
+        self.kept.begin(self.flow.peer_most(), FRAME + self.longest());
     }
 
     /// There is none, after all.
@@ -209,7 +209,12 @@ impl Pipe {
 
     /// Bytes that fit into one message.
     pub fn payload(&self) -> usize {
-        self.peer_size.min(self.size).saturating_sub(FRAME)
+        self.longest().saturating_sub(FRAME)
+    }
+
+    /// Bytes of the longest message.
+    pub fn longest(&self) -> usize {
+        self.peer_size.min(self.size)
     }
 
     /// Bytes that fit into a message that goes inline: cheaper, and no buffer is needed.
@@ -397,8 +402,9 @@ impl Pipe {
         }
         let (again, first) = self.kept.take(&mut device.pool);
         self.free_buffers(device);
-        let most = self.peer_size.min(self.size);
-        Left { again, first, heard: self.heard, most, size: self.size, shown: core::mem::take(&mut self.shown) }
+        // By TCP all messages have their beginning before them, which one that was all bytes had not.
+        let (most, size) = (FRAME + self.longest(), FRAME + self.size);
+        Left { again, first, heard: self.heard, most, size, shown: core::mem::take(&mut self.shown) }
     }
 }
 

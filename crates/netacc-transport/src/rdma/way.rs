@@ -14,6 +14,8 @@ const SHORT: usize = 80;
 pub enum Place {
     /// In a message of its own.
     New(Buffer),
+    /// The same, which is all bytes: its beginning goes in the immediate data.
+    Whole(Buffer),
     /// Behind another frame.
     Behind,
 }
@@ -52,6 +54,15 @@ impl Way<'_> {
         }
     }
 
+    /// The same, where the message may be all bytes. `frame` is its beginning, but for what the queue pair says in it; with
+    /// `known` the other side knows which use of the connection's number it is.
+    pub fn payload_for(&self, frame: &Frame, known: bool) -> usize {
+        match self {
+            Way::Qp(pipe, _) if known && pipe.can_be_brief(frame) => pipe.longest(),
+            _ => self.payload(),
+        }
+    }
+
     /// The same for one that needs no buffer.
     pub fn payload_inline(&self) -> usize {
         match self {
@@ -83,8 +94,8 @@ impl Way<'_> {
         }
     }
 
-    /// A place for `wanted` bytes of a frame or for what there is room for; where it begins, and how many. To be sent or
-    /// given back before anything else.
+    /// A place for `wanted` bytes of a frame, at most [`Way::payload_for`] it, or for what there is room for; where it begins,
+    /// and how many. To be sent or given back before anything else.
     pub fn take(&mut self, wanted: usize) -> Option<(Place, *mut u8, usize)> {
         match self {
             Way::Qp(pipe, pool) => {
@@ -94,6 +105,9 @@ impl Way<'_> {
                     return Some((Place::Behind, start, room));
                 }
                 let (n, start) = if pipe.can_send() { pool.take_to_send()? } else { return None };
+                if wanted > pipe.payload() {
+                    return Some((Place::Whole(n), start, pipe.longest()));
+                }
                 Some((Place::New(n), start.wrapping_add(FRAME), pipe.payload()))
             }
             Way::Base(stream) => Some((Place::Behind, stream.place().wrapping_add(FRAME), stream.payload())),
@@ -103,7 +117,7 @@ impl Way<'_> {
     /// It is not needed.
     pub fn give_back(&mut self, place: Place) {
         match (self, place) {
-            (Way::Qp(_, pool), Place::New(n)) => pool.sent(n),
+            (Way::Qp(_, pool), Place::New(n) | Place::Whole(n)) => pool.sent(n),
             (Way::Qp(..), Place::Behind) => {}
             (Way::Base(stream), _) => stream.forget(),
         }
@@ -114,6 +128,7 @@ impl Way<'_> {
     pub fn send_placed(&mut self, frame: Frame, place: Place, len: usize, known: bool) -> Result<()> {
         match (self, place) {
             (Way::Qp(pipe, pool), Place::New(n)) => pipe.send_buffer(pool, frame, n, len, known),
+            (Way::Qp(pipe, pool), Place::Whole(n)) => pipe.send_whole(pool, frame, n, len),
             (Way::Qp(pipe, pool), Place::Behind) => pipe.placed(pool, frame, len),
             (Way::Base(stream), _) => {
                 stream.send_placed(frame, len);

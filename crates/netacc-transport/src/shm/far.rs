@@ -27,9 +27,9 @@ impl Link {
         let memfd = Segment::create()?;
         let one = |side, control: OwnedFd| {
             // Each unmaps its own mapping.
-            let seg = Segment::map(memfd.as_fd())?;
+            let mapped = Segment::map(memfd.as_fd())?;
             let control = private::adopt(control)?;
-            Link::new(side, seg, control, true, raw::getpid())
+            Link::new(side, mapped, control, true, raw::getpid())
         };
         let made = one(Side::Client, near).and_then(|client| {
             let server = one(Side::Server, far).inspect_err(|_| client.put())?;

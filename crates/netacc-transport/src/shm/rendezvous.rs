@@ -272,9 +272,9 @@ fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, 
         return Err(NoLink::Stranger);
     }
     let memfd = Segment::create().map_err(NoLink::Resources)?;
-    let seg = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
+    let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
-    let sent = seg.and_then(|s| {
+    let sent = mapped.and_then(|s| {
         send_message(fd.as_fd(), hello, Some(memfd.as_fd())).map_err(NoLink::Resources)?;
         Ok(s)
     });

@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn windows_are_disjoint_and_inside() {
         let fd = Segment::create().unwrap();
-        let s = Segment::map(fd.as_fd()).unwrap();
+        let s = Segment::map(fd.as_fd()).unwrap().seg;
         let base = s.as_ptr() as usize;
         let mut ranges = Vec::new();
         for slot in 0..SLOTS {
@@ -402,7 +402,7 @@ mod tests {
     #[test]
     fn connect_queue_is_bounded_and_in_order() {
         let fd = Segment::create().unwrap();
-        let s = Segment::map(fd.as_fd()).unwrap();
+        let s = Segment::map(fd.as_fd()).unwrap().seg;
         let (client, server) = (AtomicU64::new(0), AtomicU64::new(0));
         let batch = [const { AtomicU32::new(0) }; BATCH];
         let pop = || s.pop(&server, &batch).map(|(slot, _)| slot);

@@ -24,7 +24,7 @@ impl Pipe {
     /// Where the bytes of a further frame in the last message of the chain may be put, if it has room for `least`; and
     /// for how many.
     pub fn place(&mut self, pool: &mut Pool, least: usize) -> Option<(*mut u8, usize)> {
-        let room = self.chain.room(self.peer_size.min(self.size));
+        let room = self.chain.room(self.longest());
         if room < least {
             return None;
         }
@@ -38,7 +38,7 @@ impl Pipe {
 
     /// Sends a frame with few bytes, at [`Pipe::post`] or before: behind another one if there is room.
     pub fn add(&mut self, pool: &mut Pool, frame: Frame, payload: &[u8]) -> Result<()> {
-        let room = self.chain.room(self.peer_size.min(self.size));
+        let room = self.chain.room(self.longest());
         let fits = room >= payload.len() && !self.chain.is_empty();
         if fits && self.chain.add(pool, self.inline, frame, payload) {
             return Ok(());
@@ -103,11 +103,12 @@ impl Pipe {
     pub(super) fn book(&mut self, message: &Message) -> Result<()> {
         let kept = match message {
             Message::Short(bytes, len, asks) => self.kept.inline(bytes.get(..*len).unwrap_or_default(), *asks),
-            Message::Long(buffer, len, _) => self.kept.buffer(*buffer, *len),
+            Message::Long(buffer, len, _) => self.kept.buffer(*buffer, *len, None),
+            Message::Whole(buffer, len, _, head) => self.kept.buffer(*buffer, *len, Some(*head)),
         };
         self.under_way.push_back(match message {
             Message::Short(..) => None,
-            Message::Long(buffer, ..) => Some(*buffer),
+            Message::Long(buffer, ..) | Message::Whole(buffer, ..) => Some(*buffer),
         });
         if kept { Ok(()) } else { Err(no_room()) }
     }
@@ -121,6 +122,18 @@ impl Pipe {
             return Err(too_long());
         }
         self.push(pool, Message::Long(n, FRAME + len, brief.filter(|_| known && self.immediate)))
+    }
+
+    /// Whether a message that begins with `frame` can have that in its immediate data.
+    pub fn can_be_brief(&self, frame: &Frame) -> bool {
+        let frame = Frame { credits: self.flow.to_say(), heard: self.heard, ..*frame };
+        self.immediate && Brief::of(&frame, self.told).is_some()
+    }
+
+    /// The same of a buffer that has `len` bytes from its beginning on, for a frame that [can be brief](Pipe::can_be_brief).
+    pub fn send_whole(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
+        let (head, brief) = self.head(frame);
+        self.push(pool, Message::Whole(n, len, brief.ok_or(too_long())?, head))
     }
 
     /// Whether messages wait for [`Pipe::post`].
@@ -142,7 +155,7 @@ impl Pipe {
         for (request, message) in requests.iter_mut().zip(&chain) {
             let wr = message.request(Some(pool)).ok_or(too_long())?;
             // A buffer is to be free again soon.
-            *request = self.numbered(wr, matches!(message, Message::Long(..)));
+            *request = self.numbered(wr, !matches!(message, Message::Short(..)));
         }
         let posted = match requests.get_mut(..chain.len()) {
             Some(requests) => self.post_requests(requests),
@@ -181,6 +194,9 @@ impl Message {
             Message::Long(buffer, len, None) => Some(SendWr::send(0, pool?.sge(*buffer, 0, *len)?)),
             Message::Long(buffer, len, Some(brief)) => {
                 Some(SendWr::send(0, pool?.sge(*buffer, FRAME, *len)?).with_imm(brief.encode()))
+            }
+            Message::Whole(buffer, len, brief, _) => {
+                Some(SendWr::send(0, pool?.sge(*buffer, 0, *len)?).with_imm(brief.encode()))
             }
         }
     }
