@@ -265,8 +265,8 @@ impl Engine {
         match done {
             Ok(fd) => {
                 entry.base = Base::Connecting(fd, token, time::now());
-                if let Some((pipe, _)) = entry.parts(&mut self.devices) {
-                    pipe.keep();
+                if !entry.parts(&mut self.devices).is_some_and(|(pipe, _)| pipe.keep()) {
+                    self.lose_base(at);
                 }
             }
             Err(e) => crate::log!(Info, "no TCP connection beside a queue pair to {theirs}: {e}"),

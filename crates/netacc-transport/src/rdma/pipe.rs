@@ -142,9 +142,10 @@ impl Pipe {
     }
 
     /// There is to be a base: from the first message on, those that are not confirmed are kept. After
-    /// [`Pipe::accept`] or [`Pipe::meet`].
-    pub fn keep(&mut self) {
-        self.kept.begin(self.flow.peer_most(), self.peer_size.min(self.size));
+    /// [`Pipe::accept`] or [`Pipe::meet`]. False: there is no memory for that.
+    #[must_use]
+    pub fn keep(&mut self) -> bool {
+        self.kept.begin(self.flow.peer_most(), self.peer_size.min(self.size))
     }
 
     /// There is none, after all.
