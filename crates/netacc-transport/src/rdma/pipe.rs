@@ -19,8 +19,9 @@ mod outgoing;
 
 extern crate alloc;
 
-/// Messages that may be under way.
-pub(super) const SENDS: usize = 16;
+/// Messages that may be under way. One less than a power of two: a driver's ring has one place more than it takes requests,
+/// and is rounded up to such a power.
+pub(super) const SENDS: usize = 15;
 /// Completions of a queue pair that may wait to be taken.
 pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
 /// A message that only brings credits.
