@@ -19,6 +19,7 @@ ROWS = (
     Row("rtt4k", "round trip, 4 KiB", "us", (("rxe", 2.8), ("siw", 2.8))),
     Row("stream", "stream, 64 KiB sends", "MB/s", (("rxe", 0.2), ("siw", 0.2)), more=True),
     Row("first", "connect, the first of a process", "us"),
+    Row("first_answer", "  and one byte there and back", "us"),
     Row("new", "connect, a new queue pair", "us", (("rxe", 7), ("siw", 7))),
     Row("new_answer", "  and one byte there and back", "us"),
     Row("again", "connect, after one that has been closed", "us", (("rxe", 1.5), ("siw", 1.5))),
@@ -29,7 +30,7 @@ ROWS = (
     Row("cpu100", "  CPU per request", "us"),
 )
 # Figures that come with another one.
-WITH = ("cpu50", "cpu100", "new_answer", "again_answer")
+WITH = ("cpu50", "cpu100", "first_answer", "new_answer", "again_answer")
 KEYS = tuple(row.key for row in ROWS if row.key not in WITH)
 
 

@@ -93,14 +93,20 @@ class Device(Side):
 
 
 def into_memory(build):
-    """Libraries are read from memory: the host's files would take as long as the host likes, and a first connect loads a
-    driver for every device that there is. A file whose times are set is copied to the layer in memory."""
+    """Libraries are read from memory: the host's files would take as long as the host likes. A file whose times are set is
+    copied to the layer in memory; of a folder the names would still be the host's, so it becomes one in memory."""
     system = pathlib.Path("/usr/lib/x86_64-linux-gnu")
-    for pattern in ("libibverbs*.so*", "librdmacm.so*", "libnl-*.so*", "libibverbs/*.so", "rsocket/*.so*"):
+    for pattern in ("libibverbs.so*", "librdmacm.so*", "libnl-*.so*", "rsocket/*.so*"):
         for path in system.glob(pattern):
-            os.utime(path, follow_symlinks=True)
-    for path in [*pathlib.Path("/etc/libibverbs.d").glob("*"), *pathlib.Path(build).glob("lib*.so"), *BENCH.glob("*.so")]:
+            os.utime(path, follow_symlinks=False)
+            os.utime(path)
+    for path in [pathlib.Path("/etc/ld.so.cache"), *pathlib.Path(build).glob("lib*.so"), *BENCH.glob("*.so")]:
         os.utime(path)
+    for folder in (system / "libibverbs", pathlib.Path("/etc/libibverbs.d")):
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        world.command("mount", "-t", "tmpfs", "tmpfs", str(folder))
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
 
 
 def all_of(kinds, build):

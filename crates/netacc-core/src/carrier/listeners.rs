@@ -203,21 +203,23 @@ impl Engine {
             return;
         };
         id.set_cookie(u64::from(tag(&self.pipes, at)));
-        let accepted = self.make(id, at).map(drop).and_then(|()| {
+        let kept = self.make(id, at).map(drop).and_then(|()| {
             let base = self.offer_base(at, greeting.base);
             match self.pipes.get_mut(at).and_then(|e| e.live_parts(&mut self.devices)) {
                 Some((pipe, _)) => {
                     pipe.accept(greeting, base)?;
-                    if base != Base::None {
-                        pipe.keep();
-                    }
-                    Ok(())
+                    Ok(base == Base::None || pipe.keep())
                 }
                 None => Err(Error::NoDevice),
             }
         });
-        match accepted {
-            Ok(()) => self.is_connected(at),
+        match kept {
+            Ok(kept) => {
+                self.is_connected(at);
+                if !kept {
+                    self.lose_base(at);
+                }
+            }
             Err(e) => {
                 crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
                 self.end_pipe(at, "it could not be accepted");

@@ -6,8 +6,8 @@
 
 use crate::rdma::pool::{Buffer, Pool};
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
+use netacc_sys::mem::Owned;
 use netacc_wire::frame::FRAME;
 
 extern crate alloc;
@@ -18,7 +18,7 @@ pub(super) struct Kept {
     /// Oldest first.
     messages: VecDeque<Message>,
     /// Copies.
-    area: Vec<u8>,
+    area: Owned,
     /// Places in it that are free: as many as more messages may be kept, since no message needs two.
     free: Vec<u16>,
     /// Bytes of a place; 0: nothing is kept.
@@ -44,13 +44,16 @@ struct Message {
 
 impl Kept {
     /// From the first message on, up to `most` are kept, of at most `size` bytes. All memory is had now: whoever sends
-    /// later may be in a signal handler.
-    pub fn begin(&mut self, most: u16, size: usize) {
+    /// later may be in a signal handler. False: there is no memory, and nothing is kept.
+    #[must_use]
+    pub fn begin(&mut self, most: u16, size: usize) -> bool {
         // Untouched pages of it cost nothing, and the place that was free last is taken first.
-        self.area = vec![0; usize::from(most) * size];
+        let Ok(area) = Owned::new(usize::from(most) * size) else { return false };
+        self.area = area;
         self.free = (0..most).rev().collect();
         self.messages.reserve(most.into());
         self.size = size;
+        true
     }
 
     /// Whether one more can be kept, beside `others` that are still to come.
@@ -147,7 +150,7 @@ impl Kept {
     /// Nothing is kept any more.
     pub fn end(&mut self, pool: &mut Pool) {
         self.forget(self.messages.len(), pool);
-        (self.area, self.free, self.size) = (Vec::new(), Vec::new(), 0);
+        (self.area, self.free, self.size) = (Owned::default(), Vec::new(), 0);
     }
 
     /// All that is kept, oldest first, and the number of the oldest, modulo 65,536.
@@ -175,7 +178,7 @@ mod tests {
         let mut kept = Kept::default();
         assert!(kept.inline(b"before", true));
         assert!(kept.confirm(7, &mut pool), "nothing is kept, and nothing is known");
-        kept.begin(3, 8);
+        assert!(kept.begin(3, 8));
         for text in [b"one", b"two", b"six"] {
             assert!(kept.has_room(0));
             assert!(kept.inline(text, true));
@@ -193,7 +196,7 @@ mod tests {
         const ALL: usize = 60;
         let mut pool = Pool::numbers();
         let mut kept = Kept::default();
-        kept.begin(ALL as u16, 8);
+        assert!(kept.begin(ALL as u16, 8));
         let buffers: Vec<Buffer> = (0..ALL).map(|_| pool.number()).collect();
         for n in &buffers {
             assert!(kept.buffer(*n, 4, None));
@@ -216,7 +219,7 @@ mod tests {
     fn a_message_of_bytes_alone_comes_back_with_its_beginning() {
         let mut pool = Pool::numbers();
         let mut kept = Kept::default();
-        kept.begin(1, 64);
+        assert!(kept.begin(1, 64));
         let n = pool.number();
         assert!(kept.buffer(n, 3, Some([7; FRAME])));
         let (left, _) = kept.take(&mut pool);
@@ -228,7 +231,7 @@ mod tests {
     fn a_confirmation_may_come_before_the_completion() {
         let mut pool = Pool::numbers();
         let mut kept = Kept::default();
-        kept.begin(2, 8);
+        assert!(kept.begin(2, 8));
         let n = pool.number();
         assert!(kept.buffer(n, 4, None));
         assert!(kept.confirm(1, &mut pool));
@@ -241,7 +244,7 @@ mod tests {
     fn numbers_go_beyond_16_bits() {
         let mut pool = Pool::numbers();
         let mut kept = Kept::default();
-        kept.begin(3, 8);
+        assert!(kept.begin(3, 8));
         for number in 0..70_000u32 {
             assert!(kept.inline(&number.to_le_bytes(), true));
             assert!(kept.confirm(number as u16, &mut pool), "the one before");

@@ -19,8 +19,9 @@ mod outgoing;
 
 extern crate alloc;
 
-/// Messages that may be under way.
-pub(super) const SENDS: usize = 16;
+/// Messages that may be under way. One less than a power of two: a driver's ring has one place more than it takes requests,
+/// and is rounded up to such a power.
+pub(super) const SENDS: usize = 15;
 /// Completions of a queue pair that may wait to be taken.
 pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
 /// A message that only brings credits.
@@ -142,9 +143,10 @@ impl Pipe {
     }
 
     /// There is to be a base: from the first message on, those that are not confirmed are kept. After
-    /// [`Pipe::accept`] or [`Pipe::meet`].
-    pub fn keep(&mut self) {
-        self.kept.begin(self.flow.peer_most(), FRAME + self.longest());
+    /// [`Pipe::accept`] or [`Pipe::meet`]. False: there is no memory for that.
+    #[must_use]
+    pub fn keep(&mut self) -> bool {
+        self.kept.begin(self.flow.peer_most(), FRAME + self.longest())
     }
 
     /// There is none, after all.

@@ -14,6 +14,9 @@ const PATIENCE: u32 = 10;
 /// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
 /// pay for two thousand, nor have a thousand regions.
 const SPARE: usize = 8;
+/// But up to so many bytes it may be as large as all that there is: to register is a good part of what a queue pair costs,
+/// and who has several of them soon has more.
+const LITTLE: usize = 256 * 1024;
 /// Bits of a buffer's number that say where in its region it is; the others say which region.
 const PLACE: u32 = 20;
 /// The number of a buffer has to fit into the number of a work request, beside a bit.
@@ -90,7 +93,7 @@ impl Pool {
     fn grow(&mut self, missing: usize) -> Result<()> {
         let total = self.each().map(|r| r.mr.len()).sum();
         let last = self.each().map(|r| r.mr.len()).max();
-        let len = next_region(self.sizes, total, last, missing);
+        let mut len = next_region(self.sizes, total, last, missing);
         let at = match self.regions.iter().position(Option::is_none) {
             Some(at) => at,
             None if self.regions.len() < REGIONS => {
@@ -99,7 +102,16 @@ impl Pool {
             }
             None => return Err(Error::Misuse { verb: "ibv_reg_mr", why: "too many regions" }),
         };
-        let mr = Registered::new(self.pd.as_ref().ok_or(Error::NoDevice)?, len)?;
+        let pd = self.pd.as_ref().ok_or(Error::NoDevice)?;
+        let mr = Registered::new(pd, len).or_else(|e| {
+            // A limit may leave room for what is missing and nothing to spare.
+            let least = next_region(self.sizes, 0, last, missing);
+            if least >= len {
+                return Err(e);
+            }
+            len = least;
+            Registered::new(pd, len)
+        })?;
         let all = (len / self.sizes.message).min(1 << PLACE);
         // The first is taken first.
         let free = (0..all as u32).rev().collect();
@@ -291,7 +303,8 @@ impl Drop for Pool {
 /// missing. They may need a further one.
 fn next_region(sizes: Sizes, total: usize, last: Option<usize>, missing: usize) -> usize {
     let Some(last) = last else { return sizes.first };
-    let wanted = last.saturating_mul(2).min(missing.max(total / SPARE)).min(sizes.largest);
+    let spare = total.min(LITTLE).max(total / SPARE);
+    let wanted = last.saturating_mul(2).min(missing.max(spare)).min(sizes.largest);
     // The first one times a power of two.
     let mut len = sizes.first;
     while len <= wanted / 2 {
@@ -323,10 +336,11 @@ mod tests {
     }
 
     #[test]
-    fn a_few_queue_pairs_have_what_they_need() {
+    fn one_queue_pair_has_what_it_needs_and_each_region_is_for_as_many_as_there_were() {
         assert_eq!(regions(USUAL, 1), [16 * K, 32 * K, 32 * K]);
-        for pairs in 1..8 {
-            assert_eq!(regions(USUAL, pairs).iter().sum::<usize>(), (pairs * 64 + 16) * K);
+        for (pairs, calls, room) in [(2, 4, 2), (3, 5, 4), (4, 5, 4), (5, 6, 8), (8, 6, 8), (9, 7, 12), (13, 8, 16)] {
+            let found = regions(USUAL, pairs);
+            assert_eq!((found.len(), found.iter().sum::<usize>()), (calls, (room * 64 + 16) * K), "{pairs}");
         }
     }
 
