@@ -8,7 +8,7 @@ use alloc::vec;
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::rdma::Way;
-use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
 
@@ -147,7 +147,10 @@ impl Conn {
             self.fin_given = true;
             match self.kernel {
                 -1 => self.ep.shutdown(Shut::Write),
-                fd => drop(raw::shutdown(fd, libc::SHUT_WR)),
+                fd => {
+                    end_at_close(fd);
+                    let _ = raw::shutdown(fd, libc::SHUT_WR);
+                }
             }
         }
         true
@@ -274,6 +277,10 @@ impl Conn {
                 let Ok(ours) = netacc_sys::private::copy(fd) else { return false };
                 self.ep.watch(0);
                 self.ep.leave();
+                // What we have still to give is lost with us, which is no end of the stream.
+                if !self.fin_given {
+                    reset_at_close(ours);
+                }
                 self.kernel = ours;
                 true
             }
