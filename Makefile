@@ -117,6 +117,7 @@ test-rdma:
 	@$(MAKE) --no-print-directory all
 	@$(MAKE) --no-print-directory -C tests/apps
 	@$(MAKE) --no-print-directory -C tests/diff
+	@$(MAKE) --no-print-directory -C tests/storm
 	@$(MAKE) --no-print-directory -C tests/rdma
 	tests/rdma/run $(ARGS)
 

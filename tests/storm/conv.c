@@ -1,6 +1,5 @@
 #include "conv.h"
 
-enum { PATIENCE = 8000 }; // ms without a byte: a hang
 enum { MAGIC = 0x53746f72 };
 
 uint64_t draw(uint64_t *s)
@@ -58,18 +57,30 @@ static int clock_ms(void)
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
-// Whether somebody was killed who held an end of it.
-static int excused(const struct conv *c)
+// Between hosts, who is killed takes along what it carried for others: its children and, of processes that share a
+// listener, the ones beside it, for whom one of them listens.
+static int carrier_was_killed(struct slot *s, int side)
+{
+	if (s->carrier[side] > 0 && L->proc[s->carrier[side]].killed)
+		return 1;
+	return side == SERVER && L->killed_of[s->server] != s->kin;
+}
+// Whether somebody was killed who held an end of it. That who carried it at this end is gone is no end of what the other
+// one has to say: it is to be told as a reset.
+static int excused(const struct conv *c, int is_end)
 {
 	struct slot *s = &L->slot[c->k.slot];
+	for (unsigned side = 0; side < 2; side++)
+		if (L->carried && !(is_end && side == c->k.side) && carrier_was_killed(s, side))
+			return 1;
 	for (int side = 0; side < 2; side++) {
 		int h = s->holder[side];
 		if (h > 0 ? was_killed(h) : s->kills[side] != L->kills)
 			return 1;
 	}
 	// A client may find the link to a server that is gone and not know it yet; by TCP its connect would be refused.
-	enum { UNKNOWN = 2000 };
-	return c->k.side == CLIENT && s->holder[SERVER] == NOBODY && !c->k.got && clock_ms() - L->killed_at < UNKNOWN;
+	int unknown = patience / 4;
+	return c->k.side == CLIENT && s->holder[SERVER] == NOBODY && !c->k.got && clock_ms() - L->killed_at < unknown;
 }
 // Our number for the connection goes. A child that is just being made may hold it a moment longer, and the kernel forgets
 // a registration with the last number of a file: so that is taken back first.
@@ -79,10 +90,10 @@ static void let_go(struct conv *c)
 		epoll_ctl(c->ep, EPOLL_CTL_DEL, c->fd, NULL);
 	close(c->fd);
 }
-static enum state lost(struct conv *c, const char *what)
+static enum state lost(struct conv *c, const char *what, int is_end)
 {
 	// The signal comes after its note, so who feels it finds the note.
-	if (excused(c)) {
+	if (excused(c, is_end)) {
 		L->slot[c->k.slot].done |= 4;
 		L->lost++;
 	} else {
@@ -277,6 +288,7 @@ static int header(struct conv *c)
 	k.next = 0;
 	k.begun = 1;
 	L->slot[k.slot].holder[SERVER] = me;
+	L->slot[k.slot].carrier[SERVER] = me;
 	int ep = c->ep;
 	conv_open(c, c->fd, k);
 	c->ep = ep;
@@ -300,7 +312,7 @@ enum state conv_step(struct conv *c)
 			struct kept k = c->k;
 			k.next = MAGIC;
 			if (send(c->fd, &k, sizeof k, MSG_NOSIGNAL) != sizeof k)
-				return lost(c, "cannot send the header");
+				return lost(c, "cannot send the header", 0);
 			c->k.begun = 1;
 		}
 		while (c->k.next < PLAN && c->k.sent + c->k.got >= c->plan[c->k.next].at) {
@@ -318,11 +330,11 @@ enum state conv_step(struct conv *c)
 			moved = 1;
 		} else if (r == 0) {
 			if (c->k.got != c->in)
-				return lost(c, "the end comes early");
+				return lost(c, "the end comes early", 1);
 			c->k.ended |= 2;
 			moved = 1;
 		} else if (r == -1 && errno != EAGAIN && errno != EINTR) {
-			return lost(c, "recv");
+			return lost(c, "recv", 0);
 		}
 		uint64_t n = c->out - c->k.sent;
 		if (n > sizeof b)
@@ -335,11 +347,11 @@ enum state conv_step(struct conv *c)
 				c->k.sent += r;
 				moved = 1;
 			} else if (r < 0 && errno != EAGAIN && errno != EINTR) {
-				return lost(c, "send");
+				return lost(c, "send", 0);
 			}
 		} else if (!(c->k.ended & 1)) {
 			if (shutdown(c->fd, SHUT_WR))
-				return lost(c, "shutdown");
+				return lost(c, "shutdown", 0);
 			c->k.ended |= 1;
 			moved = 1;
 		}
@@ -369,11 +381,11 @@ static int wait_for(struct conv *c)
 	short w = conv_wants(c);
 	if (c->wait == 0 || c->fd >= FD_SETSIZE) {
 		struct pollfd p = { c->fd, w, 0 };
-		return poll(&p, 1, PATIENCE);
+		return poll(&p, 1, patience);
 	}
 	if (c->wait == 1) {
 		fd_set r, o;
-		struct timeval t = { PATIENCE / 1000, 0 };
+		struct timeval t = { patience / 1000, 0 };
 		FD_ZERO(&r);
 		FD_ZERO(&o);
 		if (w & POLLIN)
@@ -386,7 +398,7 @@ static int wait_for(struct conv *c)
 	if (c->ep < 0)
 		c->ep = epoll_create1(EPOLL_CLOEXEC);
 	conv_register(c, &ev);
-	return epoll_wait(c->ep, &ev, 1, PATIENCE);
+	return epoll_wait(c->ep, &ev, 1, patience);
 }
 void conv_drive(struct conv *c)
 {

@@ -46,6 +46,7 @@ struct conv {
 
 extern struct ledger *L;
 extern int me, box, acts_allowed; // our number in the ledger; where connections are passed; a bit per act and side
+extern int patience; // ms without a byte: a hang
 extern char *self;
 
 int born(int parent);

@@ -16,12 +16,16 @@ struct proc {
 	word pid;    // 0: not born yet, -1: ended of its own will
 	word parent; // of a process that is not born yet: who is to make it
 	word killed; // set before the signal is sent
-	word unused;
+	word serves; // of a process that accepts beside others: the number of their port and 1
 };
 struct slot {
 	word holder[2]; // the process at each end, client first
 	word kills[2];	// as many had happened when that holder was last unknown; -1: one was under way
 	word done;	// bit 0: the client's end saw everything, bit 1: the server's, bit 2: lost with a killed process
+	// Between hosts: who connected and who accepted. It goes on carrying what its children have.
+	word carrier[2];
+	word kin; // how many processes of that port had been killed before
+	word server;
 };
 struct ledger {
 	// Set by ./run.
@@ -29,7 +33,9 @@ struct ledger {
 	// Written by all.
 	word procs, slots, port[SERVERS], resting, completed, lost, failed, acts[8];
 	word killed_at; // ms of CLOCK_MONOTONIC, set by ./run when a process is gone
-	word unused[64 - 3 - 2 - SERVERS - 4 - 8 - 1];
+	word carried;	// set by ./run: a connection ends with the process that carries it
+	word killed_of[SERVERS]; // processes that accepted beside others, by the number of their port
+	word unused[64 - 3 - 2 - SERVERS - 4 - 8 - 1 - 1 - SERVERS];
 	char why[TEXTS][256];
 	struct proc proc[PROCS];
 	struct slot slot[SLOTS];

@@ -4,7 +4,8 @@
 #include <netinet/in.h>
 
 struct ledger *L;
-int me, box, ledger_fd, acts_allowed;
+int me, box, ledger_fd, acts_allowed, patience;
+static struct in_addr address; // of the servers
 char *self = "/proc/self/exe";
 
 static int number(const char *name)
@@ -13,6 +14,11 @@ static int number(const char *name)
 	if (!v)
 		exit(5);
 	return atoi(v);
+}
+// Of server n. Its port is said when it listens; the first one that is born may choose any.
+static struct sockaddr_in place(int port)
+{
+	return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = address };
 }
 static void run_in_thread(struct conv *c)
 {
@@ -56,7 +62,8 @@ static void start_adopting(void)
 static int listener(int n, int shared)
 {
 	int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(L->port[n]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	int first = number("STORM_PORT"); // 0: any
+	struct sockaddr_in a = place(L->port[n] || !first ? L->port[n] : first + n);
 	socklen_t len = sizeof a;
 	setsockopt(s, SOL_SOCKET, shared ? SO_REUSEPORT : SO_REUSEADDR, &one, sizeof one);
 	for (int tries = 0; bind(s, (struct sockaddr *)&a, len); tries++) {
@@ -128,7 +135,7 @@ static void serve_by_loop(int l)
 		}
 	}
 }
-static void workers(int l, int count)
+static void workers(int l, int which, int count)
 {
 	for (int i = 0;; i++) {
 		if (i >= count)
@@ -137,6 +144,7 @@ static void workers(int l, int count)
 		int n = born(me);
 		if (!fork()) {
 			me = n;
+			L->proc[me].serves = which + 1;
 			L->proc[me].pid = getpid();
 			signal(SIGCHLD, SIG_IGN);
 			start_adopting();
@@ -148,7 +156,9 @@ static void serve(int n, const char *kind)
 {
 	int l = listener(n, !strcmp(kind, "shared"));
 	if (!strcmp(kind, "workers"))
-		workers(l, 3);
+		workers(l, n, 3);
+	if (!strcmp(kind, "shared"))
+		L->proc[me].serves = n + 1;
 	signal(SIGCHLD, SIG_IGN);
 	if (!strcmp(kind, "loop"))
 		serve_by_loop(l);
@@ -159,8 +169,8 @@ static void serve(int n, const char *kind)
 // A connection to a server that may be just about to be born again.
 static int dial(int n)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(L->port[n]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	for (int tries = 0; tries < 2000; tries++) {
+	struct sockaddr_in a = place(L->port[n]);
+	for (int tries = 0; tries < patience / 4; tries++) {
 		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		if (fd >= 0 && !connect(fd, (struct sockaddr *)&a, sizeof a))
 			return fd;
@@ -186,12 +196,15 @@ static void *call(void *x)
 		k.seed = seed;
 		L->slot[slot].kills[SERVER] = kills_now();
 		L->slot[slot].holder[CLIENT] = me;
+		L->slot[slot].carrier[CLIENT] = me;
 		int server = draw(&seed) % SERVERS;
 		while (!L->port[server])
 			server = draw(&seed) % SERVERS;
+		L->slot[slot].server = server;
+		L->slot[slot].kin = L->killed_of[server];
 		int fd = dial(server);
 		if (fd < 0) {
-			failed(NULL, "no connection to server %d within 20 s", server);
+			failed(NULL, "no connection to server %d in time", server);
 			break;
 		}
 		conv_open(&c, fd, k);
@@ -219,6 +232,10 @@ int main(int argc, char **argv)
 	ledger_fd = number("STORM_LEDGER");
 	box = number("STORM_BOX");
 	acts_allowed = number("STORM_ACTS");
+	patience = number("STORM_PATIENCE");
+	const char *at = getenv("STORM_ADDRESS");
+	if (!at || !inet_aton(at, &address))
+		return 5;
 	L = mmap(NULL, sizeof *L, PROT_READ | PROT_WRITE, MAP_SHARED, ledger_fd, 0);
 	if (L == MAP_FAILED || argc < 2)
 		return 2;

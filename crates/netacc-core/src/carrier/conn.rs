@@ -1,5 +1,6 @@
 //! One connection: from its ring to the queue pair, and back.
 
+use crate::carrier::drive::Watch;
 use crate::carrier::early::Early;
 use crate::carrier::engine::Engine;
 use alloc::collections::VecDeque;
@@ -7,7 +8,7 @@ use alloc::vec;
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::rdma::Way;
-use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
 
@@ -28,6 +29,8 @@ pub(super) struct Conn {
     pub kernel: i32,
     /// A descriptor of its own can wake it, and is listed.
     pub listed: bool,
+    /// What of that the thread sleeps on, or did when it slept last.
+    pub heard: (i32, i16),
     /// Which link it is on, and where.
     pub local: usize,
     pub slot: usize,
@@ -162,7 +165,10 @@ impl Conn {
             self.fin_given = true;
             match self.kernel {
                 -1 => self.ep.shutdown(Shut::Write),
-                fd => drop(raw::shutdown(fd, libc::SHUT_WR)),
+                fd => {
+                    end_at_close(fd);
+                    let _ = raw::shutdown(fd, libc::SHUT_WR);
+                }
             }
         }
         true
@@ -277,6 +283,12 @@ impl Conn {
         }
     }
 
+    /// Whether the thread does not sleep on something that can wake it.
+    fn is_unheard(&self) -> bool {
+        let (fd, events) = self.heard;
+        self.listed && self.waits_on().is_some_and(|(now, wanted)| wanted & if now == fd { !events } else { !0 } != 0)
+    }
+
     /// The program's side went over to a kernel socket: so do we. False: it is lost.
     fn follow(&mut self) -> bool {
         if self.kernel >= 0 || !self.ep.displaced() {
@@ -291,6 +303,10 @@ impl Conn {
                 let Ok(ours) = netacc_sys::private::copy(fd) else { return false };
                 self.ep.watch(0);
                 self.ep.leave();
+                // What we have still to give is lost with us, which is no end of the stream.
+                if !self.fin_given {
+                    reset_at_close(ours);
+                }
                 self.kernel = ours;
                 true
             }
@@ -323,6 +339,14 @@ fn send_some(fd: i32, iov: &mut Iov<'_>) -> Result<usize, Errno> {
 impl Engine {
     /// Moves what can be moved of a connection, in both directions.
     pub(super) fn pump(&mut self, at: usize) {
+        self.pump_now(at);
+        // A thread of the program may have done that while ours sleeps on something else.
+        if self.watch != Watch::Awake && self.conns.get(at).is_some_and(Conn::is_unheard) {
+            self.ring();
+        }
+    }
+
+    fn pump_now(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         conn.queued = false;
         if conn.early.is_some() && !self.pump_early(at) {
@@ -361,6 +385,9 @@ impl Engine {
         let (short, waiting) = (way.is_short(), way.is_waiting());
         let pipe = conn.pipe;
         match sent {
+            // Only the reading has found that the program's side has left, or has come to the end of what it left in the
+            // ring: nothing else may ever tell us to go after it.
+            Sent::All if conn.kernel < 0 && conn.ep.is_leaving() && conn.ep.displaced() => self.queue(at),
             Sent::All => {}
             Sent::More => self.queue(at),
             Sent::Stalled => {

@@ -391,16 +391,20 @@ impl Engine {
                 list.push((local.link.control_fd(), IN, What::Control(n)));
             }
         }
-        let conns = &self.conns;
-        self.listed.retain(|c| match conns.get(*c).and_then(Conn::waits_on) {
-            Some((fd, events)) => {
-                // Nothing is wanted of it now, and its end would be told over and over.
-                if events != 0 {
-                    list.push((fd, events, What::Kernel(*c)));
-                }
-                true
+        let conns = &mut self.conns;
+        self.listed.retain(|c| {
+            let Some(conn) = conns.get_mut(*c).filter(|conn| conn.listed) else { return false };
+            // It may have such a descriptor again, as after its family's end it goes over to a kernel socket.
+            let Some((fd, events)) = conn.waits_on() else {
+                conn.listed = false;
+                return false;
+            };
+            conn.heard = (fd, events);
+            // Nothing is wanted of it now, and its end would be told over and over.
+            if events != 0 {
+                list.push((fd, events, What::Kernel(*c)));
             }
-            None => false,
+            true
         });
         self.sleeps_on = list;
     }

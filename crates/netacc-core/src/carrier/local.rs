@@ -234,6 +234,7 @@ impl Engine {
             ep,
             kernel: -1,
             listed: false,
+            heard: (-1, 0),
             local,
             slot: ep.slot_index(),
             pipe,

@@ -51,6 +51,13 @@ impl ShmEndpoint {
         })
     }
 
+    /// Whether somebody has left the rings, as of the last look: we have not followed, or have to read the ring to its end.
+    #[inline]
+    pub fn is_leaving(&self) -> bool {
+        let flags = self.flags.load(Ordering::Relaxed);
+        flags & (MOVING | ON_KERNEL) != 0 && flags & DEAD == 0
+    }
+
     /// Whether we followed, and the ring has to be read to its end before the socket.
     pub fn has_followed(&self) -> bool {
         self.flags.load(Ordering::Acquire) & ON_KERNEL != 0

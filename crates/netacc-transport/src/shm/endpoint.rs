@@ -280,7 +280,8 @@ impl ShmEndpoint {
                 return self.flags.load(Ordering::Acquire);
             }
             match self.peer_left_unread(v).map(|n| n.saturating_add(self.left_before(v))) {
-                Some(0) => {
+                // Of a carrier: the program on the other host lives, and has not ended its stream.
+                Some(0) if !(self.is_far() || v.link.is_far()) => {
                     self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
                 }
                 _ => self.die(Errno::CONNRESET),

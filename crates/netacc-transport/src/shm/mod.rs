@@ -53,5 +53,5 @@ mod witness;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};
-pub use sockets::reset_at_close;
+pub use sockets::{end_at_close, reset_at_close};
 pub use state::Marks;

@@ -17,8 +17,16 @@ pub(super) fn replace(cell: &AtomicI32, new: i32) {
 
 /// Whoever reads there then gets a reset.
 pub fn reset_at_close(fd: i32) {
-    let on = [1i32, 0];
-    let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, on.as_ptr().cast(), 8);
+    linger(fd, [1, 0]);
+}
+
+/// Not any more.
+pub fn end_at_close(fd: i32) {
+    linger(fd, [0, 0]);
+}
+
+fn linger(fd: i32, how: [i32; 2]) {
+    let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, how.as_ptr().cast(), 8);
 }
 
 /// False if nothing happened within so many milliseconds.
