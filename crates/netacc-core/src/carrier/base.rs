@@ -6,7 +6,6 @@
 //! cost nothing.
 
 use crate::addr;
-use crate::carrier::drive::Watch;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::moved::REMOVALS;
@@ -23,10 +22,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 /// A base that is not there after so long (ns) is not waited for.
 pub(super) const PATIENCE: u64 = 5_000_000_000;
-/// So long (ns) after a queue pair is connected its base begins to be: what it was connected for goes first, and so do
-/// further ones that follow within that time, unless the first waits for [`LATEST`].
-const LATER: u64 = 10_000_000;
-const LATEST: u64 = 100_000_000;
 /// When a base has ended, its queue pair does so within this time (ns), or it goes on without.
 const DOUBT: u64 = 1_000_000_000;
 /// Clients that have not said who they are: of more, the oldest goes.
@@ -40,8 +35,6 @@ const KIND: u64 = 1 << 32;
 pub(super) enum Base {
     /// There is none.
     None,
-    /// The other side waits for it at this port, with this token, since the clock said so (ns): we are to connect it.
-    Offered(u16, [u8; TOKEN], u64),
     /// The other side is to connect it, with this token, and began to when the clock said so (ns).
     Awaited([u8; TOKEN], u64),
     /// It is being connected, since then; the other side is to be told this token.
@@ -54,7 +47,7 @@ impl Base {
     fn fd(&self) -> Option<i32> {
         match self {
             Base::Connecting(fd, ..) | Base::Ready(fd) => Some(*fd),
-            Base::None | Base::Offered(..) | Base::Awaited(..) => None,
+            Base::None | Base::Awaited(..) => None,
         }
     }
 
@@ -69,7 +62,7 @@ impl Base {
     pub fn take(&mut self) -> Option<i32> {
         match *self {
             Base::None => None,
-            Base::Offered(..) | Base::Awaited(..) | Base::Connecting(..) => Some(-1),
+            Base::Awaited(..) | Base::Connecting(..) => Some(-1),
             Base::Ready(fd) => {
                 *self = Base::None;
                 Some(fd)
@@ -80,9 +73,7 @@ impl Base {
     /// It should be there by now.
     pub fn is_late(&self, now: u64) -> bool {
         match self {
-            Base::Offered(_, _, since) | Base::Awaited(_, since) | Base::Connecting(_, _, since) => {
-                now.saturating_sub(*since) > PATIENCE
-            }
+            Base::Awaited(_, since) | Base::Connecting(_, _, since) => now.saturating_sub(*since) > PATIENCE,
             Base::None | Base::Ready(_) => false,
         }
     }
@@ -96,9 +87,6 @@ pub(super) struct Bases {
     /// Our addresses, with a listener and its port.
     listeners: Vec<(IpAddr, i32, u16)>,
     strangers: VecDeque<Stranger>,
-    /// When (ns) those that are offered begin to be connected, and at the latest; 0: there is none.
-    pub due: u64,
-    latest: u64,
     /// Queue pairs that have failed.
     pub moved: Vec<usize>,
     /// Descriptors of devices that are removed and that librdmacm may still have open.
@@ -121,8 +109,6 @@ impl Default for Bases {
             epoll: -1,
             listeners: Vec::new(),
             strangers: VecDeque::new(),
-            due: 0,
-            latest: 0,
             moved: Vec::new(),
             removed: Vec::new(),
             open: Vec::new(),
@@ -263,41 +249,11 @@ impl Engine {
         }
     }
 
-    /// Client's host: the base of queue pair `at` will be connected, if the server waits for it. Before its first message.
-    pub(super) fn expect_base(&mut self, at: usize, offered: wire::Base) {
+    /// Client's host: the base of queue pair `at` begins to be connected, if the server waits for it.
+    pub(super) fn connect_base(&mut self, at: usize, offered: wire::Base) {
         let wire::Base::At(port, token) = offered else { return };
-        let Some(entry) = self.pipes.get_mut(at).filter(|e| e.ips.is_some()) else { return };
-        let now = time::now();
-        if !entry.parts(&mut self.devices).is_some_and(|(pipe, _)| pipe.keep()) {
-            return;
-        }
-        entry.base = Base::Offered(port, token, now);
-        if self.bases.due == 0 {
-            self.bases.latest = now.saturating_add(LATEST);
-            // It may sleep for longer than that.
-            if self.watch != Watch::Awake {
-                self.ring();
-            }
-        }
-        self.bases.due = now.saturating_add(LATER).min(self.bases.latest);
-    }
-
-    /// By the thread: bases that it is time to connect.
-    pub(super) fn connect_bases(&mut self, now: u64) {
-        if self.bases.due == 0 || now < self.bases.due {
-            return;
-        }
-        self.bases.due = 0;
-        for at in 0..self.pipes.len() {
-            self.connect_base(at);
-        }
-    }
-
-    /// The base of queue pair `at` begins to be connected, if it is to be.
-    pub(super) fn connect_base(&mut self, at: usize) {
         let name = u64::from(tag(&self.pipes, at));
         let Some(entry) = self.pipes.get_mut(at) else { return };
-        let Base::Offered(port, token, _) = entry.base else { return };
         let Some((ours, theirs)) = entry.ips else { return };
         let done = socket_at(ours).and_then(|fd| {
             let there = match with_address(SocketAddr::new(theirs, port), |p, n| raw::connect(fd, p, n)) {
@@ -307,11 +263,13 @@ impl Engine {
             there.map(|()| fd).inspect_err(|_| private::close(fd))
         });
         match done {
-            Ok(fd) => entry.base = Base::Connecting(fd, token, time::now()),
-            Err(e) => {
-                crate::log!(Info, "no TCP connection beside a queue pair to {theirs}: {e}");
-                self.lose_base(at);
+            Ok(fd) => {
+                entry.base = Base::Connecting(fd, token, time::now());
+                if !entry.parts(&mut self.devices).is_some_and(|(pipe, _)| pipe.keep()) {
+                    self.lose_base(at);
+                }
             }
+            Err(e) => crate::log!(Info, "no TCP connection beside a queue pair to {theirs}: {e}"),
         }
     }
 
@@ -399,7 +357,7 @@ impl Engine {
             Base::Connecting(fd, token, _) => self.say_hello(at, name, fd, &token),
             Base::Ready(fd) => self.base_speaks(at, fd),
             // A failed queue pair's is looked at in every round.
-            Base::None | Base::Offered(..) | Base::Awaited(..) => {}
+            Base::None | Base::Awaited(..) => {}
         }
     }
 

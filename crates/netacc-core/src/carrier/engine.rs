@@ -29,8 +29,6 @@ const BATCH: usize = 16;
 const TIDY: i64 = 1_000;
 /// And, while the program does the work, whether it still does.
 const BRIEF: i64 = 2;
-/// So soon (ms) it looks for the first time: what a first connection needs comes first.
-const YOUNG: i64 = 100;
 /// As long as it does, the thread looks at all only so seldom: it would take the lock from the program's threads, mostly in
 /// the middle of a message, and that costs both more than the message.
 const NAPS: u32 = 32;
@@ -115,8 +113,6 @@ pub(super) struct Engine {
     pub duty: Option<usize>,
     sleeps_on: Vec<(i32, i16, What)>,
     tidied: u64,
-    /// That was never yet.
-    young: bool,
     pub limits: Limits,
 }
 
@@ -158,8 +154,7 @@ impl Engine {
             short: false,
             duty: None,
             sleeps_on: Vec::new(),
-            tidied: time::now(),
-            young: true,
+            tidied: 0,
             limits,
         })
     }
@@ -180,7 +175,6 @@ impl Engine {
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
         self.watch = Watch::Awake;
-        self.connect_bases(now);
         if core::mem::take(&mut self.short) {
             self.supply();
         }
@@ -200,9 +194,8 @@ impl Engine {
         self.list();
         fds.extend(self.sleeps_on.iter().map(|&(fd, events, _)| libc::pollfd { fd, events, revents: 0 }));
         match watch {
-            _ if self.bases.due != 0 => Step::Sleep { ms: BRIEF, naps: 1 },
             Watch::Brief => Step::Sleep { ms: BRIEF, naps: NAPS },
-            _ if self.has_to_tidy() => Step::Sleep { ms: if self.young { YOUNG } else { TIDY }, naps: 1 },
+            _ if self.has_to_tidy() => Step::Sleep { ms: TIDY, naps: 1 },
             _ => Step::Sleep { ms: 60 * TIDY, naps: 1 },
         }
     }
@@ -455,13 +448,9 @@ impl Engine {
         }
         self.sleeps_on = list;
         let now = time::now();
-        let often = match self.has_to_tidy() {
-            true if self.young => YOUNG,
-            true => TIDY / 2,
-            false => 50 * TIDY,
-        };
+        let often = if self.has_to_tidy() { TIDY / 2 } else { 50 * TIDY };
         if now.saturating_sub(self.tidied) > often as u64 * 1_000_000 {
-            (self.tidied, self.young) = (now, false);
+            self.tidied = now;
             self.tidy(now);
         }
     }

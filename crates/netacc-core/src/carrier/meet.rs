@@ -257,7 +257,7 @@ impl Engine {
                 self.put_back(at, stage);
                 if let Some(route) = self.pipes.get(at).and_then(|e| e.route).filter(|_| up) {
                     self.report_up(at);
-                    self.expect_base(at, offered);
+                    self.connect_base(at, offered);
                     self.open_route(route, at);
                 }
             }

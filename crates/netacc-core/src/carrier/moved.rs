@@ -100,8 +100,6 @@ impl Engine {
                 e.set_reason(Reason::QpFailed);
             }
         });
-        // It is not there yet, and cannot wait any longer.
-        self.connect_base(at);
         self.be_patient(at);
         self.look_at_moved(at);
     }
