@@ -196,6 +196,12 @@ def exec_of_another_program(ctx):
 
 
 @case()
+def exec_of_another_program_while_both_ways_are_full(ctx):
+    """The thread that carries the connection waits for room on the program's new socket, and for the other host."""
+    by_rdma(ctx, "ExecutesFull", 20)
+
+
+@case()
 def readiness(ctx):
     for per_qp in ("1", "8"):
         by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": per_qp})

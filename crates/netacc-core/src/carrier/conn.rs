@@ -272,6 +272,10 @@ impl Conn {
 
     /// What wakes it beside its channel: a descriptor and its events.
     pub fn waits_on(&self) -> Option<(i32, i16)> {
+        // It has followed, though the ring is not empty: what comes goes to the socket already.
+        if self.kernel < 0 && !self.pending.is_empty() && self.ep.has_followed() {
+            return Some((self.ep.kernel_fd(), libc::POLLOUT));
+        }
         match (self.kernel, self.ep.witness_to_hear()) {
             (-1, -1) => None,
             (-1, witness) => Some((witness, libc::POLLIN)),

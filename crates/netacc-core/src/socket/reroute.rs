@@ -9,7 +9,7 @@ use crate::fdtable::{self, Ref};
 use crate::fork;
 use crate::kernel_only;
 use crate::socket::create::{replace_everywhere, status_flags};
-use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool};
+use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, untaken};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -78,6 +78,11 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
             s.set_endpoint(new);
             // Of the new one no other process knows.
             s.set(SHARED, false);
+            // Threads that wait for it look again, and find the new one.
+            old.poke_self();
+            if new.link().may_be_served_by_many() {
+                untaken::note(r);
+            }
             old.close(false);
             crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());
         }
@@ -235,6 +240,8 @@ fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
     }
     epoll::to_kernel(s, old);
     s.set_path(Path::Tcp);
+    // Threads that wait for it look again, and find the kernel's socket.
+    old.poke_self();
     s.detach();
 }
 

@@ -6,7 +6,7 @@ use crate::shm::endpoint::{EXTRA, View};
 use crate::shm::family::BASE_BELL;
 use crate::shm::link::Side;
 use crate::wait::WaitSet;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::GONE;
 use netacc_sys::cpu;
 
@@ -27,6 +27,9 @@ fn take_ours(cell: &AtomicU32) -> u32 {
 impl ShmEndpoint {
     /// Makes our own sleepers and our own channel look at this connection again.
     pub fn poke_self(&self) {
+        // What they are to see was stored before, perhaps with Release only; they register, then look at it. One of us sees
+        // the other: with the fence in [`ShmEndpoint::arm`].
+        fence(Ordering::SeqCst);
         if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
             return;
         }
