@@ -23,8 +23,8 @@ import host
 ALL = ("plain", "client", "server", "both")
 
 # `context` makes a test's world, `enter` the network of the whole run (False: it is shared with others), `known` is
-# the file with what is known not to work.
-Suite = collections.namedtuple("Suite", "what modes context enter known")
+# the file with what is known not to work, `core` says of a test's name whether a run of the core has it.
+Suite = collections.namedtuple("Suite", "what modes context enter known core", defaults=(None,))
 SERVERS = Suite("Run real programs plain and accelerated and compare contents.", ALL, harness.Ctx,
                 host.enter_own_network, harness.ROOT / "tests" / "servers" / "not-yet")
 
@@ -168,11 +168,15 @@ def main(argv, names, suite=SERVERS):
     parser = argparse.ArgumentParser(description=suite.what)
     parser.add_argument("pattern", nargs="*", help="module, case, case[mode] or a shell pattern of cases")
     parser.add_argument("--list", action="store_true", help="name the tests and end")
+    if suite.core:
+        parser.add_argument("--core", action="store_true", help="leave out what need not be in every run")
     parser.add_argument("--mode", action="append", choices=suite.modes, help="only these modes")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="all of them so many times, for what shows now and then")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
     options = parser.parse_args(argv)
     entries = chosen(load(names, suite.modes), options.pattern, options.mode)
+    if suite.core and options.core:
+        entries = [e for e in entries if suite.core(e[2])]
     if options.list:
         print("\n".join(name for _, _, name in entries))
         return 0
