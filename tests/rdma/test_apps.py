@@ -9,8 +9,8 @@ from matrix import case
 RUN = harness.ROOT / "tests" / "apps" / "run"
 # Emulation makes everything some 10 times slower, and the host may be busy.
 PATIENCE = 6
-# A third of them, others each time: without devices all of them run three times elsewhere.
-SHARE = 3
+# A fifth of them, others each time: without devices all of them run three times elsewhere.
+SHARE = 5
 # What fails now and then on a machine that is this slow, with RDMA devices or without. Shown, and not held against us.
 SLOW = {
     "conn_per_request": "a connect that waits long goes to TCP while the server takes it after all: one accept too many",

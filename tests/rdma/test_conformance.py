@@ -59,7 +59,7 @@ def suite(proc, limit):
 @case(limit=580)
 def random_calls(ctx):
     """tests/diff: sequences of socket calls at random, on a connection over RDMA and on one of the kernel's."""
-    sequences = 4
+    sequences = 3
     # A queue pair for each connection takes so long to be had here that the kernel's are waited for, again and again.
     per_qp = 8
     with round_trip(ctx) as here:

@@ -235,6 +235,16 @@ def half_of_the_connections(ctx):
 
 
 @case(modes=("rxe",))
+def a_connect_that_does_not_wait_for_an_answer(ctx):
+    """What the first connects do not wait for is there for later ones."""
+    held = Held(ctx, options={"NACC_CONNECT_RDMA_MS": "0"})
+    counted = monitor.show(held.client.pid, "all")["cnt"]
+    check(counted["connects_rdma"] < MANY, f"{counted['connects_rdma']} of {MANY} connects by RDMA")
+    held.end()
+    held.server.result(60)
+
+
+@case(modes=("rxe",))
 def no_memory_to_lock(ctx):
     """64 KiB, and no privilege to go beyond: TCP, and a reason that names the limit."""
     within = ("prlimit", "--memlock=65536:65536", "setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock")

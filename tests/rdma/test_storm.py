@@ -7,7 +7,7 @@ from harness import check
 from matrix import case
 
 SCRIPT = str(pathlib.Path(__file__).with_name("storm.py"))
-SECONDS = {"rxe": 15, "siw": 8}
+SECONDS = {"rxe": 10, "siw": 6}
 
 
 @case(limit=150)

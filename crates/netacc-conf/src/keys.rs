@@ -136,6 +136,11 @@ and save memory; with 1 every connection has a QP of its own.";
     "NACC_CONNECT_RDMA_PERCENT", Kind::Int { min: 0, max: 100 }, "percent", Rule::None, None,
     "The probability that a connection is accelerated. The others stay on TCP.";
 
+    connect_rdma_ms: u32 = 300,
+    "NACC_CONNECT_RDMA_MS", Kind::Int { min: 0, max: 60_000 }, "milliseconds", Rule::None, None,
+    "How long a connect to another host waits at most to learn whether its destination is reached by RDMA,
+where that is not known. Then it goes by TCP. One that must not block waits a sixth of that.";
+
     enable_rdma_default: bool = true,
     "NACC_ENABLE_RDMA_DEFAULT", Kind::Bool, "", Rule::None, None,
     "Whether connections are accelerated by default. With 0 everything stays on TCP.";

@@ -26,10 +26,9 @@ use netacc_transport::shm::{owner, rendezvous};
 /// connections on it hold their port by their own descriptor.
 const PORTS_KEPT: usize = 100;
 
-/// So long (ns) a connect waits to learn whether its destination is reached by RDMA, where nobody has asked lately.
-const PATIENCE: u64 = 300_000_000;
-/// The same for one that is not to wait.
-const PATIENCE_NONBLOCK: u64 = 50_000_000;
+/// A connect that is not to wait has this part of the time in which others learn whether their destination is reached by
+/// RDMA.
+const PART_NONBLOCK: u64 = 6;
 
 /// connect(2).
 pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
@@ -231,7 +230,8 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
 
 /// Connects to a server on another host, or says why not. Nothing has happened to the socket on failure.
 fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Result<(), Reason> {
-    let patience = if s.has(NONBLOCK) { PATIENCE_NONBLOCK } else { PATIENCE };
+    let whole = runtime::get().map_or(0, |rt| u64::from(rt.conf.connect_rdma_ms)) * 1_000_000;
+    let patience = if s.has(NONBLOCK) { whole / PART_NONBLOCK } else { whole };
     let (link, source) = carrier::reach(target, patience)?;
     let bound = bound_to(fd, s);
     let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
