@@ -51,9 +51,10 @@ bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; bind '
         return said
 
     def end(self):
-        os.kill(self.pid, signal.SIGHUP)
-        os.waitpid(self.pid, 0)
+        # A signal that comes just before bash waits for a key would be looked at after the key.
         os.close(self.terminal)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
 
 @case(modes=made.ONE)
