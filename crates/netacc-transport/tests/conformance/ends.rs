@@ -164,7 +164,7 @@ pub(crate) fn wait_beside_the_dead(e: &'static dyn Endpoint, i: Interest) {
 }
 
 pub(crate) fn wait_with(e: &'static dyn Endpoint, i: Interest, mut armed: impl FnMut(), bounded: bool) {
-    let guard = Deadline::after(20 * NS);
+    let guard = Deadline::after(60 * NS);
     loop {
         let mut set = WaitSet::new();
         let now = e.arm(i, &mut set);
