@@ -236,7 +236,7 @@ def half_of_the_connections(ctx):
 
 @case(modes=("rxe",))
 def a_connect_that_does_not_wait_for_an_answer(ctx):
-    """What the first connects do not wait for is there for later ones."""
+    """The first ones go by TCP, though the destination is reached by RDMA."""
     held = Held(ctx, options={"NACC_CONNECT_RDMA_MS": "0"})
     counted = monitor.show(held.client.pid, "all")["cnt"]
     check(counted["connects_rdma"] < MANY, f"{counted['connects_rdma']} of {MANY} connects by RDMA")
