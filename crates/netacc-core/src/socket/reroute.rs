@@ -81,7 +81,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
             // Threads that wait for it look again, and find the new one.
             old.poke_self();
             if new.link().may_be_served_by_many() {
-                untaken::note(r);
+                untaken::note_again(r);
             }
             old.close(false);
             crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());

@@ -75,11 +75,21 @@ impl Entry {
 pub fn note(r: Ref<Socket>) {
     let _g = LOCK.lock();
     ANY.store(1, Ordering::Relaxed);
-    let known = |e: &&Entry| e.waiting() == Some(r);
-    if let Some(e) = ENTRIES.iter().find(known).or_else(|| ENTRIES.iter().find(|e| e.waiting().is_none())) {
+    if let Some(e) = ENTRIES.iter().find(|e| e.waiting().is_none()) {
         e.socket.store(core::ptr::from_ref(r.obj).cast_mut(), Ordering::Relaxed);
         e.generation.store(r.generation, Ordering::Relaxed);
         e.since.store(0, Ordering::Relaxed);
+    }
+}
+
+/// A connect was made again, and waits there: who looked in between has forgotten it.
+pub fn note_again(r: Ref<Socket>) {
+    let known = {
+        let _g = LOCK.lock();
+        ENTRIES.iter().any(|e| e.waiting() == Some(r))
+    };
+    if !known {
+        note(r);
     }
 }
 
