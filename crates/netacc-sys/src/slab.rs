@@ -20,28 +20,48 @@ pub struct Slab<T> {
     lock: Lock,
     free: AtomicPtr<T>,
     chunk: AtomicU32,
+    /// Of the last chunk, those that nobody has had yet: the first of them, and how many. They are not in the list, which
+    /// would touch a page of each.
+    fresh: AtomicPtr<T>,
+    left: AtomicU32,
 }
 
 impl<T: Pooled> Slab<T> {
     /// An empty slab; nothing is mapped until the first object is asked for.
     pub const fn new() -> Slab<T> {
-        Slab { lock: Lock::new(), free: AtomicPtr::new(core::ptr::null_mut()), chunk: AtomicU32::new(8) }
+        Slab {
+            lock: Lock::new(),
+            free: AtomicPtr::new(core::ptr::null_mut()),
+            chunk: AtomicU32::new(8),
+            fresh: AtomicPtr::new(core::ptr::null_mut()),
+            left: AtomicU32::new(0),
+        }
     }
 
     /// An object in whatever state it was released in (all zero when fresh), or none without memory.
     pub fn alloc(&'static self) -> Option<&'static T> {
         let _g = self.lock.lock();
-        if let Some(obj) = self.pop() {
+        if let Some(obj) = self.pop().or_else(|| self.next_fresh()) {
             return Some(obj);
         }
         // Chunks double: a process with one socket pays for a page, one with 10,000 for few maps.
         let n = self.chunk.load(Ordering::Relaxed);
         self.chunk.store((n * 2).min(1024), Ordering::Relaxed);
         let objs: &'static [T] = mem::array(n as usize).ok()?;
-        for o in objs {
-            self.push(o);
-        }
-        self.pop()
+        self.fresh.store(objs.as_ptr().cast_mut(), Ordering::Relaxed);
+        self.left.store(n, Ordering::Relaxed);
+        self.next_fresh()
+    }
+
+    #[allow(unsafe_code)]
+    fn next_fresh(&self) -> Option<&'static T> {
+        let left = self.left.load(Ordering::Relaxed).checked_sub(1)?;
+        let p = self.fresh.load(Ordering::Relaxed);
+        self.left.store(left, Ordering::Relaxed);
+        self.fresh.store(p.wrapping_add(1), Ordering::Relaxed);
+        // SAFETY: the two words are only written here and in `alloc`, under the lock: `p` is the first of `left + 1` objects
+        // at the end of a `&'static [T]`.
+        unsafe { p.as_ref() }
     }
 
     /// Gives an object back. The caller must have bumped its generation.

@@ -313,8 +313,11 @@ impl Link {
     fn left_open(&'static self) -> bool {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
-            self.endpoints().iter().enumerate().filter(|(_, ep)| ep.is_live()).any(|(i, _)| {
-                let fin = seg.slot(i).and_then(|s| s.own.get(other)).map(|o| o.producer.fin.load(Ordering::Acquire));
+            self.endpoints().filter(|ep| ep.is_live()).any(|ep| {
+                let fin = seg
+                    .slot(ep.slot_index())
+                    .and_then(|s| s.own.get(other))
+                    .map(|o| o.producer.fin.load(Ordering::Acquire));
                 fin == Some(netacc_ring::OPEN)
             })
         })

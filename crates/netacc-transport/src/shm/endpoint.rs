@@ -110,9 +110,20 @@ impl View {
 }
 
 impl ShmEndpoint {
+    /// Says which endpoint this is, for ever: in fresh memory, perhaps by several threads at once, which say the same.
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
         self.index.store(index as u32, Ordering::Relaxed);
-        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+        // Release: who sees the link sees the index.
+        self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_attached(&self) -> bool {
+        !self.link.load(Ordering::Acquire).is_null()
+    }
+
+    /// Before its link is used anew.
+    pub(crate) fn reset(&self) {
         self.flags.store(0, Ordering::Relaxed);
     }
 

@@ -84,13 +84,6 @@ pub struct Link {
     pub(super) next_bell: AtomicU32,
     /// Our channels in use; under `lock`.
     pub(super) channels: AtomicU64,
-    /// Our doorbells (descriptor + 1), which the peer rings.
-    pub(super) my_bells: [AtomicI32; BELLS],
-    /// The peer's doorbells (descriptor + 1).
-    pub(super) peer_bells: [AtomicI32; BELLS],
-    /// Slot allocation (client side).
-    pub slots: crate::shm::slots::Slots,
-    eps: [ShmEndpoint; SLOTS],
     /// For the owner: what this link belongs to.
     pub owner: AtomicUsize,
     /// For the owner: its list of links.
@@ -112,6 +105,16 @@ pub struct Link {
     pub far: AtomicU32,
     /// The peer passed descriptors for connections: some may lie here for one that is not open when the link ends.
     pub(super) passed: AtomicU32,
+    /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.
+    used: AtomicUsize,
+    /// Our doorbells (descriptor + 1), which the peer rings.
+    pub(super) my_bells: [AtomicI32; BELLS],
+    /// The peer's doorbells (descriptor + 1).
+    pub(super) peer_bells: [AtomicI32; BELLS],
+    /// Slot allocation (client side).
+    pub slots: crate::shm::slots::Slots,
+    /// Behind everything else, so that a link with one connection touches few pages.
+    eps: [ShmEndpoint; SLOTS],
 }
 
 #[allow(unsafe_code)]
@@ -159,9 +162,7 @@ impl Link {
         link.far.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.slots.reset();
-        for (i, ep) in link.eps.iter().enumerate() {
-            ep.attach(link, i);
-        }
+        link.endpoints().for_each(ShmEndpoint::reset);
         link.refs.store(1, Ordering::Release);
         page().count(Counter::LinksOpened);
         link.enter();
@@ -222,12 +223,25 @@ impl Link {
     /// The endpoint of a slot.
     #[inline]
     pub fn endpoint(&'static self, slot: usize) -> Option<&'static ShmEndpoint> {
-        self.eps.get(slot)
+        let ep = self.eps.get(slot)?;
+        if !ep.is_attached() {
+            self.attach(ep, slot);
+        }
+        Some(ep)
     }
 
-    /// All endpoints.
-    pub fn endpoints(&'static self) -> &'static [ShmEndpoint] {
-        &self.eps
+    /// Not when the link is made: that would touch all pages of the array, which is most of what a first connect costs.
+    #[cold]
+    fn attach(&'static self, ep: &ShmEndpoint, slot: usize) {
+        // First, so that no endpoint is in use that is not counted. SeqCst: whoever ends the link says so and then looks
+        // here; who uses the endpoint looks for the end after this.
+        self.used.fetch_max(slot + 1, Ordering::SeqCst);
+        ep.attach(self, slot);
+    }
+
+    /// All endpoints that have ever been used.
+    pub fn endpoints(&'static self) -> impl Iterator<Item = &'static ShmEndpoint> {
+        self.eps.iter().take(self.used.load(Ordering::SeqCst)).filter(|ep| ep.is_attached())
     }
 
     /// Whether the peer is gone (or broke the protocol).
@@ -271,7 +285,7 @@ impl Link {
         }
         self.close_descriptors();
         if self.passed.load(Ordering::Relaxed) != 0 {
-            self.eps.iter().for_each(ShmEndpoint::drop_passed);
+            self.endpoints().for_each(ShmEndpoint::drop_passed);
         }
         self.slots.close_ports();
         let seg = self.segment();
@@ -350,9 +364,9 @@ impl Link {
     }
 
     /// In the child of a fork: what was passed for connections that are closed.
-    pub fn drop_passed_for_closed(&self) {
+    pub fn drop_passed_for_closed(&'static self) {
         if self.passed.load(Ordering::Relaxed) != 0 {
-            self.eps.iter().filter(|ep| !ep.is_live()).for_each(ShmEndpoint::drop_passed);
+            self.endpoints().filter(|ep| !ep.is_live()).for_each(ShmEndpoint::drop_passed);
         }
     }
 
