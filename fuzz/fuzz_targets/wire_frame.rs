@@ -1,10 +1,12 @@
 //! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, or with its
-//! head in the immediate data, and the payload of the one that opens a connection; and the first bytes of a base. Whatever decodes is exactly what it encodes to.
+//! head in the immediate data, and the payload of the one that opens a connection; the first bytes of a base; and a datagram that
+//! asks whether one is to be had. Whatever decodes is exactly what it encodes to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use netacc_wire::base::{HELLO, hello, token};
 use netacc_wire::frame::{Brief, FRAME, Frame, Greeting, decode_addresses, encode_addresses};
+use netacc_wire::knock::Knock;
 
 fuzz_target!(|bytes: &[u8]| {
     if let Ok(greeting) = Greeting::decode(bytes) {
@@ -12,6 +14,9 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Some((client, server)) = decode_addresses(bytes) {
         assert_eq!(encode_addresses(client, server), bytes);
+    }
+    if let Ok(knock) = Knock::decode(bytes) {
+        assert_eq!(knock.encode(), bytes);
     }
     if let Some(said) = bytes.first_chunk::<HELLO>()
         && let Some(token) = token(said)

@@ -18,4 +18,6 @@ def storm(ctx):
     proc = ctx.spawn(["python3", SCRIPT, *options], role="nobody")
     code = proc.wait(140)
     print("".join(f"    {line}\n" for line in proc.stdout().splitlines()), end="", flush=True)
-    check(code == 0, f"seed {seed}: {proc.text()[-6000:]}")
+    # What went wrong comes first, since a summary shows one line.
+    wrong = "; ".join(line for line in proc.stdout().splitlines() if line.startswith("FAIL")) or f"exit status {code}"
+    check(code == 0, f"seed {seed}: {wrong}\n{proc.text()[-6000:]}")

@@ -113,6 +113,17 @@ pub fn check(p: *const c_void, len: *const u32) -> Result<()> {
     Ok(())
 }
 
+/// The family of an address.
+pub fn domain(ip: IpAddr) -> i32 {
+    if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
+}
+
+/// Calls `f` with `a` as the kernel takes it.
+pub fn with<T>(a: SocketAddr, f: impl FnOnce(*const c_void, u32) -> T) -> T {
+    let (bytes, n) = encode(a, domain(a.ip()));
+    f(bytes.as_ptr().cast(), n as u32)
+}
+
 /// Writes `a` to the application as the kernel does: truncated to `*len`, the true length in `*len`.
 pub fn write(a: SocketAddr, domain: i32, p: *mut c_void, len: *mut u32) {
     if p.is_null() || len.is_null() {

@@ -6,6 +6,7 @@
 use core::net::SocketAddr;
 use netacc_wire::base::{Base, hello};
 use netacc_wire::frame::{FRAME, Frame, GREETING, Greeting, Kind, WINDOW, encode_addresses};
+use netacc_wire::knock::{Knock, NONCE};
 use std::path::Path;
 
 const TOKEN: [u8; 16] = *b"a token of a qp.";
@@ -75,7 +76,14 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
 
 fn others() -> Vec<(&'static str, Vec<u8>)> {
     let four = addresses("10.8.0.2:40000", "10.8.0.1:6379");
-    vec![("addresses", four.clone()), ("four-that-is-six", with(four, 13, 0))]
+    let question = Knock::Question([7; NONCE]).encode().to_vec();
+    let answer = Knock::Answer([7; NONCE]).encode().to_vec();
+    vec![
+        ("addresses", four.clone()),
+        ("four-that-is-six", with(four, 13, 0)),
+        ("question", question),
+        ("answer", answer),
+    ]
 }
 
 #[test]

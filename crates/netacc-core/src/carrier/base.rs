@@ -8,6 +8,7 @@
 use crate::addr;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
+use crate::carrier::knock;
 use crate::carrier::moved::REMOVALS;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -128,25 +129,13 @@ struct Stranger {
     said: Vec<u8>,
 }
 
-/// Calls `f` with `a` as the kernel takes it.
-fn with_address<T>(a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
-    let mut buf = [0u64; 4];
-    let mut len = size_of_val(&buf) as u32;
-    addr::write(a, domain(a.ip()), buf.as_mut_ptr().cast(), &raw mut len);
-    f(buf.as_ptr().cast(), len)
-}
-
-fn domain(ip: IpAddr) -> i32 {
-    if ip.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }
-}
-
 /// A socket of our own at `ip`.
 fn socket_at(ip: IpAddr) -> Result<i32> {
-    let fd = private::raise(raw::socket(domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
+    let fd = private::raise(raw::socket(addr::domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
     // The port of one that connects need only be free towards its destination.
     let _ = raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
     without_delay(fd);
-    let bound = with_address(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n));
+    let bound = addr::with(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n));
     bound.map(|()| fd).inspect_err(|_| private::close(fd))
 }
 
@@ -169,9 +158,9 @@ impl Bases {
         if let Some((_, _, port)) = self.listeners.iter().find(|(at, _, _)| *at == ip) {
             return Ok(*port);
         }
-        let fd = private::raise(raw::socket(domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
+        let fd = private::raise(raw::socket(addr::domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
         let at = self.listeners.len() as u64;
-        let opened = with_address(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n))
+        let opened = addr::with(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n))
             .and_then(|()| raw::listen(fd, 128))
             .and_then(|()| addr::local_of(fd).ok_or(Errno::NOTCONN))
             .and_then(|local| self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, KIND | at).map(|()| local.port()));
@@ -179,6 +168,18 @@ impl Bases {
         crate::log!(Info, "waits at {} for the TCP connections beside queue pairs", SocketAddr::new(ip, port));
         self.listeners.push((ip, fd, port));
         Ok(port)
+    }
+
+    /// The thread answers what is asked at this door.
+    pub fn attend(&mut self, door: i32) -> Result<()> {
+        self.watch(EPOLL_CTL_ADD, door, EPOLLIN, (3 * KIND) | door as u64)
+    }
+
+    /// A door is to be closed.
+    pub fn leave(&self, door: i32) {
+        // Not by closing it alone: a copy may be in a child that is about to execute a program.
+        let _ = raw::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, door, 0, 0);
+        private::close(door);
     }
 
     /// One more has connected to listener `at`.
@@ -256,7 +257,7 @@ impl Engine {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         let Some((ours, theirs)) = entry.ips else { return };
         let done = socket_at(ours).and_then(|fd| {
-            let there = match with_address(SocketAddr::new(theirs, port), |p, n| raw::connect(fd, p, n)) {
+            let there = match addr::with(SocketAddr::new(theirs, port), |p, n| raw::connect(fd, p, n)) {
                 Ok(()) | Err(Errno::INPROGRESS) => self.bases.watch(EPOLL_CTL_ADD, fd, EPOLLOUT, name),
                 Err(e) => Err(e),
             };
@@ -306,6 +307,12 @@ impl Engine {
             match what / KIND {
                 0 => self.base_event(what as u32),
                 1 => self.bases.accept((what % KIND) as usize),
+                // It may have been closed since, and the number be another one's.
+                3 => {
+                    if let Some(fd) = self.doors().find(|fd| *fd as u64 == what % KIND) {
+                        knock::answer(fd);
+                    }
+                }
                 _ => {
                     if let Some((stranger, token)) = self.bases.hear((what % KIND) as i32) {
                         self.welcome(stranger, token);

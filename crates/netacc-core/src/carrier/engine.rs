@@ -17,11 +17,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_conf::Config;
+use netacc_sys::errno::Result;
 use netacc_sys::time;
 use netacc_transport::bells;
 use netacc_transport::rdma::{Completion, Device, Way};
 use netacc_transport::shm::Link;
-use netacc_verbs::{EventChannel, Result, Wc};
+use netacc_verbs::{EventChannel, Wc};
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
@@ -40,6 +41,8 @@ pub(super) enum Step {
     Again,
     /// The same, after a moment.
     Poll,
+    /// Have the connection manager, without the lock, since libraries may have to be loaded.
+    Load,
     /// Sleep for at most so many milliseconds, and so many times while the program does the work.
     Sleep { ms: i64, naps: u32 },
 }
@@ -64,7 +67,10 @@ pub(super) struct Engine {
     /// Its number, and where it is.
     pub index: usize,
     pub place: &'static Place,
-    pub events: EventChannel,
+    /// The connection manager's, once it is needed: see [`managed`](Engine::managed).
+    pub events: Option<EventChannel>,
+    /// When (ns) that was not to be had; 0: it was, or nobody has asked.
+    pub unmanaged: u64,
     /// Where the thread is told to look.
     pub bell: i32,
     pub devices: Vec<Device>,
@@ -119,14 +125,13 @@ pub(super) struct Engine {
 impl Engine {
     /// Engine `index`, which is to be at `place`.
     pub fn new(conf: &Config, index: usize, place: &'static Place) -> Result<Engine> {
-        let events = EventChannel::create()?;
-        events.set_nonblocking(true)?;
-        let bell = bells::create().map_err(|errno| netacc_verbs::Error::Verb { verb: "eventfd", errno })?;
+        let bell = bells::create()?;
         let limits = Limits::new(conf, index);
         Ok(Engine {
             index,
             place,
-            events,
+            events: None,
+            unmanaged: 0,
             bell,
             devices: Vec::new(),
             listeners: Vec::new(),
@@ -154,7 +159,7 @@ impl Engine {
             short: false,
             duty: None,
             sleeps_on: Vec::new(),
-            tidied: 0,
+            tidied: time::now(),
             limits,
         })
     }
@@ -175,6 +180,9 @@ impl Engine {
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
         self.watch = Watch::Awake;
+        if self.wants_manager() {
+            return Step::Load;
+        }
         if core::mem::take(&mut self.short) {
             self.supply();
         }
@@ -369,7 +377,7 @@ impl Engine {
         list.clear();
         const IN: i16 = libc::POLLIN;
         list.push((self.bell, IN, What::Bell));
-        list.push((self.events.fd(), IN, What::Events));
+        list.extend(self.events.iter().map(|events| (events.fd(), IN, What::Events)));
         if self.bases.epoll >= 0 {
             list.push((self.bases.epoll, IN, What::Bases));
         }
@@ -448,7 +456,13 @@ impl Engine {
         }
         self.sleeps_on = list;
         let now = time::now();
-        let often = if self.has_to_tidy() { TIDY / 2 } else { 50 * TIDY };
+        // Where something has come, its answer may be awaited by whoever shares a processor with us.
+        let news = fds.iter().any(|p| p.revents != 0);
+        let often = match (self.has_to_tidy(), news) {
+            (true, false) => TIDY / 2,
+            (true, true) => 2 * TIDY,
+            (false, _) => 50 * TIDY,
+        };
         if now.saturating_sub(self.tidied) > often as u64 * 1_000_000 {
             self.tidied = now;
             self.tidy(now);

@@ -13,6 +13,8 @@ use netacc_wire::frame::Frame;
 /// How far a queue pair has come.
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// The connection manager is not there yet.
+    Wanted,
     Resolving(CmId, usize),
     Routing(CmId),
     Connecting(Pipe),

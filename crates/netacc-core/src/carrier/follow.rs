@@ -1,7 +1,7 @@
 //! Routes to servers that another engine has reached before.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::meet::{PIPES, RouteEntry, State, why};
+use crate::carrier::meet::{State, why};
 use core::net::{IpAddr, SocketAddr};
 use netacc_sys::time;
 use netacc_transport::shm::Link;
@@ -22,14 +22,7 @@ impl Engine {
             }
         }
         let source = source?;
-        let at = match known {
-            Some(at) => at,
-            None => self.routes.add(PIPES, RouteEntry::new(dest))?,
-        };
-        self.detach_route(at);
-        if let Some(r) = self.routes.get_mut(at) {
-            (r.state, r.crowded, r.ports_taken) = (State::Opening, false, 0);
-        }
+        let at = self.route_anew(dest)?;
         // One whose other side is doubted is none: its base has ended, and so may have the process there.
         let begun = |p: &usize| self.pipes.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
         if !self.routes.get(at).is_some_and(|r| r.pipes.iter().any(begun))

@@ -3,6 +3,7 @@
 use crate::carrier::engine::Engine;
 use netacc_sys::private;
 use netacc_transport::rdma::Device;
+use netacc_verbs::EventChannel;
 
 impl Engine {
     /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
@@ -22,7 +23,12 @@ impl Engine {
                 private::close(conn.kernel);
             }
         }
-        let fds = self.devices.iter().flat_map(Device::descriptors).chain([self.events.fd()]);
+        let fds = self
+            .devices
+            .iter()
+            .flat_map(Device::descriptors)
+            .chain(self.events.as_ref().map(EventChannel::fd))
+            .chain(self.doors());
         for fd in fds {
             private::close(fd);
         }

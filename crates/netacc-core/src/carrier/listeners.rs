@@ -1,13 +1,16 @@
 //! Listeners for clients on other hosts.
 
+use crate::carrier::base::Bases;
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Stage, tag};
+use crate::carrier::knock;
 use crate::carrier::meet::{LISTENER, PIPES};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{Reason, page};
 use netacc_sys::errno::Errno;
+use netacc_sys::private;
 use netacc_transport::rdma::port_of;
 use netacc_verbs::{CmEvent, CmId, Error};
 use netacc_wire::base::Base;
@@ -20,6 +23,8 @@ pub(super) struct FarListener {
     /// Sockets of the program that listen there.
     users: u32,
     id: Option<CmId>,
+    /// Where clients ask whether it is there ([`knock`]), while it is; or -1.
+    door: i32,
     /// The next attempt may end otherwise: another process has the port.
     again: bool,
 }
@@ -56,6 +61,14 @@ impl FarListener {
     pub fn is_wanted(&self) -> bool {
         self.users > 0 && self.id.is_none() && self.again
     }
+
+    fn close(&mut self, bases: &Bases) {
+        self.id = None;
+        let door = core::mem::replace(&mut self.door, -1);
+        if door >= 0 {
+            bases.leave(door);
+        }
+    }
 }
 
 impl Engine {
@@ -68,7 +81,7 @@ impl Engine {
         let Some(port) = port_of(local.port()) else {
             return crate::log!(Info, "{local} is not reachable by RDMA: {} + 20000 is no port", local.port());
         };
-        let fresh = FarListener { local, users: 1, id: None, again: true };
+        let fresh = FarListener { local, users: 1, id: None, door: -1, again: true };
         match self.listeners.iter_mut().find(|l| l.users == 0) {
             Some(place) => *place = fresh,
             None => self.listeners.push(fresh),
@@ -81,23 +94,38 @@ impl Engine {
     }
 
     pub(super) fn open_listeners(&mut self) {
+        let Some(events) = &self.events else { return };
         for at in 0..self.listeners.len() {
             let Some(l) = self.listeners.get_mut(at).filter(|l| l.is_wanted()) else { continue };
             let Some(port) = port_of(l.local.port()) else { continue };
-            let opened = CmId::create(&self.events, LISTENER | at as u64).and_then(|id| {
+            let there = SocketAddr::new(l.local.ip(), port);
+            // First, so that who sees that there is a listener is answered. Nobody is before we are done here.
+            let door = knock::open_door(there);
+            let opened = CmId::create(events, LISTENER | at as u64).and_then(|id| {
                 // IPv4 has a listener of its own: see `socket::listen::far_names`.
                 if l.local.is_ipv6() {
                     id.set_af_only(true)?;
                 }
-                id.bind_addr(SocketAddr::new(l.local.ip(), port))?;
+                id.bind_addr(there)?;
                 id.listen(128)?;
                 Ok(id)
+            });
+            let door = door.and_then(|fd| match opened {
+                Ok(_) => self.bases.attend(fd).map(|()| fd).inspect_err(|_| private::close(fd)),
+                Err(_) => {
+                    private::close(fd);
+                    Ok(-1)
+                }
             });
             match opened {
                 Ok(id) => {
                     crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
                     page().set_rdma_port(l.local.port(), Some(port));
                     l.id = Some(id);
+                    l.door = door.unwrap_or_else(|e| {
+                        crate::log!(Info, "clients of {} are not answered by UDP at port {port}: {e}", l.local);
+                        -1
+                    });
                 }
                 Err(e) if e.errno() == Errno::ADDRINUSE => {}
                 Err(e) => {
@@ -106,6 +134,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Descriptors at which clients ask.
+    pub(super) fn doors(&self) -> impl Iterator<Item = i32> {
+        self.listeners.iter().map(|l| l.door).filter(|fd| *fd >= 0)
     }
 
     /// Tells all engines whether the program listens at this port.
@@ -124,7 +157,7 @@ impl Engine {
             l.users = l.users.saturating_sub(1);
             if l.users == 0 {
                 // Its place stays, for the next one: events name it by number.
-                l.id = None;
+                l.close(&self.bases);
                 let port = l.local.port();
                 l.local.set_port(0);
                 self.closed_port(port);
@@ -136,7 +169,7 @@ impl Engine {
     pub(super) fn forget_listener(&mut self, cookie: u64) {
         let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) else { return };
         let device = l.id.as_ref().and_then(|id| self.devices.iter().position(|d| d.has(id)));
-        l.id = None;
+        l.close(&self.bases);
         let port = l.local.port();
         self.closed_port(port);
         // What else is on the device would hold up its removal.
@@ -187,7 +220,11 @@ impl Engine {
 
     /// The engine has been chosen for a request that arrived at the first one.
     pub(super) fn take_over(&mut self, mut request: Request) {
-        match request.id.migrate(&self.events) {
+        let migrated = match &self.events {
+            Some(events) => request.id.migrate(events),
+            None => Err(Error::NoDevice),
+        };
+        match migrated {
             Ok(()) => self.accept(request),
             Err(e) => {
                 self.place.served.fetch_sub(1, Ordering::Relaxed);

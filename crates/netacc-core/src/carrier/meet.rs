@@ -13,7 +13,7 @@ use netacc_sys::time;
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::{Device, Pipe, port_of};
 use netacc_transport::shm::Link;
-use netacc_verbs::{CmEvent, CmEventType, CmId, Error, Result};
+use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel, Result};
 use netacc_wire::base as wire;
 use netacc_wire::frame::{Greeting, Stranger};
 
@@ -28,9 +28,9 @@ const ACK_TIMEOUT: u8 = 17;
 /// A queue pair that is not connected after so long (ns) is given up.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
 /// "Nobody listens there" is believed for so long (ns).
-const REFUSED: u64 = 1_000_000_000;
+pub(super) const REFUSED: u64 = 1_000_000_000;
 /// "No device leads there" and silence, which cost more to find out.
-const UNREACHED: u64 = 30_000_000_000;
+pub(super) const UNREACHED: u64 = 30_000_000_000;
 /// So many ports in a row that turn out to be somebody else's are no accident.
 const PORTS_TAKEN: u32 = 8;
 
@@ -42,10 +42,12 @@ pub(super) const LISTENER: u64 = 1 << 63;
 pub(super) enum Route {
     /// It is reached by this link, from this address of ours.
     Open(&'static Link, IpAddr),
-    /// That is not known yet; an event will come by this descriptor.
+    /// That is being found out; an event will come by this descriptor, or, if it is -1, nobody says so.
     Opening(i32),
     /// It is not.
     Closed(Reason),
+    /// That is to be found out.
+    Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,16 +96,12 @@ impl Engine {
         let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
         let at = match known {
             Some(at) => at,
-            None if self.is_silent(dest.ip(), now) => return Route::Closed(Reason::OtherHost),
-            None => {
-                let Some(at) = self.routes.add(PIPES, RouteEntry::new(dest)) else {
-                    return Route::Closed(Reason::NoMemory);
-                };
-                let _ = self.begin_pipe(at).map_err(|e| self.close_route(at, why(&e), &e));
-                at
+            None if self.is_unmanaged(now) || self.is_silent(dest.ip(), now) => {
+                return Route::Closed(Reason::OtherHost);
             }
+            None => return Route::Unknown,
         };
-        let fd = self.events.fd();
+        let fd = self.events.as_ref().map_or(-1, EventChannel::fd);
         let Some(r) = self.routes.get(at) else { return Route::Closed(Reason::OtherHost) };
         match (r.state, r.link) {
             (State::Open, Some(link)) if link.accepting() => {
@@ -116,18 +114,29 @@ impl Engine {
             }
             // Its link or its queue pairs have gone, or the answer is old: once more.
             _ => {
-                let up = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more));
-                self.detach_route(at);
-                if let Some(r) = self.routes.get_mut(at) {
-                    (r.state, r.crowded, r.ports_taken) = (State::Opening, false, 0);
-                }
-                match up {
-                    Some(pipe) => self.open_route(at, pipe),
-                    None => drop(self.begin_pipe(at).map_err(|e| self.close_route(at, why(&e), &e))),
-                }
+                let Some(up) = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more))
+                else {
+                    return Route::Unknown;
+                };
+                self.route_anew(dest);
+                self.open_route(at, up);
                 Route::Opening(fd)
             }
         }
+    }
+
+    /// The route to a server, of which nothing is known from now on.
+    pub(super) fn route_anew(&mut self, dest: SocketAddr) -> Option<usize> {
+        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
+        let at = match known {
+            Some(at) => at,
+            None => self.routes.add(PIPES, RouteEntry::new(dest))?,
+        };
+        self.detach_route(at);
+        if let Some(r) = self.routes.get_mut(at) {
+            (r.state, r.crowded, r.ports_taken) = (State::Opening, false, 0);
+        }
+        Some(at)
     }
 
     /// Whether the host has lately not answered at all, at whatever port.
@@ -156,35 +165,43 @@ impl Engine {
 
     /// A further queue pair for a route begins to be connected.
     pub(super) fn begin_pipe(&mut self, route: usize) -> Result<()> {
-        let dest = self.routes.get(route).ok_or(Error::NoDevice)?.dest;
+        if self.is_unmanaged(time::now()) {
+            return Err(Error::NoDevice);
+        }
+        let r = self.routes.get_mut(route).ok_or(Error::NoDevice)?;
+        let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
+        let at = self.pipes.add(PIPES, Entry::new(Stage::Wanted, 0, Some(route), r.dest.port())).ok_or(full)?;
+        r.pipes.push(at);
+        if self.events.is_none() {
+            // The thread will have the connection manager first.
+            self.ring();
+            return Ok(());
+        }
+        self.resolve(at).inspect_err(|_| {
+            self.pipes.remove(at);
+            if let Some(r) = self.routes.get_mut(route) {
+                r.pipes.retain(|p| *p != at);
+            }
+        })
+    }
+
+    /// The connection manager is asked for the way of a queue pair.
+    pub(super) fn resolve(&mut self, at: usize) -> Result<()> {
+        let (Some(events), Some(entry)) = (&self.events, self.pipes.get(at)) else { return Err(Error::NoDevice) };
+        let dest = entry.route.and_then(|r| self.routes.get(r)).ok_or(Error::NoDevice)?.dest;
         let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
-        let id = CmId::create(&self.events, 0)?;
+        let id = CmId::create(events, u64::from(tag(&self.pipes, at)))?;
         // Not every kernel can be told.
         let _ = id.set_ack_timeout(ACK_TIMEOUT);
-        let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
-        let at = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, Some(route), dest.port())).ok_or(full)?;
-        id.set_cookie(u64::from(tag(&self.pipes, at)));
         let [first, ..] = RESOLVE;
-        match id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first) {
-            Ok(()) => {
-                if let Some(entry) = self.pipes.get_mut(at) {
-                    entry.stage = Stage::Resolving(id, 1);
-                }
-                if let Some(r) = self.routes.get_mut(route) {
-                    r.pipes.push(at);
-                }
-                Ok(())
-            }
-            Err(e) => {
-                self.pipes.remove(at);
-                Err(e)
-            }
-        }
+        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
+        self.put_back(at, Stage::Resolving(id, 1));
+        Ok(())
     }
 
     /// What the connection manager has to say.
     pub fn meet_events(&mut self) {
-        while let Ok(Some(event)) = self.events.get_event() {
+        while let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) {
             if event.event_type == CmEventType::CONNECT_REQUEST {
                 self.requested(event);
                 continue;
@@ -415,7 +432,7 @@ impl Engine {
                 moved.end();
                 self.bases.moved.retain(|m| *m != at);
             }
-            Stage::Resolving(..) | Stage::Routing(_) | Stage::Gone => {}
+            Stage::Wanted | Stage::Resolving(..) | Stage::Routing(_) | Stage::Gone => {}
         }
         let conns: Vec<usize> = entry.conns.into_values().collect();
         if let Some(error) = error {

@@ -11,6 +11,7 @@
 //!
 //! - `engine`: one round of the work, and what to sleep on when there is none; `engines`: all that there are; `drive`: who
 //!   does it.
+//! - `knock`: whether a server is reached at all, before `manager` loads the libraries for that.
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `follow`: routes that another engine
 //!   has found; `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
@@ -41,9 +42,11 @@ mod engines;
 mod entry;
 mod follow;
 mod inherited;
+mod knock;
 mod limits;
 mod listeners;
 mod local;
+mod manager;
 mod meet;
 mod message;
 mod moved;
@@ -55,7 +58,7 @@ mod table;
 mod tidy;
 
 use crate::runtime;
-use crate::socket::far;
+use crate::socket::{far, ports};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -65,6 +68,7 @@ use engine::Engine;
 use engines::Place;
 use meet::Route;
 use netacc_stats::Reason;
+use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, cpu, lock, raw, time};
 use netacc_transport::shm::Link;
 
@@ -76,6 +80,10 @@ static INHERITED: AtomicBool = AtomicBool::new(false);
 static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
 /// That is believed for so long (ns).
 const BELIEVED: u64 = 1_000_000_000;
+/// A server is knocked at for this part of what a connect waits at most.
+const KNOCK: u64 = 3;
+/// Libraries may take so many times as long as a connect waits.
+const LOADING: u64 = 4;
 
 pub use ask::{ask, ask_soon, look_for};
 pub use asked::{accepted, cancel, may_be_asked};
@@ -143,6 +151,7 @@ fn run(place: &Place, cpus: &[u32]) {
         let soon = engines::first().filter(|first| core::ptr::eq(*first, place)).and_then(|_| ask::remind());
         match step {
             engine::Step::Again => {}
+            engine::Step::Load => manager::load(place),
             engine::Step::Poll => cpu::pause(),
             engine::Step::Sleep { ms, naps } => {
                 let (ms, naps) = soon.map_or((ms, naps), |soon| (soon.min(ms), 1));
@@ -174,6 +183,11 @@ pub fn listen(local: SocketAddr) {
     if local.ip().is_loopback() || !available() || start().is_err() {
         return;
     }
+    // At once, since clients may come at once.
+    let _b = Blocked::all();
+    if !manager::load_all() {
+        return;
+    }
     if let Some(first) = engines::first() {
         first.ask(|e| e.listen(local));
         first.ring();
@@ -191,16 +205,21 @@ pub fn unlisten(local: SocketAddr) {
 enum Way {
     /// The link, of which the caller gets a reference, and our address there.
     Open(&'static Link, IpAddr),
-    /// It is being found out; an event will come by this descriptor.
+    /// It is being found out; an event will come by this descriptor, if it is not -1.
     Opening(i32),
+    /// Nobody has begun to find it out.
+    Unknown,
 }
 
-/// The way to a server on another host. Where nothing is known of it, it begins to be found out.
+/// Whether the calling thread may look for a way.
+fn usable() -> Result<(), Reason> {
+    // Not in a handler that has interrupted a thread that has locks: it has none to wait for.
+    if available() && !lock::interrupted() { Ok(()) } else { Err(Reason::OtherHost) }
+}
+
+/// The way to a server on another host, as far as is known.
 fn way(dest: SocketAddr) -> Result<Way, Reason> {
-    // The same in a handler that has interrupted such a thread: it has no lock to wait for.
-    if !available() || lock::interrupted() {
-        return Err(Reason::OtherHost);
-    }
+    usable()?;
     start()?;
     let first = engines::first().ok_or(Reason::OtherHost)?;
     // The one with the least to do; of several the first, so that one connection after the other uses the same queue pair.
@@ -222,20 +241,59 @@ fn way(dest: SocketAddr) -> Result<Way, Reason> {
             first.ring();
             Ok(Way::Opening(fd))
         }
+        Route::Unknown => Ok(Way::Unknown),
+    }
+}
+
+/// The way to a server on another host. Where nothing is known of it, the connection manager is asked.
+fn find_way(dest: SocketAddr) -> Result<Way, Reason> {
+    match way(dest)? {
+        Way::Unknown => {
+            let first = engines::first().ok_or(Reason::OtherHost)?;
+            if first.ask(|e| e.begin_route(dest)) != Some(true) {
+                return Err(Reason::NoMemory);
+            }
+            first.ring();
+            Ok(Way::Opening(-1))
+        }
+        known => Ok(known),
     }
 }
 
 /// The link to a server on another host, of which the caller gets a reference, and our address there. Where nothing is
 /// known of the destination it is found out, for which at most `patience` ns are waited.
 pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr), Reason> {
-    // Counted from where it is asked for: before that, libraries may have to be loaded.
-    let mut end = None;
+    usable()?;
+    let mut answer = None;
+    if engines::all().is_empty() {
+        // A program that only speaks to plain servers has no thread of ours either.
+        answer = Some(knock::knock(dest, patience / KNOCK));
+        if let Some(knock::Answer::Nobody(why)) = answer {
+            ports::note_refused(dest, why, time::coarse());
+            return Err(why);
+        }
+    }
+    match way(dest)? {
+        Way::Open(link, source) => return Ok((link, source)),
+        Way::Opening(_) => {}
+        Way::Unknown => {
+            let answer = answer.unwrap_or_else(|| knock::knock(dest, patience / KNOCK));
+            let first = engines::first().ok_or(Reason::OtherHost)?;
+            first.ask(|e| e.hear(dest, answer));
+        }
+    }
+    // Counted from where the connection manager is asked: before that, libraries may have to be loaded.
+    let mut end = time::now().saturating_add(patience.saturating_mul(LOADING));
+    let mut asked = false;
     loop {
-        match way(dest)? {
+        match find_way(dest)? {
             Way::Open(link, source) => return Ok((link, source)),
             Way::Opening(fd) => {
                 let now = time::now();
-                if now >= *end.get_or_insert(now.saturating_add(patience)) {
+                if fd >= 0 && !core::mem::replace(&mut asked, true) {
+                    end = now.saturating_add(patience);
+                }
+                if now >= end {
                     return Err(Reason::OtherHost);
                 }
                 // The thread may take the event itself: then we look again soon.
@@ -243,6 +301,7 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
                 let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
             }
+            Way::Unknown => {}
         }
     }
 }
@@ -268,13 +327,18 @@ pub fn flush() {
 
 /// Before a fork: the engines are at rest until the guards are dropped, in parent and child.
 pub fn before_fork() -> Vec<Guard<'static>> {
-    engines::stop()
+    if engines::all().is_empty() {
+        // Nothing is loaded without one. And no allocation: a handler may fork that has interrupted one.
+        return Vec::new();
+    }
+    manager::at_rest().into_iter().chain(engines::stop()).collect()
 }
 
 /// For the child of a fork: the engines are the parent's. Their memory is left alone, their descriptors are closed, so that
 /// the parent's end is the end of its queue pairs.
 pub fn after_fork() {
     order::after_fork();
+    manager::after_fork();
     if engines::abandon() {
         INHERITED.store(true, Ordering::Relaxed);
     }

@@ -271,6 +271,9 @@ impl Engine {
         for at in self.bases.moved.clone() {
             self.be_patient(at);
         }
+        if self.events.is_none() {
+            return;
+        }
         // librdmacm has all devices open, and the removal of one that we never used waits for us too. Nobody says so.
         let there = devices_there();
         let before = core::mem::replace(&mut self.bases.there, there);
@@ -371,11 +374,12 @@ impl Engine {
         }
         // It does not notice that the host's last device has gone. So its numbers become something harmless: the kernel
         // then sees the device closed, and the library has numbers that nobody else gets.
+        let Some(events) = &self.events else { return };
         for fd in self.bases.removed.drain(..) {
-            let _ = raw::dup3(self.events.fd(), fd, libc::O_CLOEXEC);
+            let _ = raw::dup3(events.fd(), fd, libc::O_CLOEXEC);
         }
         for device in self.bases.open.drain(..) {
-            device.cover(self.events.fd());
+            device.cover(events.fd());
         }
     }
 }

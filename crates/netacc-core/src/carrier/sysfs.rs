@@ -7,7 +7,10 @@ use rustix::fs::{Mode, OFlags, RawDir, open};
 /// Whether the kernel knows an RDMA device.
 pub(super) fn host_has_device() -> bool {
     let mut found = false;
-    each_name(c"/sys/class/infiniband", |_| found = true);
+    each_name(c"/sys/class/infiniband", |_| {
+        found = true;
+        false
+    });
     found
 }
 
@@ -19,19 +22,21 @@ pub(super) fn devices_there() -> u64 {
     each_name(c"/sys/class/infiniband_verbs", |name| {
         let hash = name.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
         sum = sum.wrapping_add(hash);
+        true
     });
     sum
 }
 
-fn each_name(dir: &CStr, mut f: impl FnMut(&[u8])) {
+/// Until `f` says that it has seen enough.
+fn each_name(dir: &CStr, mut f: impl FnMut(&[u8]) -> bool) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = open(dir, flags, Mode::empty()) else { return };
     let mut buf = [core::mem::MaybeUninit::uninit(); 1024];
     let mut entries = RawDir::new(&dir, &mut buf);
     while let Some(Ok(entry)) = entries.next() {
         let name = entry.file_name().to_bytes();
-        if !name.starts_with(b".") {
-            f(name);
+        if !name.starts_with(b".") && !f(name) {
+            break;
         }
     }
     private::drop_raw(dir);

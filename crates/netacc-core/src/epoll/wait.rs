@@ -436,7 +436,7 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
     }
     if link.is_lost() {
         // What other processes of our family may use goes elsewhere when somebody uses it.
-        for ep in link.endpoints().iter().filter(|ep| ep.displaced() && !(ep.is_shared() && ep.orphaned())) {
+        for ep in link.endpoints().filter(|ep| ep.displaced() && !(ep.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
                 crate::socket::reroute::settle(Ref { obj: s, generation: s.generation() });
             }

@@ -7,6 +7,8 @@ use netacc_transport::shm::rendezvous;
 
 /// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
 const BELIEVED: u64 = 50_000_000;
+/// "Nobody on that other host is reached by RDMA there" is believed for so long (ns).
+const FAR_BELIEVED: u64 = 1_000_000_000;
 /// "This is an address of this host, with that source" is believed for so long (ns).
 const ADDRESS_BELIEVED: u64 = 1_000_000_000;
 const CELLS: usize = 64;
@@ -15,6 +17,8 @@ const CELLS: usize = 64;
 static ABSENT: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 /// Destinations with a rendezvous of another version of the protocol: the same.
 static OTHER_VERSION: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+/// Destinations on other hosts that have refused: the same.
+static REFUSED: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 /// Destinations that are this host: the same.
 static LOCAL: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 
@@ -53,8 +57,17 @@ fn note(cells: &[AtomicU64; CELLS], h: u64, now: u64) {
 /// Why `dest` was lately found to have no rendezvous for us; `None` if it was not.
 pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
     let h = hash(dest.ip(), dest.port());
-    let known = |cells, reason| fresh(cells, h, now, BELIEVED).then_some(reason);
-    known(&ABSENT, Reason::PeerPlain).or_else(|| known(&OTHER_VERSION, Reason::PeerVersion))
+    let known = |cells, believed, reason| fresh(cells, h, now, believed).then_some(reason);
+    known(&ABSENT, BELIEVED, Reason::PeerPlain)
+        .or_else(|| known(&OTHER_VERSION, BELIEVED, Reason::PeerVersion))
+        .or_else(|| known(&REFUSED, FAR_BELIEVED, Reason::PeerPlain))
+}
+
+/// `dest`, on another host, has refused to be reached by RDMA.
+pub fn note_refused(dest: SocketAddr, why: Reason, now: u64) {
+    if why == Reason::PeerPlain {
+        note(&REFUSED, hash(dest.ip(), dest.port()), now);
+    }
 }
 
 /// `dest` has no rendezvous for us, if that is the reason.
@@ -69,7 +82,7 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
 
 /// Forgets what was believed (our own process opened a listener).
 pub fn forget_absent() {
-    for c in ABSENT.iter().chain(&OTHER_VERSION) {
+    for c in ABSENT.iter().chain(&OTHER_VERSION).chain(&REFUSED) {
         c.store(0, Ordering::Relaxed);
     }
 }
@@ -117,6 +130,9 @@ mod tests {
         assert_eq!(known_absent(d, t + BELIEVED / 2), Some(Reason::PeerPlain));
         assert_eq!(known_absent(d, t + BELIEVED + 1000), None);
         assert_eq!(known_absent("127.0.0.1:8".parse().unwrap(), t), None);
+        note_refused(d, Reason::PeerPlain, t);
+        assert_eq!(known_absent(d, t + FAR_BELIEVED / 2), Some(Reason::PeerPlain));
+        assert_eq!(known_absent(d, t + FAR_BELIEVED + 1000), None);
     }
 
     #[test]

@@ -8,8 +8,8 @@
 use crate::fdtable::Ref;
 use crate::socket::{Path, Socket, reroute};
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use netacc_sys::Lock;
 use netacc_sys::time::{self, Deadline};
+use netacc_sys::{Lock, lock};
 
 /// A connect is made again when its process has taken none for so long (ns): much longer than a busy server needs, and
 /// no longer than a user would notice.
@@ -97,7 +97,8 @@ pub fn note_again(r: Ref<Socket>) {
 /// or the next one's time. After an earlier end the caller looks around and comes again.
 #[inline]
 pub fn within(deadline: Deadline) -> Deadline {
-    if ANY.load(Ordering::Relaxed) == 0 { deadline } else { attend(deadline) }
+    // A handler that has interrupted its thread in the middle of a call of ours takes no lock: that call may hold it.
+    if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() { deadline } else { attend(deadline) }
 }
 
 #[cold]

@@ -1,0 +1,203 @@
+//! Whether a server can be reached by RDMA at all, before anything is loaded or made for that: a datagram to the port where
+//! it listens for RDMA, and one back (`netacc-wire/src/knock.rs`).
+//!
+//! To learn it from the connection manager takes libraries, memory and time, many times what a connect by TCP costs, and a
+//! program that starts, asks a plain server one question and ends would have paid for nothing. So who is refused goes by TCP
+//! at once. Where somebody answers, and where nobody says anything, since a packet filter may know nothing of such datagrams,
+//! the connection manager is asked.
+//!
+//! An answer proves nothing but that the datagram has arrived at somebody who listens there. All else is proved by the queue
+//! pair.
+
+use crate::addr;
+use crate::carrier::engine::Engine;
+use crate::carrier::meet::{REFUSED, Route, State, why};
+use core::ffi::c_void;
+use core::net::SocketAddr;
+use core::ptr;
+use libc::{MSG_DONTWAIT, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK};
+use netacc_stats::Reason;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{private, raw, time};
+use netacc_transport::rdma::port_of;
+use netacc_wire::frame::Stranger;
+use netacc_wire::knock::{KNOCK, Knock, NONCE};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Questions that are answered before others have their turn.
+const TURN: usize = 64;
+
+/// What a server's host says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Somebody listens there.
+    There,
+    /// Nobody does, or nobody who understands us.
+    Nobody(Reason),
+    /// Nothing.
+    Silence,
+}
+
+/// Asks `server`, and waits for at most `patience` ns.
+pub(super) fn knock(server: SocketAddr, patience: u64) -> Answer {
+    let Some(port) = port_of(server.port()) else { return Answer::Nobody(Reason::PeerPlain) };
+    let Ok(fd) = raw::socket(addr::domain(server.ip()), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) else {
+        return Answer::Silence;
+    };
+    let fd = private::raise(fd);
+    let answer = ask(fd, SocketAddr::new(server.ip(), port), time::now().saturating_add(patience));
+    private::close(fd);
+    match answer {
+        Ok(answer) => answer,
+        // icmp(7): no such port, in the answer to a datagram before.
+        Err(Errno::CONNREFUSED) => Answer::Nobody(Reason::PeerPlain),
+        Err(_) => Answer::Silence,
+    }
+}
+
+fn ask(fd: i32, there: SocketAddr, end: u64) -> Result<Answer> {
+    let mut nonce = [0u8; NONCE];
+    if getrandom(&mut nonce, GetRandomFlags::empty()) != Ok(NONCE) {
+        return Ok(Answer::Silence);
+    }
+    addr::with(there, |p, n| raw::connect(fd, p, n))?;
+    let question = Knock::Question(nonce).encode();
+    raw::send(fd, question.as_ptr(), question.len(), MSG_DONTWAIT)?;
+    loop {
+        // One byte more than there may be, so that what is longer is seen to be.
+        let mut said = [0u8; KNOCK + 1];
+        let got = match raw::recv(fd, said.as_mut_ptr(), said.len(), MSG_DONTWAIT) {
+            Ok(n) => said.get(..n).map(Knock::decode),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(e) => return Err(e),
+        };
+        match got {
+            Some(Ok(Knock::Answer(theirs))) if theirs == nonce => return Ok(Answer::There),
+            Some(Err((Stranger::Version, Some(Knock::Answer(theirs))))) if theirs == nonce => {
+                return Ok(Answer::Nobody(Reason::PeerVersion));
+            }
+            // Not an answer to this question.
+            Some(_) => continue,
+            None => {}
+        }
+        let left = end.saturating_sub(time::now());
+        if left == 0 {
+            return Ok(Answer::Silence);
+        }
+        let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+        match raw::ppoll(&raw mut p, 1, &raw mut ts, ptr::null()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// A socket at which questions for a listener arrive.
+pub(super) fn open_door(at: SocketAddr) -> Result<i32> {
+    let (domain, v6) = (addr::domain(at.ip()), at.is_ipv6());
+    let fd = private::raise(raw::socket(domain, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
+    // Which of our addresses was asked, since the answer has to come from there.
+    let (level, name) =
+        if v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
+    let opened = if v6 { raw::setsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1) } else { Ok(()) }
+        .and_then(|()| raw::setsockopt_int(fd, level, name, 1))
+        .and_then(|()| addr::with(at, |p, n| raw::bind(fd, p, n)));
+    opened.map(|()| fd).inspect_err(|_| private::close(fd))
+}
+
+/// Room for one control message with our address (ip(7), ipv6(7)): the header, and the larger of the two structures.
+#[repr(C)]
+#[derive(Default)]
+struct Control {
+    len: usize,
+    level: i32,
+    kind: i32,
+    info: [u32; 6],
+}
+
+/// Answers what has been asked at a door.
+pub(super) fn answer(fd: i32) {
+    for _ in 0..TURN {
+        let mut said = [0u8; KNOCK + 1];
+        let mut from = [0u64; 4];
+        let mut control = Control::default();
+        let mut iov = libc::iovec { iov_base: said.as_mut_ptr().cast(), iov_len: said.len() };
+        let mut message = header(&mut from, &mut control, &mut iov);
+        let n = match raw::recvmsg(fd, &raw mut message, MSG_DONTWAIT) {
+            Ok(n) => n,
+            Err(Errno::AGAIN) => return,
+            // What became of an answer before.
+            Err(_) => continue,
+        };
+        let question = match said.get(..n).map(Knock::decode) {
+            Some(Ok(Knock::Question(nonce)) | Err((Stranger::Version, Some(Knock::Question(nonce))))) => nonce,
+            _ => continue,
+        };
+        // From the address that was asked, by whatever interface leads back. The number of that where it arrived is the
+        // first word of IPv4's structure, and the last of IPv6's.
+        match (control.level, control.kind) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => control.info[0] = 0,
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => control.info[4] = 0,
+            _ => continue,
+        }
+        let mut said = Knock::Answer(question).encode();
+        iov = libc::iovec { iov_base: said.as_mut_ptr().cast(), iov_len: said.len() };
+        message.msg_iov = &raw mut iov;
+        let _ = raw::sendmsg(fd, &raw const message, MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    }
+}
+
+fn header(from: &mut [u64; 4], control: &mut Control, iov: &mut libc::iovec) -> libc::msghdr {
+    libc::msghdr {
+        msg_name: ptr::from_mut(from).cast::<c_void>(),
+        msg_namelen: size_of_val(from) as u32,
+        msg_iov: iov,
+        msg_iovlen: 1,
+        msg_control: ptr::from_mut(control).cast::<c_void>(),
+        msg_controllen: size_of::<Control>(),
+        msg_flags: 0,
+    }
+}
+
+impl Engine {
+    /// What a server has answered to a [`knock`].
+    pub(super) fn hear(&mut self, server: SocketAddr, answer: Answer) {
+        // Another thread may have been first.
+        if let Answer::Nobody(why) = answer
+            && self.is_unknown(server)
+            && let Some(at) = self.route_anew(server)
+        {
+            crate::log!(Info, "{server} is not reached by RDMA: nobody listens for it there");
+            if let Some(r) = self.routes.get_mut(at) {
+                r.state = State::Closed(why, time::now().saturating_add(REFUSED));
+            }
+            // It may sleep for long, and has to forget that in time.
+            if self.routes.each().nth(1).is_none() {
+                self.ring();
+            }
+        }
+    }
+
+    /// Nobody has begun to find out the way to a server.
+    pub(super) fn is_unknown(&mut self, dest: SocketAddr) -> bool {
+        match self.route(dest) {
+            Route::Open(link, _) => link.put(),
+            Route::Opening(_) | Route::Closed(_) => {}
+            Route::Unknown => return true,
+        }
+        false
+    }
+
+    /// The connection manager is asked for the way to a server, if that is not known. False: no more servers can be known.
+    pub(super) fn begin_route(&mut self, dest: SocketAddr) -> bool {
+        if !self.is_unknown(dest) {
+            return true;
+        }
+        let Some(at) = self.route_anew(dest) else { return false };
+        if let Err(e) = self.begin_pipe(at) {
+            self.close_route(at, why(&e), &e);
+        }
+        true
+    }
+}

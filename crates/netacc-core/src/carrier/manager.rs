@@ -1,0 +1,91 @@
+//! The connection manager of an engine. Its libraries are loaded when it is first needed, which takes many times what a
+//! connect does: with no engine's lock held, and for a connect by the carrier's thread.
+
+use crate::carrier::engine::Engine;
+use crate::carrier::engines::{self, Place};
+use crate::carrier::entry::Stage;
+use crate::carrier::meet::{UNREACHED, why};
+use alloc::vec::Vec;
+use netacc_sys::{Guard, Lock, lock, time};
+use netacc_verbs::{Error, EventChannel, Result};
+
+/// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own, since a
+/// lock of the dynamic linker's may be held by a thread that it does not have.
+static LOADING: Lock = Lock::new();
+
+/// Loading takes some milliseconds; who forks waits for so long (ns), unless it may be waiting for itself.
+const PATIENCE: u64 = 1_000_000_000;
+
+/// Before a fork: none is being loaded until the guard is dropped.
+pub(super) fn at_rest() -> Option<Guard<'static>> {
+    // A handler, or the constructor of a library that is being loaded, may have interrupted what it would wait for.
+    LOADING.lock_within(if lock::interrupted() { 0 } else { PATIENCE })
+}
+
+/// In the child of a fork, whose parent held it.
+pub(super) fn after_fork() {
+    LOADING.reset();
+}
+
+fn make() -> Result<EventChannel> {
+    let _g = LOADING.lock();
+    let events = EventChannel::create()?;
+    events.set_nonblocking(true)?;
+    Ok(events)
+}
+
+/// The engine has its connection manager after this, or was told that there is none.
+pub(super) fn load(place: &Place) {
+    let made = make();
+    let _ = place.with(|e| e.managed(made));
+}
+
+/// All engines have theirs. False: there is none to be had.
+pub(super) fn load_all() -> bool {
+    engines::all().iter().all(|place| {
+        let there = || place.with(|e| e.events.is_some()) == Some(true);
+        there() || {
+            load(place);
+            there()
+        }
+    })
+}
+
+impl Engine {
+    /// Whether queue pairs wait for it.
+    pub(super) fn wants_manager(&self) -> bool {
+        self.events.is_none() && self.pipes.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
+    }
+
+    /// Whether it is not to be had, as far as is known.
+    pub(super) fn is_unmanaged(&self, now: u64) -> bool {
+        self.events.is_none() && self.unmanaged != 0 && now.saturating_sub(self.unmanaged) < UNREACHED
+    }
+
+    /// It is there, or is not to be had: those that wait for it go on.
+    fn managed(&mut self, made: Result<EventChannel>) {
+        let failure = match made {
+            // Another thread may have been first.
+            Ok(events) => {
+                self.events.get_or_insert(events);
+                None
+            }
+            Err(e) => {
+                crate::log!(Warn, "no connection goes over RDMA by thread {}: {e}", self.index);
+                self.unmanaged = time::now();
+                Some(e)
+            }
+        };
+        let wanted = |stage: &Stage| matches!(stage, Stage::Wanted);
+        let waiting: Vec<usize> = self.pipes.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
+        for at in waiting {
+            let begun = match failure {
+                None => self.resolve(at),
+                Some(_) => Err(Error::NoDevice),
+            };
+            if let Err(e) = begun {
+                self.failed(at, why(&e), &e);
+            }
+        }
+    }
+}
