@@ -285,6 +285,31 @@ class ExecutesFull:
         assert s.recv(1) == b""
 
 
+class PassesFull:
+    """As many bytes wait to be read as there is room for when another process, here the same, is handed the connection."""
+
+    TOTAL = 4 << 20
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        control, _ = listener.accept()
+        sent = int(control.makefile().readline())
+        give, take = socket.socketpair()
+        socket.send_fds(give, [b"x"], [s.fileno()])
+        s.close()
+        with socket.socket(fileno=socket.recv_fds(take, 1, 1)[1][0]) as s:
+            assert receive(s, sent) == data(7, self.TOTAL)[:sent], "other bytes"
+            assert s.recv(1) == b""
+
+    def client(self, connect):
+        s, control = connect(), connect()
+        sent = fill(s, data(7, self.TOTAL))
+        assert 0 < sent < self.TOTAL, sent
+        s.shutdown(socket.SHUT_WR)
+        control.sendall(f"{sent}\n".encode())
+        assert control.recv(1) == b""
+
+
 class Polls:
     """Not blocking, by readiness: many small answers."""
 

@@ -202,6 +202,12 @@ def exec_of_another_program_while_both_ways_are_full(ctx):
 
 
 @case()
+def passed_on_while_it_is_full(ctx):
+    """What waits to be read has to fit into the program's new socket."""
+    by_rdma(ctx, "PassesFull", 20)
+
+
+@case()
 def readiness(ctx):
     for per_qp in ("1", "8"):
         by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": per_qp})

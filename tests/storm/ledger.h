@@ -26,6 +26,7 @@ struct slot {
 	word carrier[2];
 	word kin; // how many processes of that port had been killed before
 	word server;
+	word trail[2]; // what was done to each end, the last in the lowest octal digit
 };
 struct ledger {
 	// Set by ./run.

@@ -28,7 +28,7 @@ NOBODY, IN_BOX = 0, -1
 WHY = 64
 PROC = WHY + TEXTS * 64
 SLOT = PROC + 4 * PROCS
-SLOT_WORDS = 9
+SLOT_WORDS = 11
 WORDS = SLOT + SLOT_WORDS * SLOTS
 NAMES = ("demote", "signals", "fork", "exec", "spawn", "pass", "dup")
 

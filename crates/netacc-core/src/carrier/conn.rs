@@ -16,6 +16,9 @@ use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
 const TURN: usize = 8;
 /// So many bytes that reached the reader are told to the other side by a message of their own.
 const TELL: u32 = WINDOW / 2;
+/// So many bytes go into the ring between two looks whether its reader has left it: when it does, its socket has to hold what
+/// was in the ring, and these.
+const PIECE: usize = 32 * 1024;
 /// Bytes that are worth a look into a short buffer first.
 pub(super) const SHORT: usize = 96;
 
@@ -127,15 +130,17 @@ impl Conn {
 
     /// Into the ring. `None`: nobody reads any more.
     fn write(&mut self, bytes: *const u8, len: usize) -> Option<usize> {
-        let v = libc::iovec { iov_base: bytes.cast_mut().cast(), iov_len: len };
-        let mut iov = Iov::one(&v);
         let mut asked = false;
-        while iov.left() > 0 {
-            let done = match self.kernel {
+        let mut done = 0;
+        while done < len {
+            let v = libc::iovec { iov_base: bytes.wrapping_add(done).cast_mut().cast(), iov_len: (len - done).min(PIECE) };
+            let mut iov = Iov::one(&v);
+            let tried = match self.kernel {
                 -1 => self.ep.try_write(&mut iov),
                 fd => send_some(fd, &mut iov),
             };
-            match done {
+            done += v.iov_len - iov.left();
+            match tried {
                 // Closed: on the wire these bytes would be answered by a reset, and so they are.
                 Ok(_) if self.kernel < 0 && self.ep.is_dead() => return None,
                 Ok(_) => {}
@@ -145,7 +150,6 @@ impl Conn {
                 Err(_) => return None,
             }
         }
-        let done = len - iov.left();
         self.delivered = self.delivered.saturating_add(done as u32);
         Some(done)
     }

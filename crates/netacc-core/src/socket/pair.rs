@@ -7,18 +7,28 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
-use rustix::fd::{FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Loopback answers at once; a packet filter that drops is not waited for longer than this (ns).
 const PATIENCE: i64 = 200_000_000;
 
+/// Bytes that a pair of UNIX sockets is to hold in each direction: a ring, and what the peer writes before it sees that we
+/// leave it. The kernel grants twice as much (socket(7)), of which its own bookkeeping takes a part; what is usually allowed
+/// is 208 KiB.
+const ROOM: i32 = 1 << 18;
+
 /// Our end and the peer's. Two TCP sockets with the connection's addresses of host, so that a program without this
 /// library finds in its descriptor what it expects; the ports are others, since those of the connection are taken.
-/// Where TCP cannot be had it is a pair of UNIX sockets, which carry the bytes as well.
+/// Where TCP cannot be had, and where the peer's address is another host's, which a socket of ours must not claim to have
+/// been connected from, it is a pair of UNIX sockets. They carry the bytes as well, but know no reset.
 pub fn connected(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     tcp(s).or_else(|_| {
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Unlike those of TCP they never grow, and what they hold counts at the sender.
+        for fd in [&pair.0, &pair.1] {
+            let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
+        }
         Ok(pair)
     })
 }

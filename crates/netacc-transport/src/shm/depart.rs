@@ -21,7 +21,7 @@ use crate::shm::endpoint::{
 };
 use crate::shm::family::{Direction, FORKED, GIVING};
 use crate::shm::link::Side;
-use crate::shm::sockets::{PATIENCE, empty, reset_at_close, send_all};
+use crate::shm::sockets::{PATIENCE, empty, reset_at_close, reset_pair, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::{Consumer, FIN, MOVED, RESET};
 use netacc_sys::errno::{Errno, Result};
@@ -129,14 +129,16 @@ impl ShmEndpoint {
         if ended || flags & PEER_FIN != 0 {
             let _ = raw::shutdown(far.as_raw_fd(), libc::SHUT_WR);
         }
+        let over = lost || flags & DEAD != 0;
+        if over {
+            reset_pair(near.as_raw_fd(), far.as_raw_fd());
+        }
         for (bit, how) in [(TX_SHUT, libc::SHUT_WR), (RX_SHUT, libc::SHUT_RD)] {
             if flags & bit != 0 {
                 let _ = raw::shutdown(near.as_raw_fd(), how);
             }
         }
-        if lost || flags & DEAD != 0 {
-            reset_at_close(far.as_raw_fd());
-        } else if !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
+        if !over && !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
             return Ok(false);
         }
         self.tell_data(v);
@@ -207,7 +209,7 @@ impl ShmEndpoint {
             self.cut(v, e);
         }
         if self.observe(v) & DEAD != 0 {
-            reset_at_close(far.as_raw_fd());
+            reset_pair(near.as_raw_fd(), far.as_raw_fd());
         }
         Ok(true)
     }
