@@ -133,7 +133,8 @@ impl Conn {
         let mut asked = false;
         let mut done = 0;
         while done < len {
-            let v = libc::iovec { iov_base: bytes.wrapping_add(done).cast_mut().cast(), iov_len: (len - done).min(PIECE) };
+            let v =
+                libc::iovec { iov_base: bytes.wrapping_add(done).cast_mut().cast(), iov_len: (len - done).min(PIECE) };
             let mut iov = Iov::one(&v);
             let tried = match self.kernel {
                 -1 => self.ep.try_write(&mut iov),

@@ -179,6 +179,14 @@ impl Engine {
         }
     }
 
+    /// Why there is no way to a server at present.
+    pub(super) fn closed_for(&self, server: SocketAddr) -> Option<Reason> {
+        self.routes.each().find(|(_, r)| r.dest == server).and_then(|(_, r)| match r.state {
+            State::Closed(why, _) => Some(why),
+            _ => None,
+        })
+    }
+
     /// Nobody has begun to find out the way to a server.
     pub(super) fn is_unknown(&mut self, dest: SocketAddr) -> bool {
         match self.route(dest) {

@@ -209,6 +209,10 @@ impl Engine {
         {
             return Some(pipe);
         }
+        if r.crowded {
+            // Those that are being connected decide: a new one in place of each that fails would go on for ever.
+            return None;
+        }
         let connecting = r.pipes.iter().filter(|at| self.pipes.get(**at).is_some_and(|e| !e.is_up())).count();
         for _ in connecting..queued.div_ceil(self.limits.conn_per_qp).min(AT_A_TIME) {
             if self.begin_pipe(route).is_err() {

@@ -58,7 +58,7 @@ mod table;
 mod tidy;
 
 use crate::runtime;
-use crate::socket::{far, ports};
+use crate::socket::{far, ports, reroute};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -69,7 +69,8 @@ use engines::Place;
 use meet::Route;
 use netacc_stats::Reason;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, cpu, lock, raw, time};
+use netacc_sys::time::{self, Deadline};
+use netacc_sys::{Guard, cpu, lock, raw};
 use netacc_transport::shm::Link;
 
 /// Whose the engines are: a vfork(2) child has its parent's memory.
@@ -306,6 +307,15 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     }
 }
 
+/// Why no connection to a server goes over RDMA that was to be carried by an engine; as far as is known.
+pub fn why_not(server: SocketAddr, engine: Option<usize>) -> Option<Reason> {
+    // A handler may have interrupted the thread that has the engine.
+    if lock::interrupted() {
+        return None;
+    }
+    engines::at(engine?)?.ask(|e| e.closed_for(server)).flatten()
+}
+
 /// The process ends: what it has written goes out before, for at most two seconds.
 pub fn flush() {
     const PATIENCE: u64 = 2_000_000_000;
@@ -323,6 +333,7 @@ pub fn flush() {
     while time::now() < end && !flushed() {
         raw::sched_yield();
     }
+    reroute::settle_all(Deadline::after(PATIENCE as i64));
 }
 
 /// Before a fork: the engines are at rest until the guards are dropped, in parent and child.

@@ -6,7 +6,7 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
-use crate::socket::{self, CANDIDATE, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, vacant};
+use crate::socket::{self, CANDIDATE, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, reroute, vacant};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
@@ -310,6 +310,9 @@ fn before_close(fd: i32) {
     if let Some(r) = fdtable::socket(fd) {
         if r.obj.has(socket::CANDIDATE) {
             socket::promote::cancel(fd, r);
+        }
+        if reroute::is_in_doubt(r.obj) {
+            reroute::see_off(fd, r);
         }
         crate::fork::number_closed(fd, r);
     }

@@ -104,7 +104,7 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
 /// The peer left, and our ring is not read to its end: what is left goes before what comes over its socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (near, far) = pair::connected(s)?;
-    let done = ep.pour_rest(&far).and_then(|all| match all {
+    let done = ep.pour_rest(&near, &far).and_then(|all| match all {
         // What was poured is not to be had here any more.
         true => relay::start(far.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
         false => Ok(()),

@@ -4,12 +4,13 @@
 //! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
 //! byte it has written so far.
 
+use crate::carrier::{self, drive};
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::fork;
 use crate::kernel_only;
 use crate::socket::create::{replace_everywhere, status_flags};
-use crate::socket::{PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, untaken};
+use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, untaken};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -30,12 +31,76 @@ pub fn settle(r: Ref<Socket>) {
     }
 }
 
+/// Before the process ends: connects to other hosts that no queue pair has taken are made by TCP, as the kernel would go on
+/// with what was written after the end. Only where this process is the only one that could.
+#[cold]
+pub fn settle_all(until: Deadline) {
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let fdtable::Entry::Socket(r) = e
+            && !until.passed()
+            && is_in_doubt(r.obj)
+        {
+            give_up(r);
+        }
+    });
+}
+
+/// Whether a connect to another host waits for a queue pair, and this process alone knows what was written to it.
+pub fn is_in_doubt(s: &Socket) -> bool {
+    let waits = |ep: &ShmEndpoint| {
+        let link = ep.link();
+        link.is_far() && ep.is_untaken() && !link.is_inherited() && ep.has_written()
+    };
+    s.path() == Path::Shm && !s.has(SHARED | LINGER_RESET) && s.endpoint().is_some_and(waits)
+}
+
+/// The program closes the last number of such a connect. If no queue pair came about nobody could make it again: so until one
+/// has taken it, or TCP has the bytes, the number stays. Takes both direction locks.
+#[cold]
+pub fn see_off(fd: i32, r: Ref<Socket>) {
+    let end = Deadline::after(PATIENCE_CLOSED);
+    while r.valid() && is_in_doubt(r.obj) && fdtable::number_of(r, fd).is_none() {
+        if r.obj.endpoint().is_some_and(ShmEndpoint::orphaned) || end.passed() {
+            return give_up(r);
+        }
+        drive::drive();
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
+        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+    }
+}
+
+/// It is made by TCP, unless it has been taken just now. Takes both direction locks.
+fn give_up(r: Ref<Socket>) {
+    let s = r.obj;
+    let why = why_by_tcp(s);
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    if r.valid()
+        && !fork::under_way()
+        && is_in_doubt(s)
+        && let Some(old) = s.endpoint().filter(|ep| ep.withdraw())
+    {
+        move_on(r, old, why);
+    }
+    drop((rx, tx));
+}
+
+/// Why a connect that has to be made again goes by TCP, if it does.
+fn why_by_tcp(s: &Socket) -> Reason {
+    let far = s.endpoint().map(ShmEndpoint::link).filter(|link| link.is_far()).zip(s.peer.get());
+    match far {
+        Some((link, server)) => carrier::why_not(server, link.engine()).unwrap_or(Reason::OtherHost),
+        None => Reason::LinkLost,
+    }
+}
+
 /// Gives an orphaned connection another server. Takes both direction locks.
 #[cold]
 pub fn reroute(r: Ref<Socket>) {
     // Of another endpoint the child of a fork that is under way would not know, and would have nothing.
     fork::let_pass(|| {
         let s = r.obj;
+        // Before the locks, since an engine's comes first.
+        let why = why_by_tcp(s);
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
         let orphan = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned());
         // Asked under the locks, which a thread that forks takes after it has said so.
@@ -44,7 +109,7 @@ pub fn reroute(r: Ref<Socket>) {
             && let Some(old) = orphan
             && old.withdraw()
         {
-            move_on(r, old);
+            move_on(r, old, why);
         }
         drop((rx, tx));
         now
@@ -59,13 +124,13 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !fork::under_way();
     let waiting = s.endpoint().filter(|e| movable && e.is_untaken());
     let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
-    let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old)).is_some();
+    let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
     drop((rx, tx));
     moved
 }
 
 /// A connect that was withdrawn is made once more, with what was written so far. Under both direction locks.
-fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
+fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
     let (mut bytes, first) = written(old);
     let ended = old.ended();
@@ -87,8 +152,8 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint) {
             crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());
         }
         Err(_) => {
-            let done = by_tcp(r, old, &bytes, ended);
-            crate::log!(Info, "fd {}: its server is gone, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
+            let done = by_tcp(r, old, &bytes, ended, why);
+            crate::log!(Info, "fd {}: {}, by TCP with {} bytes: {done:?}", s.first_fd(), why.name(), bytes.len());
             if done.is_err() {
                 old.fail(Errno::CONNRESET);
             }
@@ -152,7 +217,7 @@ pub fn bypass(r: Ref<Socket>) {
     if !old.withdraw() {
         // Taken just now.
     } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
-        move_on(r, old);
+        move_on(r, old, Reason::LinkLost);
     } else {
         let bytes = written(old).0;
         let done = pour(s, real, &bytes, old.ended(), Deadline::after(PATIENCE));
@@ -200,11 +265,13 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 /// How long (ns) the kernel may take for the connect and the bytes: loopback answers at once, whoever is slower
 /// than that is no listener of this host.
 const PATIENCE: i64 = 1_000_000_000;
+/// How long (ns) a connect that the program has closed may wait for a queue pair. The carrier gives one up after less.
+const PATIENCE_CLOSED: i64 = 4_000_000_000;
 /// How long (ns) the kernel may take for a connect that could also stay where it is.
 const AT_ONCE: i64 = 20_000_000;
 
 /// The same connect by the kernel, and the bytes after it.
-fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) -> Result<()> {
+fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
     let s = r.obj;
     if kernel_only::reason().is_some() {
         // The address may be another host's here.
@@ -212,21 +279,22 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool) 
     }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+    let until = Deadline::after(PATIENCE);
     // Where the numbers stand for no TCP socket of the kernel's a fresh one takes the place of all of them, once it
     // is connected. Otherwise they are one socket, which holds the port that the application bound.
     if s.has(PLACEHOLDER) || old.base_fd() >= 0 {
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
         s.opts.apply(s, real);
-        let done = carry(s, real, target, bytes, ended).and_then(|()| replace_everywhere(s, real));
+        let done = carry(s, real, target, bytes, ended, until).and_then(|()| replace_everywhere(s, real));
         if done.is_ok() {
             s.set(PLACEHOLDER, false);
         }
         let _ = raw::close(real);
         done?;
     } else {
-        carry(s, number, target, bytes, ended)?;
+        carry(s, number, target, bytes, ended, until)?;
     }
-    now_tcp(s, old, Reason::LinkLost);
+    now_tcp(s, old, why);
     Ok(())
 }
 
@@ -245,10 +313,9 @@ fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
     s.detach();
 }
 
-/// Connects the kernel's socket `fd` and gives it what was written so far. It never waits longer than
-/// [`PATIENCE`]: the caller may be an epoll_wait.
-fn carry(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool) -> Result<()> {
-    let until = Deadline::after(PATIENCE);
+/// Connects the kernel's socket `fd` and gives it what was written so far. It does not wait for ever: the caller may be an
+/// epoll_wait.
+fn carry(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
     dial(s, fd, target, until)?;
     pour(s, fd, bytes, ended, until)
 }

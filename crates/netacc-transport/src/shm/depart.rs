@@ -63,16 +63,16 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & ON_KERNEL != 0
     }
 
-    /// Puts what is left to read into `far`. False: there is more that cannot be had, and the connection is reset. The caller
+    /// Puts what is left to read into `far`, for the reader of `near`. False: there is more that cannot be had, and the connection is reset. The caller
     /// holds both direction locks.
-    pub fn pour_rest(&self, far: &OwnedFd) -> Result<bool> {
+    pub fn pour_rest(&self, near: &OwnedFd, far: &OwnedFd) -> Result<bool> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
         // Who left before us had come over, so its half of the kernel's stream has ended.
         let poured = self.pour(&v, far, true);
         if let Err(e) = poured {
             self.cut(&v, e);
-            reset_at_close(far.as_raw_fd());
+            reset_pair(near.as_raw_fd(), far.as_raw_fd());
         }
         Ok(poured.is_ok())
     }
@@ -129,17 +129,16 @@ impl ShmEndpoint {
         if ended || flags & PEER_FIN != 0 {
             let _ = raw::shutdown(far.as_raw_fd(), libc::SHUT_WR);
         }
-        let over = lost || flags & DEAD != 0;
-        if over {
+        if lost || flags & DEAD != 0 {
             reset_pair(near.as_raw_fd(), far.as_raw_fd());
+        } else if !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
+            return Ok(false);
         }
+        // Only now: a reset may have to be said by it.
         for (bit, how) in [(TX_SHUT, libc::SHUT_WR), (RX_SHUT, libc::SHUT_RD)] {
             if flags & bit != 0 {
                 let _ = raw::shutdown(near.as_raw_fd(), how);
             }
-        }
-        if !over && !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
-            return Ok(false);
         }
         self.tell_data(v);
         self.tell_room(v, true);

@@ -386,6 +386,13 @@ impl ShmEndpoint {
             && (v.link.is_lost() || v.link.is_left())
     }
 
+    /// Whether anything was written so far to a connect that waits in its queue.
+    pub fn has_written(&self) -> bool {
+        let mut any = false;
+        self.replay(|_, n| any |= n > 0);
+        any
+    }
+
     /// Everything written so far, piece by piece, of a connection whose peer has read nothing.
     pub fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
         let Some(v) = self.view() else { return };
