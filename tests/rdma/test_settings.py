@@ -55,6 +55,17 @@ def connections_per_queue_pair(ctx):
         ctx.prove(3 * MANY, 3 * MANY * 5000)
 
 
+@case(limit=240)
+def threads_that_poll(ctx):
+    """They do not sleep for a minute after each message, and hear of further queue pairs, bases and ends all the same."""
+    held = Held(ctx, options={"NACC_POLL_CQ_MS": "60000"})
+    links = [link for link in monitor.show(held.client.pid, "qp")["qp"]["links"] if link["transport"] == "RDMA"]
+    check(len(links) >= MANY // 2, f"{len(links)} queue pairs")
+    held.end()
+    held.server.result(60)
+    ctx.prove(3 * MANY, 3 * MANY * 5000)
+
+
 THREADS = {"NACC_SOR_IO_THREADS": "4"}
 
 
@@ -157,6 +168,27 @@ def idle_queue_pairs_of_all_threads_are_kept(ctx):
     equal(sorted({qp["queue_pair"]["thread"] for qp in idle()}), [0, 1, 2, 3], "threads with idle queue pairs")
     held.end()
     held.server.end()
+
+
+@case(modes=("rxe",), limit=300)
+def idle_queue_pairs_are_limited(ctx):
+    """Eight connections end, each with a queue pair of its own; so many are kept for the next ones. Two of the limits each time."""
+    limits = (("EXPIRE_MS", 0, 0), ("MAX_PER", 2, 2), ("MAX_ALL", 3, 3), ("EXPIRE_MS", -1, 8))
+    for key, value, kept in ctx.random.sample(limits, 2):
+        held = Held(ctx, "Leaves", options={"NACC_SOR_CONN_PER_QP": "1", f"NACC_EMPTY_QP_{key}": str(value)})
+
+        def links(held=held):
+            return [qp for qp in monitor.show(held.client.pid, "qp")["qp"]["links"] if qp["transport"] == "RDMA"]
+
+        # A connect that waited long may have gone by TCP.
+        before = len(links())
+        check(before >= 4, f"{before} queue pairs")
+        os.write(held.write_end, b"\n")
+        wait_until(lambda: not any(qp["connections"] for qp in links()), 60, "all are idle")
+        wait_until(lambda kept=kept: len(links()) <= kept, 60, f"{key} {value}: {kept} are left")
+        equal(len(links()), min(kept, before), f"queue pairs with NACC_EMPTY_QP_{key}={value}")
+        held.end()
+        held.server.end()
 
 
 def memory(proc):

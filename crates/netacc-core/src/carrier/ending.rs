@@ -2,12 +2,41 @@
 
 use crate::carrier::conn::{SHORT, Source};
 use crate::carrier::engine::Engine;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_transport::Endpoint;
+use netacc_transport::rdma::Way;
 use netacc_wire::frame::Kind;
 
 impl Engine {
+    /// The process ends: whether all that was written has reached the other hosts, and the ends of its streams after it.
+    pub fn flush(&mut self) -> bool {
+        let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
+        for c in &all {
+            self.queue(*c);
+        }
+        self.round();
+        let mut done =
+            self.locals.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
+        for c in all {
+            done &= self.end_of_process(c);
+        }
+        let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
+        for p in pipes {
+            let Some(entry) = self.pipes.get_mut(p) else { continue };
+            match entry.way(&mut self.devices) {
+                Some(Way::Qp(pipe, _)) => {
+                    let _ = pipe.flush();
+                    done &= pipe.is_flushed();
+                }
+                Some(Way::Base(stream)) => done &= stream.is_flushed(),
+                None => {}
+            }
+        }
+        done
+    }
+
     /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.
     pub(super) fn end_of_process(&mut self, at: usize) -> bool {
         let Some(conn) = self.conns.get_mut(at) else { return true };

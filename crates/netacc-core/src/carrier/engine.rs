@@ -34,6 +34,9 @@ const BRIEF: i64 = 2;
 /// the middle of a message, and that costs both more than the message.
 const NAPS: u32 = 32;
 
+/// Who polls, or has something to do in each round, looks at the descriptors after so long (ns) all the same.
+const LOOK: u64 = 2_000_000;
+
 /// What to do after a round.
 #[derive(Debug)]
 pub(super) enum Step {
@@ -119,6 +122,8 @@ pub(super) struct Engine {
     pub duty: Option<usize>,
     sleeps_on: Vec<(i32, i16, What)>,
     tidied: u64,
+    /// When the thread looked at its descriptors last.
+    looked: u64,
     pub limits: Limits,
 }
 
@@ -160,6 +165,7 @@ impl Engine {
             duty: None,
             sleeps_on: Vec::new(),
             tidied: time::now(),
+            looked: 0,
             limits,
         })
     }
@@ -186,21 +192,23 @@ impl Engine {
         if core::mem::take(&mut self.short) {
             self.supply();
         }
-        if self.round() {
+        let busy = self.round();
+        if busy {
             *last = now;
-            return Step::Again;
         }
-        if now.saturating_sub(*last) < self.limits.poll_ns {
-            return Step::Poll;
+        if busy || now.saturating_sub(*last) < self.limits.poll_ns {
+            if now.saturating_sub(self.looked) < LOOK {
+                return if busy { Step::Again } else { Step::Poll };
+            }
+            self.list_for(fds);
+            return Step::Sleep { ms: 0, naps: 1 };
         }
         let watch = self.next_watch();
         if !self.arm(watch) {
             return Step::Again;
         }
         self.watch = watch;
-        fds.clear();
-        self.list();
-        fds.extend(self.sleeps_on.iter().map(|&(fd, events, _)| libc::pollfd { fd, events, revents: 0 }));
+        self.list_for(fds);
         match watch {
             Watch::Brief => Step::Sleep { ms: BRIEF, naps: NAPS },
             _ if self.has_to_tidy() => Step::Sleep { ms: TIDY, naps: 1 },
@@ -372,6 +380,12 @@ impl Engine {
         quiet && !self.round()
     }
 
+    fn list_for(&mut self, fds: &mut Vec<libc::pollfd>) {
+        self.list();
+        fds.clear();
+        fds.extend(self.sleeps_on.iter().map(|&(fd, events, _)| libc::pollfd { fd, events, revents: 0 }));
+    }
+
     fn list(&mut self) {
         let mut list = core::mem::take(&mut self.sleeps_on);
         list.clear();
@@ -456,6 +470,7 @@ impl Engine {
         }
         self.sleeps_on = list;
         let now = time::now();
+        self.looked = now;
         // Where something has come, its answer may be awaited by whoever shares a processor with us.
         let news = fds.iter().any(|p| p.revents != 0);
         let often = match (self.has_to_tidy(), news) {
@@ -467,32 +482,5 @@ impl Engine {
             self.tidied = now;
             self.tidy(now);
         }
-    }
-
-    /// The process ends: whether all that was written has reached the other hosts, and the ends of its streams after it.
-    pub fn flush(&mut self) -> bool {
-        let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
-        for c in &all {
-            self.queue(*c);
-        }
-        self.round();
-        let mut done =
-            self.locals.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
-        for c in all {
-            done &= self.end_of_process(c);
-        }
-        let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
-        for p in pipes {
-            let Some(entry) = self.pipes.get_mut(p) else { continue };
-            match entry.way(&mut self.devices) {
-                Some(Way::Qp(pipe, _)) => {
-                    let _ = pipe.flush();
-                    done &= pipe.is_flushed();
-                }
-                Some(Way::Base(stream)) => done &= stream.is_flushed(),
-                None => {}
-            }
-        }
-        done
     }
 }

@@ -289,7 +289,8 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     loop {
         match find_way(dest)? {
             Way::Open(link, source) => return Ok((link, source)),
-            Way::Opening(fd) => {
+            way => {
+                let fd = if let Way::Opening(fd) = way { fd } else { -1 };
                 let now = time::now();
                 if fd >= 0 && !core::mem::replace(&mut asked, true) {
                     end = now.saturating_add(patience);
@@ -302,7 +303,6 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
                 let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 500_000 };
                 let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
             }
-            Way::Unknown => {}
         }
     }
 }
