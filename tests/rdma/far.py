@@ -310,6 +310,34 @@ class PassesFull:
         assert control.recv(1) == b""
 
 
+class Backlog:
+    """More connects at a time than the listener's backlog has room for: they wait, as by TCP."""
+
+    COUNT = 12
+
+    def server(self, listener):
+        listener.listen(2)
+        control, _ = listener.accept()
+        assert control.recv(1) == b"g"
+        for _ in range(self.COUNT):
+            with listener.accept()[0] as s:
+                s.sendall(s.recv(100).upper())
+
+    def client(self, connect):
+        control = connect()
+        socks = [socket.socket(control.family) for _ in range(self.COUNT)]
+        for s in socks:
+            s.setblocking(False)
+            s.connect_ex(control.getpeername())
+        control.sendall(b"g")
+        for s in socks:
+            s.setblocking(True)
+            s.sendall(b"a")
+        for s in socks:
+            assert receive(s, 1) == b"A"
+            assert s.recv(1) == b""
+
+
 class Polls:
     """Not blocking, by readiness: many small answers."""
 

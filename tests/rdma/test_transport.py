@@ -208,6 +208,11 @@ def passed_on_while_it_is_full(ctx):
 
 
 @case()
+def more_connects_than_the_backlog_has_room_for(ctx):
+    by_rdma(ctx, "Backlog", 12)
+
+
+@case()
 def readiness(ctx):
     for per_qp in ("1", "8"):
         by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": per_qp})

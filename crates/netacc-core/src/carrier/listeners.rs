@@ -25,6 +25,8 @@ pub(super) struct FarListener {
     id: Option<CmId>,
     /// Where clients ask whether it is there ([`knock`]), while it is; or -1.
     door: i32,
+    /// The port of the questions was taken at the last attempt.
+    shut: bool,
     /// The next attempt may end otherwise: another process has the port.
     again: bool,
 }
@@ -58,8 +60,18 @@ pub(super) fn listens(port: u16) -> bool {
 
 impl FarListener {
     /// Whether it is to be opened, as soon as its port is free.
-    pub fn is_wanted(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         self.users > 0 && self.id.is_none() && self.again
+    }
+
+    /// Whether something of it is still to be had.
+    pub fn has_to_try(&self) -> bool {
+        self.is_wanted() || self.lacks_door()
+    }
+
+    /// Whether clients find it and nobody answers their questions.
+    fn lacks_door(&self) -> bool {
+        self.users > 0 && self.id.is_some() && self.door < 0
     }
 
     fn close(&mut self, bases: &Bases) {
@@ -81,7 +93,7 @@ impl Engine {
         let Some(port) = port_of(local.port()) else {
             return crate::log!(Info, "{local} is not reachable by RDMA: {} + 20000 is no port", local.port());
         };
-        let fresh = FarListener { local, users: 1, id: None, door: -1, again: true };
+        let fresh = FarListener { local, users: 1, id: None, door: -1, shut: false, again: true };
         match self.listeners.iter_mut().find(|l| l.users == 0) {
             Some(place) => *place = fresh,
             None => self.listeners.push(fresh),
@@ -96,11 +108,26 @@ impl Engine {
     pub(super) fn open_listeners(&mut self) {
         let Some(events) = &self.events else { return };
         for at in 0..self.listeners.len() {
-            let Some(l) = self.listeners.get_mut(at).filter(|l| l.is_wanted()) else { continue };
+            let Some(l) = self.listeners.get_mut(at) else { continue };
             let Some(port) = port_of(l.local.port()) else { continue };
             let there = SocketAddr::new(l.local.ip(), port);
+            if l.lacks_door()
+                && let Ok(fd) = knock::open_door(there)
+            {
+                l.door = self.bases.attend(fd).map_or(-1, |()| fd);
+                if l.door < 0 {
+                    private::close(fd);
+                }
+            }
+            if !l.is_wanted() {
+                continue;
+            }
             // First, so that who sees that there is a listener is answered. Nobody is before we are done here.
             let door = knock::open_door(there);
+            // Another process may be just about to listen here, and the two of us must not have a half each.
+            if door == Err(Errno::ADDRINUSE) && !core::mem::replace(&mut l.shut, true) {
+                continue;
+            }
             let opened = CmId::create(events, LISTENER | at as u64).and_then(|id| {
                 // IPv4 has a listener of its own: see `socket::listen::far_names`.
                 if l.local.is_ipv6() {

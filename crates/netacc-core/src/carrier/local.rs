@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
+use netacc_sys::time;
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addresses};
@@ -150,8 +151,8 @@ impl Engine {
         let Some(dest) = self.routes.get(route).map(|r| r.dest) else { return };
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
             let Some(pipe) = self.choose_pipe(route, queued as usize) else {
-                // Those that wait go by TCP, and the next one asks who listens there now.
-                if self.routes.get(route).is_some_and(|r| self.all_doubted(r)) {
+                // Those that wait go by TCP, and the next one asks who listens there now, where there is none to wait for.
+                if self.routes.get(route).is_some_and(|r| r.pipes.is_empty() || self.all_doubted(r)) {
                     self.detach_route(route);
                 }
                 return;
@@ -204,20 +205,21 @@ impl Engine {
         if least.is_none() && self.all_doubted(r) {
             return None;
         }
+        // Where none is there those that are being connected decide: a new one for each that fails would go on for ever.
+        let crowded = r.crowded != 0 && (least.is_none() || time::now() < r.crowded);
         if let Some((load, pipe)) = least
-            && (load < self.limits.conn_per_qp || r.crowded)
+            && (load < self.limits.conn_per_qp || crowded)
         {
             return Some(pipe);
         }
-        if r.crowded {
-            // Those that are being connected decide: a new one in place of each that fails would go on for ever.
+        if crowded {
             return None;
         }
         let connecting = r.pipes.iter().filter(|at| self.pipes.get(**at).is_some_and(|e| !e.is_up())).count();
         for _ in connecting..queued.div_ceil(self.limits.conn_per_qp).min(AT_A_TIME) {
             if self.begin_pipe(route).is_err() {
                 if let Some(r) = self.routes.get_mut(route) {
-                    r.crowded = true;
+                    r.is_crowded();
                 }
                 return least.map(|(_, pipe)| pipe);
             }
@@ -303,13 +305,23 @@ impl Engine {
         // Who it is the connection manager has confirmed; the port is the client's to say, so that it proves nothing.
         let honest = entry.ips == Some((server.ip(), client.ip()));
         if !honest || entry.port != server.port() || client.port() < 1024 {
-            return false;
+            // Its host may have been given another address since the queue pair was connected: that concerns nobody else.
+            crate::log!(
+                Info,
+                "a connection from {client} to {server} by RDMA is refused: its host has another address"
+            );
+            self.refuse(at, frame);
+            return true;
         }
         if let Some(&old) = entry.conns.get(&frame.conn) {
             self.end_of_name(old);
         }
         match self.join(client, server, at) {
-            Ok((ep, local)) => drop(self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None)),
+            Ok((ep, local)) => {
+                if self.begin(ep, local, at, Some((frame.conn, frame.epoch)), None).is_none() {
+                    self.refuse(at, frame);
+                }
+            }
             Err(why) => {
                 crate::log!(Info, "a connection from {client} to {server} by RDMA is refused: {}", why.name());
                 self.refuse(at, frame);
@@ -333,7 +345,7 @@ impl Engine {
         server: SocketAddr,
         pipe: usize,
     ) -> Result<(&'static ShmEndpoint, usize), Reason> {
-        let claim = pool::claim(client, server, None)?;
+        let claim = pool::claim(client, server, None, true)?;
         let (link, claimed) = (claim.link, claim.claimed);
         let Some(ep) = link.endpoint(claimed.slot).filter(|ep| ep.begin(claimed.epoch)) else {
             link.slots.burned();

@@ -34,6 +34,9 @@ pub(super) const UNREACHED: u64 = 30_000_000_000;
 /// So many ports in a row that turn out to be somebody else's are no accident.
 const PORTS_TAKEN: u32 = 8;
 
+/// "No further queue pair is to be had" is believed for so long (ns).
+const CROWDED: u64 = 1_000_000_000;
+
 /// Set in what events call a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
 
@@ -67,8 +70,8 @@ pub(super) struct RouteEntry {
     pub link: Option<&'static Link>,
     pub local: Option<usize>,
     pub pipes: Vec<usize>,
-    /// No more queue pairs are to be had: those that are there take all connections.
-    pub crowded: bool,
+    /// Until then (ns) no more queue pairs are to be had: those that are there take all connections.
+    pub crowded: u64,
     /// So many queue pairs in a row could not be connected because of the port that they had at this host.
     pub ports_taken: u32,
 }
@@ -82,9 +85,14 @@ impl RouteEntry {
             link: None,
             local: None,
             pipes: Vec::new(),
-            crowded: false,
+            crowded: 0,
             ports_taken: 0,
         }
+    }
+
+    /// A queue pair was not to be had.
+    pub(super) fn is_crowded(&mut self) {
+        self.crowded = time::now().saturating_add(CROWDED);
     }
 }
 
@@ -134,7 +142,7 @@ impl Engine {
         };
         self.detach_route(at);
         if let Some(r) = self.routes.get_mut(at) {
-            (r.state, r.crowded, r.ports_taken) = (State::Opening, false, 0);
+            (r.state, r.crowded, r.ports_taken) = (State::Opening, 0, 0);
         }
         Some(at)
     }
@@ -380,7 +388,7 @@ impl Engine {
         if r.pipes.iter().all(doubted) {
             self.close_route(route, reason, error);
         } else {
-            r.crowded = true;
+            r.is_crowded();
             if let Some(local) = r.local {
                 self.take_connects(local);
             }

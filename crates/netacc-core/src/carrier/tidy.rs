@@ -17,7 +17,7 @@ impl Engine {
             || self.routes.each().next().is_some()
             || self.bases.releases > 0
             || self.has_missed_a_removal()
-            || self.listeners.iter().any(FarListener::is_wanted)
+            || self.listeners.iter().any(FarListener::has_to_try)
             || self.devices.iter().any(|d| d.pool.holds_any())
     }
 
@@ -67,7 +67,8 @@ impl Engine {
         for (at, e) in self.pipes.each() {
             let age = now.saturating_sub(e.idle_since);
             match &e.stage {
-                Stage::Up(_) if e.conns.is_empty() && e.route.is_some() => {
+                // And the last that its connections have said is with the other host.
+                Stage::Up(pipe) if e.conns.is_empty() && e.route.is_some() && (pipe.is_flushed() || age > PATIENCE) => {
                     let same = |p: &&usize| self.pipes.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
                     let here =
                         e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.pipes.iter().filter(same).count());

@@ -224,7 +224,7 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
         None
     };
     let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
-    let claim = pool::claim(from, target, member).inspect_err(|why| ports::note_absent(target, *why, now))?;
+    let claim = pool::claim(from, target, member, false).inspect_err(|why| ports::note_absent(target, *why, now))?;
     occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
 }
 

@@ -219,8 +219,14 @@ impl View {
 }
 
 /// A slot on a link from `from` (whose port may be 0: any) to `dest`: on one that is there, else on a new one. `member`
-/// is the listener's cookie where the kernel was asked for it.
-pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::result::Result<Claim, Reason> {
+/// is the listener's cookie where the kernel was asked for it. A `late` connect is of a client on another host, whose program
+/// has its connection already: where TCP would make it wait it is queued all the same, as long as there is a slot for it.
+pub fn claim(
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+    late: bool,
+) -> core::result::Result<Claim, Reason> {
     if let Some(why) = crate::kernel_only::reason() {
         return Err(why);
     }
@@ -242,7 +248,7 @@ pub fn claim(from: SocketAddr, dest: SocketAddr, member: Option<u64>) -> core::r
     };
     view.look_at(t, meant.unwrap_or(0));
     if view.count > 0 && !view.wants_link(turn) {
-        match claim_known(t, &view, meant.unwrap_or(0), turn, order)? {
+        match claim_known(t, &view, (meant.unwrap_or(0), turn), late, order)? {
             Ok(c) => {
                 if asked.is_some() {
                     t.group.heard(false);
@@ -305,8 +311,8 @@ pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
 fn claim_known(
     t: &'static Target,
     view: &View,
-    member: u64,
-    turn: usize,
+    (member, turn): (u64, usize),
+    late: bool,
     mut order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
     // In the kernel a process that waits gets the connection, not one that is busy.
@@ -319,11 +325,13 @@ fn claim_known(
             continue;
         }
         // TCP then makes the client wait, so TCP gets it.
-        if link.backlog_full() {
+        let full = link.backlog_full();
+        if full && !late {
             return Err(Reason::BacklogFull);
         }
         match claim_on(link, order) {
             Ok(c) => return Ok(Ok(c)),
+            Err(_) if full => return Err(Reason::BacklogFull),
             Err(o) => order = o,
         }
     }

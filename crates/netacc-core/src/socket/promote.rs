@@ -116,7 +116,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let member = s.member.load(Ordering::Relaxed);
     // Asked for this very port the kernel would name the connection, not its listener.
     let from = core::net::SocketAddr::new(local.ip(), 0);
-    let claim = pool::claim(from, target, (member != 0).then_some(member))?;
+    let claim = pool::claim(from, target, (member != 0).then_some(member), false)?;
     let (link, claimed) = (claim.link, claim.claimed);
     let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.epoch)) else {
         link.slots.burned();

@@ -241,7 +241,7 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
         // Of this host the rendezvous of that name would be somebody else's.
         return Err(Reason::OtherHost);
     }
-    let claim = pool::claim(local, target, None)?;
+    let claim = pool::claim(local, target, None, false)?;
     let (link, slot) = (claim.link, claim.claimed.slot);
     let epoch = claim.claimed.epoch;
     let Some(ep) = link.endpoint(slot).filter(|e| e.begin(epoch)) else {

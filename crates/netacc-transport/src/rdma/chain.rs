@@ -46,7 +46,7 @@ impl Chain {
         self.messages.is_empty()
     }
 
-    /// One more message of one frame. There are fewer than [`CHAIN`].
+    /// One more message of one frame.
     pub fn push(&mut self, message: Message) {
         self.messages.push(message);
         self.last = 0;

@@ -290,7 +290,7 @@ impl Pipe {
     fn use_up(&mut self, keep: u16) -> Result<()> {
         for _ in 0..self.flow.asked(keep) {
             // What is left it will ask for again.
-            if self.under_way.len() < SENDS - 1 && self.can_go_on() {
+            if self.under_way.len() + self.chain.len() < SENDS - 1 && self.can_go_on() {
                 self.send(CREDITS, &[])?;
             }
         }

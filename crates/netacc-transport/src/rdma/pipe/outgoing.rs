@@ -147,22 +147,25 @@ impl Pipe {
             return Ok(());
         }
         let chain = self.chain.take();
-        for message in &chain {
+        // Those that only return credits or use up receives may be more.
+        let posted = chain.chunks(CHAIN).try_for_each(|part| self.post_part(pool, part));
+        self.chain.put_back(chain);
+        posted
+    }
+
+    /// Sends these, of which there are at most [`CHAIN`].
+    fn post_part(&mut self, pool: &Pool, part: &[Message]) -> Result<()> {
+        for message in part {
             self.book(message)?;
         }
         let nothing = SendWr::send_inline(0, &[]).ok_or(too_long())?;
         let mut requests = [nothing; CHAIN];
-        for (request, message) in requests.iter_mut().zip(&chain) {
+        for (request, message) in requests.iter_mut().zip(part) {
             let wr = message.request(Some(pool)).ok_or(too_long())?;
             // A buffer is to be free again soon.
             *request = self.numbered(wr, !matches!(message, Message::Short(..)));
         }
-        let posted = match requests.get_mut(..chain.len()) {
-            Some(requests) => self.post_requests(requests),
-            None => Err(too_long()),
-        };
-        self.chain.put_back(chain);
-        posted
+        self.post_requests(requests.get_mut(..part.len()).ok_or(too_long())?)
     }
 
     /// The next to be posted has a completion if that is wanted `now`, or else the places might run out without anybody
