@@ -56,10 +56,11 @@ def redis_benchmark(ctx):
     check(server.running(), server.text())
 
 
-def converse(ctx, what, roles=("server", "client"), family="address", options=(), client_options=(), limit=80, at=None):
-    """Both ends of one of far.py's conversations, to their end. The server listens `at` another address than it is known by."""
+def converse(ctx, what, roles=("server", "client"), family="address", options=(), client_options=(), limit=80, at=None,
+             script="far.py"):
+    """Both ends of one of the script's conversations, to their end. The server listens `at` another address than it is known by."""
     ctx.accelerated = roles
-    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    script = str(harness.ROOT / "tests" / "rdma" / script)
     address, port = getattr(ctx.server_end, family), ctx.port()
     ctx.mark()
     server = ctx.spawn(["python3", script, what, "server", at or address, port], role="server", env=dict(options))
@@ -198,13 +199,13 @@ def exec_of_another_program(ctx):
 @case()
 def exec_of_another_program_while_both_ways_are_full(ctx):
     """The thread that carries the connection waits for room on the program's new socket, and for the other host."""
-    by_rdma(ctx, "ExecutesFull", 20)
+    by_rdma(ctx, "ExecutesFull", 20, script="handed.py")
 
 
 @case()
 def passed_on_while_it_is_full(ctx):
     """What waits to be read has to fit into the program's new socket."""
-    by_rdma(ctx, "PassesFull", 20)
+    by_rdma(ctx, "PassesFull", 20, script="handed.py")
 
 
 @case()

@@ -23,6 +23,8 @@ use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addr
 
 /// As many connections as their numbers can name.
 const CONNS: usize = 1 << 16;
+/// Connections of a queue pair that are refused and not told yet.
+const RESETS: usize = 4096;
 /// Queue pairs that are being connected to one destination at a time.
 const AT_A_TIME: usize = 16;
 
@@ -219,7 +221,7 @@ impl Engine {
         for _ in connecting..queued.div_ceil(self.limits.conn_per_qp).min(AT_A_TIME) {
             if self.begin_pipe(route).is_err() {
                 if let Some(r) = self.routes.get_mut(route) {
-                    r.is_crowded();
+                    r.note_crowded();
                 }
                 return least.map(|(_, pipe)| pipe);
             }
@@ -333,6 +335,10 @@ impl Engine {
     /// There is no connection of which `frame` says something, or is to be none.
     pub(super) fn refuse(&mut self, at: usize, frame: Frame) {
         if let Some(entry) = self.pipes.get_mut(at) {
+            if entry.resets.len() >= RESETS {
+                // It goes on asking, and gives us no room to answer.
+                return self.liars.push(at);
+            }
             let kind = netacc_wire::frame::Kind::Reset;
             entry.resets.push_back(Frame { kind, window: 0, credits: 0, heard: 0, next: 0, ..frame });
         }

@@ -91,7 +91,7 @@ impl RouteEntry {
     }
 
     /// A queue pair was not to be had.
-    pub(super) fn is_crowded(&mut self) {
+    pub(super) fn note_crowded(&mut self) {
         self.crowded = time::now().saturating_add(CROWDED);
     }
 }
@@ -388,7 +388,7 @@ impl Engine {
         if r.pipes.iter().all(doubted) {
             self.close_route(route, reason, error);
         } else {
-            r.is_crowded();
+            r.note_crowded();
             if let Some(local) = r.local {
                 self.take_connects(local);
             }
