@@ -4,10 +4,14 @@ As far.py: each end ends with status 0 if everything was as kernel TCP has it.
 """
 
 import contextlib
+import ctypes
 import hashlib
+import os
 import select
 import socket
 import subprocess
+import sys
+import threading
 
 from far import data, main, receive
 
@@ -75,6 +79,127 @@ class PassesFull:
         s.shutdown(socket.SHUT_WR)
         control.sendall(f"{sent}\n".encode())
         assert control.recv(1) == b""
+
+
+def talk(s, mine, theirs):
+    """Small messages each way, as many as show by what they go."""
+    for n in range(20):
+        s.sendall(mine % n)
+        assert receive(s, len(theirs % n)) == theirs % n
+
+
+def echoed(s, size=4 << 20):
+    """What is sent comes back, up to its end."""
+    sender = threading.Thread(target=lambda: (s.sendall(data(9, size)), s.shutdown(socket.SHUT_WR)))
+    sender.start()
+    assert receive(s, size) == data(9, size), "other bytes"
+    sender.join()
+    assert s.recv(1) == b""
+
+
+def become_cat(s):
+    os.dup2(s.fileno(), 0)
+    os.dup2(s.fileno(), 1)
+    os.execvp("cat", ["cat"])
+
+
+class ServerBecomesAnother:
+    """Another program runs in the same process and goes on with the connection."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        talk(s, b"server%2d", b"client%2d")
+        become_cat(s)
+
+    def client(self, connect):
+        s = connect()
+        talk(s, b"client%2d", b"server%2d")
+        echoed(s)
+
+
+class ClientBecomesAnother:
+    """Of two connections it is given one; the other one ends with what was written to it."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        other, _ = listener.accept()
+        talk(s, b"server%2d", b"client%2d")
+        s.sendall(b"!")
+        assert receive(other, 100_000) == data(10, 100_000), "other bytes"
+        assert other.recv(1) == b""
+        echoed(s)
+
+    def client(self, connect):
+        s, other = connect(), connect()
+        talk(s, b"client%2d", b"server%2d")
+        receive(s, 1)
+        other.sendall(data(10, 100_000))
+        become_cat(s)
+
+
+class FailsToExecute:
+    """There is no such program: the one that would execute it goes on, with both connections."""
+
+    def server(self, listener):
+        kept = [listener.accept()[0] for _ in range(2)]
+        for s in kept:
+            talk(s, b"server%2d", b"client%2d")
+        kept[0].set_inheritable(True)
+        for call in (self.execv, self.execl, self.execv):
+            call()
+            for s in kept:
+                talk(s, b"server%2d", b"client%2d")
+        for s in kept:
+            s.close()
+
+    def execv(self):
+        with contextlib.suppress(FileNotFoundError):
+            os.execv("/nowhere/at/all", ["nobody"])
+
+    def execl(self):
+        """That one does not come back to the library."""
+        assert ctypes.CDLL(None).execl(b"/nowhere/at/all", b"nobody", None) == -1
+
+    def client(self, connect):
+        kept = [connect() for _ in range(2)]
+        for _ in range(4):
+            for s in kept:
+                talk(s, b"client%2d", b"server%2d")
+        for s in kept:
+            assert s.recv(1) == b""
+
+
+class LeavesToChild:
+    """Who has accepted, or connected, ends; a child goes on with the connection."""
+
+    def leave(self, s, how):
+        talk(s, b"parent%2d", b"remote%2d")
+        parent = os.getpid()
+        if os.fork() != 0:
+            how(0)
+        while os.getppid() == parent:
+            os.sched_yield()
+        while piece := s.recv(65536):
+            s.sendall(piece)
+        os._exit(0)
+
+    def stay(self, s):
+        talk(s, b"remote%2d", b"parent%2d")
+        echoed(s)
+
+    def server(self, listener):
+        self.leave(listener.accept()[0], sys.exit)
+
+    def client(self, connect):
+        self.stay(connect())
+
+
+class ClientLeavesToChild(LeavesToChild):
+    def server(self, listener):
+        self.stay(listener.accept()[0])
+
+    def client(self, connect):
+        self.leave(connect(), os._exit)
 
 
 if __name__ == "__main__":

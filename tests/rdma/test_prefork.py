@@ -8,7 +8,7 @@ import signal
 import harness
 import world
 from harness import check, equal
-from host import wait_until
+from host import children, wait_until
 from matrix import case
 
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "workers.py")
@@ -27,13 +27,13 @@ class Talk:
         os.close(read_end)
         self.asked = 0
 
-    def go(self):
+    def go(self, sign=1):
         self.asked += 1
-        os.write(self.write_end, b"%d\n" % self.asked)
+        os.write(self.write_end, b"%d\n" % (sign * self.asked))
 
-    def answer(self):
+    def answer(self, sign=1):
         """Which process has answered the next question. Every question is answered."""
-        self.go()
+        self.go(sign)
         answers = lambda: self.client.stdout().split()[1:]  # noqa: E731
         wait_until(lambda: len(answers()) >= self.asked or not self.client.running(), 60, f"answer {self.asked}")
         check(self.client.running(), self.client.text())
@@ -103,3 +103,42 @@ def the_process_that_listens_goes(ctx):
     talk.end()
     os.kill(holder(talk), signal.SIGTERM)
     talk.server.result(30)
+
+
+@case(limit=200)
+def the_process_that_carries_quits(ctx):
+    """What it carried for others goes on without it."""
+    for _ in range(5):
+        talk = Talk(ctx, "Held")
+        by_rdma(ctx, talk)
+        carrier = holder(talk)
+        ctx.mark()
+        others = sum(talk.answer() != carrier for _ in range(8))
+        # On a machine this slow some may have gone by TCP.
+        if others > 0 and ctx.carried("client")["rdma_sends"] >= 8:
+            break
+        talk.end()
+        os.kill(carrier, signal.SIGTERM)
+    check(others > 0, "no connection that another process has accepted")
+    before = talk.answer(-1)
+    os.kill(carrier, signal.SIGTERM)
+    wait_until(lambda: not os.path.exists(f"/proc/{carrier}"), 30, f"process {carrier} is gone")
+    after = talk.answer(-1)
+    check(others <= after < before, f"of {before} connections {others} and more had another process, and {after} were answered")
+    talk.end()
+    wait_until(lambda: not carriers(), 30, "nobody carries any more")
+    for worker in children(talk.server.pid):
+        os.kill(worker, signal.SIGTERM)
+    talk.server.result(30)
+
+
+def carriers():
+    """Processes that go on with what others carried."""
+    return [stat for stat in pathlib.Path("/proc").glob("[0-9]*/stat") if "(netacc-carrier) S" in reads(stat)]
+
+
+def reads(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

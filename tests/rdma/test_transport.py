@@ -202,6 +202,25 @@ def exec_of_another_program_while_both_ways_are_full(ctx):
     by_rdma(ctx, "ExecutesFull", 20, script="handed.py")
 
 
+@case(limit=200)
+def exec_in_the_same_process(ctx):
+    """The process that carries the connection is no more, and another program has it."""
+    for threads in ("1", "2"):
+        for what in ("ServerBecomesAnother", "ClientBecomesAnother"):
+            by_rdma(ctx, what, 20, script="handed.py", options={"NACC_SOR_IO_THREADS": threads})
+
+
+@case()
+def exec_that_fails(ctx):
+    by_rdma(ctx, "FailsToExecute", 40, script="handed.py")
+
+
+@case(limit=200)
+def the_parent_ends_and_a_child_goes_on(ctx):
+    for what in ("LeavesToChild", "ClientLeavesToChild"):
+        by_rdma(ctx, what, 20, script="handed.py")
+
+
 @case()
 def passed_on_while_it_is_full(ctx):
     """What waits to be read has to fit into the program's new socket."""

@@ -86,5 +86,27 @@ class Workers(far.Many):
                 print(self.ask(s, int(line)), flush=True)
 
 
+class Held(Workers):
+    """The client keeps its connections. A number is a question on a new one, one below zero a question on each: so many are
+    answered."""
+
+    def client(self, connect):
+        print("open", flush=True)
+        kept = []
+        for line in sys.stdin:
+            seed = int(line)
+            if seed > 0:
+                kept.append(connect())
+                print(self.ask(kept[-1], seed), flush=True)
+            else:
+                print(sum(self.is_answered(s, -seed) for s in kept), flush=True)
+
+    def is_answered(self, s, seed):
+        try:
+            return self.ask(s, seed) > 0
+        except (ConnectionError, AssertionError):
+            return False
+
+
 if __name__ == "__main__":
     main(globals())

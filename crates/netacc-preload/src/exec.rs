@@ -1,8 +1,10 @@
 //! Calls after which another program has our descriptors, and calls that read or write them inside libc: what they
 //! get must be the kernel's.
 
+use crate::process::next_fork;
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
+use netacc_core::carrier;
 use netacc_core::socket::demote;
 use netacc_stats::Reason;
 
@@ -124,7 +126,15 @@ pub unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
         named.arguments(argv);
         named.environment(envp);
     }
+    give(spawns, &named);
+}
+
+/// What the other program is meant to have becomes the kernel's. One that runs in place of ours takes along what we carry.
+fn give(spawns: bool, named: &Named) {
     demote::before_exec(spawns, |fd| named.has(fd));
+    if !spawns {
+        carrier::before_exec(next_fork);
+    }
 }
 
 /// # Safety
@@ -133,22 +143,39 @@ unsafe fn hand_to_shell(command: *const c_char) {
     let mut named = Named::new();
     // SAFETY: the caller's promise.
     unsafe { named.string(command) };
-    demote::before_exec(true, |fd| named.has(fd));
+    give(true, &named);
 }
 
 unsafe extern "C" {
     static environ: Args;
 }
 
+/// exec(3): returns only if it has failed.
+macro_rules! executes {
+    ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            // SAFETY: the application's arguments, under the contract of libc's function.
+            unsafe { $ours };
+            let failed = call_next!($name($($arg => $ty),*) -> c_int);
+            carrier::go_on();
+            failed
+        }
+    )*};
+}
+
 // The connections that the other program is meant to have leave shared memory.
-before! {
+executes! {
     fn execve(path: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
     fn execv(path: *const c_char, argv: Args) => hand_over(false, argv, environ);
     fn execvp(file: *const c_char, argv: Args) => hand_over(false, argv, environ);
     fn execvpe(file: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
     fn fexecve(fd: c_int, argv: Args, envp: Args) => hand_over(false, argv, envp);
     fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_over(false, argv, envp);
-    // These fork inside libc.
+}
+
+// These fork inside libc.
+before! {
     fn system(command: *const c_char) => hand_to_shell(command);
     fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attr: *const c_void, argv: Args, envp: Args)
         => hand_over(true, argv, envp);
@@ -221,13 +248,13 @@ unsafe fn hand_list(registers: *const *const c_char, count: usize, stack: Args) 
         for i in 0..count {
             let p = registers.add(i).read();
             if p.is_null() {
-                return demote::before_exec(false, |fd| named.has(fd));
+                return give(false, &named);
             }
             named.string(p);
         }
         named.arguments(stack);
     }
-    demote::before_exec(false, |fd| named.has(fd));
+    give(false, &named);
 }
 
 /// Argument registers after the first.

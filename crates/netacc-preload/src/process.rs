@@ -153,9 +153,14 @@ pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
     call_next!(fclose(f => *mut libc::FILE) -> c_int)
 }
 
+/// fork(2) for what goes on after this process.
+pub fn next_fork() -> pid_t {
+    call_next!(fork() -> pid_t)
+}
+
 /// What was written to other hosts goes out before the process ends by exit(3) or by returning from main.
 extern "C" fn finish() {
-    carrier::flush();
+    carrier::finish(next_fork);
 }
 
 #[used]
@@ -163,7 +168,7 @@ extern "C" fn finish() {
 static FINISH: extern "C" fn() = finish;
 
 fn leave(status: c_int) -> ! {
-    carrier::flush();
+    carrier::finish(next_fork);
     netacc_sys::raw::exit_group(status)
 }
 

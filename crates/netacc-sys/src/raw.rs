@@ -312,7 +312,6 @@ pub fn gettid() -> u32 {
 /// Calls `run` in a process of its own that is nobody's child and sends no signal when it ends. `run` must use nothing
 /// but system calls and its own stack: other threads' locks are in any state there. All signals are blocked in it.
 pub fn detached(run: impl FnOnce()) -> Result<()> {
-    const WALL: usize = 0x4000_0000;
     let all = [!0u8; 8];
     let mut old = [0u8; 8];
     let mask = |how: i32, set: *const u8, was: *mut u8| {
@@ -329,10 +328,16 @@ pub fn detached(run: impl FnOnce()) -> Result<()> {
         let _ = call(libc::SYS_exit_group, [0; 6]);
     }
     if let Ok(pid) = child {
-        while call(libc::SYS_wait4, [pid, 0, WALL, 0, 0, 0]) == Err(Errno::INTR) {}
+        reap(pid as u32);
     }
     mask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut())?;
     child.map(drop)
+}
+
+/// Waits for the end of a child (wait4(2)).
+pub fn reap(pid: u32) {
+    const WALL: usize = 0x4000_0000;
+    while call(libc::SYS_wait4, [pid as usize, 0, WALL, 0, 0, 0]) == Err(Errno::INTR) {}
 }
 
 /// Ends the process (exit_group(2)).

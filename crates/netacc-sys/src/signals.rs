@@ -56,6 +56,28 @@ impl Blocked {
     pub fn all() -> Blocked {
         Blocked { before: set_mask(u64::MAX) }
     }
+
+    /// Whether `signal` waits to be delivered (sigpending(2)).
+    pub fn is_pending(&self, signal: i32) -> bool {
+        let mut waiting = 0u64;
+        // SAFETY: a word of the size that is said.
+        unsafe { raw::syscall6(libc::SYS_rt_sigpending, [(&raw mut waiting) as usize, 8, 0, 0, 0, 0]) };
+        waiting & bit(signal) != 0
+    }
+
+    /// It does not any more (sigtimedwait(2)).
+    pub fn take(&self, signal: i32) {
+        let set = bit(signal);
+        let at_once = [0u64; 2];
+        let args = [(&raw const set) as usize, 0, (&raw const at_once) as usize, 8, 0, 0];
+        // SAFETY: a set of the size that is said, and a time.
+        unsafe { raw::syscall6(libc::SYS_rt_sigtimedwait, args) };
+    }
+}
+
+/// Its place in a set of signals.
+fn bit(signal: i32) -> u64 {
+    u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(0)
 }
 
 impl Drop for Blocked {
@@ -82,8 +104,7 @@ pub struct Waiting(OwnedFd);
 impl Waiting {
     /// Holds `signals` back from this thread, and from those that it starts.
     pub fn begin(signals: &[i32]) -> Result<Waiting> {
-        let bit = |signal: &i32| u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(0);
-        let mask = signals.iter().fold(0, |mask, signal| mask | bit(signal));
+        let mask = signals.iter().fold(0, |mask, signal| mask | bit(*signal));
         let flags = (libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) as usize;
         // SAFETY: a mask of the size that is said; -1 asks for a new descriptor.
         let fd =

@@ -71,6 +71,11 @@ impl Base {
         }
     }
 
+    /// Whether it is there or on its way.
+    pub fn is_hoped_for(&self) -> bool {
+        !matches!(self, Base::None)
+    }
+
     /// It should be there by now.
     pub fn is_late(&self, now: u64) -> bool {
         match self {
@@ -398,25 +403,24 @@ impl Engine {
         let _ = self.bases.watch(EPOLL_CTL_MOD, fd, events, name);
     }
 
-    /// In the child of a fork: these are the parent's.
-    pub(super) fn leave_bases(&self) {
+    /// The descriptors of all that has to do with bases.
+    pub(super) fn all_bases(&self) -> impl Iterator<Item = i32> {
         let ours = [self.bases.epoll].into_iter();
         let listeners = self.bases.listeners.iter().map(|(_, fd, _)| *fd);
         let strangers = self.bases.strangers.iter().map(|s| s.fd);
-        let bases = self.pipes.each().filter_map(|(_, e)| e.base_fd());
-        for fd in ours.chain(listeners).chain(strangers).chain(bases).filter(|fd| *fd >= 0) {
-            private::close(fd);
-        }
+        let bases = self.pipes.each().flat_map(|(_, e)| e.base_fds());
+        ours.chain(listeners).chain(strangers).chain(bases).filter(|fd| *fd >= 0)
     }
 }
 
 impl Entry {
-    /// A descriptor of its base.
-    fn base_fd(&self) -> Option<i32> {
-        match &self.stage {
-            Stage::Moved(moved) if moved.stream.fd() >= 0 => Some(moved.stream.fd()),
-            _ => self.base.fd(),
-        }
+    /// The descriptors of its base.
+    fn base_fds(&self) -> impl Iterator<Item = i32> {
+        let moved = match &self.stage {
+            Stage::Moved(moved) => Some(moved.stream.fd()),
+            _ => None,
+        };
+        moved.into_iter().chain(self.base.fd())
     }
 
     fn is_moved(&self) -> bool {

@@ -323,6 +323,11 @@ impl Conn {
         }
     }
 
+    /// Whether nothing of what the program here writes goes out by the queue pair any more, or none of it does yet.
+    pub(super) fn is_over(&self) -> bool {
+        self.early.is_some() || self.cut || self.fin_sent
+    }
+
     fn tell_reset(&mut self, way: &mut Way<'_>) -> Sent {
         let frame = self.frame(Kind::Reset);
         if way.add(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset }

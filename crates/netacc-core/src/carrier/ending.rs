@@ -1,17 +1,19 @@
 //! How a connection ends that is carried.
 
-use crate::carrier::conn::{SHORT, Source};
+use crate::carrier::conn::{Conn, SHORT, Source};
 use crate::carrier::engine::Engine;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
+use netacc_sys::raw;
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::Way;
 use netacc_wire::frame::Kind;
 
 impl Engine {
-    /// The process ends: whether all that was written has reached the other hosts, and the ends of its streams after it.
-    pub fn flush(&mut self) -> bool {
+    /// Whether all that was written has reached the other hosts; with `ends`, since the process ends, the ends of its streams
+    /// after it.
+    pub fn flush(&mut self, ends: bool) -> bool {
         let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
         for c in &all {
             self.queue(*c);
@@ -20,7 +22,7 @@ impl Engine {
         let mut done =
             self.locals.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
         for c in all {
-            done &= self.end_of_process(c);
+            done &= if ends { self.end_of_process(c) } else { self.is_written_out(c) };
         }
         let pipes: Vec<usize> = self.pipes.each().map(|(p, _)| p).collect();
         for p in pipes {
@@ -39,14 +41,14 @@ impl Engine {
 
     /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.
     pub(super) fn end_of_process(&mut self, at: usize) -> bool {
-        let Some(conn) = self.conns.get_mut(at) else { return true };
-        // A kernel socket, or one that other processes have too, lives on.
-        if conn.early.is_some() || conn.cut || conn.fin_sent || conn.kernel >= 0 || conn.ep.witness_fd() >= 0 {
-            return true;
-        }
-        if conn.ep.unread() > 0 || conn.opening.is_some() {
+        if !self.is_written_out(at) {
             return false;
         }
+        // One that others have lives on.
+        if self.conns.get(at).is_none_or(|conn| conn.is_over() || self.outlives(conn)) {
+            return true;
+        }
+        let Some(conn) = self.conns.get_mut(at) else { return true };
         let Some(mut way) = self.pipes.get_mut(conn.pipe).and_then(|e| e.way(&mut self.devices)) else {
             return true;
         };
@@ -59,6 +61,26 @@ impl Engine {
         conn.fin_sent = true;
         let _ = way.send(frame, &[]);
         true
+    }
+
+    /// Whether the connection may go on when this process ends: its program is another one, or others have it too, or its kernel
+    /// socket.
+    pub(super) fn outlives(&self, conn: &Conn) -> bool {
+        let elsewhere = || self.locals.get(conn.local).is_some_and(|l| !l.is_in_process());
+        conn.early.is_none() && !conn.cut && (conn.kernel >= 0 || conn.ep.witness_fd() >= 0 || elsewhere())
+    }
+
+    /// Whether the queue pair has all that the program has written.
+    fn is_written_out(&self, at: usize) -> bool {
+        let Some(conn) = self.conns.get(at).filter(|conn| !conn.is_over()) else { return true };
+        let mut byte = 0u8;
+        match conn.kernel {
+            // Who goes on with it may write for ever.
+            -1 if self.outlives(conn) => true,
+            -1 => conn.ep.unread() == 0 && conn.opening.is_none() && !conn.ep.displaced(),
+            // The end counts as well.
+            fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == Err(Errno::AGAIN),
+        }
     }
 
     /// Of a connection whose queue pair has ended: what the program still writes is answered by a reset.

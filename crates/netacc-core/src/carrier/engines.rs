@@ -28,6 +28,8 @@ pub(super) const MOST: usize = 64;
 pub(super) struct Place {
     lock: Lock,
     engine: UnsafeCell<Option<Box<Engine>>>,
+    /// Where it is meanwhile if [`outlive`](super::outlive) has it.
+    aside: UnsafeCell<Option<Box<Engine>>>,
     /// Somebody wanted a turn while another one had the lock.
     pub asked: AtomicBool,
     /// Its connects have become the oldest to their destination: see [`order`](super::order).
@@ -48,13 +50,14 @@ pub(super) struct Place {
 }
 
 #[allow(unsafe_code)]
-// SAFETY: the engine is only reached under the lock.
+// SAFETY: the engine is only reached under the lock, in either cell.
 unsafe impl Sync for Place {}
 
 static PLACES: [Place; MOST] = [const {
     Place {
         lock: Lock::new(),
         engine: UnsafeCell::new(None),
+        aside: UnsafeCell::new(None),
         asked: AtomicBool::new(false),
         its_turn: AtomicBool::new(false),
         bell: AtomicI32::new(-1),
@@ -154,6 +157,33 @@ impl Place {
         self.bell.store(engine.as_ref().map_or(-1, |e| e.bell), Ordering::Relaxed);
         // SAFETY: under the lock.
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
+    }
+
+    /// Nobody gets at the engine until [`Place::bring_back`].
+    #[allow(unsafe_code)]
+    pub fn set_aside(&self, _held: &Guard<'static>) {
+        // SAFETY: the caller holds the lock, and shows it.
+        let (engine, aside) = unsafe { (&mut *self.engine.get(), &mut *self.aside.get()) };
+        *aside = engine.take();
+    }
+
+    /// It is there again.
+    #[allow(unsafe_code)]
+    pub fn bring_back(&self) {
+        let _g = self.lock.lock();
+        // SAFETY: under the lock.
+        let (engine, aside) = unsafe { (&mut *self.engine.get(), &mut *self.aside.get()) };
+        if let Some(e) = aside.take() {
+            *engine = Some(e);
+        }
+    }
+
+    /// Whether there is none, set aside or not.
+    #[allow(unsafe_code)]
+    pub fn is_empty(&self) -> bool {
+        let _g = self.lock.lock();
+        // SAFETY: under the lock.
+        unsafe { (*self.engine.get()).is_none() && (*self.aside.get()).is_none() }
     }
 
     /// Does something with the engine; `None` if there is none.

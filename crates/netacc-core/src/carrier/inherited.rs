@@ -33,6 +33,6 @@ impl Engine {
             private::close(fd);
         }
         private::close(self.bell);
-        self.leave_bases();
+        self.all_bases().for_each(private::close);
     }
 }

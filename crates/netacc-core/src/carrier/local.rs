@@ -6,6 +6,7 @@ use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload};
 use crate::carrier::meet::RouteEntry;
 use crate::carrier::order;
+use crate::carrier::outlive;
 use crate::carrier::table::Table;
 use crate::fork;
 use crate::socket::accept::take_slot;
@@ -65,9 +66,14 @@ impl Local {
         there && self.link.segment().is_some_and(|s| s.queued() > 0)
     }
 
+    /// Whether the other side is in this process, and perhaps its children.
+    pub fn is_in_process(&self) -> bool {
+        self.route.is_some() || self.link.peer_pid() == super::PID.load(Ordering::Relaxed)
+    }
+
     /// Whether only this process writes on the other side: each of its threads does a turn after it has written.
     pub fn is_ours(&self) -> bool {
-        (self.route.is_some() || self.link.peer_pid() == super::PID.load(Ordering::Relaxed)) && fork::has_no_children()
+        self.is_in_process() && fork::has_no_children()
     }
 }
 
@@ -351,6 +357,9 @@ impl Engine {
         server: SocketAddr,
         pipe: usize,
     ) -> Result<(&'static ShmEndpoint, usize), Reason> {
+        if outlive::is_alone() {
+            return Err(Reason::Refused);
+        }
         let claim = pool::claim(client, server, None, true)?;
         let (link, claimed) = (claim.link, claim.claimed);
         let Some(ep) = link.endpoint(claimed.slot).filter(|ep| ep.begin(claimed.epoch)) else {

@@ -15,7 +15,8 @@
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `follow`: routes that another engine
 //!   has found; `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
-//! - `inherited`: what a fork leaves to the child. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
+//! - `inherited`: what a fork leaves to the child; `leave`: what is done before the
+//!   process ends; `outlive`: what goes on afterwards. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
 //!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
 //! - `early`: a connection that is still on kernel TCP; `ask`: how a client's goes over to a queue pair; `asked`: a server's.
@@ -43,6 +44,7 @@ mod entry;
 mod follow;
 mod inherited;
 mod knock;
+mod leave;
 mod limits;
 mod listeners;
 mod local;
@@ -51,6 +53,7 @@ mod meet;
 mod message;
 mod moved;
 pub mod order;
+mod outlive;
 mod rejoin;
 mod report;
 mod sysfs;
@@ -58,7 +61,7 @@ mod table;
 mod tidy;
 
 use crate::runtime;
-use crate::socket::{far, ports, reroute};
+use crate::socket::ports;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -69,7 +72,7 @@ use engines::Place;
 use meet::Route;
 use netacc_stats::Reason;
 use netacc_sys::signals::Blocked;
-use netacc_sys::time::{self, Deadline};
+use netacc_sys::time;
 use netacc_sys::{Guard, cpu, lock, raw};
 use netacc_transport::shm::Link;
 
@@ -88,6 +91,8 @@ const LOADING: u64 = 4;
 
 pub use ask::{ask, ask_soon, look_for};
 pub use asked::{accepted, cancel, may_be_asked};
+pub use leave::{before_exec, finish, go_on};
+pub use outlive::Fork;
 
 /// Whether this host has an RDMA device, and this process may use it.
 pub fn available() -> bool {
@@ -147,9 +152,16 @@ fn run(place: &Place, cpus: &[u32]) {
     let mut fds = Vec::new();
     let mut last = time::now();
     loop {
-        let Some(step) = place.with(|e| e.step(&mut fds, &mut last)) else { return };
+        let Some(step) = place.with(|e| e.step(&mut fds, &mut last)) else {
+            if place.is_empty() {
+                return;
+            }
+            outlive::wait_aside();
+            continue;
+        };
         // One of them is enough.
         let soon = engines::first().filter(|first| core::ptr::eq(*first, place)).and_then(|_| ask::remind());
+        let soon = if leave::serve(place) { Some(0) } else { soon };
         match step {
             engine::Step::Again => {}
             engine::Step::Load => manager::load(place),
@@ -157,9 +169,7 @@ fn run(place: &Place, cpus: &[u32]) {
             engine::Step::Sleep { ms, naps } => {
                 let (ms, naps) = soon.map_or((ms, naps), |soon| (soon.min(ms), 1));
                 sleep(place, &mut fds, ms, naps);
-                if place.with(|e| e.wake(&fds)).is_none() {
-                    return;
-                }
+                let _ = place.with(|e| e.wake(&fds));
             }
         }
     }
@@ -316,28 +326,15 @@ pub fn why_not(server: SocketAddr, engine: Option<usize>) -> Option<Reason> {
     engines::at(engine?)?.ask(|e| e.closed_for(server)).flatten()
 }
 
-/// The process ends: what it has written goes out before, for at most two seconds.
-pub fn flush() {
-    const PATIENCE: u64 = 2_000_000_000;
-    if engines::all().is_empty() || PID.load(Ordering::Relaxed) != raw::getpid() {
-        return;
-    }
-    // A handler that has interrupted its thread in the middle of the work, which cannot go on.
-    if lock::interrupted() {
-        return;
-    }
-    far::settle_all();
-    let end = time::now().saturating_add(PATIENCE);
-    // Each gets its turn, also behind one that is not done.
-    let flushed = || engines::all().iter().fold(true, |done, place| done & (place.ask(Engine::flush) != Some(false)));
-    while time::now() < end && !flushed() {
-        raw::sched_yield();
-    }
-    reroute::settle_all(Deadline::after(PATIENCE as i64));
+/// Whether everything written has gone out; with `ends` the ends of the streams too. Each engine gets its turn, also behind one
+/// that is not done.
+fn flushed(ends: bool) -> bool {
+    engines::all().iter().fold(true, |done, place| done & (place.ask(|e| e.flush(ends)) != Some(false)))
 }
 
 /// Before a fork: the engines are at rest until the guards are dropped, in parent and child.
 pub fn before_fork() -> Vec<Guard<'static>> {
+    outlive::take_back();
     if engines::all().is_empty() {
         // Nothing is loaded without one. And no allocation: a handler may fork that has interrupted one.
         return Vec::new();

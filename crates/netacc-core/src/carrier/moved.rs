@@ -7,6 +7,7 @@
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload, Quiet, Stage};
+use crate::carrier::outlive;
 use crate::carrier::sysfs::devices_there;
 use crate::fdtable;
 use crate::socket::{Path, Socket};
@@ -107,6 +108,9 @@ impl Engine {
     /// Calls `f` for those sockets of this process that are an end of one of these connections. On the server's host they
     /// may be another process'.
     pub(super) fn tell_sockets(&self, conns: &[usize], mut f: impl FnMut(&'static Socket)) {
+        if outlive::is_alone() {
+            return;
+        }
         let told = |c: &usize| {
             let conn = self.conns.get(*c)?;
             let open = &conn.ep.link().segment()?.slot(conn.slot)?.open;
@@ -137,6 +141,10 @@ impl Engine {
     /// The kernel gives up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
     /// keepalive).
     fn be_patient(&mut self, at: usize) {
+        // Who was most impatient nobody knows then; it stays as it was said before.
+        if outlive::is_alone() {
+            return;
+        }
         let Some(conns) = self.pipes.get(at).map(|e| e.conns.values().copied().collect::<Vec<_>>()) else { return };
         let mut least = 0;
         self.tell_sockets(&conns, |s| {

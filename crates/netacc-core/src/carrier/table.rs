@@ -47,6 +47,11 @@ impl<T> Table<T> {
         self.places.get_mut(at)?.1.as_mut()
     }
 
+    /// The same of all, to change them.
+    pub fn each_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
+        self.places.iter_mut().enumerate().filter_map(|(at, (_, thing))| Some((at, thing.as_mut()?)))
+    }
+
     /// Which use of the place this is.
     pub fn generation(&self, at: usize) -> u32 {
         self.places.get(at).map_or(0, |(generation, _)| *generation)

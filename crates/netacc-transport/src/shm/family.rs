@@ -254,6 +254,14 @@ impl ShmEndpoint {
         self.base.load(Ordering::Acquire) - 1
     }
 
+    /// Descriptors that belong to this connection alone.
+    pub fn descriptors(&self) -> [i32; 6] {
+        let cells =
+            [&self.base, &self.tail, &self.kernel, &self.spare, &self.left_over].map(|c| c.load(Ordering::Acquire) - 1);
+        let [base, tail, kernel, spare, left_over] = cells;
+        [self.witness_fd(), base, tail, kernel, spare, left_over]
+    }
+
     /// The other processes of the family are gone: the private cursors are right again. The caller holds
     /// both direction locks.
     pub fn unshare(&self) {

@@ -326,6 +326,20 @@ impl Link {
         }
     }
 
+    /// Calls `f` for the control socket and all doorbells.
+    pub fn descriptors(&self, mut f: impl FnMut(i32)) {
+        let bells = self.my_bells.iter().chain(&self.peer_bells);
+        let cells = core::iter::once(&self.control).chain(bells).map(|cell| cell.load(Ordering::Relaxed));
+        cells.filter(|cell| *cell != 0).for_each(|cell| f(cell - 1));
+    }
+
+    /// In a process with one thread, whose locks may be in any state.
+    pub fn reset_locks(&self) {
+        self.lock.reset();
+        self.reader.reset();
+        self.slots.reset_lock();
+    }
+
     /// The control socket, or -1.
     #[inline]
     pub fn control_fd(&self) -> i32 {
@@ -346,9 +360,7 @@ impl Link {
         }
         // The entry is on the parent's page.
         self.entry.store(0, Ordering::Relaxed);
-        self.lock.reset();
-        self.reader.reset();
-        self.slots.reset_lock();
+        self.reset_locks();
         let c = self.control.swap(0, Ordering::Relaxed);
         if c != 0 {
             private::close(c - 1);

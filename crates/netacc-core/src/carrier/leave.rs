@@ -1,0 +1,118 @@
+//! Before the process ends, or executes another program: what it has written goes out, and what others have goes on without it.
+//!
+//! The calling thread may be in a handler that has interrupted malloc (`_exit` is allowed there): so it only waits, and the
+//! first engine's thread does the work, which allocates and forks.
+
+use crate::carrier::engines::{self, Place};
+use crate::carrier::outlive::{self, Fork};
+use crate::carrier::{PID, flushed};
+use crate::socket::{far, reroute};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use netacc_sys::signals::Blocked;
+use netacc_sys::time::{self, Deadline};
+use netacc_sys::{lock, raw};
+use std::sync::OnceLock;
+
+/// What was written may take so long (ns) to go out, and connects that still wait to be made by TCP.
+const PATIENCE: u64 = 2_000_000_000;
+/// The thread may take so long (ns) for the rest: a copy of a large process takes its time.
+const COPYING: u64 = 3_000_000_000;
+
+/// What the thread is asked for, [`Task`]; 0: nothing. It says 0 when that is done. Others who ask meanwhile wait for their
+/// turn.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+/// Until when (ns) it is to try.
+static UNTIL: AtomicU64 = AtomicU64::new(0);
+static FORK: OnceLock<Fork> = OnceLock::new();
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Task {
+    /// What was written goes out.
+    Write = 1,
+    /// And so do the ends of the streams.
+    End = 2,
+    /// What others have is handed over, and the process ends.
+    HandOver = 3,
+    /// The same, unless it goes on after all.
+    Lend = 4,
+}
+
+/// The process ends: what it has written goes out before, for at most two seconds. What others have goes on without it, in a
+/// process that `fork` makes.
+pub fn finish(fork: Fork) {
+    leave(fork, Task::End, Task::HandOver);
+}
+
+/// Another program is about to run in this process: the same, but for the ends of its connections, since that may fail. Then
+/// [`go_on`] is to be called.
+pub fn before_exec(fork: Fork) {
+    leave(fork, Task::Write, Task::Lend);
+}
+
+/// No other program runs after all.
+pub fn go_on() {
+    outlive::take_back();
+}
+
+fn leave(fork: Fork, write: Task, hand_over: Task) {
+    outlive::take_back();
+    // In a handler that has interrupted its thread in the middle of the work nobody can go on with that.
+    let ours = !engines::all().is_empty() && PID.load(Ordering::Relaxed) == raw::getpid();
+    if !ours || lock::interrupted() || outlive::is_handed_over() {
+        return;
+    }
+    FORK.get_or_init(|| fork);
+    far::settle_all();
+    request(write, PATIENCE);
+    reroute::settle_all(Deadline::after(PATIENCE as i64));
+    // Of the processes that come and go meanwhile the program need not know.
+    let blocked = Blocked::all();
+    let told = blocked.is_pending(libc::SIGCHLD);
+    request(hand_over, COPYING);
+    if !told {
+        blocked.take(libc::SIGCHLD);
+    }
+}
+
+/// Has the thread do something, and waits for it, for at most so long (ns).
+fn request(task: Task, patience: u64) {
+    let Some(first) = engines::first() else { return };
+    let until = time::now().saturating_add(patience);
+    let mut asked = false;
+    while time::now() < until {
+        if asked && ASKED.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        if !asked {
+            asked = ASKED.compare_exchange(0, task as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            UNTIL.store(until, Ordering::Relaxed);
+            first.ring();
+        }
+        let mut moment = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut moment, core::ptr::null());
+    }
+    // The thread has lost its processor, or waits for what we have interrupted.
+    if asked {
+        let _ = ASKED.compare_exchange(task as u32, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// By an engine's thread between its rounds: whether it is to look again at once.
+pub(super) fn serve(place: &Place) -> bool {
+    let asked = ASKED.load(Ordering::Acquire);
+    if asked == 0 || !engines::first().is_some_and(|first| core::ptr::eq(first, place)) {
+        return false;
+    }
+    let is = |task: Task| asked == task as u32;
+    if is(Task::Write) || is(Task::End) {
+        if !flushed(is(Task::End)) && time::now() < UNTIL.load(Ordering::Relaxed) {
+            raw::sched_yield();
+            return true;
+        }
+    } else if let Some(fork) = FORK.get() {
+        outlive::hand_over(*fork, is(Task::Lend));
+    }
+    let _ = ASKED.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Relaxed);
+    false
+}

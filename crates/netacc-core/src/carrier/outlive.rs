@@ -1,0 +1,295 @@
+//! What a process leaves when it ends, or another program runs in it: connections that others have too, and that it carries.
+//!
+//! The kernel goes on with a TCP connection as long as anybody has it. Here another process does: a copy of this one that is
+//! nobody's child, closes everything of the program's, and waits for the end of this one, which is the end of a pipe. Queue
+//! pairs do not survive a fork, so theirs go over to their bases before. To the copy, the program that had the connections is a
+//! peer whose process is gone.
+//!
+//! A copy that has waited in vain, since no other program could be executed, ends without having done anything.
+
+use crate::carrier::PID;
+use crate::carrier::engine::{Engine, Step};
+use crate::carrier::engines::{self, Place};
+use crate::carrier::entry::Stage;
+use crate::carrier::{manager, order, sleep};
+use crate::fdtable::{self, Entry};
+use crate::socket::{self, Path};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use netacc_sys::errno::Errno;
+use netacc_sys::{cpu, private, raw, time};
+use netacc_transport::Endpoint;
+use netacc_transport::rdma::Device;
+use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_verbs::EventChannel;
+use rustix::pipe::{PipeFlags, pipe_with};
+
+/// fork(2), past our own hook: returns what that does.
+pub type Fork = fn() -> i32;
+
+/// The writing end (+ 1) of the pipe at which the copy waits; 0: there is none. Written by who hands over or takes back.
+static COPY: AtomicI32 = AtomicI32::new(0);
+/// When (ns) that was made for another program to run here; 0: for the end of this one, which does come.
+static SINCE: AtomicU64 = AtomicU64::new(0);
+/// If there is no other program after so long (ns), there will be none. For those calls alone that do not tell us: execl(3).
+const PATIENCE: u64 = 2_000_000_000;
+/// So often (ms) a thread without its engine looks.
+const LOOK: i64 = 20;
+
+/// This process is a copy.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a copy that goes on after the other one's end: its program is gone.
+pub(super) fn is_alone() -> bool {
+    ALONE.load(Ordering::Relaxed)
+}
+
+/// Whether a copy waits for this process' end.
+pub(super) fn is_handed_over() -> bool {
+    COPY.load(Ordering::Acquire) != 0
+}
+
+/// Makes the copy, if it is needed. By a thread of ours, which has all signals blocked. From then on this process carries nothing, until [`take_back`] if that is `revocable`.
+pub(super) fn hand_over(fork: Fork, revocable: bool) {
+    let mut needed = false;
+    for place in engines::all() {
+        needed |= place.ask(Engine::leave_to_others) == Some(true);
+    }
+    if !needed {
+        return;
+    }
+    let ours = |fd| private::adopt(fd).ok();
+    let Some((reading, writing)) = pipe_with(PipeFlags::CLOEXEC).ok().and_then(|(r, w)| ours(r).zip(ours(w))) else {
+        return crate::log!(Warn, "connections that others have end with this process: no descriptor for a pipe");
+    };
+    // What the copy goes on with is at rest.
+    let (loading, held) = (manager::at_rest(), engines::stop());
+    let child = fork();
+    if child == 0 {
+        // One more, so that it is nobody's child: nobody waits for it.
+        if fork() == 0 {
+            drop((loading, held));
+            live_on(reading);
+        }
+        raw::exit_group(0);
+    }
+    private::close(reading);
+    if child < 0 {
+        private::close(writing);
+        return crate::log!(Warn, "connections that others have end with this process: no process to go on with them");
+    }
+    raw::reap(child as u32);
+    for (place, guard) in engines::all().iter().zip(&held) {
+        place.set_aside(guard);
+    }
+    SINCE.store(if revocable { time::now().max(1) } else { 0 }, Ordering::Relaxed);
+    COPY.store(writing + 1, Ordering::Release);
+}
+
+/// This process goes on: the copy ends. Not after [`hand_over`] for its end.
+pub(super) fn take_back() {
+    if COPY.load(Ordering::Acquire) == 0 || SINCE.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let writing = COPY.swap(0, Ordering::AcqRel) - 1;
+    if writing < 0 {
+        return;
+    }
+    let word = [1u8];
+    let _ = raw::write(writing, word.as_ptr(), word.len());
+    private::close(writing);
+    for place in engines::all() {
+        place.bring_back();
+        place.ring();
+    }
+}
+
+/// For an engine's thread that finds none: waits a moment. It is for this thread to find out that no other program runs.
+pub(super) fn wait_aside() {
+    sleep_ms(LOOK);
+    let since = SINCE.load(Ordering::Relaxed);
+    if since != 0 && time::now().saturating_sub(since) > PATIENCE {
+        take_back();
+    }
+}
+
+fn sleep_ms(ms: i64) {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 };
+    let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+}
+
+/// The copy's life. All signals are blocked: it ends when what it carries has ended.
+fn live_on(reading: i32) -> ! {
+    raw::set_name(b"netacc-carrier\0\0");
+    ALONE.store(true, Ordering::Relaxed);
+    PID.store(0, Ordering::Relaxed);
+    // Not `with`, which may do a turn: until the other process has ended, nothing is ours.
+    let mut links = Vec::new();
+    let mut kept = vec![reading];
+    for place in engines::all() {
+        let _ = place.try_with(|e| {
+            e.forget_devices();
+            links.extend(e.locals.each().map(|(_, l)| l.link));
+            e.descriptors(&mut kept);
+        });
+    }
+    let is_kept = |link: &'static Link| links.iter().any(|l| core::ptr::eq(*l, link));
+    each_endpoint(|_, ep| {
+        if !is_kept(ep.link()) {
+            ep.link().inherit();
+        }
+    });
+    close_others(kept);
+    let mut word = 0u8;
+    loop {
+        match raw::read(reading, &raw mut word, 1, None) {
+            Ok(0) => break,
+            Err(Errno::INTR) => {}
+            _ => raw::exit_group(0),
+        }
+    }
+    order::after_fork();
+    netacc_transport::shm::link::reset_after_fork();
+    links.iter().for_each(|link| link.reset_locks());
+    // On a link that is kept nobody would hear that they have ended with their process.
+    each_endpoint(|shared, ep| {
+        if !shared && is_kept(ep.link()) {
+            ep.close(ep.unread() > 0);
+        }
+    });
+    let Some((first, others)) = engines::all().split_first() else { raw::exit_group(0) };
+    let others: Vec<_> = others.iter().map(|place| std::thread::spawn(|| carry_on(place))).collect();
+    carry_on(first);
+    others.into_iter().for_each(|thread| drop(thread.join()));
+    raw::exit_group(0)
+}
+
+/// The program's connections over rings, and whether others have them too.
+fn each_endpoint(mut f: impl FnMut(bool, &'static ShmEndpoint)) {
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && r.obj.path() == Path::Shm
+            && let Some(ep) = r.obj.endpoint()
+        {
+            f(r.obj.has(socket::SHARED), ep);
+        }
+    });
+}
+
+/// Closes all descriptors but these.
+fn close_others(mut kept: Vec<i32>) {
+    kept.retain(|fd| *fd >= 0);
+    kept.sort_unstable();
+    kept.dedup();
+    let mut from = 0u32;
+    for fd in kept.into_iter().map(|fd| fd as u32).chain([private::MAX_FDS as u32]) {
+        if from < fd && raw::close_range(from, fd - 1, 0).is_err() {
+            // Before Linux 5.9.
+            for fd in from..fd {
+                let _ = raw::close(fd as i32);
+            }
+        }
+        from = fd + 1;
+    }
+}
+
+/// An engine's thread, until nothing is left.
+fn carry_on(place: &'static Place) {
+    let _ = place.with(Engine::be_alone);
+    let mut fds = Vec::new();
+    let mut last = time::now();
+    loop {
+        let Some(step) = place.with(|e| (!e.is_done()).then(|| e.step(&mut fds, &mut last))).flatten() else { return };
+        match step {
+            Step::Again => {}
+            Step::Poll | Step::Load => cpu::pause(),
+            Step::Sleep { ms, naps } => {
+                sleep(place, &mut fds, ms, naps);
+                let _ = place.with(|e| e.wake(&fds));
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// The process is about to end: what others have goes over to bases. Whether there is any such.
+    fn leave_to_others(&mut self) -> bool {
+        self.round();
+        let mut pipes: Vec<usize> = self.conns.each().filter(|(_, c)| self.outlives(c)).map(|(_, c)| c.pipe).collect();
+        pipes.sort_unstable();
+        pipes.dedup();
+        let mut any = false;
+        for at in pipes {
+            if self.pipes.get(at).is_some_and(|e| e.is_up() && e.base.is_hoped_for()) {
+                self.pipe_failed(at, "its process ends, and others have some of them");
+            }
+            any |= self.pipes.get(at).is_some_and(|e| matches!(e.stage, Stage::Moved(_)));
+        }
+        any
+    }
+
+    /// In the copy: devices and connection manager are the other process'. Nothing of them may be touched, or given back.
+    fn forget_devices(&mut self) {
+        for (_, entry) in self.pipes.each_mut() {
+            if !matches!(entry.stage, Stage::Moved(_)) {
+                core::mem::forget(core::mem::replace(&mut entry.stage, Stage::Gone));
+            }
+        }
+        let fds: Vec<i32> = self.devices.iter().flat_map(Device::descriptors).collect();
+        let manager = self.events.as_ref().map(EventChannel::fd);
+        fds.into_iter().chain(manager).chain(self.doors()).for_each(private::close);
+        core::mem::forget(core::mem::take(&mut self.devices));
+        core::mem::forget(self.events.take());
+        core::mem::forget(core::mem::take(&mut self.listeners));
+        core::mem::forget(core::mem::take(&mut self.requests));
+        core::mem::forget(core::mem::take(&mut self.bases.open));
+        self.bases.removed.clear();
+        self.bases.releases = 0;
+        self.said.clear();
+        (self.armed, self.duty, self.short) = (false, None, false);
+        for link in self.routes.each().filter_map(|(_, r)| r.link).chain(self.seats.iter().map(|(link, _)| *link)) {
+            link.inherit();
+        }
+    }
+
+    /// Those that the copy needs.
+    fn descriptors(&self, kept: &mut Vec<i32>) {
+        kept.push(self.bell);
+        kept.extend(self.all_bases());
+        for (_, local) in self.locals.each() {
+            local.link.descriptors(|fd| kept.push(fd));
+        }
+        for (_, conn) in self.conns.each() {
+            kept.push(conn.kernel);
+            kept.extend(conn.ep.descriptors());
+        }
+    }
+
+    /// In the copy, when the other process has ended: what went by its queue pairs ends.
+    fn be_alone(&mut self) {
+        let early: Vec<usize> = self.conns.each().filter(|(_, c)| c.early.is_some()).map(|(at, _)| at).collect();
+        for at in early {
+            // The program's socket is the kernel's still.
+            core::mem::forget(self.conns.remove(at));
+        }
+        self.early.clear();
+        let all: Vec<usize> = self.pipes.each().map(|(at, _)| at).collect();
+        for at in all {
+            if self.pipes.get(at).is_some_and(|e| matches!(e.stage, Stage::Gone)) {
+                self.end_pipe(at, "its process has ended");
+            }
+        }
+        let conns: Vec<usize> = self.conns.each().map(|(at, _)| at).collect();
+        conns.into_iter().for_each(|at| self.queue(at));
+    }
+
+    /// In the copy: whether all that it carried has ended, and the other hosts know.
+    fn is_done(&self) -> bool {
+        let told = |e: &crate::carrier::entry::Entry| match &e.stage {
+            Stage::Moved(moved) => e.resets.is_empty() && moved.stream.is_flushed(),
+            _ => true,
+        };
+        self.conns.each().next().is_none() && self.pipes.each().all(|(_, e)| told(e))
+    }
+}
