@@ -169,6 +169,33 @@ class FailsToExecute:
             assert s.recv(1) == b""
 
 
+class ExitsUnread:
+    """Who ends without having read all resets, as in tcp(7); and what was written before quick_exit(3) arrives."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        talk(s, b"server%2d", b"client%2d")
+        while len(s.recv(10_000, socket.MSG_PEEK)) < 10_000:
+            pass
+        t, _ = listener.accept()
+        talk(t, b"server%2d", b"client%2d")
+        t.sendall(data(11, 200_000))
+        ctypes.CDLL(None).quick_exit(0)
+
+    def client(self, connect):
+        s = connect()
+        talk(s, b"client%2d", b"server%2d")
+        s.sendall(data(10, 10_000))
+        t = connect()
+        talk(t, b"client%2d", b"server%2d")
+        assert receive(t, 200_000) == data(11, 200_000), "other bytes"
+        assert t.recv(1) == b""
+        try:
+            assert False, s.recv(1)
+        except ConnectionResetError:
+            pass
+
+
 class LeavesToChild:
     """Who has accepted, or connected, ends; a child goes on with the connection."""
 

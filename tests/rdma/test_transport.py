@@ -215,6 +215,11 @@ def exec_that_fails(ctx):
     by_rdma(ctx, "FailsToExecute", 40, script="handed.py")
 
 
+@case()
+def exit_with_bytes_unread(ctx):
+    by_rdma(ctx, "ExitsUnread", 30, script="handed.py")
+
+
 @case(limit=200)
 def the_parent_ends_and_a_child_goes_on(ctx):
     for what in ("LeavesToChild", "ClientLeavesToChild"):

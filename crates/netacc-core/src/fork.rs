@@ -333,6 +333,7 @@ fn look_for_ended() {
 /// In the child: no other thread exists, locks may be in any state, the links are the parent's.
 pub fn child(f: Forking) {
     netacc_sys::lock::forget_held();
+    netacc_sys::cancel::forget();
     LOCK.reset();
     TURN.reset();
     for d in &DESCENDANTS {

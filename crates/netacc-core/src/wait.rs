@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, raw, time};
+use netacc_sys::{cpu, private, raw, time};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
@@ -262,6 +262,25 @@ pub fn until_done(
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Waits for bytes of the kernel's socket `fd`: a thread that is cancelled wakes here, and not in a call that the kernel begins
+/// anew.
+pub fn for_kernel(fd: i32, deadline: Deadline) -> Result<()> {
+    // The number may become another socket's, and ppoll(2) would look there.
+    let ours = private::copy(fd)?;
+    let done = loop {
+        let mut set = WaitSet::new();
+        set.add(ours, libc::POLLIN);
+        match set.sleep(deadline, core::ptr::null()) {
+            Ok(0) => break Err(Errno::AGAIN),
+            Ok(_) => break Ok(()),
+            Err(Errno::INTR) if restarts(deadline) => {}
+            Err(e) => break Err(e),
+        }
+    };
+    private::close(ours);
+    done
 }
 
 /// Whether an interrupted blocking call goes on (signal(7)): with a time-out set it never does; else the

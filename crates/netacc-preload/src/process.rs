@@ -6,7 +6,7 @@ use libc::{pid_t, termios, winsize};
 use netacc_core::namespace;
 use netacc_core::socket::create;
 use netacc_core::{carrier, fork};
-use netacc_sys::raw;
+use netacc_sys::{cancel, raw};
 
 unsafe extern "C" {
     fn fileno(f: *mut libc::FILE) -> c_int;
@@ -170,6 +170,30 @@ static FINISH: extern "C" fn() = finish;
 fn leave(status: c_int) -> ! {
     carrier::finish(next_fork);
     netacc_sys::raw::exit_group(status)
+}
+
+/// pthread_cancel(3). A thread that sleeps in a call of ours has to put down first what it has in its hand.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+    cancel::note(thread as usize);
+    let done = call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
+    cancel::wake(thread as usize);
+    done
+}
+
+/// A cancelled thread has nothing of ours in its hand: it ends here. If it does not it was another one, of the same name.
+#[cold]
+pub fn cancelled() {
+    cancel::forget_note();
+    call_next!(pthread_testcancel() -> c_int);
+}
+
+/// quick_exit(3) ends by an internal call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
+    carrier::finish(next_fork);
+    call_next!(quick_exit(status => c_int) -> c_int);
+    leave(status)
 }
 
 /// _exit(2).

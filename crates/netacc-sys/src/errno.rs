@@ -33,6 +33,8 @@ errnos! {
 impl Errno {
     /// Not an errno: the connection is the kernel's by now, and the call is to be made there.
     pub const MOVED: Errno = Errno(-1);
+    /// Not an errno: the thread is cancelled, and ends as soon as it has nothing of ours in its hand.
+    pub const CANCELLED: Errno = Errno(-2);
 }
 
 impl fmt::Debug for Errno {

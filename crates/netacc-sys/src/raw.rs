@@ -231,6 +231,11 @@ pub fn raise(sig: i32) {
     }
 }
 
+/// A signal for one thread (tgkill(2)).
+pub fn tgkill(pid: u32, tid: u32, signal: i32) {
+    let _ = call(libc::SYS_tgkill, [pid as usize, tid as usize, signal as usize, 0, 0, 0]);
+}
+
 /// `sched_yield(2)`.
 pub fn sched_yield() {
     let _ = call(libc::SYS_sched_yield, [0; 6]);

@@ -4,8 +4,8 @@ use crate::shm::Link;
 use alloc::vec::Vec;
 use libc::pollfd;
 use netacc_sys::errno::Result;
-use netacc_sys::raw;
 use netacc_sys::time::Deadline;
+use netacc_sys::{cancel, raw};
 
 extern crate alloc;
 
@@ -172,13 +172,13 @@ impl WaitSet {
             for (dst, src) in fds.iter_mut().zip(self.inline.iter().flatten()) {
                 *dst = *src;
             }
-            let r = raw::ppoll(fds.as_mut_ptr(), self.inline_len, ts_ptr, sigmask);
+            let r = cancel::asleep(|| raw::ppoll(fds.as_mut_ptr(), self.inline_len, ts_ptr, sigmask));
             for (src, dst) in fds.iter().zip(self.inline.iter_mut().flatten()) {
                 dst.revents = src.revents;
             }
             r
         } else {
-            raw::ppoll(self.spill.as_mut_ptr(), self.spill.len(), ts_ptr, sigmask)
+            cancel::asleep(|| raw::ppoll(self.spill.as_mut_ptr(), self.spill.len(), ts_ptr, sigmask))
         };
         let n = r?;
         if n > 0 {

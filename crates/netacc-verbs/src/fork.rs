@@ -10,7 +10,7 @@
 //! at. There are three answers:
 //!
 //! - Linux 5.12 and later copies pinned pages during the fork. Nothing is to be done;
-//!   [`status`] says `Unneeded` (rdma-core 32 and later asks the kernel).
+//!   [`status`] says `Unneeded` (rdma-core 32 and later asks the kernel). NetACC uses no RDMA elsewhere ([`is_safe`]).
 //! - [`init`] (`ibv_fork_init`) withholds registered pages from every child. It has to come before the
 //!   first registration, makes each registration slower, and a child that touches any byte on such
 //!   a page dies. **NetACC never calls it**: the pages are its own, but the children are not.
@@ -44,6 +44,27 @@ pub fn status() -> Result<ForkStatus> {
         IBV_FORK_UNNEEDED => ForkStatus::Unneeded,
         _ => ForkStatus::Disabled,
     })
+}
+
+/// Whether a process may fork while a device has memory of it.
+pub fn is_safe() -> bool {
+    match status() {
+        Ok(ForkStatus::Unneeded | ForkStatus::Enabled) => true,
+        // The library cannot tell; the kernel can.
+        Ok(ForkStatus::Unknown) => copies_pinned_pages(),
+        Ok(ForkStatus::Disabled) | Err(_) => false,
+    }
+}
+
+/// Linux 5.12 does.
+fn copies_pinned_pages() -> bool {
+    let name = rustix::system::uname();
+    let mut numbers = name
+        .release()
+        .to_bytes()
+        .split(|b| !b.is_ascii_digit())
+        .map(|digits| digits.iter().fold(0u32, |n, d| n.saturating_mul(10).saturating_add(u32::from(d - b'0'))));
+    (numbers.next(), numbers.next()) >= (Some(5), Some(12))
 }
 
 /// Withholds registered memory from children (`ibv_fork_init`); see above before you call it.

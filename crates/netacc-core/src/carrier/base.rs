@@ -93,6 +93,8 @@ pub(super) struct Bases {
     /// Our addresses, with a listener and its port.
     listeners: Vec<(IpAddr, i32, u16)>,
     strangers: VecDeque<Stranger>,
+    /// A listener is not heard, since there was no descriptor for who came.
+    deaf: bool,
     /// Queue pairs that have failed.
     pub moved: Vec<usize>,
     /// Descriptors of devices that are removed and that librdmacm may still have open.
@@ -115,6 +117,7 @@ impl Default for Bases {
             epoll: -1,
             listeners: Vec::new(),
             strangers: VecDeque::new(),
+            deaf: false,
             moved: Vec::new(),
             removed: Vec::new(),
             open: Vec::new(),
@@ -187,24 +190,42 @@ impl Bases {
         private::close(door);
     }
 
-    /// One more has connected to listener `at`.
-    fn accept(&mut self, at: usize) {
-        let Some((_, listener, _)) = self.listeners.get(at).copied() else { return };
+    /// One more has connected to listener `at`, if that is so.
+    fn accept(&mut self, at: usize) -> bool {
+        let Some((_, listener, _)) = self.listeners.get(at).copied() else { return false };
         let (nobody, flags) = (core::ptr::null_mut(), SOCK_CLOEXEC | SOCK_NONBLOCK);
-        while let Ok(fd) = raw::accept4(listener, nobody, core::ptr::null_mut(), flags) {
-            let fd = private::raise(fd);
-            without_delay(fd);
-            if self.strangers.len() >= STRANGERS
-                && let Some(oldest) = self.strangers.pop_front()
-            {
-                private::close(oldest.fd);
+        let fd = match raw::accept4(listener, nobody, core::ptr::null_mut(), flags) {
+            Ok(fd) => private::raise(fd),
+            Err(Errno::INTR | Errno::CONNABORTED) => return true,
+            Err(Errno::AGAIN) => return false,
+            // Without a descriptor for it, it would wake the thread over and over.
+            Err(_) => {
+                self.deaf = self.watch(EPOLL_CTL_MOD, listener, 0, KIND | at as u64).is_ok();
+                return false;
             }
-            let ip = addr::peer_of(fd).map(|a| a.ip().to_canonical());
-            self.strangers.push_back(Stranger { fd, ip, said: Vec::with_capacity(HELLO) });
-            if self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_err() {
-                self.strangers.pop_back();
-                private::close(fd);
-            }
+        };
+        without_delay(fd);
+        let ip = addr::peer_of(fd).map(|a| a.ip().to_canonical());
+        self.strangers.push_back(Stranger { fd, ip, said: Vec::with_capacity(HELLO) });
+        if self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_err() {
+            self.strangers.pop_back();
+            private::close(fd);
+        }
+        true
+    }
+
+    /// Whether some listener is not heard.
+    pub fn is_deaf(&self) -> bool {
+        self.deaf
+    }
+
+    /// Once in a while: there may be descriptors again.
+    pub fn listen_again(&mut self) {
+        if !core::mem::take(&mut self.deaf) {
+            return;
+        }
+        for (at, (_, listener, _)) in self.listeners.iter().enumerate() {
+            let _ = raw::epoll_ctl(self.epoll, EPOLL_CTL_MOD, *listener, EPOLLIN as u32, KIND | at as u64);
         }
     }
 
@@ -311,19 +332,37 @@ impl Engine {
             let what = event.u64;
             match what / KIND {
                 0 => self.base_event(what as u32),
-                1 => self.bases.accept((what % KIND) as usize),
+                1 => self.accept_bases((what % KIND) as usize),
                 // It may have been closed since, and the number be another one's.
                 3 => {
                     if let Some(fd) = self.doors().find(|fd| *fd as u64 == what % KIND) {
                         knock::answer(fd);
                     }
                 }
-                _ => {
-                    if let Some((stranger, token)) = self.bases.hear((what % KIND) as i32) {
-                        self.welcome(stranger, token);
-                    }
-                }
+                _ => self.hear_stranger((what % KIND) as i32),
             }
+        }
+    }
+
+    /// All that have connected to listener `at`. Those that have said who they are make room for others.
+    fn accept_bases(&mut self, at: usize) {
+        while self.bases.accept(at) {
+            if self.bases.strangers.len() <= STRANGERS {
+                continue;
+            }
+            let all: Vec<i32> = self.bases.strangers.iter().map(|s| s.fd).collect();
+            all.into_iter().for_each(|fd| self.hear_stranger(fd));
+            if self.bases.strangers.len() > STRANGERS
+                && let Some(oldest) = self.bases.strangers.pop_front()
+            {
+                private::close(oldest.fd);
+            }
+        }
+    }
+
+    fn hear_stranger(&mut self, fd: i32) {
+        if let Some((stranger, token)) = self.bases.hear(fd) {
+            self.welcome(stranger, token);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::carrier::conn::{Conn, SHORT, Source};
 use crate::carrier::engine::Engine;
+use crate::carrier::local::RESETS;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
@@ -56,10 +57,12 @@ impl Engine {
             return false;
         }
         // tcp(7): what the program has not read is lost, and that is a reset.
-        let kind = if conn.ep.unsent() > 0 || !conn.pending.is_empty() { Kind::Reset } else { Kind::Fin };
+        let kind = if conn.ep.is_all_read() && conn.pending.is_empty() { Kind::Fin } else { Kind::Reset };
         let frame = conn.frame(kind);
         conn.fin_sent = true;
-        let _ = way.send(frame, &[]);
+        if way.send(frame, &[]).is_err() {
+            self.broken.push(conn.pipe);
+        }
         true
     }
 
@@ -104,9 +107,13 @@ impl Engine {
         {
             let frame = conn.frame(Kind::Reset);
             if way.can_send() {
-                let _ = way.send(frame, &[]);
-            } else {
+                if way.send(frame, &[]).is_err() {
+                    self.broken.push(conn.pipe);
+                }
+            } else if entry.resets.len() < RESETS {
                 entry.resets.push_back(frame);
+            } else {
+                self.liars.push(conn.pipe);
             }
         }
         self.drop_conn(at, true);

@@ -321,7 +321,9 @@ impl Engine {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         while let Some(frame) = entry.resets.front().copied() {
             let Some(mut way) = entry.way(&mut self.devices).filter(Way::can_send) else { return };
-            let _ = way.send(frame, &[]);
+            if way.send(frame, &[]).is_err() {
+                return self.broken.push(at);
+            }
             entry.resets.pop_front();
         }
         if !entry.way(&mut self.devices).is_some_and(|way| way.can_send()) {

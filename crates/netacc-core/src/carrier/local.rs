@@ -24,8 +24,8 @@ use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addr
 
 /// As many connections as their numbers can name.
 const CONNS: usize = 1 << 16;
-/// Connections of a queue pair that are refused and not told yet.
-const RESETS: usize = 4096;
+/// Connections of a queue pair that are refused or over, of which it has not been told: of more it gives us no room to tell.
+pub(super) const RESETS: usize = 4096;
 /// Queue pairs that are being connected to one destination at a time.
 const AT_A_TIME: usize = 16;
 

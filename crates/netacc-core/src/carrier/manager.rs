@@ -7,7 +7,7 @@ use crate::carrier::entry::Stage;
 use crate::carrier::meet::{UNREACHED, why};
 use alloc::vec::Vec;
 use netacc_sys::{Guard, Lock, lock, time};
-use netacc_verbs::{Error, EventChannel, Result};
+use netacc_verbs::{Error, EventChannel, Result, fork};
 
 /// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own, since a
 /// lock of the dynamic linker's may be held by a thread that it does not have.
@@ -30,6 +30,13 @@ pub(super) fn after_fork() {
 fn make() -> Result<EventChannel> {
     let _g = LOADING.lock();
     let events = EventChannel::create()?;
+    if !fork::is_safe() {
+        // A fork by anybody, libc's own system(3) too, would part a device from the pages that the program sees.
+        return Err(Error::Misuse {
+            verb: "fork",
+            why: "a kernel that copies registered memory is needed: Linux 5.12",
+        });
+    }
     events.set_nonblocking(true)?;
     Ok(events)
 }

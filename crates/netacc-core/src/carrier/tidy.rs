@@ -16,6 +16,7 @@ impl Engine {
         self.pipes.each().next().is_some()
             || self.routes.each().next().is_some()
             || self.bases.releases > 0
+            || self.bases.is_deaf()
             || self.has_missed_a_removal()
             || self.listeners.iter().any(FarListener::has_to_try)
             || self.devices.iter().any(|d| d.pool.holds_any())
@@ -60,6 +61,7 @@ impl Engine {
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
         self.economise();
+        self.bases.listen_again();
         self.rejoin_untaken();
         self.tidy_early(now);
         let mut idle = 0;

@@ -18,7 +18,7 @@ use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, raw, time};
+use netacc_sys::{cancel, cpu, raw, time};
 use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 use netacc_transport::wait::longer;
@@ -290,7 +290,8 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         // SAFETY: from < max.
         unsafe { call.events.add(from) }
     };
-    let n = match raw::epoll_wait(e.fd(), array, room, timeout, mask) {
+    let look = || raw::epoll_wait(e.fd(), array, room, timeout, mask);
+    let n = match if timeout == 0 { look() } else { cancel::asleep(look) } {
         Ok(n) => n,
         // Events were found before: they must not be lost to a signal.
         Err(_) if from > 0 => return Ok(Looked::default()),

@@ -9,11 +9,13 @@ use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
-use netacc_transport::Interest;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Interest, Iov};
 
 /// sendfile(2) takes at most this much in one call.
 const MAX: usize = 0x7fff_f000;
+/// A pipe that can be written to has room for so much.
+const PAGE: usize = 4096;
 
 fn until(ns: u64) -> Deadline {
     if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
@@ -175,23 +177,21 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
                 return Err(Errno::BADF);
             }
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::MOVED) };
-            ep.read_with(len, |p, n| {
-                // A page at most, and only when the pipe has room for a page: the write cannot block.
-                if !pollable(pipe, libc::POLLOUT) {
-                    return Err(Errno::AGAIN);
-                }
-                raw::write(pipe, p, n.min(4096))
-            })
+            // A page at most, and only when the pipe has room for a page: the write cannot block.
+            let mut give = |p: *const u8, n: usize| {
+                if pollable(pipe, libc::POLLOUT) { raw::write(pipe, p, n.min(PAGE)) } else { Err(Errno::AGAIN) }
+            };
+            if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, &mut give) }
         };
         match res {
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
-            Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && netacc_transport::Endpoint::unread(ep) == 0 => {
+            Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && ep.unread() == 0 => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
                 wait::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
             }
-            Err(Errno::AGAIN) if !nonblock && netacc_transport::Endpoint::unread(ep) > 0 => {
+            Err(Errno::AGAIN) if !nonblock && ep.unread() > 0 => {
                 let mut p = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
                 raw::ppoll(&raw mut p, 1, core::ptr::null_mut(), core::ptr::null())?;
             }
@@ -204,6 +204,18 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Of what the kernel still holds before the ring a page at a time. Under the reader's lock.
+fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
+    let mut bytes = [0u8; PAGE];
+    let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len.min(PAGE) };
+    let there = ep.try_read(&mut Iov::one(&v), true)?;
+    if there == 0 {
+        return Ok(0);
+    }
+    let given = give(bytes.as_ptr(), there)?;
+    Ok(ep.discard(given))
 }
 
 fn pollable(fd: i32, events: i16) -> bool {

@@ -39,7 +39,7 @@ fn channel_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
     r.obj.endpoint()
 }
 
-fn deadline(timeout_ns: u64) -> Deadline {
+pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
     if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
 }
 
@@ -222,6 +222,10 @@ fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
 /// send(2) and its kin on an accelerated connection.
 pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
+        if ep.is_far() {
+            // No kernel socket here leads to the other host, and the byte would not arrive.
+            return Err(Errno::OPNOTSUPP);
+        }
         // Urgent data is the kernel's, and so is the connection from here on.
         let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;

@@ -24,7 +24,9 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
+use crate::socket::io::deadline;
 use crate::socket::{CANDIDATE, DEMOTED, FAR, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
+use crate::wait;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
@@ -342,7 +344,9 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             };
         }
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
-        res = by_kernel(fd, dst, flags, false);
+        let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
+        let waited = if flags & libc::MSG_WAITALL == 0 { wait::for_kernel(fd, until) } else { Ok(()) };
+        res = waited.and_then(|()| by_kernel(fd, dst, flags, false));
     }
     match res {
         // The peer may have gone over: then it is no end.

@@ -12,14 +12,16 @@ use crate::kernel_only;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, untaken};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
+use core::hash::{Hash, Hasher};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
-use netacc_sys::time::Deadline;
+use netacc_sys::time::{self, Deadline};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
+use std::hash::DefaultHasher;
 
 /// A connection is [displaced](ShmEndpoint::displaced): it goes on elsewhere. Takes both direction locks.
 #[cold]
@@ -154,8 +156,13 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
         Err(_) => {
             let done = by_tcp(r, old, &bytes, ended, why);
             crate::log!(Info, "fd {}: {}, by TCP with {} bytes: {done:?}", s.first_fd(), why.name(), bytes.len());
-            if done.is_err() {
-                old.fail(Errno::CONNRESET);
+            match done {
+                Err(Errno::TIMEDOUT) if old.is_far() => {
+                    s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
+                    old.fail(Errno::TIMEDOUT);
+                }
+                Err(_) => old.fail(Errno::CONNRESET),
+                Ok(()) => {}
             }
         }
     }
@@ -265,6 +272,37 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
 /// How long (ns) the kernel may take for the connect and the bytes: loopback answers at once, whoever is slower
 /// than that is no listener of this host.
 const PATIENCE: i64 = 1_000_000_000;
+/// The same for another host, where the first packet may be lost and is sent again after a second.
+const PATIENCE_FAR: i64 = 1_500_000_000;
+/// And where one has just been silent for so long: many connections may wait for the same host, and all of them are made
+/// again one after the other, in a call of the program's that was not to wait.
+const PATIENCE_SPENT: i64 = 5_000_000;
+/// That is remembered for so long (ns).
+const SPENT: u64 = 10_000_000_000;
+
+/// The host (hashed) that did not answer last, and until when ([`time::coarse`]) that is believed.
+static SILENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn hashed(host: IpAddr) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    host.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// How long to wait for the host.
+fn patience_for(s: &Socket, host: IpAddr) -> i64 {
+    if !s.endpoint().is_some_and(ShmEndpoint::is_far) {
+        return PATIENCE;
+    }
+    let [silent, until] = SILENT.each_ref().map(|word| word.load(Ordering::Relaxed));
+    if silent == hashed(host) && time::coarse() < until { PATIENCE_SPENT } else { PATIENCE_FAR }
+}
+
+fn note_silent(host: IpAddr) {
+    let [silent, until] = &SILENT;
+    silent.store(hashed(host), Ordering::Relaxed);
+    until.store(time::coarse().saturating_add(SPENT), Ordering::Relaxed);
+}
 /// How long (ns) a connect that the program has closed may wait for a queue pair. The carrier gives one up after less.
 const PATIENCE_CLOSED: i64 = 4_000_000_000;
 /// How long (ns) the kernel may take for a connect that could also stay where it is.
@@ -279,7 +317,7 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, 
     }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
-    let until = Deadline::after(PATIENCE);
+    let until = Deadline::after(patience_for(s, target.ip()));
     // Where the numbers stand for no TCP socket of the kernel's a fresh one takes the place of all of them, once it
     // is connected. Otherwise they are one socket, which holds the port that the application bound.
     if s.has(PLACEHOLDER) || old.base_fd() >= 0 {

@@ -84,7 +84,7 @@ impl Endpoint for ShmEndpoint {
         if no_rx {
             r |= Readiness::IN | Readiness::RDHUP;
         }
-        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.lowat() as u64) {
+        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.enough(&v)) {
             r |= Readiness::IN;
         }
         let room = match flags & (MOVING | ON_KERNEL) {

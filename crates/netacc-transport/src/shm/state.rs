@@ -3,7 +3,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT};
+use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT, View};
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
@@ -11,6 +11,8 @@ use netacc_sys::errno::Errno;
 /// What the peer has in its socket's buffers in TCP is not "unsent" any more; a ring has no such border,
 /// so we draw it where a receive buffer of ordinary size ends.
 const DELIVERED: u64 = 64 * 1024;
+/// A ring takes so many bytes at least before somebody has to read.
+const FULL: u64 = 64 * 1024;
 
 /// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
 /// changed: they are what the kernel's wake-ups stand for.
@@ -125,6 +127,15 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
+    /// So many bytes make it readable: SO_RCVLOWAT, or fewer where no more may come before they are read.
+    pub(super) fn enough(&self, v: &View) -> u64 {
+        let window = match line!(v, consumer, v.me).window.load(Ordering::Relaxed) {
+            0 => FULL,
+            window => window.min(FULL),
+        };
+        u64::from(self.lowat.load(Ordering::Relaxed)).min(window)
+    }
+
     /// SO_SNDBUF and SO_RCVBUF as getsockopt(2) tells them; 0: as the kernel sees fit, which then is what the ring holds.
     #[cold]
     pub fn set_buffers(&self, send: u32, receive: u32) {
@@ -138,6 +149,11 @@ impl ShmEndpoint {
     /// Bytes that a TCP socket would still have to send (SIOCOUTQ).
     pub(super) fn outstanding(&self, unread: u64) -> usize {
         unread.saturating_sub(DELIVERED) as usize
+    }
+
+    /// Whether the peer's program has read all that we have written.
+    pub fn is_all_read(&self) -> bool {
+        self.view().is_none_or(|v| self.peer_left_unread(&v).unwrap_or(0) == 0)
     }
 
     /// An error was taken by a call that then had bytes to report: the next call gets it, as in the kernel.

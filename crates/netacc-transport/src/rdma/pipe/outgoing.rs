@@ -148,7 +148,18 @@ impl Pipe {
         }
         let chain = self.chain.take();
         // Those that only return credits or use up receives may be more.
-        let posted = chain.chunks(CHAIN).try_for_each(|part| self.post_part(pool, part));
+        let mut posted = Ok(());
+        for part in chain.chunks(CHAIN) {
+            if posted.is_ok() {
+                posted = self.post_part(pool, part);
+            } else {
+                // They go out by the base, behind those that could not be posted.
+                for message in part {
+                    let _ = self.book(message);
+                }
+            }
+        }
+        self.stuck |= posted.is_err();
         self.chain.put_back(chain);
         posted
     }

@@ -1,0 +1,143 @@
+//! pthread_cancel(3) for threads that sleep in a call of ours.
+//!
+//! In libc such a call is a cancellation point: the thread ends there. Ours sleeps by a raw system call, with things in its hand
+//! that it has to put down first. So whoever cancels a thread notes that here and wakes it, the call comes back with
+//! [`Errno::CANCELLED`], and the exported function, which has nothing in its hand, calls pthread_testcancel(3).
+
+#![allow(unsafe_code)]
+
+use crate::errno::{Errno, Result};
+use crate::{raw, time};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+/// Threads that are cancelled and have not ended yet: so many are known.
+const CANCELLED: usize = 256;
+/// Threads that sleep; of more than that some cannot be woken.
+const SLEEPERS: usize = 4096;
+/// So many places are looked at for a free one.
+const PROBES: usize = 64;
+/// glibc's signal for this (nptl, SIGCANCEL).
+const SIGCANCEL: i32 = 32;
+/// So often, a millisecond apart, a thread is woken that is about to sleep.
+const WAKES: u32 = 50;
+
+/// How many threads were cancelled so far: mostly none ever is.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELLED];
+
+struct Sleeper {
+    /// What pthread_self(3) says.
+    thread: AtomicUsize,
+    tid: AtomicU32,
+}
+
+static SLEEPING: [Sleeper; SLEEPERS] =
+    [const { Sleeper { thread: AtomicUsize::new(0), tid: AtomicU32::new(0) } }; SLEEPERS];
+
+std::thread_local! {
+    /// The thread's number for the kernel; 0: not asked yet. Without a destructor.
+    static TID: Cell<u32> = const { Cell::new(0) };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
+}
+
+fn this_thread() -> usize {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::pthread_self() as usize }
+}
+
+/// For the child of a fork: its thread has another number.
+pub fn forget() {
+    TID.with(|tid| tid.set(0));
+    SLEEPING
+        .iter()
+        .filter(|s| s.thread.load(Ordering::Relaxed) != 0)
+        .for_each(|s| s.thread.store(0, Ordering::Relaxed));
+}
+
+/// Sleeps by `sleep`, from which cancelling wakes the thread: then [`Errno::CANCELLED`].
+pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
+    let me = this_thread();
+    let tid = TID.with(|tid| {
+        if tid.get() == 0 {
+            tid.set(raw::gettid());
+        }
+        tid.get()
+    });
+    let mine = (0..PROBES).filter_map(|n| SLEEPING.get((tid as usize + n) % SLEEPERS)).find(|s| {
+        // Release, with what wakes: it sees the number that belongs to the thread, or an older one of a thread that is awake.
+        s.thread.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    });
+    if let Some(s) = mine {
+        s.tid.store(tid, Ordering::Release);
+    }
+    // With the one in `note`: either that sees us here, or we see that we are noted.
+    fence(Ordering::SeqCst);
+    let done = if is_cancelled(me) { Err(Errno::CANCELLED) } else { sleep() };
+    if let Some(s) = mine {
+        s.tid.store(0, Ordering::Relaxed);
+        s.thread.store(0, Ordering::Release);
+    }
+    match done {
+        Err(Errno::INTR) if is_cancelled(me) => Err(Errno::CANCELLED),
+        done => done,
+    }
+}
+
+/// Whether this thread is to end at the next cancellation point.
+fn is_cancelled(me: usize) -> bool {
+    const DISABLED: i32 = 1;
+    if COUNT.load(Ordering::Relaxed) == 0 || !NOTED.iter().any(|n| n.load(Ordering::Relaxed) == me) {
+        return false;
+    }
+    let mut state = DISABLED;
+    // SAFETY: for this thread; the first call says what the second one restores.
+    unsafe {
+        pthread_setcancelstate(DISABLED, &raw mut state);
+        pthread_setcancelstate(state, core::ptr::null_mut());
+    }
+    state != DISABLED
+}
+
+/// `thread`, a `pthread_t`, is about to be cancelled.
+pub fn note(thread: usize) {
+    let n = COUNT.fetch_add(1, Ordering::Relaxed);
+    // The oldest makes room: mostly that thread has ended elsewhere long ago.
+    if let Some(place) = NOTED.get(n % CANCELLED) {
+        place.store(thread, Ordering::Relaxed);
+    }
+    fence(Ordering::SeqCst);
+}
+
+/// This thread is about to end, or was not meant: who had the same `pthread_t` before was.
+pub fn forget_note() {
+    let me = this_thread();
+    NOTED.iter().filter(|n| n.load(Ordering::Relaxed) == me).for_each(|n| n.store(0, Ordering::Relaxed));
+}
+
+/// It is cancelled: if it sleeps, it wakes.
+pub fn wake(thread: usize) {
+    if !is_handled(SIGCANCEL) {
+        return;
+    }
+    let asleep = |s: &&Sleeper| s.thread.load(Ordering::Acquire) == thread && s.tid.load(Ordering::Acquire) != 0;
+    for turn in 0..WAKES {
+        let Some(s) = SLEEPING.iter().find(asleep) else { return };
+        raw::tgkill(raw::getpid(), s.tid.load(Ordering::Acquire), SIGCANCEL);
+        // It may have been just about to sleep, and not hear it.
+        if turn < 10 { raw::sched_yield() } else { time::pause() }
+    }
+}
+
+/// Whether a handler is installed: without one the signal would end the process.
+fn is_handled(signal: i32) -> bool {
+    let mut action = [0usize; 8];
+    // SAFETY: room for the kernel's `struct sigaction` with a set of 8 bytes.
+    let done =
+        unsafe { raw::syscall6(libc::SYS_rt_sigaction, [signal as usize, 0, action.as_mut_ptr() as usize, 8, 0, 0]) };
+    let [handler, ..] = action;
+    done == 0 && handler > 1
+}
