@@ -6,10 +6,12 @@ static volatile int stays;
 static void *sleeper(void *x)
 {
 	static char big[1 << 20];
+	char c = 0;
 	struct epoll_event e;
 	struct pollfd f = { p[0], POLLIN, 0 };
 	fd_set s;
-	char c = 0;
+	struct iovec v = { &c, 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1 };
 	(void)x;
 	if (stays)
 		pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
@@ -24,6 +26,7 @@ static void *sleeper(void *x)
 		case 2: r = epoll_wait(ep, &e, 1, -1); break;
 		case 3: r = accept(l, NULL, NULL); break;
 		case 4: r = select(p[0] + 1, &s, NULL, NULL, NULL); break;
+		case 6: r = recvmsg(p[0], &m, 0); break;
 		default:
 			do
 				r = send(p[0], big, sizeof big, 0);
@@ -48,7 +51,7 @@ int main(void)
 	pthread_t t;
 	void *end;
 	l = listen_on(&port);
-	for (how = 0; how < 6; how++) {
+	for (how = 0; how < 7; how++) {
 		p[0] = connect_to(port);
 		p[1] = accept(l, NULL, NULL);
 		ep = epoll_create1(0);

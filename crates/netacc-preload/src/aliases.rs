@@ -20,17 +20,17 @@ hooks! {
     fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t) -> ssize_t
         where n > room || io::concerns(fd) => {
         check(n, room);
-        io::read(fd, buf.cast(), n)
+        sleeps!(io::read(fd, buf.cast(), n))
     };
     fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int) -> ssize_t
         where n > room || io::concerns(fd) => {
         check(n, room);
-        io::recv(fd, buf.cast(), n, flags)
+        sleeps!(io::recv(fd, buf.cast(), n, flags))
     };
     fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t
         where n > room || io::concerns(fd) => {
         check(n, room);
-        let done = io::recv(fd, buf.cast(), n, flags);
+        let done = sleeps!(io::recv(fd, buf.cast(), n, flags));
         if let (netacc_core::Outcome::Done(_), false, false) = (done, addr.is_null(), len.is_null()) {
             len.write_unaligned(0);
         }
@@ -38,31 +38,31 @@ hooks! {
     };
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, t: c_int, room: size_t) -> c_int => {
         check(n as usize * size_of::<pollfd>(), room);
-        poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null())
+        sleeps!(poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null()))
     };
     fn __ppoll_chk(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t, room: size_t) -> c_int => {
         check(n as usize * size_of::<pollfd>(), room);
-        poll::poll(fds, n as usize, || crate::time::timespec(t), mask.cast())
+        sleeps!(poll::poll(fds, n as usize, || crate::time::timespec(t), mask.cast()))
     };
     fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
-        where fdtable::knows(fd) => connect::connect(fd, addr.cast(), len);
+        where fdtable::knows(fd) => sleeps!(connect::connect(fd, addr.cast(), len));
     fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int
         where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
     fn __dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
     fn __poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
 
-        where poll::concerns(fds, n as usize) => poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null());
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null()));
     fn __select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        where select::concerns(n, [r, w, x]) => crate::hooks::any_select(n, [r, w, x], t);
+        where select::concerns(n, [r, w, x]) => sleeps!(crate::hooks::any_select(n, [r, w, x], t));
     fn __close(fd: c_int) -> c_int where create::concerns(fd) => create::close(fd);
-    fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => io::read(fd, buf.cast(), n);
+    fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => sleeps!(io::read(fd, buf.cast(), n));
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t
-        where io::concerns(fd) => io::send(fd, buf.cast(), n, 0);
+        where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, 0));
     fn __recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::recv(fd, buf.cast(), n, flags);
-    fn __sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => msg::sendmmsg(fd, v, n, flags);
+        where io::concerns(fd) => sleeps!(io::recv(fd, buf.cast(), n, flags));
+    fn __sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => sleeps!(msg::sendmmsg(fd, v, n, flags));
     fn __send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::send(fd, buf.cast(), n, flags);
+        where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, flags));
 }
 
 /// closefrom(3) returns nothing.

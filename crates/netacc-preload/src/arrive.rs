@@ -19,7 +19,7 @@ static START: extern "C" fn() = start;
 pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssize_t {
     let done = if io::concerns(fd) {
         // SAFETY: the application calls under the function's own contract.
-        unsafe { msg::recvmsg(fd, m, flags) }
+        unsafe { sleeps!(msg::recvmsg(fd, m, flags)) }
     } else {
         Outcome::Pass
     };
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int, t: *mut timespec) -> c_int {
     // SAFETY: the application calls under the function's own contract.
-    match unsafe { msg::recvmmsg(fd, v, n, flags, t) } {
+    match unsafe { sleeps!(msg::recvmmsg(fd, v, n, flags, t)) } {
         Outcome::Pass => {
             let got = call_next!(recvmmsg(fd => c_int, v => *mut mmsghdr, n => c_uint, flags => c_int, t => *mut timespec) -> c_int);
             for i in 0..usize::try_from(got).unwrap_or(0) {

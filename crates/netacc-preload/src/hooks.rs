@@ -37,11 +37,11 @@ hooks! {
     fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where fdtable::knows(fd) => conn::bind(fd);
     fn listen(fd: c_int, backlog: c_int) -> c_int where fdtable::knows(fd) => lst::listen(fd, backlog);
     fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
-        where fdtable::knows(fd) => conn::connect(fd, addr.cast(), len);
+        where fdtable::knows(fd) => sleeps!(conn::connect(fd, addr.cast(), len));
     fn accept(fd: c_int, addr: SockMut, len: Len) -> c_int
-        where create::concerns(fd) => accept::accept4(fd, addr.cast(), len, 0);
+        where create::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, 0));
     fn accept4(fd: c_int, addr: SockMut, len: Len, flags: c_int) -> c_int
-        where create::concerns(fd) => accept::accept4(fd, addr.cast(), len, flags);
+        where create::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, flags));
     fn shutdown(fd: c_int, how: c_int) -> c_int where fdtable::knows(fd) => control::shutdown(fd, how);
     fn getsockname(fd: c_int, addr: SockMut, len: Len) -> c_int
         where fdtable::knows(fd) => control::getsockname(fd, addr.cast(), len);
@@ -54,49 +54,49 @@ hooks! {
 
     // Bytes.
     fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::send(fd, buf.cast(), n, flags);
+        where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, flags));
     fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: Sock, len: socklen_t) -> ssize_t
-        where io::concerns(fd) => io::send(fd, buf.cast(), n, flags);
+        where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, flags));
     fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t
-        where io::concerns(fd) => io::send(fd, buf.cast(), n, 0);
+        where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, 0));
     fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
-        where io::concerns(fd) => io::vectored(fd, vec, n, true, 0);
+        where io::concerns(fd) => sleeps!(io::vectored(fd, vec, n, true, 0));
     fn sendmsg(fd: c_int, m: *const msghdr, flags: c_int) -> ssize_t
-        where io::concerns(fd) || msg::carries(m) => msg::sendmsg(fd, m, flags);
-    fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => msg::sendmmsg(fd, v, n, flags);
+        where io::concerns(fd) || msg::carries(m) => sleeps!(msg::sendmsg(fd, m, flags));
+    fn sendmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int => sleeps!(msg::sendmmsg(fd, v, n, flags));
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::recv(fd, buf.cast(), n, flags);
+        where io::concerns(fd) => sleeps!(io::recv(fd, buf.cast(), n, flags));
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: SockMut, len: Len) -> ssize_t
-        where io::concerns(fd) => recvfrom_done(io::recv(fd, buf.cast(), n, flags), addr, len);
-    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => io::read(fd, buf.cast(), n);
+        where io::concerns(fd) => recvfrom_done(sleeps!(io::recv(fd, buf.cast(), n, flags)), addr, len);
+    fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => sleeps!(io::read(fd, buf.cast(), n));
     fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
-        where io::concerns(fd) => io::vectored(fd, vec, n, false, 0);
+        where io::concerns(fd) => sleeps!(io::vectored(fd, vec, n, false, 0));
     fn preadv2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, false);
+        where io::concerns(fd) => sleeps!(io::vectored_at(fd, vec, n, off, flags, false));
     fn preadv64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, false);
+        where io::concerns(fd) => sleeps!(io::vectored_at(fd, vec, n, off, flags, false));
     fn pwritev2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, true);
+        where io::concerns(fd) => sleeps!(io::vectored_at(fd, vec, n, off, flags, true));
     fn pwritev64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
-        where io::concerns(fd) => io::vectored_at(fd, vec, n, off, flags, true);
+        where io::concerns(fd) => sleeps!(io::vectored_at(fd, vec, n, off, flags, true));
     fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
-        where fdtable::knows(out) => file::sendfile(out, input, off, n);
+        where fdtable::knows(out) => sleeps!(file::sendfile(out, input, off, n));
     fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
-        where fdtable::knows(out) => file::sendfile(out, input, off, n);
+        where fdtable::knows(out) => sleeps!(file::sendfile(out, input, off, n));
     fn splice(input: c_int, off_in: *mut off_t, out: c_int, off_out: *mut off_t, n: size_t, flags: c_uint) -> ssize_t
-        where fdtable::knows(input) || fdtable::knows(out) => file::splice(input, off_in, out, off_out, n, flags);
+        where fdtable::knows(input) || fdtable::knows(out) => sleeps!(file::splice(input, off_in, out, off_out, n, flags));
 
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
-        where poll::concerns(fds, n as usize) => poll::poll(fds, n as usize, || Some(time::ms(t)), core::ptr::null());
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(time::ms(t)), core::ptr::null()));
     fn ppoll(fds: *mut pollfd, n: nfds_t, t: *const timespec, mask: *const sigset_t) -> c_int
-        where poll::concerns(fds, n as usize) => poll::poll(fds, n as usize, || time::timespec(t), mask.cast());
+        where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || time::timespec(t), mask.cast()));
     fn select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
-        where select::concerns(n, [r, w, x]) => any_select(n, [r, w, x], t);
+        where select::concerns(n, [r, w, x]) => sleeps!(any_select(n, [r, w, x], t));
     fn pselect(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *const timespec, mask: *const sigset_t) -> c_int
         where select::concerns(n, [r, w, x])
         => match time::timespec(t) {
-            Some(d) => select::select(n, [r, w, x], d, mask.cast()),
+            Some(d) => sleeps!(select::select(n, [r, w, x], d, mask.cast())),
             None => Outcome::Pass,
         };
     fn epoll_create(size: c_int) -> c_int
@@ -105,20 +105,20 @@ hooks! {
     fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(ev));
     fn epoll_wait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int) -> c_int
         where epoll::concerns(ep, time::ms_ns(t))
-        => epoll::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
+        => sleeps!(epoll::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
             call_next!(epoll_wait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int) -> c_int)
-        });
+        }));
     fn epoll_pwait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int, mask: *const sigset_t) -> c_int
-        where epoll::concerns(ep, time::ms_ns(t)) => epoll::wait(ep, Call::new(ev, max, mask.cast()), time::ms_ns(t), || {
+        where epoll::concerns(ep, time::ms_ns(t)) => sleeps!(epoll::wait(ep, Call::new(ev, max, mask.cast()), time::ms_ns(t), || {
             call_next!(epoll_pwait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int,
                 mask => *const sigset_t) -> c_int)
-        });
+        }));
     fn epoll_pwait2(ep: c_int, ev: *mut epoll_event, max: c_int, t: *const timespec, mask: *const sigset_t) -> c_int
         where epoll::concerns(ep, 1) => match time::timespec_ns(t) {
-            Some(ns) => epoll::wait(ep, Call::new(ev, max, mask.cast()), ns, || {
+            Some(ns) => sleeps!(epoll::wait(ep, Call::new(ev, max, mask.cast()), ns, || {
                 call_next!(epoll_pwait2(ep => c_int, ev => *mut epoll_event, max => c_int, t => *const timespec,
                     mask => *const sigset_t) -> c_int)
-            }),
+            })),
             None => Outcome::Pass,
         };
 }

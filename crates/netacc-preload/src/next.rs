@@ -129,19 +129,12 @@ macro_rules! hooks {
             // Apart, so that the way past it saves no registers and makes no frame.
             #[inline(never)]
             unsafe fn ours($($arg: $ty),*) -> $ret {
-                loop {
-                    #[allow(unused_unsafe)]
-                    // SAFETY: the application calls under the function's own contract.
-                    let done = unsafe { $body };
-                    return match done {
-                        netacc_core::Outcome::Pass => call_at!(NEXT, ($($arg => $ty),*) -> $ret),
-                        netacc_core::Outcome::Done(v) => v as $ret,
-                        netacc_core::Outcome::Failed(netacc_sys::Errno::CANCELLED) => {
-                            $crate::process::cancelled();
-                            continue;
-                        }
-                        netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
-                    };
+                #[allow(unused_unsafe)]
+                // SAFETY: the application calls under the function's own contract.
+                match unsafe { $body } {
+                    netacc_core::Outcome::Pass => call_at!(NEXT, ($($arg => $ty),*) -> $ret),
+                    netacc_core::Outcome::Done(v) => v as $ret,
+                    netacc_core::Outcome::Failed(e) => $crate::next::fail(e) as $ret,
                 }
             }
             pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
@@ -149,6 +142,19 @@ macro_rules! hooks {
             unsafe { ours($($arg),*) }
         }
     )*};
+}
+
+/// A call that may sleep: a thread that is cancelled meanwhile ends here, where it has nothing of ours in its hand. One that
+/// was not meant calls again.
+macro_rules! sleeps {
+    ($call:expr) => {
+        loop {
+            match $call {
+                netacc_core::Outcome::Failed(netacc_sys::Errno::CANCELLED) => $crate::process::cancelled(),
+                done => break done,
+            }
+        }
+    };
 }
 
 /// Calls that are libc's, with something of ours before them; it may use the call's arguments.
