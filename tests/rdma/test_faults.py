@@ -197,6 +197,21 @@ def the_path_of_rdma_falls_silent(ctx):
             world.command(*command)
 
 
+@case(modes=("rxe",), limit=220)
+def without_a_base_silence_is_a_time_out(ctx):
+    """At who has something to say; the other one may hear of the end by the connection manager."""
+    transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})
+    undo = swallow(ctx, transfer.port)
+    try:
+        for proc in (transfer.server, transfer.client):
+            proc.result(100, status=None)
+        check("TimeoutError" in transfer.server.text() + transfer.client.text(), transfer.text())
+    finally:
+        for command in undo:
+            world.command(*command)
+        os.close(transfer.write_end)
+
+
 @case(modes=("rxe",))
 def without_a_base_a_failed_queue_pair_ends_its_connections(ctx):
     transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})

@@ -17,12 +17,12 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_conf::Config;
-use netacc_sys::errno::Result;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
 use netacc_transport::bells;
 use netacc_transport::rdma::{Completion, Device, Way};
 use netacc_transport::shm::Link;
-use netacc_verbs::{EventChannel, Wc};
+use netacc_verbs::{Error, EventChannel, Wc};
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
@@ -284,12 +284,10 @@ impl Engine {
             return;
         }
         let Some(entry) = self.pipes.get_mut(at) else { return };
-        let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
         if let Err(e) = wc.check() {
-            crate::log!(Debug, "QP {}: {e}", pipe.qp_num());
-            self.broken.push(at);
-            return;
+            return self.completed_badly(at, &e);
         }
+        let Some((pipe, device)) = entry.live_parts(&mut self.devices) else { return };
         match pipe.completed(&mut device.pool, wc.wr_id(), wc.byte_len(), wc.imm_data()) {
             None => {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
@@ -314,6 +312,15 @@ impl Engine {
             }
         }
         self.unstall(at);
+    }
+
+    /// The queue pair has failed. Most reasons may also be that the other side has ended it.
+    fn completed_badly(&mut self, at: usize, e: &Error) {
+        let Some(entry) = self.pipes.get_mut(at) else { return };
+        let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return };
+        crate::log!(Debug, "QP {}: {e}", pipe.qp_num());
+        entry.error = entry.error.or(Some(e.errno()).filter(|e| *e == Errno::TIMEDOUT));
+        self.broken.push(at);
     }
 
     /// A queue pair may have room again: those that wait for it go on, in turn.

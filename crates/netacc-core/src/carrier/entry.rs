@@ -5,6 +5,7 @@ use crate::carrier::moved::Moved;
 use crate::carrier::table::Table;
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
+use netacc_sys::errno::Errno;
 use netacc_sys::time;
 use netacc_transport::rdma::{Buffer, Device, Pipe, Way};
 use netacc_verbs::CmId;
@@ -102,6 +103,8 @@ pub(super) struct Entry {
     pub idle_since: u64,
     /// It has carried a connection.
     pub used: bool,
+    /// What its connections have come to, if that is known and not the other side's end.
+    pub error: Option<Errno>,
     /// Until then (ns) it gets no further connection: its base has ended, and so may have the other side's process.
     pub doubted: u64,
 }
@@ -121,6 +124,7 @@ impl Entry {
             resets: VecDeque::new(),
             idle_since: time::now(),
             used: false,
+            error: None,
             doubted: 0,
         }
     }

@@ -23,7 +23,7 @@ pub(super) const PIPES: usize = 4096;
 /// again when the time is over: so first a short time.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
 /// A message that nobody confirms is sent again after 4.096 microseconds times two to the power of this, half a second,
-/// and at the eighth time in vain the queue pair fails.
+/// and at the seventh time in vain the queue pair fails.
 const ACK_TIMEOUT: u8 = 17;
 /// A queue pair that is not connected after so long (ns) is given up.
 pub(super) const PATIENCE: u64 = 2_000_000_000;

@@ -73,7 +73,8 @@ impl Engine {
             }
             return;
         }
-        let Some(fd) = entry.base.take() else { return self.end_pipe(at, how) };
+        let error = entry.error;
+        let Some(fd) = entry.base.take() else { return self.end_pipe_with(at, how, error) };
         let (route, stage) = (entry.route, core::mem::replace(&mut entry.stage, Stage::Gone));
         let (Stage::Up(pipe), Some(device)) = (stage, self.devices.get_mut(entry.device)) else { return };
         let qp = pipe.qp_num();
@@ -343,6 +344,9 @@ impl Engine {
         let on = |e: &Entry| e.device == device && matches!(e.stage, Stage::Up(_) | Stage::Connecting(_));
         let pipes: Vec<usize> = self.pipes.each().filter(|(_, e)| on(e)).map(|(at, _)| at).collect();
         for at in pipes {
+            if let Some(entry) = self.pipes.get_mut(at) {
+                entry.error = Some(Errno::CONNRESET);
+            }
             self.pipe_failed(at, "the device is removed");
         }
         let Some(device) = self.devices.get_mut(device) else { return };

@@ -35,7 +35,8 @@ pub struct ConnParam<'a> {
 
 impl Default for ConnParam<'_> {
     fn default() -> Self {
-        ConnParam { private_data: &[], responder_resources: 1, initiator_depth: 1, retry_count: 7, rnr_retry_count: 7 }
+        // Soft RoCE takes 7 for "for ever", and not only for receives that are missing.
+        ConnParam { private_data: &[], responder_resources: 1, initiator_depth: 1, retry_count: 6, rnr_retry_count: 7 }
     }
 }
 
