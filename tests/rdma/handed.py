@@ -170,30 +170,55 @@ class FailsToExecute:
 
 
 class ExitsUnread:
-    """Who ends without having read all resets, as in tcp(7); and what was written before quick_exit(3) arrives."""
+    """Who ends without having read all resets, as in tcp(7)."""
 
     def server(self, listener):
         s, _ = listener.accept()
         talk(s, b"server%2d", b"client%2d")
         while len(s.recv(10_000, socket.MSG_PEEK)) < 10_000:
             pass
-        t, _ = listener.accept()
-        talk(t, b"server%2d", b"client%2d")
-        t.sendall(data(11, 200_000))
-        ctypes.CDLL(None).quick_exit(0)
+        os._exit(0)
 
     def client(self, connect):
         s = connect()
         talk(s, b"client%2d", b"server%2d")
         s.sendall(data(10, 10_000))
-        t = connect()
-        talk(t, b"client%2d", b"server%2d")
-        assert receive(t, 200_000) == data(11, 200_000), "other bytes"
-        assert t.recv(1) == b""
         try:
             assert False, s.recv(1)
         except ConnectionResetError:
             pass
+
+
+class QuickExits:
+    """What was written before quick_exit(3) arrives."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        talk(s, b"server%2d", b"client%2d")
+        s.sendall(data(11, 200_000))
+        ctypes.CDLL(None).quick_exit(0)
+
+    def client(self, connect):
+        s = connect()
+        talk(s, b"client%2d", b"server%2d")
+        assert receive(s, 200_000) == data(11, 200_000), "other bytes"
+        assert s.recv(1) == b""
+
+
+class BecomesDaemon:
+    """daemon(3) with a connection: the parent, which carries it, ends."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        talk(s, b"server%2d", b"client%2d")
+        assert ctypes.CDLL(None).daemon(0, 0) == 0 and os.getsid(0) == os.getpid() and os.getcwd() == "/"
+        while piece := s.recv(65536):
+            s.sendall(piece)
+
+    def client(self, connect):
+        s = connect()
+        talk(s, b"client%2d", b"server%2d")
+        echoed(s)
 
 
 class LeavesToChild:

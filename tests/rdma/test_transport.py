@@ -217,12 +217,17 @@ def exec_that_fails(ctx):
 
 @case()
 def exit_with_bytes_unread(ctx):
-    by_rdma(ctx, "ExitsUnread", 30, script="handed.py")
+    by_rdma(ctx, "ExitsUnread", 20, script="handed.py")
+
+
+@case()
+def quick_exit(ctx):
+    by_rdma(ctx, "QuickExits", 20, script="handed.py")
 
 
 @case(limit=200)
 def the_parent_ends_and_a_child_goes_on(ctx):
-    for what in ("LeavesToChild", "ClientLeavesToChild"):
+    for what in ("LeavesToChild", "ClientLeavesToChild", "BecomesDaemon"):
         by_rdma(ctx, what, 20, script="handed.py")
 
 

@@ -101,10 +101,11 @@ struct Fds {
 static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// One of [`COPIES`].
-struct Kept(&'static AtomicI32);
+pub(crate) struct Kept(&'static AtomicI32);
 
 impl Kept {
-    fn of(fd: i32) -> Option<Kept> {
+    /// A copy of `fd`, if there is room for one.
+    pub(crate) fn of(fd: i32) -> Option<Kept> {
         let ours = private::copy(fd).ok()?;
         // AcqRel: whoever closes it, here or in the child of a fork, sees it whole.
         let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -115,7 +116,8 @@ impl Kept {
         cell.map(Kept)
     }
 
-    fn fd(&self) -> i32 {
+    /// Its number.
+    pub(crate) fn fd(&self) -> i32 {
         self.0.load(Ordering::Relaxed) - 1
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::carrier::drive::{self, Attend, Who};
 use crate::fdtable::Ref;
+use crate::poll::Kept;
 use crate::socket::Path;
 use crate::socket::{Socket, untaken};
 use core::ffi::c_void;
@@ -10,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, private, raw, time};
+use netacc_sys::{cpu, raw, time};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
@@ -264,23 +265,19 @@ pub fn until_done(
     }
 }
 
-/// Waits for bytes of the kernel's socket `fd`: a thread that is cancelled wakes here, and not in a call that the kernel begins
-/// anew.
-pub fn for_kernel(fd: i32, deadline: Deadline) -> Result<()> {
-    // The number may become another socket's, and ppoll(2) would look there.
-    let ours = private::copy(fd)?;
-    let done = loop {
+/// Waits for bytes of a kernel's socket: a thread that is cancelled wakes here, and not in a call that the kernel begins anew.
+/// By a number of ours, since the program's may become another socket's, and ppoll(2) would look there.
+pub(crate) fn for_kernel(ours: &Kept, deadline: Deadline) -> Result<()> {
+    loop {
         let mut set = WaitSet::new();
-        set.add(ours, libc::POLLIN);
+        set.add(ours.fd(), libc::POLLIN);
         match set.sleep(deadline, core::ptr::null()) {
-            Ok(0) => break Err(Errno::AGAIN),
-            Ok(_) => break Ok(()),
+            Ok(0) => return Err(Errno::AGAIN),
+            Ok(_) => return Ok(()),
             Err(Errno::INTR) if restarts(deadline) => {}
-            Err(e) => break Err(e),
+            Err(e) => return Err(e),
         }
-    };
-    private::close(ours);
-    done
+    }
 }
 
 /// Whether an interrupted blocking call goes on (signal(7)): with a time-out set it never does; else the

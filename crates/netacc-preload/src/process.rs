@@ -6,7 +6,7 @@ use libc::{pid_t, termios, winsize};
 use netacc_core::namespace;
 use netacc_core::socket::create;
 use netacc_core::{carrier, fork};
-use netacc_sys::{cancel, raw};
+use netacc_sys::cancel;
 
 unsafe extern "C" {
     fn fileno(f: *mut libc::FILE) -> c_int;
@@ -62,21 +62,33 @@ pub unsafe extern "C" fn __vfork() -> pid_t {
     unsafe { fork() }
 }
 
-/// daemon(3) forks by an internal call, and its parent ends in there.
+/// daemon(3): libc's forks and ends the parent by internal calls, and the parent may carry what the child goes on with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-    let parent = raw::getpid();
-    let forking = fork::prepare();
-    let done = call_next!(daemon(nochdir => c_int, noclose => c_int) -> c_int);
-    if raw::getpid() == parent {
-        fork::parent(forking, false);
-    } else {
-        fork::child(forking);
-        if done == 0 && noclose == 0 {
-            standard_replaced();
+    // SAFETY: no contract beyond fork's; then calls on constants and on a descriptor of ours.
+    unsafe {
+        match fork() {
+            -1 => return -1,
+            0 => {}
+            _ => leave(0),
         }
+        if libc::setsid() == -1 || (nochdir == 0 && libc::chdir(c"/".as_ptr()) == -1) {
+            return -1;
+        }
+        if noclose == 0 {
+            let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if fd == -1 {
+                return -1;
+            }
+            for n in 0..3 {
+                crate::hooks::dup2(fd, n);
+            }
+            if fd > 2 {
+                libc::close(fd);
+            }
+        }
+        0
     }
-    done
 }
 
 /// setns(2) may take the thread to another network namespace.
@@ -175,8 +187,9 @@ fn leave(status: c_int) -> ! {
 /// pthread_cancel(3). A thread that sleeps in a call of ours has to put down first what it has in its hand.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
-    cancel::note(thread as usize);
     let done = call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
+    // After libc knows: a thread that is told sooner finds that it is not cancelled, and sleeps again.
+    cancel::note(thread as usize);
     cancel::wake(thread as usize);
     done
 }
@@ -188,10 +201,10 @@ pub fn cancelled() {
     call_next!(pthread_testcancel() -> c_int);
 }
 
-/// quick_exit(3) ends by an internal call.
+/// quick_exit(3) ends by an internal call. What it calls before may still use connections, so they are not ended here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
-    carrier::finish(next_fork);
+    carrier::before_exec(next_fork);
     call_next!(quick_exit(status => c_int) -> c_int);
     leave(status)
 }

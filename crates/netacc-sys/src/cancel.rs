@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 /// Threads that are cancelled and have not ended yet: so many are known.
 const CANCELLED: usize = 256;
 /// Threads that sleep; of more than that some cannot be woken.
-const SLEEPERS: usize = 4096;
+const SLEEPERS: usize = 1024;
 /// So many places are looked at for a free one.
 const PROBES: usize = 64;
 /// glibc's signal for this (nptl, SIGCANCEL).
@@ -26,6 +26,8 @@ const WAKES: u32 = 50;
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELLED];
 
+/// On a line of its own: it is written at each sleep.
+#[repr(align(64))]
 struct Sleeper {
     /// What pthread_self(3) says.
     thread: AtomicUsize,
@@ -67,10 +69,13 @@ pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
         }
         tid.get()
     });
-    let mine = (0..PROBES).filter_map(|n| SLEEPING.get((tid as usize + n) % SLEEPERS)).find(|s| {
-        // Release, with what wakes: it sees the number that belongs to the thread, or an older one of a thread that is awake.
-        s.thread.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    });
+    // One that has switched it off is not to be woken, once that is known to happen here at all.
+    let may = COUNT.load(Ordering::Relaxed) == 0 || is_enabled();
+    let mine =
+        (0..if may { PROBES } else { 0 }).filter_map(|n| SLEEPING.get((tid as usize + n) % SLEEPERS)).find(|s| {
+            // Release, with what wakes: it sees the number that belongs to the thread, or an older one of a thread that is awake.
+            s.thread.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
     if let Some(s) = mine {
         s.tid.store(tid, Ordering::Release);
     }
@@ -89,10 +94,13 @@ pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// Whether this thread is to end at the next cancellation point.
 fn is_cancelled(me: usize) -> bool {
+    let noted = || NOTED.iter().any(|n| n.load(Ordering::Relaxed) == me);
+    COUNT.load(Ordering::Relaxed) != 0 && noted() && is_enabled()
+}
+
+/// Whether this thread may be cancelled.
+fn is_enabled() -> bool {
     const DISABLED: i32 = 1;
-    if COUNT.load(Ordering::Relaxed) == 0 || !NOTED.iter().any(|n| n.load(Ordering::Relaxed) == me) {
-        return false;
-    }
     let mut state = DISABLED;
     // SAFETY: for this thread; the first call says what the second one restores.
     unsafe {
@@ -124,9 +132,15 @@ pub fn wake(thread: usize) {
         return;
     }
     let asleep = |s: &&Sleeper| s.thread.load(Ordering::Acquire) == thread && s.tid.load(Ordering::Acquire) != 0;
+    let mut meant = 0;
     for turn in 0..WAKES {
-        let Some(s) = SLEEPING.iter().find(asleep) else { return };
-        raw::tgkill(raw::getpid(), s.tid.load(Ordering::Acquire), SIGCANCEL);
+        let Some(tid) = SLEEPING.iter().find(asleep).map(|s| s.tid.load(Ordering::Acquire)) else { return };
+        // Another thread may have its `pthread_t` by now.
+        if tid == 0 || (meant != 0 && tid != meant) {
+            return;
+        }
+        meant = tid;
+        raw::tgkill(raw::getpid(), tid, SIGCANCEL);
         // It may have been just about to sleep, and not hear it.
         if turn < 10 { raw::sched_yield() } else { time::pause() }
     }

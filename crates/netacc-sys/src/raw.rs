@@ -333,16 +333,32 @@ pub fn detached(run: impl FnOnce()) -> Result<()> {
         let _ = call(libc::SYS_exit_group, [0; 6]);
     }
     if let Ok(pid) = child {
-        reap(pid as u32);
+        let _ = reap(pid as u32);
     }
     mask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut())?;
     child.map(drop)
 }
 
-/// Waits for the end of a child (wait4(2)).
-pub fn reap(pid: u32) {
+/// Waits for the end of a child, and says how it ended (wait4(2)); `None`: nobody knows.
+pub fn reap(pid: u32) -> Option<i32> {
     const WALL: usize = 0x4000_0000;
-    while call(libc::SYS_wait4, [pid as usize, 0, WALL, 0, 0, 0]) == Err(Errno::INTR) {}
+    let mut status = 0i32;
+    loop {
+        match call(libc::SYS_wait4, [pid as usize, (&raw mut status) as usize, WALL, 0, 0, 0]) {
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+            Ok(_) => return Some(status),
+        }
+    }
+}
+
+/// Whether a child has ended and nobody has waited for it (waitid(2)).
+pub fn has_ended_child() -> bool {
+    let mut info = [0u64; 16];
+    let flags = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) as usize;
+    let done = call(libc::SYS_waitid, [libc::P_ALL as usize, 0, info.as_mut_ptr() as usize, flags, 0, 0]);
+    // Without one the kernel leaves the signal's number at 0.
+    done.is_ok() && info.first().is_some_and(|word| *word as i32 == libc::SIGCHLD)
 }
 
 /// Ends the process (exit_group(2)).

@@ -166,19 +166,23 @@ impl WaitSet {
         }
         let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };
+        let poll = |fds, n| match left {
+            0 => raw::ppoll(fds, n, ts_ptr, sigmask),
+            _ => cancel::asleep(|| raw::ppoll(fds, n, ts_ptr, sigmask)),
+        };
         let r = if self.spill.is_empty() {
             // ppoll wants an array without the Option: build it on the stack.
             let mut fds = [pollfd { fd: -1, events: 0, revents: 0 }; INLINE];
             for (dst, src) in fds.iter_mut().zip(self.inline.iter().flatten()) {
                 *dst = *src;
             }
-            let r = cancel::asleep(|| raw::ppoll(fds.as_mut_ptr(), self.inline_len, ts_ptr, sigmask));
+            let r = poll(fds.as_mut_ptr(), self.inline_len);
             for (src, dst) in fds.iter().zip(self.inline.iter_mut().flatten()) {
                 dst.revents = src.revents;
             }
             r
         } else {
-            cancel::asleep(|| raw::ppoll(self.spill.as_mut_ptr(), self.spill.len(), ts_ptr, sigmask))
+            poll(self.spill.as_mut_ptr(), self.spill.len())
         };
         let n = r?;
         if n > 0 {

@@ -164,7 +164,9 @@ impl Place {
     pub fn set_aside(&self, _held: &Guard<'static>) {
         // SAFETY: the caller holds the lock, and shows it.
         let (engine, aside) = unsafe { (&mut *self.engine.get(), &mut *self.aside.get()) };
-        *aside = engine.take();
+        if let Some(e) = engine.take() {
+            *aside = Some(e);
+        }
     }
 
     /// It is there again.

@@ -138,6 +138,15 @@ impl Entry {
         matches!(self.stage, Stage::Up(_))
     }
 
+    /// Whether its connections can go on when this process has ended.
+    pub fn can_outlive(&self) -> bool {
+        match self.stage {
+            Stage::Up(_) => self.base.is_hoped_for(),
+            Stage::Moved(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether it can have a further connection.
     pub fn takes_more(&self) -> bool {
         self.is_up() && (self.doubted == 0 || time::now() >= self.doubted)

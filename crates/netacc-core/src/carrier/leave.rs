@@ -1,7 +1,8 @@
 //! Before the process ends, or executes another program: what it has written goes out, and what others have goes on without it.
 //!
 //! The calling thread may be in a handler that has interrupted malloc (`_exit` is allowed there): so it only waits, and the
-//! first engine's thread does the work, which allocates and forks.
+//! first engine's thread does the work, which allocates and forks. Where libc's fork waits for what was interrupted, the
+//! caller gives up after a while, and nothing is handed over.
 
 use crate::carrier::engines::{self, Place};
 use crate::carrier::outlive::{self, Fork};
@@ -32,22 +33,20 @@ enum Task {
     Write = 1,
     /// And so do the ends of the streams.
     End = 2,
-    /// What others have is handed over, and the process ends.
+    /// What others have is handed over, until the process goes on after all.
     HandOver = 3,
-    /// The same, unless it goes on after all.
-    Lend = 4,
 }
 
 /// The process ends: what it has written goes out before, for at most two seconds. What others have goes on without it, in a
 /// process that `fork` makes.
 pub fn finish(fork: Fork) {
-    leave(fork, Task::End, Task::HandOver);
+    leave(fork, Task::End);
 }
 
-/// Another program is about to run in this process: the same, but for the ends of its connections, since that may fail. Then
+/// Another program is about to run in this process, or what quick_exit(3) calls: the same, but for the ends of its connections, since that may fail. Then
 /// [`go_on`] is to be called.
 pub fn before_exec(fork: Fork) {
-    leave(fork, Task::Write, Task::Lend);
+    leave(fork, Task::Write);
 }
 
 /// No other program runs after all.
@@ -55,11 +54,11 @@ pub fn go_on() {
     outlive::take_back();
 }
 
-fn leave(fork: Fork, write: Task, hand_over: Task) {
+fn leave(fork: Fork, write: Task) {
     outlive::take_back();
     // In a handler that has interrupted its thread in the middle of the work nobody can go on with that.
     let ours = !engines::all().is_empty() && PID.load(Ordering::Relaxed) == raw::getpid();
-    if !ours || lock::interrupted() || outlive::is_handed_over() {
+    if !ours || lock::interrupted() {
         return;
     }
     FORK.get_or_init(|| fork);
@@ -69,9 +68,13 @@ fn leave(fork: Fork, write: Task, hand_over: Task) {
     // Of the processes that come and go meanwhile the program need not know.
     let blocked = Blocked::all();
     let told = blocked.is_pending(libc::SIGCHLD);
-    request(hand_over, COPYING);
-    if !told {
+    request(Task::HandOver, COPYING);
+    if outlive::has_forked() && !told {
         blocked.take(libc::SIGCHLD);
+        // The program's own children may have said the same by it.
+        if raw::has_ended_child() {
+            raw::raise(libc::SIGCHLD);
+        }
     }
 }
 
@@ -85,8 +88,9 @@ fn request(task: Task, patience: u64) {
             return;
         }
         if !asked {
-            asked = ASKED.compare_exchange(0, task as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            // First: the thread reads it when it sees the task.
             UNTIL.store(until, Ordering::Relaxed);
+            asked = ASKED.compare_exchange(0, task as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             first.ring();
         }
         let mut moment = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
@@ -111,7 +115,7 @@ pub(super) fn serve(place: &Place) -> bool {
             return true;
         }
     } else if let Some(fork) = FORK.get() {
-        outlive::hand_over(*fork, is(Task::Lend));
+        outlive::hand_over(*fork);
     }
     let _ = ASKED.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Relaxed);
     false

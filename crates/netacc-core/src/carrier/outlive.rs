@@ -23,16 +23,19 @@ use netacc_transport::Endpoint;
 use netacc_transport::rdma::Device;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_verbs::EventChannel;
-use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// fork(2), past our own hook: returns what that does.
 pub type Fork = fn() -> i32;
 
 /// The writing end (+ 1) of the pipe at which the copy waits; 0: there is none. Written by who hands over or takes back.
 static COPY: AtomicI32 = AtomicI32::new(0);
-/// When (ns) that was made for another program to run here; 0: for the end of this one, which does come.
+/// When (ns) that was made.
 static SINCE: AtomicU64 = AtomicU64::new(0);
-/// If there is no other program after so long (ns), there will be none. For those calls alone that do not tell us: execl(3).
+/// Processes were made for it.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// If this process still runs after so long (ns), it goes on: execl(3) does not tell us that it has failed, and what a program
+/// does while it exits may wait for a connection.
 const PATIENCE: u64 = 2_000_000_000;
 /// So often (ms) a thread without its engine looks.
 const LOOK: i64 = 20;
@@ -45,13 +48,13 @@ pub(super) fn is_alone() -> bool {
     ALONE.load(Ordering::Relaxed)
 }
 
-/// Whether a copy waits for this process' end.
-pub(super) fn is_handed_over() -> bool {
-    COPY.load(Ordering::Acquire) != 0
+/// Whether processes were made since the last question, of which the program was not to hear.
+pub(super) fn has_forked() -> bool {
+    FORKED.swap(false, Ordering::Relaxed)
 }
 
-/// Makes the copy, if it is needed. By a thread of ours, which has all signals blocked. From then on this process carries nothing, until [`take_back`] if that is `revocable`.
-pub(super) fn hand_over(fork: Fork, revocable: bool) {
+/// Makes the copy, if it is needed. By a thread of ours, which has all signals blocked. From then on this process carries nothing, until [`take_back`].
+pub(super) fn hand_over(fork: Fork) {
     let mut needed = false;
     for place in engines::all() {
         needed |= place.ask(Engine::leave_to_others) == Some(true);
@@ -60,36 +63,39 @@ pub(super) fn hand_over(fork: Fork, revocable: bool) {
         return;
     }
     let ours = |fd| private::adopt(fd).ok();
-    let Some((reading, writing)) = pipe_with(PipeFlags::CLOEXEC).ok().and_then(|(r, w)| ours(r).zip(ours(w))) else {
-        return crate::log!(Warn, "connections that others have end with this process: no descriptor for a pipe");
+    let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let Some((reading, writing)) = pair.ok().and_then(|(r, w)| ours(r).zip(ours(w))) else {
+        return crate::log!(Warn, "connections that others have end with this process: no descriptor for a pair");
     };
     // What the copy goes on with is at rest.
     let (loading, held) = (manager::at_rest(), engines::stop());
     let child = fork();
     if child == 0 {
         // One more, so that it is nobody's child: nobody waits for it.
-        if fork() == 0 {
+        let copy = fork();
+        if copy == 0 {
             drop((loading, held));
             live_on(reading);
         }
-        raw::exit_group(0);
+        raw::exit_group((copy < 0).into());
     }
     private::close(reading);
-    if child < 0 {
+    FORKED.store(child > 0, Ordering::Relaxed);
+    // Where nobody says how it ended (SIGCHLD is ignored) there is one.
+    if child < 0 || raw::reap(child as u32).is_some_and(|status| status != 0) {
         private::close(writing);
         return crate::log!(Warn, "connections that others have end with this process: no process to go on with them");
     }
-    raw::reap(child as u32);
     for (place, guard) in engines::all().iter().zip(&held) {
         place.set_aside(guard);
     }
-    SINCE.store(if revocable { time::now().max(1) } else { 0 }, Ordering::Relaxed);
+    SINCE.store(time::now(), Ordering::Relaxed);
     COPY.store(writing + 1, Ordering::Release);
 }
 
-/// This process goes on: the copy ends. Not after [`hand_over`] for its end.
+/// This process goes on: the copy ends.
 pub(super) fn take_back() {
-    if COPY.load(Ordering::Acquire) == 0 || SINCE.load(Ordering::Relaxed) == 0 {
+    if COPY.load(Ordering::Acquire) == 0 {
         return;
     }
     let writing = COPY.swap(0, Ordering::AcqRel) - 1;
@@ -97,7 +103,7 @@ pub(super) fn take_back() {
         return;
     }
     let word = [1u8];
-    let _ = raw::write(writing, word.as_ptr(), word.len());
+    let _ = raw::send(writing, word.as_ptr(), word.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
     private::close(writing);
     for place in engines::all() {
         place.bring_back();
@@ -109,7 +115,7 @@ pub(super) fn take_back() {
 pub(super) fn wait_aside() {
     sleep_ms(LOOK);
     let since = SINCE.load(Ordering::Relaxed);
-    if since != 0 && time::now().saturating_sub(since) > PATIENCE {
+    if time::now().saturating_sub(since) > PATIENCE {
         take_back();
     }
 }
@@ -151,6 +157,7 @@ fn live_on(reading: i32) -> ! {
     }
     order::after_fork();
     netacc_transport::shm::link::reset_after_fork();
+    netacc_transport::shm::promote::after_fork();
     links.iter().for_each(|link| link.reset_locks());
     // On a link that is kept nobody would hear that they have ended with their process.
     each_endpoint(|shared, ep| {
@@ -159,9 +166,12 @@ fn live_on(reading: i32) -> ! {
         }
     });
     let Some((first, others)) = engines::all().split_first() else { raw::exit_group(0) };
-    let others: Vec<_> = others.iter().map(|place| std::thread::spawn(|| carry_on(place))).collect();
+    let start = |place: &'static Place| std::thread::Builder::new().spawn(move || carry_on(place)).map_err(|_| place);
+    let (threads, late): (Vec<_>, Vec<_>) = others.iter().map(start).partition(Result::is_ok);
     carry_on(first);
-    others.into_iter().for_each(|thread| drop(thread.join()));
+    // Without a thread of their own they have their turn now.
+    late.into_iter().filter_map(Result::err).for_each(carry_on);
+    threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
     raw::exit_group(0)
 }
 
@@ -221,10 +231,10 @@ impl Engine {
         pipes.dedup();
         let mut any = false;
         for at in pipes {
-            if self.pipes.get(at).is_some_and(|e| e.is_up() && e.base.is_hoped_for()) {
+            if self.pipes.get(at).is_some_and(|e| e.is_up() && e.can_outlive()) {
                 self.pipe_failed(at, "its process ends, and others have some of them");
             }
-            any |= self.pipes.get(at).is_some_and(|e| matches!(e.stage, Stage::Moved(_)));
+            any |= self.pipes.get(at).is_some_and(|e| !e.is_up() && e.can_outlive());
         }
         any
     }

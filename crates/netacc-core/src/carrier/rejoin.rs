@@ -2,6 +2,7 @@
 //! kernel the queue is the listener's, so any other one takes it; here it is made once more, at another one.
 
 use crate::carrier::engine::Engine;
+use crate::carrier::outlive;
 use crate::socket::reroute;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -29,7 +30,7 @@ impl Engine {
     }
 
     fn rejoin(&mut self, at: usize, old: &'static ShmEndpoint) -> bool {
-        let Some((client, server)) = told(old) else { return false };
+        let Some((client, server)) = told(old).filter(|_| !outlive::is_alone()) else { return false };
         // First the decision: a connect that is not needed after all would be one more that somebody accepts.
         if !old.withdraw() {
             self.queue(at);
@@ -68,6 +69,10 @@ impl Engine {
     /// Once in a while: connections that a process does not take. They wait for whoever is first to look, and their process
     /// gets no others until it goes on.
     pub(super) fn rejoin_untaken(&mut self) {
+        // Where they wait is as good as anywhere, and a copy makes no others.
+        if outlive::is_alone() {
+            return;
+        }
         // A link that nobody has taken up is not said to be served by many: there it waits for whoever is first already.
         let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > PATIENCE && ep.link().served_by_many();
         let all: Vec<usize> = self.conns.each().filter(|(_, c)| late(c.ep)).map(|(at, _)| at).collect();

@@ -24,6 +24,7 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
+use crate::poll::Kept;
 use crate::socket::io::deadline;
 use crate::socket::{CANDIDATE, DEMOTED, FAR, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
 use crate::wait;
@@ -345,8 +346,11 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         }
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        let waited = if flags & libc::MSG_WAITALL == 0 { wait::for_kernel(fd, until) } else { Ok(()) };
-        res = waited.and_then(|()| by_kernel(fd, dst, flags, false));
+        let ours = Kept::of(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
+        let waited = ours.as_ref().map_or(Ok(()), |ours| wait::for_kernel(ours, until));
+        // Whoever closes the program's number meanwhile does not end this call.
+        let there = ours.as_ref().map_or(fd, Kept::fd);
+        res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
     match res {
         // The peer may have gone over: then it is no end.
