@@ -33,7 +33,7 @@ def table():
     for path in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//.*", "", path.read_text())
         found |= set(re.findall(r"no_mangle\)\]\s+(?:#\[.*?\]\s+)*pub\s+(?:unsafe\s+)?extern\s+\"C\"\s+fn\s+(\w+)", text))
-        for block in re.findall(r"^(?:hooks|before|variadic|liburing)! \{$(.*?)^\}$", text, re.M | re.S):
+        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing)! \{$(.*?)^\}$", text, re.M | re.S):
             found |= set(re.findall(r"^    fn (\w+)(?:\(| =>)", block, re.M))
     return found
 
