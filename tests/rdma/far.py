@@ -361,6 +361,12 @@ class Many:
             self.ask(s, 300 + n)
 
 
+class More(Many):
+    """More than one link has room for."""
+
+    COUNT = 560
+
+
 class Bursts(Many):
     """One connection: a little, then a lot at the first line of the client's standard input, then a little at its end."""
 

@@ -40,6 +40,16 @@ class Held:
         self.client.result(60)
 
 
+@case(modes=("rxe",), limit=200)
+def more_connections_than_a_link_has_room_for(ctx):
+    held = Held(ctx, "More", options={"NACC_SOR_CONN_PER_QP": "64"})
+    by = [s["transport"] for s in monitor.connections(held.client.pid)]
+    # The first connects may have gone by TCP, where the answer took its time.
+    check(by.count("RDMA") > 530, f"{by.count('RDMA')} of {len(by)} connections by RDMA")
+    held.end()
+    held.server.result(60)
+
+
 @case(modes=("rxe",), limit=300)
 def connections_per_queue_pair(ctx):
     # The first connects may have gone by TCP, where the answer took its time.

@@ -95,7 +95,7 @@ impl Engine {
         let route = self.routes.each().find(|(_, e)| e.link.is_some_and(|l| core::ptr::eq(l, link)));
         let Some((route, Some(local))) = route.map(|(at, e)| (at, e.local)) else { return false };
         let Some(pipe) = self.choose_pipe(route, 1) else { return false };
-        let Ok(claim) = pool::claim_far(server, link) else { return false };
+        let Ok(claim) = pool::claim_far(server, link, true) else { return false };
         let Some((program, ours)) = self.seat(link, local, claim.claimed, (client, server)) else { return false };
         drop(claim);
         let Some(at) = self.begin(ours, local, pipe, None, None) else {

@@ -1,10 +1,14 @@
-//! Routes to servers that another engine has reached before.
+//! Routes to servers that another engine has reached before, and further links for those that are full.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::meet::{State, why};
+use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use netacc_stats::Reason;
+use netacc_sys::errno::Errno;
 use netacc_sys::time;
 use netacc_transport::shm::Link;
+use netacc_verbs::Error;
 
 impl Engine {
     /// The way to a server that another engine has reached from our address `source`; without that, only if it is known.
@@ -35,5 +39,39 @@ impl Engine {
         let link = self.routes.get(at)?.link?;
         link.hold();
         Some((link, source))
+    }
+
+    /// The route to `dest` gets a further link for new connects, since `full` has no place for one. That stays for those it has,
+    /// and for whoever takes a place that becomes free.
+    pub fn widen_route(&mut self, dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
+        let at = self.routes.each().find(|(_, r)| r.dest == dest && r.state == State::Open).map(|(at, _)| at)?;
+        let r = self.routes.get_mut(at)?;
+        // Another thread may have been first.
+        if r.link.is_some_and(|link| core::ptr::eq(link, full)) {
+            let (link, local) = self.link_to(at).ok()?;
+            let r = self.routes.get_mut(at)?;
+            (r.link, r.local) = (Some(link), Some(local));
+            full.put();
+        }
+        let link = self.routes.get(at)?.link?;
+        link.hold();
+        Some(link)
+    }
+
+    /// A link for the connects to a route's server: the socket layer's side, and ours.
+    pub(super) fn link_to(&mut self, route: usize) -> Result<(&'static Link, usize), (Reason, Error)> {
+        let Ok((client, server)) = Link::pair(self.index) else {
+            return Err((Reason::NoMemory, Error::Verb { verb: "memfd_create", errno: Errno::NOMEM }));
+        };
+        let Some(local) = self.add_local(server, Some(route)) else {
+            client.put();
+            return Err((Reason::NoDescriptors, Error::Verb { verb: "eventfd", errno: Errno::MFILE }));
+        };
+        Ok((client, local))
+    }
+
+    /// The links by which connects to a route's server come.
+    pub(super) fn links_of(&self, route: usize) -> Vec<usize> {
+        self.locals.each().filter(|(_, l)| l.route == Some(route)).map(|(at, _)| at).collect()
     }
 }

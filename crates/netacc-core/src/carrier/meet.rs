@@ -66,7 +66,7 @@ pub(super) struct RouteEntry {
     pub dest: SocketAddr,
     pub state: State,
     pub source: IpAddr,
-    /// The socket layer's side of the link, and our own side.
+    /// The socket layer's side of the link for new connects, and our own side.
     pub link: Option<&'static Link>,
     pub local: Option<usize>,
     pub pipes: Vec<usize>,
@@ -160,12 +160,13 @@ impl Engine {
         if let Some(link) = r.link.take() {
             link.put();
         }
-        if let Some(local) = r.local.take()
-            && let Some(l) = self.locals.get_mut(local)
-        {
-            l.route = None;
-            l.link.turn_away();
-            let dest = r.dest;
+        r.local = None;
+        let dest = r.dest;
+        for local in self.links_of(route) {
+            if let Some(l) = self.locals.get_mut(local) {
+                l.route = None;
+                l.link.turn_away();
+            }
             self.count_waiting(local);
             order::leave_all(self.index, dest);
         }
@@ -352,14 +353,9 @@ impl Engine {
     pub(super) fn lead(&mut self, route: usize, source: Option<IpAddr>) {
         let Some(r) = self.routes.get(route) else { return };
         if r.local.is_none() {
-            let Ok((client, server)) = Link::pair(self.index) else {
-                let e = Error::Verb { verb: "memfd_create", errno: Errno::NOMEM };
-                return self.close_route(route, Reason::NoMemory, &e);
-            };
-            let Some(local) = self.add_local(server, Some(route)) else {
-                client.put();
-                let e = Error::Verb { verb: "eventfd", errno: Errno::MFILE };
-                return self.close_route(route, Reason::NoDescriptors, &e);
+            let (client, local) = match self.link_to(route) {
+                Ok(made) => made,
+                Err((reason, e)) => return self.close_route(route, reason, &e),
             };
             if let Some(r) = self.routes.get_mut(route) {
                 (r.link, r.local) = (Some(client), Some(local));
@@ -370,9 +366,7 @@ impl Engine {
             r.source = source.unwrap_or(r.source);
             r.ports_taken = 0;
         }
-        if let Some(local) = self.routes.get(route).and_then(|r| r.local) {
-            self.take_connects(local);
-        }
+        self.links_of(route).into_iter().for_each(|local| self.take_connects(local));
         ask::hurry();
     }
 
@@ -389,9 +383,7 @@ impl Engine {
             self.close_route(route, reason, error);
         } else {
             r.note_crowded();
-            if let Some(local) = r.local {
-                self.take_connects(local);
-            }
+            self.links_of(route).into_iter().for_each(|local| self.take_connects(local));
         }
     }
 

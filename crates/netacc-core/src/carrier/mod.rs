@@ -317,6 +317,11 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     }
 }
 
+/// A further link to a server, of which the caller gets a reference: `full` has no place for a connect.
+pub fn widen(dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
+    engines::at(full.engine()?)?.ask(|e| e.widen_route(dest, full)).flatten()
+}
+
 /// Why no connection to a server goes over RDMA that was to be carried by an engine; as far as is known.
 pub fn why_not(server: SocketAddr, engine: Option<usize>) -> Option<Reason> {
     // A handler may have interrupted the thread that has the engine.

@@ -237,11 +237,19 @@ fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Resul
     let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
     // What a port below 1024 says of a client, nobody confirms there.
     let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
-    let claimed = if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link) };
-    let engine = link.engine();
+    let mut claimed =
+        if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link, false) };
+    if matches!(claimed, Err(Reason::NoMemory))
+        && let Some(more) = carrier::widen(target, link)
+    {
+        claimed = pool::claim_far(target, more, true);
+        more.put();
+    }
     // From here on the pool has it.
     link.put();
-    occupy(fd, s, claimed?, bound, SocketAddr::new(source, 0), target)?;
+    let claim = claimed?;
+    let engine = claim.link.engine();
+    occupy(fd, s, claim, bound, SocketAddr::new(source, 0), target)?;
     carrier::drive::begin(engine);
     Ok(())
 }

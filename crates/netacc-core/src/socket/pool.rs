@@ -277,8 +277,8 @@ pub fn claim(
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
-/// A slot on the link to `dest`, a server on another host.
-pub fn claim_far(dest: SocketAddr, link: &'static Link) -> core::result::Result<Claim, Reason> {
+/// A slot on the link to `dest`, a server on another host, or unless it has to be that `only`, on one that was used before.
+pub fn claim_far(dest: SocketAddr, link: &'static Link, only: bool) -> core::result::Result<Claim, Reason> {
     let order = POOL.lock();
     let t = target(dest, true).ok_or(Reason::NoMemory)?;
     sweep(t);
@@ -290,7 +290,17 @@ pub fn claim_far(dest: SocketAddr, link: &'static Link) -> core::result::Result<
     if link.backlog_full() {
         return Err(Reason::BacklogFull);
     }
-    claim_on(link, order).map_err(|_| Reason::NoMemory)
+    let mut order = match claim_on(link, order) {
+        Ok(claim) => return Ok(claim),
+        Err(order) => order,
+    };
+    for other in links(t).filter(|l| !only && !core::ptr::eq(*l, link) && l.accepting()) {
+        match claim_on(other, order) {
+            Ok(claim) => return Ok(claim),
+            Err(o) => order = o,
+        }
+    }
+    Err(Reason::NoMemory)
 }
 
 /// From the `turn`th of the links to `member` on the next one whose process waits for connects, if it is among the first
