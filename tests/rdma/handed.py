@@ -190,17 +190,25 @@ class ExitsUnread:
 
 
 class QuickExits:
-    """What was written before quick_exit(3) arrives."""
+    """What was written before quick_exit(3) arrives, and what the functions that it calls write, and then the ends."""
 
     def server(self, listener):
-        s, _ = listener.accept()
-        talk(s, b"server%2d", b"client%2d")
+        (s, _), (small, _) = listener.accept(), listener.accept()
+        for c in (s, small):
+            talk(c, b"server%2d", b"client%2d")
+        libc = ctypes.CDLL(None)
+        last = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: small.sendall(b"last words"))
+        # What at_quick_exit(3), which is part of each C program, calls.
+        assert libc["__cxa_at_quick_exit"](last, None, None) == 0
         s.sendall(data(11, 200_000))
-        ctypes.CDLL(None).quick_exit(0)
+        libc.quick_exit(0)
 
     def client(self, connect):
-        s = connect()
-        talk(s, b"client%2d", b"server%2d")
+        s, small = connect(), connect()
+        for c in (s, small):
+            talk(c, b"client%2d", b"server%2d")
+        assert receive(small, 10) == b"last words", "other bytes"
+        assert small.recv(1) == b""
         assert receive(s, 200_000) == data(11, 200_000), "other bytes"
         assert s.recv(1) == b""
 

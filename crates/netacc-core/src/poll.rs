@@ -100,23 +100,35 @@ struct Fds {
 /// old socket would look at the new one, and sleep on with nobody to wake it.
 static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// One of [`COPIES`].
+/// The same for calls that read. Their own, so that they find a place however many a poll has.
+static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
+
+/// One of [`COPIES`] or [`READ`].
 pub(crate) struct Kept(&'static AtomicI32);
 
 impl Kept {
-    /// A copy of `fd`, if there is room for one.
-    pub(crate) fn of(fd: i32) -> Option<Kept> {
+    /// A copy of `fd` for a poll, if there is room for one.
+    fn to_poll(fd: i32) -> Option<Kept> {
+        Kept::of(fd, &COPIES)
+    }
+
+    /// The same for a call that reads.
+    pub(crate) fn to_read(fd: i32) -> Option<Kept> {
+        Kept::of(fd, &READ)
+    }
+
+    fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Kept> {
         let ours = private::copy(fd).ok()?;
         // AcqRel: whoever closes it, here or in the child of a fork, sees it whole.
         let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let cell = COPIES.iter().find(free);
+        let cell = cells.iter().find(free);
         if cell.is_none() {
             private::close(ours);
         }
         cell.map(Kept)
     }
 
-    /// Its number.
+    /// Its number; -1 in the child of a fork that a signal handler made under the call.
     pub(crate) fn fd(&self) -> i32 {
         self.0.load(Ordering::Relaxed) - 1
     }
@@ -133,7 +145,7 @@ impl Drop for Kept {
 
 /// For the child of a fork: the sleepers are the parent's.
 pub fn after_fork() {
-    for cell in &COPIES {
+    for cell in COPIES.iter().chain(&READ) {
         drop(Kept(cell));
     }
 }
@@ -220,7 +232,7 @@ impl Fds {
         });
         for (i, pin) in held.iter().enumerate() {
             if let Some(s) = pin.as_ref().map(|p| p.sock().obj).filter(|s| s.has(CANDIDATE))
-                && let Some(copy) = Kept::of(self.number(i))
+                && let Some(copy) = Kept::to_poll(self.number(i))
                 // Now that we have it: it is the candidate's, and not what came after.
                 && s.has(CANDIDATE)
             {

@@ -269,6 +269,9 @@ pub fn until_done(
 /// By a number of ours, since the program's may become another socket's, and ppoll(2) would look there.
 pub(crate) fn for_kernel(ours: &Kept, deadline: Deadline) -> Result<()> {
     loop {
+        if ours.fd() < 0 {
+            return Ok(());
+        }
         let mut set = WaitSet::new();
         set.add(ours.fd(), libc::POLLIN);
         match set.sleep(deadline, core::ptr::null()) {

@@ -7,10 +7,12 @@ use netacc_core::namespace;
 use netacc_core::socket::create;
 use netacc_core::{carrier, fork};
 use netacc_sys::cancel;
+use netacc_sys::errno::Errno;
 
 unsafe extern "C" {
     fn fileno(f: *mut libc::FILE) -> c_int;
     fn fflush(f: *mut libc::FILE) -> c_int;
+    fn __cxa_at_quick_exit(f: extern "C" fn(*mut c_void), of: *mut c_void) -> c_int;
 }
 
 /// A fork by the call `next`, which returns as fork(2) does.
@@ -72,13 +74,22 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
             0 => {}
             _ => leave(0),
         }
-        if libc::setsid() == -1 || (nochdir == 0 && libc::chdir(c"/".as_ptr()) == -1) {
+        if libc::setsid() == -1 {
             return -1;
+        }
+        if nochdir == 0 {
+            // As libc does, whatever comes of it.
+            let _ = libc::chdir(c"/".as_ptr());
         }
         if noclose == 0 {
             let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
             if fd == -1 {
                 return -1;
+            }
+            let mut file: libc::stat = core::mem::zeroed();
+            if libc::fstat(fd, &raw mut file) != 0 || !is_null_device(&file) {
+                libc::close(fd);
+                return crate::next::fail(Errno::NODEV) as c_int;
             }
             for n in 0..3 {
                 crate::hooks::dup2(fd, n);
@@ -89,6 +100,11 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         }
         0
     }
+}
+
+/// Whether a file is what /dev/null should be.
+fn is_null_device(file: &libc::stat) -> bool {
+    file.st_mode & libc::S_IFMT == libc::S_IFCHR && file.st_rdev == libc::makedev(1, 3)
 }
 
 /// setns(2) may take the thread to another network namespace.
@@ -179,6 +195,21 @@ extern "C" fn finish() {
 #[unsafe(link_section = ".fini_array")]
 static FINISH: extern "C" fn() = finish;
 
+/// quick_exit(3) ends by an internal call. It goes through its list from the end, and what the program has put there may
+/// still use connections: ours is there first.
+extern "C" fn at_quick_exit() {
+    extern "C" fn finish_quickly(_: *mut c_void) {
+        finish();
+    }
+    // SAFETY: libc calls what at_quick_exit(3), a part of each program, would give it, while this library is there. If it
+    // has no room left there is nothing to do about it.
+    let _ = unsafe { __cxa_at_quick_exit(finish_quickly, core::ptr::null_mut()) };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_QUICK_EXIT: extern "C" fn() = at_quick_exit;
+
 fn leave(status: c_int) -> ! {
     carrier::finish(next_fork);
     netacc_sys::raw::exit_group(status)
@@ -199,14 +230,6 @@ pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
 pub fn cancelled() {
     cancel::forget_note();
     call_next!(pthread_testcancel() -> c_int);
-}
-
-/// quick_exit(3) ends by an internal call. What it calls before may still use connections, so they are not ended here.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn quick_exit(status: c_int) -> ! {
-    carrier::before_exec(next_fork);
-    call_next!(quick_exit(status => c_int) -> c_int);
-    leave(status)
 }
 
 /// _exit(2).

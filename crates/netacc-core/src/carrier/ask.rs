@@ -95,7 +95,18 @@ impl Engine {
         let route = self.routes.each().find(|(_, e)| e.link.is_some_and(|l| core::ptr::eq(l, link)));
         let Some((route, Some(local))) = route.map(|(at, e)| (at, e.local)) else { return false };
         let Some(pipe) = self.choose_pipe(route, 1) else { return false };
-        let Ok(claim) = pool::claim_far(server, link, true) else { return false };
+        let claim = match pool::claim_far(server, link, true) {
+            Ok(claim) => claim,
+            Err(why) => {
+                if why == Reason::NoMemory
+                    && let Some(wider) = self.widen_route(server, link)
+                {
+                    // For when it asks again.
+                    wider.put();
+                }
+                return false;
+            }
+        };
         let Some((program, ours)) = self.seat(link, local, claim.claimed, (client, server)) else { return false };
         drop(claim);
         let Some(at) = self.begin(ours, local, pipe, None, None) else {

@@ -10,6 +10,7 @@ use crate::carrier::drive;
 use crate::carrier::engine::Engine;
 use crate::carrier::listeners::Request;
 use crate::carrier::moved::Said;
+use crate::carrier::outlive;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -220,7 +221,11 @@ impl Place {
     /// The same for a thread of the program's, which no signal handler may interrupt there.
     pub fn ask<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         let _b = Blocked::all();
-        self.with(f)
+        let done = self.with(f);
+        if done.is_none() {
+            outlive::note_wanted();
+        }
+        done
     }
 
     /// The same, unless another thread has the lock: then false.
@@ -231,6 +236,8 @@ impl Place {
         // SAFETY: as above.
         if let Some(engine) = unsafe { (*self.engine.get()).as_mut() } {
             f(engine);
+        } else {
+            outlive::note_wanted();
         }
         true
     }

@@ -52,6 +52,8 @@ impl Engine {
             let r = self.routes.get_mut(at)?;
             (r.link, r.local) = (Some(link), Some(local));
             full.put();
+            // The thread is to listen to it.
+            self.ring();
         }
         let link = self.routes.get(at)?.link?;
         link.hold();

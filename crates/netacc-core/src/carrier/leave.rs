@@ -33,20 +33,22 @@ enum Task {
     Write = 1,
     /// And so do the ends of the streams.
     End = 2,
-    /// What others have is handed over, until the process goes on after all.
+    /// What others have is handed over, until the process wants it back.
     HandOver = 3,
+    /// The same, unless the process has still not ended after a while.
+    Lend = 4,
 }
 
 /// The process ends: what it has written goes out before, for at most two seconds. What others have goes on without it, in a
 /// process that `fork` makes.
 pub fn finish(fork: Fork) {
-    leave(fork, Task::End);
+    leave(fork, Task::End, Task::HandOver);
 }
 
-/// Another program is about to run in this process, or what quick_exit(3) calls: the same, but for the ends of its connections, since that may fail. Then
+/// Another program is about to run in this process: the same, but for the ends of its connections, since that may fail. Then
 /// [`go_on`] is to be called.
 pub fn before_exec(fork: Fork) {
-    leave(fork, Task::Write);
+    leave(fork, Task::Write, Task::Lend);
 }
 
 /// No other program runs after all.
@@ -54,7 +56,7 @@ pub fn go_on() {
     outlive::take_back();
 }
 
-fn leave(fork: Fork, write: Task) {
+fn leave(fork: Fork, write: Task, then: Task) {
     outlive::take_back();
     // In a handler that has interrupted its thread in the middle of the work nobody can go on with that.
     let ours = !engines::all().is_empty() && PID.load(Ordering::Relaxed) == raw::getpid();
@@ -68,7 +70,7 @@ fn leave(fork: Fork, write: Task) {
     // Of the processes that come and go meanwhile the program need not know.
     let blocked = Blocked::all();
     let told = blocked.is_pending(libc::SIGCHLD);
-    request(Task::HandOver, COPYING);
+    request(then, COPYING);
     if outlive::has_forked() && !told {
         blocked.take(libc::SIGCHLD);
         // The program's own children may have said the same by it.
@@ -115,7 +117,7 @@ pub(super) fn serve(place: &Place) -> bool {
             return true;
         }
     } else if let Some(fork) = FORK.get() {
-        outlive::hand_over(*fork);
+        outlive::hand_over(*fork, is(Task::HandOver));
     }
     let _ = ASKED.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Relaxed);
     false

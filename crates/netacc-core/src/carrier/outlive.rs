@@ -34,8 +34,11 @@ static COPY: AtomicI32 = AtomicI32::new(0);
 static SINCE: AtomicU64 = AtomicU64::new(0);
 /// Processes were made for it.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// If this process still runs after so long (ns), it goes on: execl(3) does not tell us that it has failed, and what a program
-/// does while it exits may wait for a connection.
+/// This process ends, so what it handed over it gets back only if it wants it.
+static ENDS: AtomicBool = AtomicBool::new(false);
+/// A thread wanted an engine that was handed over: what a program does while it exits may wait for a connection.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// If this process still runs after so long (ns), it goes on: execl(3) does not tell us that it has failed.
 const PATIENCE: u64 = 2_000_000_000;
 /// So often (ms) a thread without its engine looks.
 const LOOK: i64 = 20;
@@ -48,13 +51,19 @@ pub(super) fn is_alone() -> bool {
     ALONE.load(Ordering::Relaxed)
 }
 
+/// A thread of the program's has not found its engine.
+pub(super) fn note_wanted() {
+    WANTED.store(true, Ordering::Relaxed);
+}
+
 /// Whether processes were made since the last question, of which the program was not to hear.
 pub(super) fn has_forked() -> bool {
     FORKED.swap(false, Ordering::Relaxed)
 }
 
-/// Makes the copy, if it is needed. By a thread of ours, which has all signals blocked. From then on this process carries nothing, until [`take_back`].
-pub(super) fn hand_over(fork: Fork) {
+/// Makes the copy, if it is needed. By a thread of ours, which has all signals blocked. From then on this process carries
+/// nothing, until [`take_back`]; if it `ends`, not before somebody wants that.
+pub(super) fn hand_over(fork: Fork, ends: bool) {
     let mut needed = false;
     for place in engines::all() {
         needed |= place.ask(Engine::leave_to_others) == Some(true);
@@ -89,6 +98,8 @@ pub(super) fn hand_over(fork: Fork) {
     for (place, guard) in engines::all().iter().zip(&held) {
         place.set_aside(guard);
     }
+    ENDS.store(ends, Ordering::Relaxed);
+    WANTED.store(false, Ordering::Relaxed);
     SINCE.store(time::now(), Ordering::Relaxed);
     COPY.store(writing + 1, Ordering::Release);
 }
@@ -115,7 +126,8 @@ pub(super) fn take_back() {
 pub(super) fn wait_aside() {
     sleep_ms(LOOK);
     let since = SINCE.load(Ordering::Relaxed);
-    if time::now().saturating_sub(since) > PATIENCE {
+    let wanted = !ENDS.load(Ordering::Relaxed) || WANTED.load(Ordering::Relaxed);
+    if wanted && time::now().saturating_sub(since) > PATIENCE {
         take_back();
     }
 }

@@ -52,8 +52,13 @@ impl Engine {
         let Some((_, shown)) = self.pipes.get(pipe).and_then(Entry::shown) else { return };
         shown.taken();
         // On the server's host that was told before the connect was queued.
-        if let Some(client) = self.locals.get(local).and_then(|l| self.routes.get(l.route?)?.link) {
-            self.report_carrier(pipe, ep);
+        let Some((local, route)) = self.locals.get(local).and_then(|l| Some((l.link, self.routes.get(l.route?)?)))
+        else {
+            return;
+        };
+        self.report_carrier(pipe, ep);
+        // A full one that has been replaced is looked at by its sockets.
+        if let Some(client) = route.link.filter(|client| client.is_other_side_of(local)) {
             tell_socket(client, ep.slot_index());
         }
     }

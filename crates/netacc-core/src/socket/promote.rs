@@ -346,10 +346,10 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         }
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        let ours = Kept::of(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
+        let ours = Kept::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
         let waited = ours.as_ref().map_or(Ok(()), |ours| wait::for_kernel(ours, until));
         // Whoever closes the program's number meanwhile does not end this call.
-        let there = ours.as_ref().map_or(fd, Kept::fd);
+        let there = ours.as_ref().map(Kept::fd).filter(|own| *own >= 0).unwrap_or(fd);
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
     match res {
