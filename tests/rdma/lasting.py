@@ -11,6 +11,7 @@ import threading
 import time
 
 from far import data, main, receive
+from handed import fill
 
 
 class Silent:
@@ -21,7 +22,7 @@ class Silent:
         began = time.monotonic()
         try:
             print("end" if s.recv(1) == b"" else "bytes", flush=True)
-        except ConnectionError as e:
+        except (ConnectionError, TimeoutError) as e:
             print(type(e).__name__, flush=True)
         print(f"after {time.monotonic() - began:.1f} s", file=sys.stderr)
 
@@ -34,6 +35,77 @@ class Silent:
         s = connect()
         s.sendall(b"!")
         self.wait(s)
+
+
+class Kept(Silent):
+    """The same, and both want to know whether the other one is still there."""
+
+    def wait(self, s):
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT):
+            s.setsockopt(socket.IPPROTO_TCP, name, 1)
+        super().wait(s)
+
+
+class HasTalked(Silent):
+    """The same after a while, in which all that belongs to the connection has come about. The client has the last word."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        for _ in range(500):
+            s.sendall(receive(s, 1))
+        receive(s, 1)
+        self.wait(s)
+
+    def client(self, connect):
+        s = connect()
+        for _ in range(500):
+            s.sendall(b"!")
+            receive(s, 1)
+        super().client(lambda: s)
+
+
+class FewCredits:
+    """More small messages than the client takes while it is stopped, which the server sends when it is told."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        print("waiting", flush=True)
+        sys.stdin.readline()
+        for n in range(20):
+            s.sendall(b"%9d\n" % n)
+        print("full", 200, flush=True)
+        signal.pause()
+
+    def client(self, connect):
+        s = connect()
+        print("waiting", flush=True)
+        read_out(s)
+
+
+def read_out(s):
+    got = 0
+    try:
+        while piece := s.recv(65536):
+            got += len(piece)
+        print("end", got, flush=True)
+    except ConnectionError as e:
+        print(type(e).__name__, got, flush=True)
+
+
+class BreaksOff:
+    """As many bytes as are taken, of which the server says how many, to a client that reads them when it is told."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        print("full", fill(s, data(12, 16 << 20)), flush=True)
+        signal.pause()
+
+    def client(self, connect):
+        s = connect()
+        print("waiting", flush=True)
+        sys.stdin.readline()
+        read_out(s)
 
 
 class Talks(Silent):

@@ -212,6 +212,76 @@ def without_a_base_silence_is_a_time_out(ctx):
         os.close(transfer.write_end)
 
 
+@case(modes=("rxe",), limit=220)
+def without_a_base_keepalive_finds_a_silent_path(ctx):
+    """Nobody has anything to say; iWARP would hear of it after a quarter of an hour."""
+    server, client, port = pair_by_rdma(ctx, "Kept", {"NACC_TCP_BASE": "0"})
+    undo = swallow(ctx, port)
+    try:
+        for proc in (server, client):
+            proc.result(60)
+        said = [proc.stdout().split()[-1] for proc in (server, client)]
+        check("TimeoutError" in said and "end" not in said, f"{said}")
+    finally:
+        for command in undo:
+            world.command(*command)
+
+
+def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None):
+    """Both ends of one of lasting.py's conversations, which wait, and the port. Once more where the way is not found in time."""
+    ctx.accelerated = ("server", "client")
+    for _ in range(5):
+        address, port = ctx.server_end.address, ctx.port()
+        argv = ["python3", SCRIPT, what]
+        server = ctx.spawn([*argv, "server", address, port], role="server", env=dict(options), stdin=to_server)
+        ctx.await_listener(server, port + 20000)
+        client = ctx.spawn([*argv, "client", address, port], role="client", env=dict(options), stdin=to_client)
+        wait_until(lambda client=client: "waiting" in client.stdout() or not client.running(), 60, "they are connected")
+        check(client.running(), client.text())
+        if "RDMA" in [s["transport"] for s in monitor.connections(client.pid)]:
+            return server, client, port
+        client.kill()
+        server.kill()
+    raise harness.Failure(f"no connection by RDMA: {client.text()}")
+
+
+@case(limit=150)
+def what_a_killed_process_had_written(ctx):
+    """Arrives as a whole, or the stream does not seem to be whole."""
+    for what in ("BreaksOff", "FewCredits"):
+        read_end, write_end = os.pipe()
+        stopped = what == "FewCredits"
+        server, client, _ = pair_by_rdma(ctx, what, **{"to_server" if stopped else "to_client": read_end})
+        os.close(read_end)
+        if stopped:
+            wait_until(lambda server=server: "waiting" in server.stdout(), 60, "the server has accepted")
+            client.signal(signal.SIGSTOP)
+            os.write(write_end, b"go\n")
+        wait_until(lambda server=server: "full" in server.stdout() or not server.running(), 60, "nobody takes any more")
+        written = int(server.stdout().split()[-1])
+        server.kill()
+        if stopped:
+            client.signal(signal.SIGCONT)
+        else:
+            os.write(write_end, b"go\n")
+        os.close(write_end)
+        client.result(60)
+        how, got = client.stdout().split()[-2:]
+        said = f"{what}: {how} after {got} of {written} bytes"
+        print(f"    {ctx.kind} {said}", flush=True)
+        check(how == "ConnectionResetError" or int(got) == written, said)
+
+
+@case(limit=150)
+def what_a_killed_process_has_said_of_its_end(ctx):
+    """A stream whose bytes have all come ends, some time after the last ones, as by TCP."""
+    server, client, _ = pair_by_rdma(ctx, "HasTalked")
+    wait_until(lambda: "waiting" in server.stdout(), 60, "both wait")
+    client.kill()
+    server.result(60)
+    check(server.stdout().split()[-1] == "end", server.stdout())
+
+
 @case(modes=("rxe",))
 def without_a_base_a_failed_queue_pair_ends_its_connections(ctx):
     transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})

@@ -4,6 +4,7 @@ import pathlib
 import re
 
 import harness
+import world
 from harness import check
 from host import wait_until
 from matrix import case
@@ -34,6 +35,37 @@ def a_plain_server(ctx):
     said = connect(ctx, port)
     check(said == "not loaded, 1 thread", f"the client of a plain server: {said}")
     server.kill()
+
+
+@case(limit=300)
+def a_device_that_comes_later(ctx):
+    """A service is found by RDMA when its host gets a device: it had none when it was started, or another one, or lost it."""
+    own = {(ctx.server_end, ctx.kind)}
+    every = {(world.end(kind, role), kind) for kind in world.KINDS for role in ("server", "client")}
+
+    def take(ends):
+        for side, _ in ends:
+            ctx.run(delete(side), role="server")
+
+    def goes_by_rdma(port):
+        ctx.mark()
+        connect(ctx, port)
+        return ctx.carried("client")["rdma_sends"] > 0
+
+    for ends, when in ((own, "before"), (every, "before"), (own, "later")):
+        port = ctx.port()
+        if when == "before":
+            take(ends)
+        server = begin(ctx, "plain", port, "server", accelerated=("server",))
+        if when == "later":
+            ctx.await_listener(server, port + 20000)
+            take(ends)
+        # It waits, and clients come by TCP.
+        connect(ctx, port)
+        for side, kind in ends:
+            world.ensure_device(side, kind)
+        wait_until(lambda port=port: goes_by_rdma(port), 60, f"{len(ends)} devices gone {when}: RDMA after all")
+        server.kill()
 
 
 @case(limit=150)

@@ -86,8 +86,7 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
             if fd == -1 {
                 return -1;
             }
-            let mut file: libc::stat = core::mem::zeroed();
-            if libc::fstat(fd, &raw mut file) != 0 || !is_null_device(&file) {
+            if !netacc_sys::raw::is_null_device(fd) {
                 libc::close(fd);
                 return crate::next::fail(Errno::NODEV) as c_int;
             }
@@ -100,11 +99,6 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         }
         0
     }
-}
-
-/// Whether a file is what /dev/null should be.
-fn is_null_device(file: &libc::stat) -> bool {
-    file.st_mode & libc::S_IFMT == libc::S_IFCHR && file.st_rdev == libc::makedev(1, 3)
 }
 
 /// setns(2) may take the thread to another network namespace.

@@ -8,6 +8,7 @@
 
 use crate::errno::{Errno, Result};
 use core::ffi::c_void;
+use rustix::fd::BorrowedFd;
 
 /// One system call with six arguments; the result is the kernel's, a negative errno on failure.
 ///
@@ -62,6 +63,13 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Result<i32> {
 /// `close(2)`.
 pub fn close(n: i32) -> Result<()> {
     call(libc::SYS_close, [fd(n), 0, 0, 0, 0, 0]).map(drop)
+}
+
+/// Whether a descriptor is null(4), as `fstat(2)` has it.
+pub fn is_null_device(n: i32) -> bool {
+    // SAFETY: only asked about; a number that is none is an error.
+    let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(n) });
+    found.is_ok_and(|file| file.st_mode & libc::S_IFMT == libc::S_IFCHR && file.st_rdev == libc::makedev(1, 3))
 }
 
 /// `close_range(2)`.

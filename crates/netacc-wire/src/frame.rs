@@ -33,8 +33,10 @@ const MAGIC: [u8; 4] = *b"NACQ";
 pub enum Kind {
     /// A connection begins; the payload is who connects to whom.
     Open,
-    /// Bytes of a connection.
+    /// Bytes of a connection, and for now the sender has no more.
     Data,
+    /// Bytes of a connection, behind which there are more: a stream that breaks off here is not whole.
+    Part,
     /// The sender's direction of a connection has ended.
     Fin,
     /// A connection is over at once.
@@ -102,6 +104,7 @@ impl Frame {
             Kind::Ask => 9,
             Kind::Ready => 10,
             Kind::Cancel => 11,
+            Kind::Part => 12,
         };
         let [n0, n1] = self.next.to_le_bytes();
         let [c0, c1] = self.conn.to_le_bytes();
@@ -127,6 +130,7 @@ impl Frame {
             9 => Kind::Ask,
             10 => Kind::Ready,
             11 => Kind::Cancel,
+            12 => Kind::Part,
             _ => return None,
         };
         Some(Frame {
@@ -149,13 +153,15 @@ impl Frame {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brief {
     conn: u16,
+    /// [`Kind::Part`], else [`Kind::Data`].
+    part: bool,
     /// So many messages more have been received, and as many more may be sent in the other direction.
     news: u8,
     window: u16,
 }
 
-/// Bits of [`Brief::conn`] and [`Brief::news`].
-const CONN_BITS: u32 = 12;
+/// Bits of [`Brief::conn`] and [`Brief::news`]; between them is one for [`Brief::part`].
+const CONN_BITS: u32 = 11;
 const NEWS_BITS: u32 = 4;
 
 impl Brief {
@@ -163,24 +169,28 @@ impl Brief {
     #[must_use]
     pub fn of(frame: &Frame, heard: u16) -> Option<Brief> {
         let news = frame.heard.wrapping_sub(heard);
-        let usual = frame.kind == Kind::Data && frame.next == 0 && u16::from(frame.credits) == news;
+        let part = frame.kind == Kind::Part;
+        let usual = (part || frame.kind == Kind::Data) && frame.next == 0 && u16::from(frame.credits) == news;
         let fits = u32::from(frame.conn) >> CONN_BITS == 0 && u32::from(news) >> NEWS_BITS == 0;
         let window = u16::try_from(frame.window).ok()?;
-        (usual && fits).then_some(Brief { conn: frame.conn, news: frame.credits, window })
+        (usual && fits).then_some(Brief { conn: frame.conn, part, news: frame.credits, window })
     }
 
     /// The frame that it stands for, but for the epoch, after a message that said of `heard` messages.
     #[must_use]
     pub fn frame(self, heard: u16) -> Frame {
-        let Brief { conn, news, window } = self;
+        let Brief { conn, part, news, window } = self;
         let heard = heard.wrapping_add(news.into());
-        Frame { kind: Kind::Data, credits: news, conn, epoch: 0, window: window.into(), heard, next: 0 }
+        let kind = if part { Kind::Part } else { Kind::Data };
+        Frame { kind, credits: news, conn, epoch: 0, window: window.into(), heard, next: 0 }
     }
 
     /// As it is sent.
     #[must_use]
     pub fn encode(self) -> u32 {
-        u32::from(self.conn) | u32::from(self.news) << CONN_BITS | u32::from(self.window) << (CONN_BITS + NEWS_BITS)
+        let news = u32::from(self.news) << (CONN_BITS + 1);
+        let window = u32::from(self.window) << (CONN_BITS + 1 + NEWS_BITS);
+        u32::from(self.conn) | u32::from(self.part) << CONN_BITS | news | window
     }
 
     /// As it was received: every number means something.
@@ -189,8 +199,9 @@ impl Brief {
         let bits = |from: u32, count: u32| number >> from & ((1 << count) - 1);
         Brief {
             conn: bits(0, CONN_BITS) as u16,
-            news: bits(CONN_BITS, NEWS_BITS) as u8,
-            window: (number >> (CONN_BITS + NEWS_BITS)) as u16,
+            part: bits(CONN_BITS, 1) != 0,
+            news: bits(CONN_BITS + 1, NEWS_BITS) as u8,
+            window: (number >> (CONN_BITS + 1 + NEWS_BITS)) as u16,
         }
     }
 }
@@ -338,7 +349,7 @@ mod tests {
         fn what_is_encoded_decodes(credits: u8, conn: u16, epoch: u32, window: u32, heard: u16, next: u16) {
             let all = [
                 Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
-                Kind::Ask, Kind::Ready, Kind::Cancel,
+                Kind::Ask, Kind::Ready, Kind::Cancel, Kind::Part,
             ];
             for kind in all {
                 let f = Frame { kind, credits, conn, epoch, window, heard, next };
@@ -363,14 +374,16 @@ mod tests {
 
         #[test]
         fn a_brief_says_what_its_frame_says(
-            credits in 0u8..20, conn in 0u16..5000, window in 0u32..70_000, before: u16, more in 0u16..20, next in 0u16..3,
+            credits in 0u8..20, conn in 0u16..3000, window in 0u32..70_000, before: u16, more in 0u16..20, next in 0u16..3,
+            part: bool,
         ) {
             let heard = before.wrapping_add(more);
-            let frame = Frame { kind: Kind::Data, credits, conn, epoch: 0, window, heard, next };
+            let kind = if part { Kind::Part } else { Kind::Data };
+            let frame = Frame { kind, credits, conn, epoch: 0, window, heard, next };
             match Brief::of(&frame, before) {
                 Some(brief) => prop_assert_eq!(Brief::decode(brief.encode()).frame(before), frame),
                 None => prop_assert!(
-                    u16::from(credits) != more || more > 15 || conn > 4095 || window > 65_535 || next != 0
+                    u16::from(credits) != more || more > 15 || conn > 2047 || window > 65_535 || next != 0
                 ),
             }
             prop_assert_eq!(Brief::of(&Frame { kind: Kind::Fin, ..frame }, before), None);

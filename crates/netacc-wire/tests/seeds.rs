@@ -61,6 +61,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("open-ipv6", [frame(Kind::Open), six].concat()),
         ("half-addresses", [frame(Kind::Open), four[..20].to_vec()].concat()),
         ("data", [frame(Kind::Data), b"hello".to_vec()].concat()),
+        ("part", [frame(Kind::Part), b"hello".to_vec()].concat()),
         ("data-and-fin", [followed(b"hello", 6), frame(Kind::Fin)].concat()),
         ("followed-too-late", [followed(b"hello", 7), frame(Kind::Fin)].concat()),
         ("fin", frame(Kind::Fin)),

@@ -307,7 +307,7 @@ impl Engine {
         if let Some((pipe, device)) = entry.parts(&mut self.devices) {
             pipe.keep_nothing(&mut device.pool);
         } else if entry.is_moved() {
-            self.end_pipe(at, "there is no TCP connection to go on by");
+            self.end_pipe_with(at, "there is no TCP connection to go on by", Some(Errno::CONNRESET));
         }
     }
 

@@ -59,6 +59,10 @@ pub(super) struct Conn {
     pub fin_sent: bool,
     /// The other side has said so of its own.
     pub fin_seen: bool,
+    /// It has said that there are more bytes behind the last ones that have come ([`Kind::Part`]).
+    pub broken_off: bool,
+    /// We have said so of the last ones that we have sent.
+    pub said_part: bool,
     /// And the program here has been told.
     pub fin_given: bool,
     /// It waits for the queue pair to have room.
@@ -106,7 +110,7 @@ impl Conn {
     /// What [`Conn::frame`] gives next.
     fn next_frame(&self, kind: Kind) -> Frame {
         // More does not fit into a brief head; there is a next one.
-        let most = if kind == Kind::Data { u16::MAX.into() } else { u32::MAX };
+        let most = if matches!(kind, Kind::Data | Kind::Part) { u16::MAX.into() } else { u32::MAX };
         let window = self.delivered.min(most);
         Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
     }
@@ -215,6 +219,15 @@ impl Conn {
         Sent::More
     }
 
+    /// The frame of the `n` bytes that were read from a source with so many `there`, or a socket's that fill the `room` or not.
+    /// Where the next one may have to wait it is a part as well: nobody would hear of what the program writes meanwhile. If it
+    /// writes nothing, `tell_whole` says so.
+    fn frame_of(&mut self, n: usize, there: usize, room: usize, way: &Way<'_>) -> Frame {
+        let left = if there == usize::MAX { n == room } else { n < there };
+        self.said_part = left || self.credit == 0 || !way.can_follow();
+        self.frame(if self.said_part { Kind::Part } else { Kind::Data })
+    }
+
     /// One message of bytes: whether there was a buffer for it; `None` at the end of the stream. `EIO`: the queue pair
     /// failed.
     fn send_bytes(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>) -> Result<Option<bool>, Errno> {
@@ -225,15 +238,16 @@ impl Conn {
             Source::Ring => usize::MAX,
         };
         if there <= inline {
-            return self.send_short(way, from, inline);
+            return self.send_short(way, from, there, inline);
         }
         let most = way.payload_for(&self.next_frame(Kind::Data), self.known);
         let wanted = there.min(self.credit as usize).min(most);
         let Some((place, start, room)) = way.take(wanted) else {
             // Slow, but better than never.
-            return if way.is_dry() { self.send_short(way, from, inline) } else { Ok(Some(false)) };
+            return if way.is_dry() { self.send_short(way, from, there, inline) } else { Ok(Some(false)) };
         };
-        match self.read(from, start, room.min(self.credit as usize)) {
+        let room = room.min(self.credit as usize);
+        match self.read(from, start, room) {
             Ok(0) => {
                 way.give_back(place);
                 Ok(None)
@@ -245,21 +259,27 @@ impl Conn {
             Ok(n) => {
                 self.credit -= n as u32;
                 let known = self.known;
-                let frame = self.frame(Kind::Data);
+                let frame = self.frame_of(n, there, room, way);
                 way.send_placed(frame, place, n, known).map(|()| Some(true)).map_err(|_| Errno::IO)
             }
         }
     }
 
     /// The same without a buffer.
-    fn send_short(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>, room: usize) -> Result<Option<bool>, Errno> {
+    fn send_short(
+        &mut self,
+        way: &mut Way<'_>,
+        from: &mut Source<'_, '_>,
+        there: usize,
+        room: usize,
+    ) -> Result<Option<bool>, Errno> {
         let mut bytes = [0u8; SHORT];
         let n = self.read(from, bytes.as_mut_ptr(), room)?;
         if n == 0 {
             return Ok(None);
         }
         self.credit -= n as u32;
-        let frame = self.frame(Kind::Data);
+        let frame = self.frame_of(n, there, room, way);
         let bytes = bytes.get(..n).unwrap_or_default();
         way.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
     }

@@ -88,7 +88,7 @@ impl Reader<'_, '_> {
 
 impl Engine {
     /// Which connection has `ep` at its other side, if that is one of this process.
-    fn mate(&self, ep: &ShmEndpoint) -> Option<usize> {
+    pub(super) fn mate(&self, ep: &ShmEndpoint) -> Option<usize> {
         let link = ep.link();
         let (_, local) = self.locals.each().find(|(_, local)| local.link.is_other_side_of(link))?;
         local.conn(ep.slot_index())

@@ -40,6 +40,29 @@ impl Engine {
         done
     }
 
+    /// Once in a while: connections that have nothing more to say, though the last bytes said so, tell the other side.
+    pub(super) fn tell_whole(&mut self) {
+        let said: Vec<usize> =
+            self.conns.each().filter(|(_, c)| c.said_part && !c.is_over()).map(|(at, _)| at).collect();
+        for at in said {
+            let Some(conn) = self.conns.get_mut(at).filter(|c| c.credit > 0) else { continue };
+            let mut byte = 0u8;
+            let has_more = match conn.kernel {
+                -1 => conn.ep.unread() > 0,
+                fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) != Err(Errno::AGAIN),
+            };
+            let Some(mut way) = self.pipes.get_mut(conn.pipe).and_then(|e| e.way(&mut self.devices)) else { continue };
+            if has_more || !way.can_send() || !way.has_let_go() || matches!(way, Way::Qp(..)) && !way.can_follow() {
+                continue;
+            }
+            conn.said_part = false;
+            let frame = conn.frame(Kind::Data);
+            if way.send(frame, &[]).is_err() {
+                self.broken.push(conn.pipe);
+            }
+        }
+    }
+
     /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.
     pub(super) fn end_of_process(&mut self, at: usize) -> bool {
         if !self.is_written_out(at) {

@@ -240,7 +240,7 @@ impl Engine {
         self.post_all();
         while let Some(pipe) = self.liars.pop() {
             (busy, self.rest) = (true, true);
-            self.end_pipe(pipe, "the other side broke the rules");
+            self.end_pipe_with(pipe, "the other side broke the rules", Some(Errno::CONNRESET));
         }
         while let Some(pipe) = self.broken.pop() {
             (busy, self.rest) = (true, true);

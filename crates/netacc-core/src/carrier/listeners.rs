@@ -2,15 +2,16 @@
 
 use crate::carrier::base::Bases;
 use crate::carrier::engine::Engine;
-use crate::carrier::engines;
+use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::{Entry, Stage, tag};
-use crate::carrier::knock;
 use crate::carrier::meet::{LISTENER, PIPES};
+use crate::carrier::{knock, manager};
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use netacc_stats::{Reason, page};
 use netacc_sys::errno::Errno;
-use netacc_sys::private;
+use netacc_sys::signals::Blocked;
+use netacc_sys::{lock, private, time};
 use netacc_transport::rdma::port_of;
 use netacc_verbs::{CmEvent, CmId, Error};
 use netacc_wire::base::Base;
@@ -29,6 +30,8 @@ pub(super) struct FarListener {
     shut: bool,
     /// The next attempt may end otherwise: another process has the port.
     again: bool,
+    /// That it cannot be reached has been said.
+    said: bool,
 }
 
 /// A client on another host asks for a queue pair.
@@ -47,6 +50,69 @@ const NOBODY: u64 = LISTENER - 1;
 
 /// TCP ports at which the program listens for other hosts, a bit each: the first engine knows, and each one asks.
 static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
+
+/// Clients on other hosts cannot find some listener by RDMA, and the host may get a device by which they can.
+static UNHEARD: AtomicBool = AtomicBool::new(false);
+/// When ([`time::coarse`]) that was last looked at.
+static LOOKED: AtomicU64 = AtomicU64::new(0);
+/// So often (ns) it is.
+const LOOK: u64 = 1_000_000_000;
+
+/// A listener was not made known, and whoever looks for such ones finds it from now on.
+pub fn note_unheard() {
+    UNHEARD.store(true, Ordering::Relaxed);
+}
+
+/// A program waits on a listener: clients on other hosts are to find it by these names. False: this host has no device, or not
+/// what is needed to use one.
+pub fn listen(names: impl Iterator<Item = SocketAddr>) -> bool {
+    // None comes to such a name from another host.
+    let mut names = names.filter(|name| !name.ip().is_loopback()).peekable();
+    if names.peek().is_none() {
+        return true;
+    }
+    // At once, since clients may come at once.
+    let _b = Blocked::all();
+    let Some(first) = engines_for_listeners() else { return false };
+    first.ask(|e| names.for_each(|name| e.listen(name)));
+    first.ring();
+    true
+}
+
+fn engines_for_listeners() -> Option<&'static Place> {
+    if super::available() && super::start().is_ok() && manager::load_all() { engines::first() } else { None }
+}
+
+/// The program listens there no longer.
+pub fn unlisten(name: SocketAddr) {
+    if let Some(first) = engines::first() {
+        first.ask(|e| e.unlisten(name));
+    }
+}
+
+/// A client has come by TCP: whether listeners that [`listen`] had to leave are to be tried again. That is not said more often
+/// than once a second, so who asks does so.
+pub fn may_hear() -> bool {
+    if !UNHEARD.load(Ordering::Relaxed) {
+        return false;
+    }
+    let now = time::coarse();
+    let lately = now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < LOOK;
+    // Nor in a handler that has interrupted a thread in the middle of an engine's work.
+    if lately || lock::interrupted() || !super::available() {
+        return false;
+    }
+    LOOKED.store(now, Ordering::Relaxed);
+    // AcqRel: of several threads one has it, and what is noted from now on is another matter.
+    if !UNHEARD.swap(false, Ordering::AcqRel) {
+        return false;
+    }
+    if let Some(first) = engines::first() {
+        first.ask(Engine::listen_again);
+        first.ring();
+    }
+    true
+}
 
 fn bit_of(port: u16) -> (Option<&'static AtomicU64>, u64) {
     (PORTS.get(usize::from(port >> 6)), 1 << (port & 63))
@@ -93,7 +159,7 @@ impl Engine {
         let Some(port) = port_of(local.port()) else {
             return crate::log!(Info, "{local} is not reachable by RDMA: {} + 20000 is no port", local.port());
         };
-        let fresh = FarListener { local, users: 1, id: None, door: -1, shut: false, again: true };
+        let fresh = FarListener { local, users: 1, id: None, door: -1, shut: false, again: true, said: false };
         match self.listeners.iter_mut().find(|l| l.users == 0) {
             Some(place) => *place = fresh,
             None => self.listeners.push(fresh),
@@ -103,6 +169,12 @@ impl Engine {
         if self.listeners.iter().any(|l| l.local == local && l.is_wanted()) {
             crate::log!(Info, "{local} is not reachable by RDMA as long as port {port} is taken");
         }
+    }
+
+    /// Those that had no device may have one by now.
+    fn listen_again(&mut self) {
+        self.listeners.iter_mut().for_each(|l| l.again = true);
+        self.open_listeners();
     }
 
     pub(super) fn open_listeners(&mut self) {
@@ -147,6 +219,7 @@ impl Engine {
             match opened {
                 Ok(id) => {
                     crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
+                    l.said = false;
                     page().set_rdma_port(l.local.port(), Some(port));
                     l.id = Some(id);
                     l.door = door.unwrap_or_else(|e| {
@@ -157,7 +230,10 @@ impl Engine {
                 Err(e) if e.errno() == Errno::ADDRINUSE => {}
                 Err(e) => {
                     l.again = false;
-                    crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local);
+                    note_unheard();
+                    if !core::mem::replace(&mut l.said, true) {
+                        crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local);
+                    }
                 }
             }
         }

@@ -263,6 +263,8 @@ impl Engine {
             pending: VecDeque::new(),
             fin_sent: false,
             fin_seen: false,
+            broken_off: false,
+            said_part: false,
             fin_given: false,
             stalled: false,
             queued: false,

@@ -51,10 +51,13 @@ pub(super) fn load(place: &Place) {
 pub(super) fn load_all() -> bool {
     engines::all().iter().all(|place| {
         let there = || place.with(|e| e.events.is_some()) == Some(true);
-        there() || {
-            load(place);
-            there()
-        }
+        // A second attempt would fail as well.
+        let not_to_be_had = || place.with(|e| e.is_unmanaged(time::now())) == Some(true);
+        there()
+            || !not_to_be_had() && {
+                load(place);
+                there()
+            }
     })
 }
 
@@ -78,7 +81,9 @@ impl Engine {
                 None
             }
             Err(e) => {
-                crate::log!(Warn, "no connection goes over RDMA by thread {}: {e}", self.index);
+                if self.unmanaged == 0 {
+                    crate::log!(Warn, "no connection goes over RDMA by thread {}: {e}", self.index);
+                }
                 self.unmanaged = time::now();
                 Some(e)
             }

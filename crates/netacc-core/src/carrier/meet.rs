@@ -416,6 +416,11 @@ impl Engine {
         if entry.route.is_none() {
             self.place.served.fetch_sub(1, Ordering::Relaxed);
         }
+        // Without a base a failure looks like the end of the other side's process, which lives, and may have said more.
+        // The base may have ended just before, with that process.
+        let ended = entry.doubted != 0 && time::now() < entry.doubted.saturating_add(PATIENCE);
+        let has_base = ended || entry.base.is_hoped_for() || matches!(entry.stage, Stage::Moved(_));
+        let known = has_base && error.is_none();
         // First, so that the other side does not go over to it.
         entry.base.close();
         match core::mem::replace(&mut entry.stage, Stage::Gone) {
@@ -436,10 +441,12 @@ impl Engine {
         }
         let conns: Vec<usize> = entry.conns.into_values().collect();
         if let Some(error) = error {
-            self.tell_sockets(&conns, |s| s.endpoint().into_iter().for_each(|ep| ep.fail(error)));
+            let cut: Vec<usize> =
+                conns.iter().copied().filter(|c| self.conns.get(*c).is_some_and(|conn| !conn.fin_seen)).collect();
+            self.tell_sockets(&cut, |s| s.endpoint().into_iter().for_each(|ep| ep.fail(error)));
         }
         for c in conns {
-            self.cut(c);
+            self.cut(c, known);
         }
         self.leave_route(at, entry.route);
     }
@@ -455,14 +462,16 @@ impl Engine {
     }
 
     /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or
-    /// is reset if the other side has not had all of ours.
-    fn cut(&mut self, c: usize) {
+    /// is reset if the other side has not had all of ours, or we all of theirs, as far as that is `known`.
+    fn cut(&mut self, c: usize, known: bool) {
         let Some(conn) = self.conns.get_mut(c) else { return };
         conn.cut = true;
         if conn.early.is_some() {
             return self.drop_conn(c, true);
         }
-        let whole = conn.credit == netacc_wire::frame::WINDOW
+        let whole = known
+            && !conn.broken_off
+            && conn.credit == netacc_wire::frame::WINDOW
             && conn.kernel < 0
             && conn.ep.unread() == 0
             && conn.opening.is_none();

@@ -56,7 +56,7 @@ impl Engine {
             Kind::Open => return self.opened(at, frame, payload),
             Kind::Ask => return self.asked(at, frame, payload),
             Kind::Ready => return self.ready(at, frame, payload),
-            Kind::Data | Kind::Fin | Kind::Reset | Kind::Window | Kind::Cancel => {}
+            Kind::Data | Kind::Part | Kind::Fin | Kind::Reset | Kind::Window | Kind::Cancel => {}
         }
         let Some(entry) = self.pipes.get_mut(at) else { return true };
         let Some(&c) = entry.conns.get(&frame.conn) else { return true };
@@ -68,7 +68,7 @@ impl Engine {
             _ => return false,
         };
         match frame.kind {
-            Kind::Data => {
+            Kind::Data | Kind::Part => {
                 // Of one that asks for a connection, or is asked for it, nothing can come yet.
                 if conn.early.as_ref().is_some_and(Early::is_asking) {
                     return false;
@@ -77,6 +77,7 @@ impl Engine {
                 if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
                 }
+                conn.broken_off = frame.kind == Kind::Part;
                 if let Some(reader) = reader {
                     payload = payload.after(reader.take(conn, payload.start(), payload.len()));
                 }

@@ -14,7 +14,8 @@
 //! - `knock`: whether a server is reached at all, before `manager` loads the libraries for that.
 //! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `follow`: routes that another engine
 //!   has found; `listeners`: those that clients there find.
-//! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed.
+//! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed; `quiet`:
+//!   whether the other side is still there.
 //! - `inherited`: what a fork leaves to the child; `leave`: what is done before the
 //!   process ends; `outlive`: what goes on afterwards. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
 //!   host's devices.
@@ -54,6 +55,7 @@ mod message;
 mod moved;
 pub mod order;
 mod outlive;
+mod quiet;
 mod rejoin;
 mod report;
 mod sysfs;
@@ -71,7 +73,6 @@ use engine::Engine;
 use engines::Place;
 use meet::Route;
 use netacc_stats::Reason;
-use netacc_sys::signals::Blocked;
 use netacc_sys::time;
 use netacc_sys::{Guard, cpu, lock, raw};
 use netacc_transport::shm::Link;
@@ -92,6 +93,7 @@ const LOADING: u64 = 4;
 pub use ask::{ask, ask_soon, look_for};
 pub use asked::{accepted, cancel, may_be_asked};
 pub use leave::{before_exec, finish, go_on};
+pub use listeners::{listen, may_hear, note_unheard, unlisten};
 pub use outlive::Fork;
 
 /// Whether this host has an RDMA device, and this process may use it.
@@ -185,30 +187,6 @@ fn sleep(place: &Place, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
         if news != Ok(0) || turns() == before {
             return;
         }
-    }
-}
-
-/// A program waits on a listener: clients on other hosts are to find it.
-pub fn listen(local: SocketAddr) {
-    // None comes that way from another host.
-    if local.ip().is_loopback() || !available() || start().is_err() {
-        return;
-    }
-    // At once, since clients may come at once.
-    let _b = Blocked::all();
-    if !manager::load_all() {
-        return;
-    }
-    if let Some(first) = engines::first() {
-        first.ask(|e| e.listen(local));
-        first.ring();
-    }
-}
-
-/// The program listens there no longer.
-pub fn unlisten(local: SocketAddr) {
-    if let Some(first) = engines::first() {
-        first.ask(|e| e.unlisten(local));
     }
 }
 

@@ -6,15 +6,16 @@
 
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
-use crate::carrier::entry::{Entry, Payload, Quiet, Stage};
+use crate::carrier::entry::{Entry, Payload, Stage};
 use crate::carrier::outlive;
+use crate::carrier::quiet::patience;
 use crate::carrier::sysfs::devices_there;
 use crate::fdtable;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
-use libc::{IPPROTO_TCP, SOL_SOCKET};
+use libc::IPPROTO_TCP;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -24,11 +25,6 @@ use netacc_wire::frame::Kind;
 
 /// Messages of one base that are taken before others have their turn.
 const TURN: usize = 32;
-/// A queue pair with connections whose other side says nothing for so long (ns) is asked for an answer: where messages
-/// wait to be confirmed, and where there are none.
-const QUIET: [u64; 2] = [3_000_000_000, 15_000_000_000];
-/// And without one for so long (ns) it has failed.
-const ANSWER: u64 = 5_000_000_000;
 /// So often, about once a second, removed devices are let go of after a failure.
 const RELEASES: u32 = 15;
 
@@ -224,59 +220,19 @@ impl Engine {
     /// The base has ended: with the other side's process, or because the kernel has given up.
     fn lost(&mut self, at: usize, error: Errno) {
         match error {
-            Errno(0) | Errno::CONNRESET => self.end_pipe(at, "the other side has ended it"),
+            Errno(0) => self.end_pipe(at, "the other side has ended it"),
+            // What it had still to send the kernel there has thrown away.
+            Errno::CONNRESET => self.end_pipe_with(at, "the other side has reset it", Some(error)),
             Errno::PROTO => {
                 page().count(netacc_stats::Counter::ProtocolErrors);
-                self.end_pipe(at, "the other side broke the rules");
+                self.end_pipe_with(at, "the other side broke the rules", Some(Errno::CONNRESET));
             }
             e => self.end_pipe_with(at, e.name(), Some(e)),
         }
     }
 
-    /// Once in a while: queue pairs on which nothing has come for long are asked, and those that do not answer have failed.
-    pub(super) fn ask_the_quiet(&mut self, now: u64) {
-        let mut silent = Vec::new();
-        let mut late = Vec::new();
-        for at in 0..self.pipes.len() {
-            let Some(entry) = self.pipes.get_mut(at) else { continue };
-            if entry.base.is_late(now) {
-                late.push(at);
-            }
-            let idle = entry.conns.is_empty() || !matches!(entry.base, super::base::Base::Ready(_));
-            let quiet = entry.quiet;
-            let Some((pipe, _)) = entry.parts(&mut self.devices) else { continue };
-            if idle || quiet.since == 0 || quiet.heard != pipe.heard() {
-                entry.quiet = Quiet { since: now, heard: pipe.heard(), asked: 0 };
-                continue;
-            }
-            let [busy, still] = QUIET;
-            let after = if pipe.expects() { busy } else { still };
-            if quiet.asked != 0 {
-                if now.saturating_sub(quiet.asked) > ANSWER {
-                    silent.push(at);
-                }
-            } else if now.saturating_sub(quiet.since) > after {
-                // Without room for a question there are others that nobody has answered.
-                if pipe.can_send() && pipe.probe().is_err() {
-                    self.broken.push(at);
-                }
-                entry.quiet.asked = now;
-            }
-        }
-        for at in late {
-            self.lose_base(at);
-        }
-        if !silent.is_empty() {
-            // It may be us who were stopped.
-            self.complete_all();
-        }
-        for at in silent {
-            let Some(entry) = self.pipes.get_mut(at) else { continue };
-            let heard = entry.quiet.heard;
-            if entry.parts(&mut self.devices).is_some_and(|(pipe, _)| pipe.heard() == heard) {
-                self.pipe_failed(at, "the other side has been silent");
-            }
-        }
+    /// Once in a while: failed queue pairs are as patient as their programs, and devices that are gone are let go.
+    pub(super) fn look_after_moved(&mut self) {
         for at in self.bases.moved.clone() {
             self.be_patient(at);
         }
@@ -394,19 +350,6 @@ impl Engine {
             device.cover(events.fd());
         }
     }
-}
-
-/// How long (ms) a socket's options let the kernel try; 0: as long as it likes.
-fn patience(s: &Socket) -> u32 {
-    let _g = s.meta.lock();
-    let get = |level, name, default: u32| s.opts.get(level, name).map_or(default, |v| v.max(0) as u32);
-    let user = get(IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
-    if get(SOL_SOCKET, libc::SO_KEEPALIVE, 0) == 0 || user != 0 {
-        return user;
-    }
-    // tcp(7): the defaults of a host that nobody has configured.
-    let probes = get(IPPROTO_TCP, libc::TCP_KEEPINTVL, 75).saturating_mul(get(IPPROTO_TCP, libc::TCP_KEEPCNT, 9));
-    get(IPPROTO_TCP, libc::TCP_KEEPIDLE, 7200).saturating_add(probes).saturating_mul(1000).min(i32::MAX as u32)
 }
 
 fn plain(a: SocketAddr) -> SocketAddr {

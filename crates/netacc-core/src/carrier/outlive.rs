@@ -40,6 +40,8 @@ static ENDS: AtomicBool = AtomicBool::new(false);
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// If this process still runs after so long (ns), it goes on: execl(3) does not tell us that it has failed.
 const PATIENCE: u64 = 2_000_000_000;
+/// The same if it ends and nobody seems to want anything: it may join a thread that sleeps.
+const LAST_PATIENCE: u64 = 30_000_000_000;
 /// So often (ms) a thread without its engine looks.
 const LOOK: i64 = 20;
 
@@ -127,7 +129,7 @@ pub(super) fn wait_aside() {
     sleep_ms(LOOK);
     let since = SINCE.load(Ordering::Relaxed);
     let wanted = !ENDS.load(Ordering::Relaxed) || WANTED.load(Ordering::Relaxed);
-    if wanted && time::now().saturating_sub(since) > PATIENCE {
+    if time::now().saturating_sub(since) > if wanted { PATIENCE } else { LAST_PATIENCE } {
         take_back();
     }
 }

@@ -60,6 +60,8 @@ impl Engine {
     /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
+        self.look_after_moved();
+        self.tell_whole();
         self.economise();
         self.bases.listen_again();
         self.rejoin_untaken();

@@ -115,6 +115,7 @@ fn try_accept(
         match ask_kernel(kernel, s, l, &mut from, flags) {
             Ok(new) => {
                 from.give(p, len);
+                listen::hear_again();
                 plain(s, new, from.peer(), flags);
                 return Ok(new);
             }

@@ -3,13 +3,13 @@
 use crate::addr;
 use crate::carrier;
 use crate::epoll;
-use crate::fdtable;
+use crate::fdtable::{self, Entry};
 use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{DORMANT, INHERITED, Path, Socket, opts, packets, ports};
+use crate::socket::{DORMANT, INHERITED, Path, Socket, UNHEARD, opts, packets, ports};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
@@ -62,8 +62,29 @@ pub fn wake(s: &'static Socket) {
     if s.path() == Path::Listener
         && s.set(DORMANT, false)
         && let Some(local) = s.local.get()
+        && !carrier::listen(far_names(s, local))
     {
-        far_names(s, local).for_each(carrier::listen);
+        s.set(UNHEARD, true);
+        carrier::note_unheard();
+    }
+}
+
+/// A client has come by TCP. If those of other hosts could not find some listener by RDMA, since there was no device when the
+/// program began to wait on it, they are to find it when there is one.
+pub fn hear_again() {
+    if carrier::may_hear() {
+        fdtable::each(0, usize::MAX, |_, e| {
+            if let Entry::Socket(r) = e
+                && r.obj.has(UNHEARD)
+                && let Some(_pin) = r.pin()
+                && r.obj.path() == Path::Listener
+            {
+                // In this order: with neither it would be taken for one that is known.
+                r.obj.set(DORMANT, true);
+                r.obj.set(UNHEARD, false);
+                wake(r.obj);
+            }
+        });
     }
 }
 
@@ -101,6 +122,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }
                 s.set(DORMANT, true);
+                s.set(UNHEARD, false);
                 s.set_path(Path::Listener);
                 ports::forget_absent();
                 epoll::became_listener(fd, s);

@@ -2,7 +2,7 @@
 
 use crate::carrier;
 use crate::epoll;
-use crate::socket::{DORMANT, Socket};
+use crate::socket::{DORMANT, Socket, UNHEARD};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
@@ -305,7 +305,7 @@ impl Listener {
         #[allow(unsafe_code)]
         // SAFETY: null or a socket object, which is never freed.
         if let Some(s) = unsafe { self.owner.load(Ordering::Acquire).as_ref() }
-            && !s.has(DORMANT)
+            && !s.has(DORMANT | UNHEARD)
             && let Some(local) = s.local.get()
         {
             super::listen::far_names(s, local).for_each(carrier::unlisten);

@@ -87,6 +87,8 @@ pub const REBOUND: u32 = 1 << 9;
 pub const INHERITED: u32 = 1 << 15;
 /// A listener that clients on other hosts cannot find yet: the program has not waited on it.
 pub const DORMANT: u32 = 1 << 16;
+/// A listener on which the program waits, and that clients on other hosts cannot find for want of an RDMA device.
+pub const UNHEARD: u32 = 1 << 20;
 /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
 pub const PACKETS: u32 = 1 << 13;
 /// The same, and it cannot be asked.

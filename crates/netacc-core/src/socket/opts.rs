@@ -5,7 +5,7 @@ use crate::outcome::Outcome;
 use crate::socket::create::{materialize, template};
 use crate::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket, demote, listen, packets, promote};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
@@ -41,6 +41,9 @@ impl Remembered {
     }
 
     fn set(&self, level: i32, name: i32, value: i32) -> bool {
+        if (level, name) == (SOL_SOCKET, libc::SO_KEEPALIVE) && value != 0 {
+            KEEPALIVE.store(true, Ordering::Relaxed);
+        }
         let key = key(level, name);
         if let Some((_, v)) = self.entries().find(|(k, _)| *k == key) {
             v.store(value as u32, Ordering::Relaxed);
@@ -100,6 +103,14 @@ impl Remembered {
             let _ = raw::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, v.as_ptr().cast(), 8);
         }
     }
+}
+
+/// Some socket has had SO_KEEPALIVE.
+static KEEPALIVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether any socket may have SO_KEEPALIVE.
+pub(crate) fn has_keepalive() -> bool {
+    KEEPALIVE.load(Ordering::Relaxed)
 }
 
 fn key(level: i32, name: i32) -> u64 {

@@ -226,7 +226,8 @@ impl Stream {
         let done = raw::recv(self.fd, room.as_mut_ptr(), room.len(), libc::MSG_DONTWAIT);
         self.inbox.truncate(had + done.unwrap_or(0));
         match done {
-            Ok(0) => Err(Errno(0)),
+            // In the middle of a message is no end.
+            Ok(0) => Err(if had == 0 { Errno(0) } else { Errno::CONNRESET }),
             Ok(_) => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(e) => Err(e),

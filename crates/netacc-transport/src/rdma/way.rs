@@ -46,6 +46,23 @@ impl Way<'_> {
         }
     }
 
+    /// Whether after the next message another one may be sent, whatever the other side does.
+    pub fn can_follow(&self) -> bool {
+        match self {
+            Way::Qp(pipe, _) => pipe.can_follow(),
+            // How much the kernel takes nobody can say.
+            Way::Base(_) => false,
+        }
+    }
+
+    /// Whether all that was sent so far gets there, should this process be killed now, as far as it is in our hands.
+    pub fn has_let_go(&self) -> bool {
+        match self {
+            Way::Qp(pipe, _) => !pipe.is_waiting(),
+            Way::Base(stream) => stream.can_send() && !stream.is_full(),
+        }
+    }
+
     /// Bytes that fit into one message.
     pub fn payload(&self) -> usize {
         match self {

@@ -16,6 +16,11 @@ impl Pipe {
         self.flow.can_send() && self.pending() < SENDS - 1 && self.chain.len() < CHAIN && self.can_go_on()
     }
 
+    /// Whether after the next message another one may be sent, whatever the other side does.
+    pub fn can_follow(&self) -> bool {
+        self.flow.credits().0 > 2 && self.pending() < SENDS - 2 && self.can_go_on()
+    }
+
     /// Whether one frame more may be sent now, with few bytes: in a message of its own, or behind another one.
     pub fn can_add(&mut self, pool: &mut Pool) -> bool {
         self.can_send() || self.place(pool, SHORT).is_some()
