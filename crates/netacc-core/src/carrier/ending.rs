@@ -52,7 +52,7 @@ impl Engine {
                 fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) != Err(Errno::AGAIN),
             };
             let Some(mut way) = self.pipes.get_mut(conn.pipe).and_then(|e| e.way(&mut self.devices)) else { continue };
-            if has_more || !way.can_send() || !way.has_let_go() || matches!(way, Way::Qp(..)) && !way.can_follow() {
+            if has_more || !way.is_free() {
                 continue;
             }
             conn.said_part = false;

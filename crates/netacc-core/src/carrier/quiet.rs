@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// These queue pairs have no base, and have been quiet for so long (ns). Where a program wants to know what that means
+    /// These queue pairs (in order) have no base, and have been quiet for so long (ns). Where a program wants to know what that means
     /// (SO_KEEPALIVE) a message goes out, which the other device confirms, or ours gives up. An answer is not waited for: that
     /// process may be stopped.
     fn keep_alive(&mut self, alone: &[(usize, u64)]) {
@@ -89,12 +89,14 @@ impl Engine {
                 && let Some(ep) = r.obj.endpoint().filter(|ep| ep.is_far())
                 && let Some(seconds) = after()
                 && let Some(pipe) = self.mate(ep).and_then(|c| Some(self.conns.get(c)?.pipe))
-                && alone.iter().any(|(at, quiet)| *at == pipe && quiet / 1_000_000_000 >= seconds.into())
-                && !asked.contains(&pipe)
+                && let Ok(n) = alone.binary_search_by_key(&pipe, |(at, _)| *at)
+                && alone.get(n).is_some_and(|(_, quiet)| quiet / 1_000_000_000 >= seconds.into())
             {
                 asked.push(pipe);
             }
         });
+        asked.sort_unstable();
+        asked.dedup();
         for at in asked {
             if let Some((pipe, _)) = self.pipes.get_mut(at).and_then(|e| e.parts(&mut self.devices))
                 && pipe.can_send()

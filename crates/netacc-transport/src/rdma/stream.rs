@@ -286,6 +286,22 @@ mod tests {
     }
 
     #[test]
+    fn an_end_in_the_middle_of_a_message_is_a_reset() {
+        let message = [&(FRAME as u32 + 3).to_le_bytes()[..], &HEAD.encode(), b"abc"].concat();
+        for len in 0..=message.len() {
+            let (a, mut b) = pair(100);
+            let _alone = crate::starting();
+            raw::send(a.fd(), message.as_ptr(), len, 0).unwrap();
+            drop(a);
+            let whole = len == message.len();
+            let first = b.receive(&mut Vec::new());
+            let end = if whole { b.receive(&mut Vec::new()) } else { first };
+            assert_eq!(whole, first == Ok(Some(HEAD)));
+            assert_eq!(end, Err(if whole || len == 0 { Errno(0) } else { Errno::CONNRESET }), "{len}");
+        }
+    }
+
+    #[test]
     fn impossible_lengths_are_refused() {
         for len in [0u32, FRAME as u32 - 1, 101, u32::MAX] {
             let (a, mut b) = pair(100);

@@ -55,10 +55,12 @@ impl Way<'_> {
         }
     }
 
-    /// Whether all that was sent so far gets there, should this process be killed now, as far as it is in our hands.
-    pub fn has_let_go(&self) -> bool {
+    /// Whether a message may be sent now before which nothing waits, and after which another one may be sent as well: what it
+    /// says is true until that one says otherwise.
+    pub fn is_free(&self) -> bool {
         match self {
-            Way::Qp(pipe, _) => !pipe.is_waiting(),
+            Way::Qp(pipe, _) => pipe.can_send() && pipe.can_follow() && !pipe.is_waiting(),
+            // Of the next one the other side hears a part at least, since the kernel has room.
             Way::Base(stream) => stream.can_send() && !stream.is_full(),
         }
     }
