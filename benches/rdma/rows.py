@@ -18,7 +18,7 @@ ROWS = (
     Row("rtt64", "round trip, 64 bytes", "us", (("rxe", 2.4), ("siw", 1.8))),
     Row("rtt4k", "round trip, 4 KiB", "us", (("rxe", 2.8), ("siw", 2.8))),
     Row("stream", "stream, 64 KiB sends", "MB/s", (("rxe", 0.2), ("siw", 0.2)), more=True),
-    Row("first", "connect, the first of a process", "us"),
+    Row("first", "connect, the first of a process", "us", (("rxe", 7), ("siw", 7))),
     Row("first_answer", "  and one byte there and back", "us"),
     Row("new", "connect, a new queue pair", "us", (("rxe", 7), ("siw", 7))),
     Row("new_answer", "  and one byte there and back", "us"),

@@ -75,9 +75,9 @@ def print_tables(report):
               "lowest to the highest round; of TCP: the figure in relation to kernel TCP over the same link")
     show.note("verbs: rdma_pingpong, the device's own limit for messages of 60 and 4,000 bytes; CPU is all work of the machine, "
               "both ends and the devices")
-    show.note("connect: the first of a process loads what RDMA needs, which takes most of its time; a new queue pair: of a "
-              "process that has had one, with NACC_SOR_CONN_PER_QP=1; a connect of NetACC to a server that it knows returns "
-              "before the server has answered, so the byte there and back is what to compare")
+    show.note("connect: the call alone, without socket(); a new queue pair: of a process that has had one, with "
+              "NACC_SOR_CONN_PER_QP=1; NetACC's returns before its queue pair is there, and to a server that it knows before "
+              "the server has answered: the byte there and back, from the same moment, has what then takes place")
     for side, reasons in report["why_not"].items():
         for what, why in reasons.items():
             show.note(f"not measured, {side}, {what}: {why}")

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import pathlib
+import random
 import select
 import shutil
 import sys
@@ -23,7 +24,7 @@ import host
 ALL = ("plain", "client", "server", "both")
 
 # `context` makes a test's world, `enter` the network of the whole run (False: it is shared with others), `known` is
-# the file with what is known not to work, `core` says of a test's name whether a run of the core has it.
+# the file with what is known not to work, `core` chooses the names that a run of the core has.
 Suite = collections.namedtuple("Suite", "what modes context enter known core", defaults=(None,))
 SERVERS = Suite("Run real programs plain and accelerated and compare contents.", ALL, harness.Ctx,
                 host.enter_own_network, harness.ROOT / "tests" / "servers" / "not-yet")
@@ -176,7 +177,8 @@ def main(argv, names, suite=SERVERS):
     options = parser.parse_args(argv)
     entries = chosen(load(names, suite.modes), options.pattern, options.mode)
     if suite.core and options.core:
-        entries = [e for e in entries if suite.core(e[2])]
+        wanted = suite.core([name for _, _, name in entries], random.Random(options.seed))
+        entries = [e for e in entries if e[2] in wanted]
     if options.list:
         print("\n".join(name for _, _, name in entries))
         return 0

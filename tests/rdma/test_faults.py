@@ -91,6 +91,13 @@ def peer_is_killed(ctx):
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "lasting.py")
 
 
+def shown(proc):
+    try:
+        return monitor.connections(proc.pid)
+    except monitor.NoAnswer:
+        return []
+
+
 class Transfer:
     """lasting.py's bytes in both directions, which a fault is to cut."""
 
@@ -116,7 +123,7 @@ class Transfer:
         self.client = self.ctx.spawn(["python3", SCRIPT, "Endless", "client", address, self.port], role="client", env=self.env,
                                      stdin=read_end)
         os.close(read_end)
-        wait_until(lambda: all(self.shown(p) for p in (self.server, self.client)) or not self.running(), 60,
+        wait_until(lambda: all(shown(p) for p in (self.server, self.client)) or not self.running(), 60,
                    "both are connected")
 
     def running(self):
@@ -125,18 +132,12 @@ class Transfer:
     def text(self):
         return " / ".join(str(monitor.summary(p.pid)) + p.text()[-600:] for p in (self.server, self.client))
 
-    def shown(self, proc):
-        try:
-            return monitor.connections(proc.pid)
-        except monitor.NoAnswer:
-            return []
-
     def moved(self):
         """Bytes that have come so far, at whichever end has had fewer."""
-        return min(sum(s["bytes_in"] for s in self.shown(p)) for p in (self.server, self.client))
+        return min(sum(s["bytes_in"] for s in shown(p)) for p in (self.server, self.client))
 
     def over(self, transport):
-        return all(transport in [s["transport"] for s in self.shown(p)] for p in (self.server, self.client))
+        return all(transport in [s["transport"] for s in shown(p)] for p in (self.server, self.client))
 
     def survives(self, limit=LIMIT):
         """Both ends go on by TCP, say why, and have had all bytes in order at the end."""
@@ -237,8 +238,10 @@ def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None):
         ctx.await_listener(server, port + 20000)
         client = ctx.spawn([*argv, "client", address, port], role="client", env=dict(options), stdin=to_client)
         wait_until(lambda client=client: "waiting" in client.stdout() or not client.running(), 60, "they are connected")
+        # A client's connect returns before its queue pair is there, which may then come to nothing.
+        wait_until(lambda server=server: shown(server), 60, "the server has it")
         check(client.running(), client.text())
-        if "RDMA" in [s["transport"] for s in monitor.connections(client.pid)]:
+        if all("RDMA" in monitor.transports(proc.pid) for proc in (server, client)):
             return server, client, port
         client.kill()
         server.kill()

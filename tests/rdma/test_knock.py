@@ -11,6 +11,8 @@ from matrix import case
 from test_faults import delete
 
 SCRIPT = str(harness.ROOT / "tests" / "rdma" / "knocks.py")
+# What may become of a connection that was made just now.
+HANDED = ("fork", "exec", "spawn", "pass")
 
 
 def begin(ctx, what, port, role, accelerated=(), **spawn):
@@ -96,14 +98,60 @@ def an_answer_and_no_queue_pair(ctx):
     for how in ("refused", "silent"):
         if how == "silent":
             ctx.run(delete(ctx.server_end), role="server")
-        for way, length in (("recv", 11), ("poll", 11), ("full", 2_000_001), ("close", 11)):
+        for way, length in (*((way, 11) for way in ("recv", "poll", "close", *HANDED)), ("full", 2_000_001)):
             asked += 1
             said = connect(ctx, port, way)
-            check(said == "loaded", f"{how}, {way}: {said}")
+            # Who does not wait may look before they are.
+            check(way == "close" or said == ("went on" if way in HANDED else "loaded"), f"{how}, {way}: {said}")
             wait_until(lambda: door.stdout().count("asked") >= asked, 20, "the client has asked")
             wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}, {way}: the server has the line")
             check(server.stdout().split()[-1] == str(length), f"{how}, {way}: the server got {server.stdout().split()[-1]}")
+        # The program need not call us once more.
+        asked += 1
+        ctx.accelerated = ("client",)
+        argv = ["python3", SCRIPT, "client", ctx.server_end.address, port]
+        client = ctx.spawn(argv, role="client", env={"WAY": "asleep"})
+        wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}: the server has the line of one who sleeps")
+        client.kill()
     door.kill()
+    server.kill()
+
+
+@case(limit=150)
+def handed_on_at_once(ctx):
+    """What becomes of a connection before its queue pair is there is nobody's concern: another process gets it, and all bytes."""
+    port = ctx.port()
+    server = begin(ctx, "plain", port, "server", accelerated=("server",))
+    ctx.await_listener(server, port + 20000)
+    for n, way in enumerate(HANDED * 3):
+        said = connect(ctx, port, way)
+        check(said == "went on", f"{way}: {said}")
+        wait_until(lambda n=n: server.stdout().count("got 11") > n, 20, f"{way}: the server has the line")
+    server.kill()
+
+
+@case()
+def an_answer_and_nobody_behind_it(ctx):
+    """Who answers is believed once: then a connect waits, and is told what TCP tells."""
+    port = ctx.port()
+    doors = [begin(ctx, "door", at, "server") for at in (port, port + 1)]
+    ctx.accelerated = ("client",)
+    said = ctx.run(["python3", SCRIPT, "twice", ctx.server_end.address, port], role="client").split()
+    check(said == ["ECONNRESET", "ECONNREFUSED"], f"two connects to doors without a house: {said}")
+    for door in doors:
+        door.kill()
+
+
+@case()
+def a_constructor_that_connects(ctx):
+    """The thread that loads the libraries waits for the linker, which waits for the constructor, which waits for an answer."""
+    port = ctx.port()
+    server = begin(ctx, "plain", port, "server", accelerated=("server",))
+    ctx.await_listener(server, port + 20000)
+    ctx.accelerated = ("client",)
+    for _ in range(2):
+        said = ctx.run(["python3", SCRIPT, "library", ctx.server_end.address, port], role="client").strip()
+        check(said == "loaded", said)
     server.kill()
 
 

@@ -13,7 +13,7 @@ from test_settings import Held
 REFUSED = ("nothing", "garbage", "half-a-greeting", "another-version", "no-receives", "tiny-receives")
 ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
          "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "longer-than-a-receive",
-         "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks")
+         "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks", "unmarked-short-message")
 # Of those messages that have their head in the immediate data, which iWARP has not.
 BRIEF_ENDED = ("brief-credits-never-granted", "brief-longer-than-a-receive")
 BRIEF_EITHER = ("brief-unknown-connection", "brief-window-never-used", "brief-without-a-byte", "brief-after-the-end")

@@ -182,7 +182,7 @@ def child_of_a_killed_process(ctx):
         wait_until(lambda: "waiting" in server.stdout() or not server.running(), 60, "the child waits")
         check(server.running() and client.running(), server.text() + client.text())
         # By TCP the child would have the connection on its own.
-        if "RDMA" in [s["transport"] for s in monitor.connections(client.pid)]:
+        if "RDMA" in monitor.transports(client.pid):
             break
         client.kill()
         server.kill()
@@ -331,8 +331,8 @@ def silent_host(ctx):
         ctx.await_listener(server, port + 20000)
         ctx.mark()
         client = ctx.spawn(["python3", script, "Talks", "client", address, port], role="client", env=patience)
-        wait_until(lambda: "waiting" in client.stdout() or not client.running(), 60, "they are connected")
-        if "RDMA" in [s["transport"] for s in monitor.connections(client.pid)]:
+        wait_until(lambda: "waiting" in server.stdout() or not client.running(), 60, "they are connected")
+        if "RDMA" in monitor.transports(client.pid):
             break
         client.kill()
         server.kill()

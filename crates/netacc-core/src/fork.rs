@@ -52,6 +52,8 @@ pub struct Forking {
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
 /// processes need to share it.
 pub fn prepare() -> Forking {
+    // Several processes could not agree on who makes them again.
+    socket::untaken::await_queue_pairs();
     // Before anything is marked as shared: another thread must not find it to be ours alone until the child is counted.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
@@ -357,6 +359,7 @@ pub fn child(f: Forking) {
     socket::pool::after_fork();
     crate::carrier::after_fork();
     socket::untaken::after_fork();
+    socket::reroute::after_fork();
     socket::adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
     fdtable::each(0, usize::MAX, |_, e| {

@@ -70,6 +70,9 @@ fn start() -> Option<&'static Runtime> {
     }
     conf.finish(&mut diags);
     publish(&conf);
+    if conf.enable_rdma_default {
+        netacc_sys::text::populate();
+    }
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
     let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
     RUNTIME.store(rt, Ordering::Release);

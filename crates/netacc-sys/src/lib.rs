@@ -14,6 +14,7 @@ pub mod raw;
 pub mod signals;
 pub mod slab;
 pub mod symbol;
+pub mod text;
 pub mod time;
 
 pub use errno::Errno;

@@ -7,8 +7,10 @@
 #![allow(unsafe_code)]
 
 use crate::errno::Result;
+use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// A type for which all-zero memory is a valid, initial value, and which needs no drop.
@@ -26,7 +28,7 @@ unsafe impl Zeroed for core::sync::atomic::AtomicI32 {}
 // SAFETY: as above; null is a value.
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 
-/// Maps `len` zeroed bytes, committed only when touched.
+/// Maps `len` zeroed bytes, committed only when touched. In huge pages where the kernel gives those unasked.
 pub fn map(len: usize) -> Result<NonNull<u8>> {
     // SAFETY: a fresh private mapping overlaps nothing.
     let p = unsafe {
@@ -102,16 +104,48 @@ impl DerefMut for Owned {
     }
 }
 
+/// Arrays of up to so many bytes come from the library's own zeroed pages: a mapping and the page tables for it take longer than
+/// what a first connect does with them.
+const SMALL: usize = 256 << 10;
+/// These pages, handed out from the beginning and never given back. Those that nobody touches take no memory.
+#[repr(C, align(4096))]
+struct Ours(UnsafeCell<[u8; 2 * SMALL]>);
+
+// SAFETY: plain bytes, each of which is handed out once.
+unsafe impl Sync for Ours {}
+
+static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
+static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
+
+/// `len` zeroed bytes of our own pages, if there are so many left.
+fn small(len: usize, align: usize) -> Option<NonNull<u8>> {
+    if len > SMALL || align > align_of::<Ours>() {
+        return None;
+    }
+    let room = |used: usize| {
+        let start = used.next_multiple_of(align);
+        (start + len <= size_of::<Ours>()).then_some((start, start + len))
+    };
+    // Relaxed: who has a range has it alone, and its zeroes were there before the process.
+    let before =
+        HANDED_OUT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| room(used).map(|(_, end)| end)).ok()?;
+    let (start, _) = room(before)?;
+    // SAFETY: the range is within the static, as `room` says.
+    NonNull::new(unsafe { OURS.0.get().cast::<u8>().add(start) })
+}
+
 /// A zeroed array that lives as long as the process; untouched pages cost nothing.
 pub fn array<T: Zeroed>(n: usize) -> Result<&'static [T]> {
-    let p = map(n.saturating_mul(size_of::<T>()).max(1))?;
-    // SAFETY: the mapping is large enough, page-aligned, zeroed, never unmapped, and T: Zeroed.
+    let len = n.saturating_mul(size_of::<T>()).max(1);
+    let p = small(len, align_of::<T>()).map_or_else(|| map(len), Ok)?;
+    // SAFETY: the range is large enough, aligned, zeroed, nobody else's for ever, and T: Zeroed.
     Ok(unsafe { core::slice::from_raw_parts(p.as_ptr().cast(), n) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::sync::atomic::{AtomicU32, AtomicU64};
 
     #[test]
     fn what_is_owned_is_zero_again_and_goes_with_its_owner() {
@@ -122,5 +156,20 @@ mod tests {
         }
         assert!(Owned::default().is_empty());
         assert_eq!(Owned::new(0).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn small_arrays_do_not_overlap_and_the_rest_is_mapped() {
+        let mut seen = Vec::new();
+        // More than there is of our own pages.
+        for n in 1..300 {
+            let (a, b) = (array::<AtomicU32>(n).unwrap(), array::<AtomicU64>(2 * n).unwrap());
+            let all = a.iter().map(|c| c.swap(1, Ordering::Relaxed)).sum::<u32>();
+            assert!(all == 0 && b.iter().all(|c| c.swap(2, Ordering::Relaxed) == 0), "{n}");
+            seen.extend([(a.as_ptr().addr(), 4 * n), (b.as_ptr().addr(), 16 * n)]);
+        }
+        seen.sort_unstable();
+        assert!(seen.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0), "they overlap");
+        assert!(small(SMALL, 1).is_none() && small(1, 8192).is_none());
     }
 }

@@ -32,7 +32,8 @@ impl<T: Pooled> Slab<T> {
         Slab {
             lock: Lock::new(),
             free: AtomicPtr::new(core::ptr::null_mut()),
-            chunk: AtomicU32::new(8),
+            // Large ones are links, of which most processes have one or two.
+            chunk: AtomicU32::new(if size_of::<T>() > 4096 { 2 } else { 8 }),
             fresh: AtomicPtr::new(core::ptr::null_mut()),
             left: AtomicU32::new(0),
         }

@@ -9,10 +9,11 @@
 //! notices. It needs RDMA devices; the tests run it in the virtual machine.
 
 use netacc_verbs::sys::ibv_qp_cap;
-use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Wc};
+use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Transport, Wc};
 use netacc_wire::base::Base;
 use netacc_wire::frame::{ASK, Ask, Brief, FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 type Outcome<T> = Result<T, String>;
@@ -29,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
+
+/// Messages do not say that they are to wake somebody: who sleeps hears of them some second later.
+static UNMARKED: AtomicBool = AtomicBool::new(false);
 
 /// One queue pair.
 struct Stranger {
@@ -100,6 +104,9 @@ impl Stranger {
 
     /// Sends messages, one after the other; whether they go out is seen by what comes of it.
     fn say(&self, messages: &[Said]) -> Outcome<()> {
+        // iWARP knows no marks.
+        let marked = !UNMARKED.load(Ordering::Relaxed)
+            && self.id.context().is_ok_and(|context| context.transport() == Transport::Ib);
         for (n, Said { immediate, bytes }) in messages.iter().enumerate().take(SENDS as usize) {
             if !self.send.write(n * BUFFER, bytes) {
                 return Err("a message longer than its buffer".into());
@@ -108,6 +115,7 @@ impl Stranger {
             let qp = self.id.qp().ok_or("no queue pair")?;
             let plain = SendWr::send(1 << 32, sge);
             let request = immediate.map_or(plain, |number| plain.with_imm(number));
+            let request = if marked { request.solicited() } else { request };
             if qp.post_send(&mut [request]).is_err() {
                 break; // It has ended already.
             }
@@ -119,7 +127,8 @@ impl Stranger {
     fn is_ended(&self) -> Outcome<bool> {
         let began = Instant::now();
         let mut completions = [Wc::default(); 16];
-        while began.elapsed() < QUIET {
+        let patience = if UNMARKED.load(Ordering::Relaxed) { PATIENCE } else { QUIET };
+        while began.elapsed() < patience {
             let n = self.cq.poll(&mut completions).map_err(text)?;
             if completions.iter().take(n).any(|wc| wc.check().is_err()) {
                 return Ok(true);
@@ -313,6 +322,9 @@ fn main() {
         eprintln!("usage: rdma_stranger SCENARIO ADDRESS PORT TCP-PORT [NUMBER]");
         std::process::exit(2);
     };
+    let unmarked = scenario.strip_prefix("unmarked-");
+    UNMARKED.store(unmarked.is_some(), Ordering::Relaxed);
+    let scenario = unmarked.unwrap_or(scenario);
     let number = |text: &str| text.parse::<usize>().map_err(|e| format!("{text}: {e}"));
     let outcome = address.parse::<IpAddr>().map_err(|e| format!("{address}: {e}")).and_then(|ip| {
         let (port, tcp_port) = (number(port)? as u16, number(tcp_port)? as u16);

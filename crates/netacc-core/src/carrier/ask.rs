@@ -4,7 +4,7 @@ use crate::carrier::early::{Early, Step};
 use crate::carrier::engine::Engine;
 use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::Payload;
-use crate::carrier::{Way, drive, find_way};
+use crate::carrier::{Led, Way, drive, find_way};
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::{CANDIDATE, FAR, OFFERS, Socket, asking, pool};
 use core::net::SocketAddr;
@@ -68,7 +68,7 @@ pub(super) fn remind() -> Option<i64> {
 
 /// Begins to find out the way to a server.
 pub fn look_for(server: SocketAddr) {
-    if let Ok(Way::Open(link, _)) = find_way(server) {
+    if let Ok(Way::Open(Led { link, .. })) = find_way(server) {
         link.put();
     }
 }
@@ -76,7 +76,7 @@ pub fn look_for(server: SocketAddr) {
 /// Asks `server` to go on by a queue pair with the connection that `client`, a socket of ours, has by TCP. False: that is
 /// not possible yet.
 pub fn ask(r: Ref<Socket>, client: SocketAddr, server: SocketAddr) -> Result<bool, Reason> {
-    let Way::Open(link, source) = find_way(server)? else { return Ok(false) };
+    let Way::Open(Led { link, source, .. }) = find_way(server)? else { return Ok(false) };
     // Another address of ours may lead elsewhere.
     let done = if client.ip() == source && client.port() >= 1024 {
         let place = link.engine().and_then(engines::at);

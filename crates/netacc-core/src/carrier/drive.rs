@@ -19,7 +19,7 @@ use crate::carrier::engines::{self, MOST, Place};
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::lock;
 use netacc_transport::WaitSet;
-use netacc_transport::rdma::Device;
+use netacc_transport::rdma::{Armed, Device};
 use netacc_transport::shm::ShmEndpoint;
 
 /// Rounds of one turn; what is left then is for the carrier's thread.
@@ -193,10 +193,14 @@ enum Took {
 
 impl Engine {
     /// A turn; what comes for `reader` goes to him.
-    pub(super) fn turn_for(&mut self, mut reader: Option<&mut Reader<'_, '_>>) {
+    pub(super) fn turn_for(&mut self, reader: Option<&mut Reader<'_, '_>>) {
         // Relaxed: a hint for the thread. Written under the lock.
         let turns = &self.place.turns;
         turns.store(turns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.rounds_for(reader);
+    }
+
+    fn rounds_for(&mut self, mut reader: Option<&mut Reader<'_, '_>>) {
         for _ in 0..ROUNDS {
             // What completes from now on is found by whoever waits for it: he arms the queues and looks again.
             if !self.round_for(reader.as_deref_mut()) || !self.rest {
@@ -204,6 +208,33 @@ impl Engine {
             }
         }
         self.ring();
+    }
+
+    /// The completion queues are to tell their channels of what whoever sleeps there has to hear of. Whether they had not
+    /// been to: then completions may have come before, of which nothing is told.
+    pub(super) fn arm_queues(&mut self) -> bool {
+        let needs = self.devices.iter().map(Device::needs).max().unwrap_or(Armed::No);
+        let more = self.armed < needs;
+        if more {
+            self.devices.iter().for_each(|d| d.arm(needs));
+            self.armed = needs;
+        }
+        more
+    }
+
+    /// The thread, which was about to sleep, has something else to wait for: those who sleep from now on hear the channels.
+    pub fn stay_awake(&mut self) {
+        self.watch = Watch::Awake;
+    }
+
+    /// After work by which sends may have been posted, or events taken for somebody else: who sleeps on the channels goes on
+    /// hearing of all that he has to.
+    pub fn stay_armed(&mut self) {
+        // Each time they tell of more, so that this ends.
+        while (self.duty.is_some() || self.watch == Watch::All) && self.armed != Armed::All && self.arm_queues() {
+            // No turn of the program's: the thread keeps away after those.
+            self.rounds_for(None);
+        }
     }
 
     fn attend(&mut self, set: &mut WaitSet) -> Took {
@@ -216,7 +247,7 @@ impl Engine {
             self.turn_for(None);
             return Took::Look;
         }
-        self.duty = Some(self.devices.len());
+        (self.duty, self.doubted) = (Some(self.devices.len()), false);
         for fd in self.devices.iter().map(Device::fd) {
             set.add(fd, libc::POLLIN);
         }
@@ -243,7 +274,7 @@ impl Engine {
     fn take_events(&mut self, channels: usize) {
         for device in self.devices.iter().take(channels) {
             if device.take_events() {
-                self.armed = false;
+                self.armed = Armed::No;
             }
         }
     }

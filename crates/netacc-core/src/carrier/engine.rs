@@ -9,8 +9,8 @@ use crate::carrier::entry::{Entry, Payload};
 use crate::carrier::limits::Limits;
 use crate::carrier::listeners::{FarListener, Request};
 use crate::carrier::local::Local;
-use crate::carrier::meet::RouteEntry;
 use crate::carrier::moved::Said;
+use crate::carrier::routes::RouteEntry;
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -20,7 +20,7 @@ use netacc_conf::Config;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
 use netacc_transport::bells;
-use netacc_transport::rdma::{Completion, Device, Way};
+use netacc_transport::rdma::{Armed, Completion, Device, Way};
 use netacc_transport::shm::Link;
 use netacc_verbs::{Error, EventChannel, Wc};
 
@@ -104,8 +104,8 @@ pub(super) struct Engine {
     pub bases: Bases,
     /// Connections that a descriptor of their own can wake.
     pub listed: Vec<usize>,
-    /// The completion queues will tell the channel.
-    pub armed: bool,
+    /// What the completion queues will tell the channels of, once.
+    pub armed: Armed,
     /// The turns of the program's threads ([`Place::turns`]) that the thread knows of.
     pub turns_seen: u32,
     /// Connections that are still on kernel TCP.
@@ -120,6 +120,8 @@ pub(super) struct Engine {
     pub short: bool,
     /// A thread of the program sleeps on the channels of so many devices.
     pub duty: Option<usize>,
+    /// Something has been found that it had not been told of.
+    pub doubted: bool,
     sleeps_on: Vec<(i32, i16, What)>,
     tidied: u64,
     /// When the thread looked at its descriptors last.
@@ -155,7 +157,7 @@ impl Engine {
             liars: Vec::new(),
             bases: Bases::default(),
             listed: Vec::new(),
-            armed: false,
+            armed: Armed::No,
             turns_seen: 0,
             early: Vec::new(),
             accepted: 0,
@@ -163,6 +165,7 @@ impl Engine {
             watch: Watch::Awake,
             short: false,
             duty: None,
+            doubted: false,
             sleeps_on: Vec::new(),
             tidied: time::now(),
             looked: 0,
@@ -356,16 +359,6 @@ impl Engine {
         }
     }
 
-    /// The completion queues are to tell their channels.
-    pub(super) fn arm_queues(&mut self) {
-        if !self.armed {
-            for cq in self.devices.iter().flat_map(Device::cqs) {
-                let _ = cq.req_notify(false);
-            }
-            self.armed = true;
-        }
-    }
-
     /// Devices whose channels the thread hears: all, or those that are new since a thread of the program took the duty.
     fn heard(&self, watch: Watch) -> core::ops::Range<usize> {
         let all = self.devices.len();
@@ -436,8 +429,9 @@ impl Engine {
     /// After a sleep on what [`Engine::step`] listed.
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
         let watch = core::mem::replace(&mut self.watch, Watch::Awake);
-        if watch == Watch::Others && self.complete(None) {
-            // Whoever has the duty does not do it: a signal handler may have jumped out of the call.
+        if watch == Watch::Others && self.complete(None) && core::mem::replace(&mut self.doubted, true) {
+            // Whoever has the duty does not do it: a signal handler may have jumped out of the call. Once it may be messages
+            // whose mark is still to come.
             self.duty = None;
         }
         let list = core::mem::take(&mut self.sleeps_on);
@@ -452,7 +446,7 @@ impl Engine {
                 What::Device(n) => {
                     if let Some(d) = self.devices.get(n) {
                         d.take_events();
-                        self.armed = false;
+                        self.armed = Armed::No;
                     }
                 }
                 What::Said(n) => self.device_says(n),

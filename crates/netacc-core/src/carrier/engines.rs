@@ -196,7 +196,9 @@ impl Place {
             let _g = self.lock.lock();
             // SAFETY: under the lock, and `f` cannot keep the reference.
             let engine = unsafe { (*self.engine.get()).as_mut() }?;
-            (f(engine), core::mem::take(&mut engine.requests), core::mem::take(&mut engine.said))
+            let done = f(engine);
+            engine.stay_armed();
+            (done, core::mem::take(&mut engine.requests), core::mem::take(&mut engine.said))
         };
         if drive::was_asked(self) {
             drive::turn(self);
@@ -236,6 +238,7 @@ impl Place {
         // SAFETY: as above.
         if let Some(engine) = unsafe { (*self.engine.get()).as_mut() } {
             f(engine);
+            engine.stay_armed();
         } else {
             outlive::note_wanted();
         }

@@ -1,7 +1,8 @@
 //! Routes to servers that another engine has reached before, and further links for those that are full.
 
 use crate::carrier::engine::Engine;
-use crate::carrier::meet::{State, why};
+use crate::carrier::meet::why;
+use crate::carrier::routes::{Led, State};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::Reason;
@@ -13,14 +14,11 @@ use netacc_verbs::Error;
 impl Engine {
     /// The way to a server that another engine has reached from our address `source`; without that, only if it is known.
     /// Nothing is waited for: connects that come before the first queue pair is there wait on the link.
-    pub fn follow_route(&mut self, dest: SocketAddr, source: Option<IpAddr>) -> Option<(&'static Link, IpAddr)> {
+    pub fn follow_route(&mut self, dest: SocketAddr, source: Option<IpAddr>) -> Option<Led> {
         let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
         if let Some(r) = known.and_then(|at| self.routes.get(at)) {
             match (r.state, r.link) {
-                (State::Open, Some(link)) if link.accepting() => {
-                    link.hold();
-                    return Some((link, r.source));
-                }
+                (State::Open, Some(link)) if link.accepting() => return Some(self.led(link, r)),
                 (State::Closed(_, until), _) if time::now() < until => return None,
                 _ => {}
             }
@@ -36,9 +34,8 @@ impl Engine {
             return None;
         }
         self.lead(at, Some(source));
-        let link = self.routes.get(at)?.link?;
-        link.hold();
-        Some((link, source))
+        let r = self.routes.get(at)?;
+        Some(self.led(r.link?, r))
     }
 
     /// The route to `dest` gets a further link for new connects, since `full` has no place for one. That stays for those it has,

@@ -10,16 +10,15 @@
 //! pair.
 
 use crate::addr;
-use crate::carrier::engine::Engine;
-use crate::carrier::meet::{REFUSED, Route, State, why};
 use core::ffi::c_void;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::ptr;
 use libc::{MSG_DONTWAIT, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_transport::rdma::port_of;
+use netacc_transport::shm::rendezvous::Probe;
 use netacc_wire::frame::Stranger;
 use netacc_wire::knock::{KNOCK, Knock, NONCE};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -30,20 +29,19 @@ const TURN: usize = 64;
 /// What a server's host says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Somebody listens there.
-    There,
+    /// Somebody listens there; our own address on the way.
+    There(IpAddr),
     /// Nobody does, or nobody who understands us.
     Nobody(Reason),
     /// Nothing.
     Silence,
 }
 
-/// Asks `server`, and waits for at most `patience` ns.
-pub(super) fn knock(server: SocketAddr, patience: u64) -> Answer {
+/// Asks `server`, and waits for at most `patience` ns; by the socket of a probe, if there was one.
+pub(super) fn knock(server: SocketAddr, probe: Option<Probe>, patience: u64) -> Answer {
     let Some(port) = port_of(server.port()) else { return Answer::Nobody(Reason::PeerPlain) };
-    let Ok(fd) = raw::socket(addr::domain(server.ip()), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) else {
-        return Answer::Silence;
-    };
+    let fresh = || raw::socket(addr::domain(server.ip()), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    let Ok(fd) = probe.map_or_else(fresh, |probe| Ok(probe.into_socket())) else { return Answer::Silence };
     let fd = private::raise(fd);
     let answer = ask(fd, SocketAddr::new(server.ip(), port), time::now().saturating_add(patience));
     private::close(fd);
@@ -72,7 +70,9 @@ fn ask(fd: i32, there: SocketAddr, end: u64) -> Result<Answer> {
             Err(e) => return Err(e),
         };
         match got {
-            Some(Ok(Knock::Answer(theirs))) if theirs == nonce => return Ok(Answer::There),
+            Some(Ok(Knock::Answer(theirs))) if theirs == nonce => {
+                return Ok(addr::local_of(fd).map_or(Answer::Silence, |ours| Answer::There(ours.ip())));
+            }
             Some(Err((Stranger::Version, Some(Knock::Answer(theirs))))) if theirs == nonce => {
                 return Ok(Answer::Nobody(Reason::PeerVersion));
             }
@@ -157,55 +157,5 @@ fn header(from: &mut [u64; 4], control: &mut Control, iov: &mut libc::iovec) -> 
         msg_control: ptr::from_mut(control).cast::<c_void>(),
         msg_controllen: size_of::<Control>(),
         msg_flags: 0,
-    }
-}
-
-impl Engine {
-    /// What a server has answered to a [`knock`].
-    pub(super) fn hear(&mut self, server: SocketAddr, answer: Answer) {
-        // Another thread may have been first.
-        if let Answer::Nobody(why) = answer
-            && self.is_unknown(server)
-            && let Some(at) = self.route_anew(server)
-        {
-            crate::log!(Info, "{server} is not reached by RDMA: nobody listens for it there");
-            if let Some(r) = self.routes.get_mut(at) {
-                r.state = State::Closed(why, time::now().saturating_add(REFUSED));
-            }
-            // It may sleep for long, and has to forget that in time.
-            if self.routes.each().nth(1).is_none() {
-                self.ring();
-            }
-        }
-    }
-
-    /// Why there is no way to a server at present.
-    pub(super) fn closed_for(&self, server: SocketAddr) -> Option<Reason> {
-        self.routes.each().find(|(_, r)| r.dest == server).and_then(|(_, r)| match r.state {
-            State::Closed(why, _) => Some(why),
-            _ => None,
-        })
-    }
-
-    /// Nobody has begun to find out the way to a server.
-    pub(super) fn is_unknown(&mut self, dest: SocketAddr) -> bool {
-        match self.route(dest) {
-            Route::Open(link, _) => link.put(),
-            Route::Opening(_) | Route::Closed(_) => {}
-            Route::Unknown => return true,
-        }
-        false
-    }
-
-    /// The connection manager is asked for the way to a server, if that is not known. False: no more servers can be known.
-    pub(super) fn begin_route(&mut self, dest: SocketAddr) -> bool {
-        if !self.is_unknown(dest) {
-            return true;
-        }
-        let Some(at) = self.route_anew(dest) else { return false };
-        if let Err(e) = self.begin_pipe(at) {
-            self.close_route(at, why(&e), &e);
-        }
-        true
     }
 }

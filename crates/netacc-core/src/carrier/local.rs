@@ -1,12 +1,13 @@
 //! Links, and the connections that begin on them.
 
 use crate::carrier::conn::Conn;
+use crate::carrier::drive::Watch;
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload};
-use crate::carrier::meet::RouteEntry;
 use crate::carrier::order;
 use crate::carrier::outlive;
+use crate::carrier::routes::RouteEntry;
 use crate::carrier::table::Table;
 use crate::fork;
 use crate::socket::accept::take_slot;
@@ -90,6 +91,10 @@ impl Engine {
             link.put();
             return None;
         };
+        // The thread is to listen to this one too. Of one to another host it is told by who makes it, if it has to know.
+        if route.is_none() && self.watch != Watch::Awake {
+            self.ring();
+        }
         if route.is_some()
             && let Some(q) = link.endpoint(CONTROL_SLOT)
         {

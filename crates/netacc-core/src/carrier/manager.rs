@@ -4,8 +4,10 @@
 use crate::carrier::engine::Engine;
 use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::Stage;
-use crate::carrier::meet::{UNREACHED, why};
+use crate::carrier::meet::why;
+use crate::carrier::routes::UNREACHED;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::{Guard, Lock, lock, time};
 use netacc_verbs::{Error, EventChannel, Result, fork};
 
@@ -15,6 +17,14 @@ static LOADING: Lock = Lock::new();
 
 /// Loading takes some milliseconds; who forks waits for so long (ns), unless it may be waiting for itself.
 const PATIENCE: u64 = 1_000_000_000;
+
+/// Since when ([`time::now`]) there is one; 0: there is none.
+static THERE: AtomicU64 = AtomicU64::new(0);
+
+/// Since when ([`time::now`]) there is a connection manager; 0: libraries are still to be loaded, or cannot be.
+pub(super) fn there_since() -> u64 {
+    THERE.load(Ordering::Relaxed)
+}
 
 /// Before a fork: none is being loaded until the guard is dropped.
 pub(super) fn at_rest() -> Option<Guard<'static>> {
@@ -77,6 +87,7 @@ impl Engine {
         let failure = match made {
             // Another thread may have been first.
             Ok(events) => {
+                let _ = THERE.compare_exchange(0, time::now(), Ordering::Relaxed, Ordering::Relaxed);
                 self.events.get_or_insert(events);
                 None
             }

@@ -1,18 +1,16 @@
-//! Routes to servers on other hosts, and queue pairs that come and go.
+//! Queue pairs that come and go.
 
-use crate::carrier::ask;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
-use crate::carrier::order;
+use crate::socket::ports;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::{Device, Pipe, port_of};
-use netacc_transport::shm::Link;
 use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel, Result};
 use netacc_wire::base as wire;
 use netacc_wire::frame::{Greeting, Stranger};
@@ -27,151 +25,13 @@ const RESOLVE: [u32; 3] = [100, 300, 1_000];
 const ACK_TIMEOUT: u8 = 17;
 /// A queue pair that is not connected after so long (ns) is given up.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
-/// "Nobody listens there" is believed for so long (ns).
-pub(super) const REFUSED: u64 = 1_000_000_000;
-/// "No device leads there" and silence, which cost more to find out.
-pub(super) const UNREACHED: u64 = 30_000_000_000;
 /// So many ports in a row that turn out to be somebody else's are no accident.
 const PORTS_TAKEN: u32 = 8;
-
-/// "No further queue pair is to be had" is believed for so long (ns).
-const CROWDED: u64 = 1_000_000_000;
 
 /// Set in what events call a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
 
-/// What becomes of a destination.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Route {
-    /// It is reached by this link, from this address of ours.
-    Open(&'static Link, IpAddr),
-    /// That is being found out; an event will come by this descriptor, or, if it is -1, nobody says so.
-    Opening(i32),
-    /// It is not.
-    Closed(Reason),
-    /// That is to be found out.
-    Unknown,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Opening,
-    Open,
-    Closed(Reason, u64),
-}
-
-/// A destination.
-#[derive(Debug)]
-pub(super) struct RouteEntry {
-    pub dest: SocketAddr,
-    pub state: State,
-    pub source: IpAddr,
-    /// The socket layer's side of the link for new connects, and our own side.
-    pub link: Option<&'static Link>,
-    pub local: Option<usize>,
-    pub pipes: Vec<usize>,
-    /// Until then (ns) no more queue pairs are to be had: those that are there take all connections.
-    pub crowded: u64,
-    /// So many queue pairs in a row could not be connected because of the port that they had at this host.
-    pub ports_taken: u32,
-}
-
-impl RouteEntry {
-    pub(super) fn new(dest: SocketAddr) -> RouteEntry {
-        RouteEntry {
-            dest,
-            state: State::Opening,
-            source: dest.ip(),
-            link: None,
-            local: None,
-            pipes: Vec::new(),
-            crowded: 0,
-            ports_taken: 0,
-        }
-    }
-
-    /// A queue pair was not to be had.
-    pub(super) fn note_crowded(&mut self) {
-        self.crowded = time::now().saturating_add(CROWDED);
-    }
-}
-
 impl Engine {
-    /// The way to a server on another host.
-    pub fn route(&mut self, dest: SocketAddr) -> Route {
-        self.meet_events();
-        let now = time::now();
-        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
-        let at = match known {
-            Some(at) => at,
-            None if self.is_unmanaged(now) || self.is_silent(dest.ip(), now) => {
-                return Route::Closed(Reason::OtherHost);
-            }
-            None => return Route::Unknown,
-        };
-        let fd = self.events.as_ref().map_or(-1, EventChannel::fd);
-        let Some(r) = self.routes.get(at) else { return Route::Closed(Reason::OtherHost) };
-        match (r.state, r.link) {
-            (State::Open, Some(link)) if link.accepting() => {
-                link.hold();
-                Route::Open(link, r.source)
-            }
-            (State::Closed(reason, until), _) if now < until => Route::Closed(reason),
-            (State::Opening, None) if r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(|p| !p.is_up())) => {
-                Route::Opening(fd)
-            }
-            // Its link or its queue pairs have gone, or the answer is old: once more.
-            _ => {
-                let Some(up) = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more))
-                else {
-                    return Route::Unknown;
-                };
-                self.route_anew(dest);
-                self.open_route(at, up);
-                Route::Opening(fd)
-            }
-        }
-    }
-
-    /// The route to a server, of which nothing is known from now on.
-    pub(super) fn route_anew(&mut self, dest: SocketAddr) -> Option<usize> {
-        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
-        let at = match known {
-            Some(at) => at,
-            None => self.routes.add(PIPES, RouteEntry::new(dest))?,
-        };
-        self.detach_route(at);
-        if let Some(r) = self.routes.get_mut(at) {
-            (r.state, r.crowded, r.ports_taken) = (State::Opening, 0, 0);
-        }
-        Some(at)
-    }
-
-    /// Whether the host has lately not answered at all, at whatever port.
-    fn is_silent(&self, host: IpAddr, now: u64) -> bool {
-        let silent = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until > now.saturating_add(REFUSED));
-        self.routes.each().any(|(_, r)| r.dest.ip() == host && silent(r))
-    }
-
-    /// The link of a route takes no more connects: those that wait are made another way, and the next one asks anew.
-    pub(super) fn detach_route(&mut self, route: usize) {
-        let Some(r) = self.routes.get_mut(route) else { return };
-        r.state = if r.state == State::Open { State::Opening } else { r.state };
-        if let Some(link) = r.link.take() {
-            link.put();
-        }
-        r.local = None;
-        let dest = r.dest;
-        for local in self.links_of(route) {
-            if let Some(l) = self.locals.get_mut(local) {
-                l.route = None;
-                l.link.turn_away();
-            }
-            self.count_waiting(local);
-            order::leave_all(self.index, dest);
-        }
-    }
-
     /// A further queue pair for a route begins to be connected.
     pub(super) fn begin_pipe(&mut self, route: usize) -> Result<()> {
         if self.is_unmanaged(time::now()) {
@@ -252,7 +112,11 @@ impl Engine {
             }
             (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => {
                 let base = if self.limits.tcp_base { wire::Base::Wanted } else { wire::Base::None };
-                let connecting = self.make(id, at).and_then(|pipe| pipe.connect(base));
+                let made = self.make(id, at).map(drop).and_then(|()| self.check_source(at));
+                let connecting = made.and_then(|()| match self.pipes.get_mut(at).map(|e| &mut e.stage) {
+                    Some(Stage::Connecting(pipe)) => pipe.connect(base),
+                    _ => Err(Error::NoDevice),
+                });
                 return connecting.unwrap_or_else(|e| self.failed(at, why(&e), &e));
             }
             (Stage::Connecting(mut pipe), CmEventType::ESTABLISHED) => {
@@ -343,36 +207,14 @@ impl Engine {
         }
     }
 
-    /// The first queue pair of a route is there, or a further one.
-    fn open_route(&mut self, route: usize, pipe: usize) {
-        let source = self.pipes.get(pipe).and_then(|e| e.ips).map(|(ours, _)| ours);
-        self.lead(route, source);
-    }
-
-    /// The route is open: it has a link, by which connects come, and of which those that can be carried are taken.
-    pub(super) fn lead(&mut self, route: usize, source: Option<IpAddr>) {
-        let Some(r) = self.routes.get(route) else { return };
-        if r.local.is_none() {
-            let (client, local) = match self.link_to(route) {
-                Ok(made) => made,
-                Err((reason, e)) => return self.close_route(route, reason, &e),
-            };
-            if let Some(r) = self.routes.get_mut(route) {
-                (r.link, r.local) = (Some(client), Some(local));
-            }
-        }
-        if let Some(r) = self.routes.get_mut(route) {
-            r.state = State::Open;
-            r.source = source.unwrap_or(r.source);
-            r.ports_taken = 0;
-        }
-        self.links_of(route).into_iter().for_each(|local| self.take_connects(local));
-        ask::hurry();
-    }
-
     /// A queue pair could not be connected.
     pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
         let route = self.pipes.get(at).and_then(|e| e.route);
+        if let Some(route) = route.filter(|route| self.is_promised(*route))
+            && let Some(r) = self.routes.get(route)
+        {
+            ports::note_broken(r.dest.ip());
+        }
         // Before its end, so that the route has one all the time.
         let again = route.is_some_and(|route| error.is_port_taken() && self.try_another_port(route, error));
         self.end_pipe(at, "it could not be connected");
@@ -393,16 +235,6 @@ impl Engine {
         r.ports_taken += 1;
         crate::log!(Debug, "{} is asked from another port: {error}", r.dest);
         self.begin_pipe(route).is_ok()
-    }
-
-    pub(super) fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
-        let Some(r) = self.routes.get_mut(route) else { return };
-        crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
-        let refused =
-            matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
-        let believed = if refused { REFUSED } else { UNREACHED };
-        r.state = State::Closed(reason, time::now().saturating_add(believed));
-        self.detach_route(route);
     }
 
     /// A queue pair is over, and so are its connections.
@@ -449,16 +281,6 @@ impl Engine {
             self.cut(c, known);
         }
         self.leave_route(at, entry.route);
-    }
-
-    /// A route has a queue pair less.
-    pub(super) fn leave_route(&mut self, pipe: usize, route: Option<usize>) {
-        let Some(route) = route else { return };
-        let Some(r) = self.routes.get_mut(route) else { return };
-        r.pipes.retain(|p| *p != pipe);
-        if r.pipes.is_empty() && r.state == State::Open {
-            self.detach_route(route);
-        }
     }
 
     /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or

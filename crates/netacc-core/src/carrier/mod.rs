@@ -12,8 +12,8 @@
 //! - `engine`: one round of the work, and what to sleep on when there is none; `engines`: all that there are; `drive`: who
 //!   does it.
 //! - `knock`: whether a server is reached at all, before `manager` loads the libraries for that.
-//! - `meet`: routes to other hosts, queue pairs that come and go (`entry`: one of them); `follow`: routes that another engine
-//!   has found; `listeners`: those that clients there find.
+//! - `routes`: the ways to servers on other hosts; `follow`: those that another engine has found; `meet`: queue pairs that come
+//!   and go (`entry`: one of them); `listeners`: those that clients there find.
 //! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed; `quiet`:
 //!   whether the other side is still there.
 //! - `inherited`: what a fork leaves to the child; `leave`: what is done before the
@@ -58,24 +58,26 @@ mod outlive;
 mod quiet;
 mod rejoin;
 mod report;
+mod routes;
 mod sysfs;
 mod table;
 mod tidy;
 
 use crate::runtime;
-use crate::socket::ports;
+use crate::socket::{ports, untaken};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use engine::Engine;
 use engines::Place;
-use meet::Route;
 use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_sys::{Guard, cpu, lock, raw};
 use netacc_transport::shm::Link;
+use netacc_transport::shm::rendezvous::Probe;
+use routes::Route;
 
 /// Whose the engines are: a vfork(2) child has its parent's memory.
 static PID: AtomicU32 = AtomicU32::new(0);
@@ -87,6 +89,8 @@ static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
 const BELIEVED: u64 = 1_000_000_000;
 /// A server is knocked at for this part of what a connect waits at most.
 const KNOCK: u64 = 3;
+/// So often (ms) the thread looks after connects that wait for a first queue pair.
+const TEND: i64 = 20;
 /// Libraries may take so many times as long as a connect waits.
 const LOADING: u64 = 4;
 
@@ -95,6 +99,7 @@ pub use asked::{accepted, cancel, may_be_asked};
 pub use leave::{before_exec, finish, go_on};
 pub use listeners::{listen, may_hear, note_unheard, unlisten};
 pub use outlive::Fork;
+pub use routes::Led;
 
 /// Whether this host has an RDMA device, and this process may use it.
 pub fn available() -> bool {
@@ -162,7 +167,14 @@ fn run(place: &Place, cpus: &[u32]) {
             continue;
         };
         // One of them is enough.
-        let soon = engines::first().filter(|first| core::ptr::eq(*first, place)).and_then(|_| ask::remind());
+        let is_first = engines::first().is_some_and(|first| core::ptr::eq(first, place));
+        let soon = if is_first { ask::remind() } else { None };
+        // It may wait for another host's TCP. The program's threads hear the channels unless this one says that it does.
+        let tended = is_first
+            && untaken::tend(|| {
+                let _ = place.with(engine::Engine::stay_awake);
+            });
+        let soon = if tended { Some(soon.map_or(TEND, |ms: i64| ms.min(TEND))) } else { soon };
         let soon = if leave::serve(place) { Some(0) } else { soon };
         match step {
             engine::Step::Again => {}
@@ -192,8 +204,8 @@ fn sleep(place: &Place, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
 
 /// What is known of a way to another host.
 enum Way {
-    /// The link, of which the caller gets a reference, and our address there.
-    Open(&'static Link, IpAddr),
+    /// By a link of which the caller gets a reference.
+    Open(Led),
     /// It is being found out; an event will come by this descriptor, if it is not -1.
     Opening(i32),
     /// Nobody has begun to find it out.
@@ -215,15 +227,15 @@ fn way(dest: SocketAddr) -> Result<Way, Reason> {
     let load = |place: &Place| place.carried.load(Ordering::Relaxed) + place.waiting.load(Ordering::Relaxed);
     let (n, chosen) = engines::least(load).ok_or(Reason::OtherHost)?;
     let own = |source| if n == 0 { None } else { chosen.ask(|e| e.follow_route(dest, source)).flatten() };
-    if let Some((link, source)) = own(None) {
-        return Ok(Way::Open(link, source));
+    if let Some(led) = own(None) {
+        return Ok(Way::Open(led));
     }
     match first.ask(|e| e.route(dest)).ok_or(Reason::OtherHost)? {
-        Route::Open(link, source) => {
-            let Some((own, source)) = own(Some(source)) else { return Ok(Way::Open(link, source)) };
-            link.put();
+        Route::Open(led) => {
+            let Some(own) = own(Some(led.source)) else { return Ok(Way::Open(led)) };
+            led.link.put();
             chosen.ring();
-            Ok(Way::Open(own, source))
+            Ok(Way::Open(own))
         }
         Route::Closed(why) => Err(why),
         Route::Opening(fd) => {
@@ -249,24 +261,26 @@ fn find_way(dest: SocketAddr) -> Result<Way, Reason> {
     }
 }
 
-/// The link to a server on another host, of which the caller gets a reference, and our address there. Where nothing is
-/// known of the destination it is found out, for which at most `patience` ns are waited.
-pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr), Reason> {
+/// How a server on another host is reached; the caller gets a reference to the link. Where nothing is known of the destination
+/// it is found out, for which at most `patience` ns are waited; by `probe`'s socket, if there is one.
+pub fn reach(dest: SocketAddr, mut probe: Option<Probe>, patience: u64) -> Result<Led, Reason> {
     usable()?;
     let mut answer = None;
     if engines::all().is_empty() {
         // A program that only speaks to plain servers has no thread of ours either.
-        answer = Some(knock::knock(dest, patience / KNOCK));
+        answer = Some(knock::knock(dest, probe.take(), patience / KNOCK));
         if let Some(knock::Answer::Nobody(why)) = answer {
             ports::note_refused(dest, why, time::coarse());
             return Err(why);
         }
+        start()?;
     }
     match way(dest)? {
-        Way::Open(link, source) => return Ok((link, source)),
-        Way::Opening(_) => {}
+        Way::Open(led) => return Ok(led),
+        // A number of the program's, which it may not stay for long.
+        Way::Opening(_) => drop(probe.take()),
         Way::Unknown => {
-            let answer = answer.unwrap_or_else(|| knock::knock(dest, patience / KNOCK));
+            let answer = answer.unwrap_or_else(|| knock::knock(dest, probe.take(), patience / KNOCK));
             let first = engines::first().ok_or(Reason::OtherHost)?;
             first.ask(|e| e.hear(dest, answer));
         }
@@ -276,7 +290,7 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
     let mut asked = false;
     loop {
         match find_way(dest)? {
-            Way::Open(link, source) => return Ok((link, source)),
+            Way::Open(led) => return Ok(led),
             way => {
                 let fd = if let Way::Opening(fd) = way { fd } else { -1 };
                 let now = time::now();
@@ -292,6 +306,31 @@ pub fn reach(dest: SocketAddr, patience: u64) -> Result<(&'static Link, IpAddr),
                 let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
             }
         }
+    }
+}
+
+/// How long (ns) a connect may take to find out whether its destination is reached by RDMA, and then to be carried there.
+pub fn patience() -> u64 {
+    runtime::get().map_or(0, |rt| u64::from(rt.conf.connect_rdma_ms)) * 1_000_000
+}
+
+/// Whether a connect that a promise was made for ([`Led::promised`]) has waited long enough for its queue pair at `now` (ns), if
+/// it has waited since `since`.
+pub fn is_late(since: u64, now: u64) -> bool {
+    // As in `reach`: counted from where the connection manager is asked.
+    let (since, whole) = match manager::there_since() {
+        0 => (since, patience().saturating_mul(LOADING)),
+        there => (since.max(there), patience()),
+    };
+    now.saturating_sub(since) > whole
+}
+
+/// No connect waits any longer for what [`Led::promised`] to it.
+pub fn break_promise(server: SocketAddr, engine: Option<usize>) {
+    if !lock::interrupted()
+        && let Some(place) = engine.and_then(engines::at)
+    {
+        place.ask(|e| e.break_promise(server));
     }
 }
 

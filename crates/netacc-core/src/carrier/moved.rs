@@ -312,7 +312,6 @@ impl Engine {
             self.place.devices.fetch_sub(1, Ordering::Relaxed);
         }
         self.bases.releases = RELEASES;
-        self.armed = false;
         // Others may have it too, and nothing on it by which they would hear.
         REMOVALS.fetch_add(1, Ordering::Relaxed);
         engines::all().iter().for_each(engines::Place::ring);

@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use netacc_sys::errno::Errno;
 use netacc_sys::{cpu, private, raw, time};
 use netacc_transport::Endpoint;
-use netacc_transport::rdma::Device;
+use netacc_transport::rdma::{Armed, Device};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_verbs::EventChannel;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -271,7 +271,7 @@ impl Engine {
         self.bases.removed.clear();
         self.bases.releases = 0;
         self.said.clear();
-        (self.armed, self.duty, self.short) = (false, None, false);
+        (self.armed, self.duty, self.short) = (Armed::No, None, false);
         for link in self.routes.each().filter_map(|(_, r)| r.link).chain(self.seats.iter().map(|(link, _)| *link)) {
             link.inherit();
         }

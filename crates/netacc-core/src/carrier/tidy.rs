@@ -3,8 +3,9 @@
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Stage;
 use crate::carrier::listeners::{self, FarListener};
-use crate::carrier::meet::{PATIENCE, RouteEntry, State};
+use crate::carrier::meet::PATIENCE;
 use crate::carrier::order;
+use crate::carrier::routes::{RouteEntry, State};
 use alloc::vec::Vec;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;

@@ -1,7 +1,7 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::addr;
-use crate::carrier::{self, order};
+use crate::carrier::{self, Led, order};
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::kernel_only;
@@ -20,6 +20,7 @@ use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_transport::Endpoint;
+use netacc_transport::shm::rendezvous::Probe;
 use netacc_transport::shm::{owner, rendezvous};
 
 /// So many reserved ports are kept by sockets of our own per link, as far as descriptors allow; further
@@ -97,7 +98,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
         // The kernel's socket shows the port of the connection before, which nobody holds any more.
         dissolve::bind_anew(fd, s);
     }
-    match accelerate(fd, s, dest) {
+    match accelerate(fd, r, dest) {
         Ok(()) => {
             let far = s.endpoint().is_some_and(|e| e.link().is_far());
             page().count(if far { Counter::ConnectsRdma } else { Counter::ConnectsShm });
@@ -166,7 +167,8 @@ fn may_go_far(target: SocketAddr) -> bool {
 }
 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
-fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Result<(), Reason> {
+fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
+    let s = r.obj;
     let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
     if let Some(why) = kernel_only::reason() {
         return Err(why);
@@ -201,7 +203,10 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
     if let Some(why) = ports::known_absent(target, now) {
         return Err(why);
     }
-    let Some(source) = ports::local_source(target.ip(), now) else { return reach(fd, s, target) };
+    let source = match ports::source_of_connect(target.ip(), now) {
+        Ok(source) => source,
+        Err(probe) => return reach(fd, r, target, probe),
+    };
     let mut bound = bound_to(fd, s);
     if let Some(b) = bound
         && !b.ip().is_unspecified()
@@ -229,10 +234,12 @@ fn accelerate(fd: i32, s: &'static Socket, dest: SocketAddr) -> core::result::Re
 }
 
 /// Connects to a server on another host, or says why not. Nothing has happened to the socket on failure.
-fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Result<(), Reason> {
-    let whole = runtime::get().map_or(0, |rt| u64::from(rt.conf.connect_rdma_ms)) * 1_000_000;
-    let patience = if s.has(NONBLOCK) { whole / PART_NONBLOCK } else { whole };
-    let (link, source) = carrier::reach(target, patience)?;
+fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<Probe>) -> core::result::Result<(), Reason> {
+    let s = r.obj;
+    let patience = carrier::patience() / if s.has(NONBLOCK) { PART_NONBLOCK } else { 1 };
+    // Not whenever it is believed: the address may come to this host.
+    let asked = probe.is_some();
+    let Led { link, source, promised } = carrier::reach(target, probe, patience)?;
     let bound = bound_to(fd, s);
     let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
     // What a port below 1024 says of a client, nobody confirms there.
@@ -250,6 +257,12 @@ fn reach(fd: i32, s: &'static Socket, target: SocketAddr) -> core::result::Resul
     let claim = claimed?;
     let engine = claim.link.engine();
     occupy(fd, s, claim, bound, SocketAddr::new(source, 0), target)?;
+    if asked {
+        ports::note_far(target.ip(), time::coarse());
+    }
+    if promised {
+        untaken::note(r);
+    }
     carrier::drive::begin(engine);
     Ok(())
 }

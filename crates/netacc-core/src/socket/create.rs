@@ -311,7 +311,7 @@ fn before_close(fd: i32) {
         if r.obj.has(socket::CANDIDATE) {
             socket::promote::cancel(fd, r);
         }
-        if reroute::is_in_doubt(r.obj) {
+        if reroute::is_in_doubt(r.obj) || reroute::is_moving_any() {
             reroute::see_off(fd, r);
         }
         crate::fork::number_closed(fd, r);

@@ -57,6 +57,8 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
         }
         Path::Tcp if !s.has(super::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
+            // A connect that waits for a queue pair has no other side yet: the kernel makes it.
+            reroute::instead(r);
             if s.endpoint().is_some_and(|ep| ep.tail_fd() >= 0) {
                 // The other end may be ours too, and not have come over yet: nobody else would do it.
                 promote::advance_all();

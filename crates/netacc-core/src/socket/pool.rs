@@ -220,7 +220,7 @@ impl View {
 
 /// A slot on a link from `from` (whose port may be 0: any) to `dest`: on one that is there, else on a new one. `member`
 /// is the listener's cookie where the kernel was asked for it. A `late` connect is of a client on another host, whose program
-/// has its connection already: where TCP would make it wait it is queued all the same, as long as there is a slot for it.
+/// has its connection already: where TCP would make it wait it is queued all the same, if need be on further links.
 pub fn claim(
     from: SocketAddr,
     dest: SocketAddr,
@@ -317,6 +317,10 @@ pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     target(dest, link.is_far()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
 }
 
+/// On so many links, of some 500 slots each, connects of clients on other hosts may wait that a listener's backlog has no room
+/// for. Such a client's connects return at once, so that many may come together.
+const LATE_LINKS: usize = 8;
+
 /// A slot on one of the links to `member`, the `turn`th first; the lock is given back if none has one.
 fn claim_known(
     t: &'static Target,
@@ -328,6 +332,7 @@ fn claim_known(
     // In the kernel a process that waits gets the connection, not one that is busy.
     let turn = if view.shared { idle(t, member, turn, view.count) } else { 0 };
     let start = turn % view.count;
+    let mut late_and_full = false;
     for i in 0..view.count {
         let Some(link) = links_to(t, member).nth((start + i) % view.count) else { break };
         look(link);
@@ -341,11 +346,11 @@ fn claim_known(
         }
         match claim_on(link, order) {
             Ok(c) => return Ok(Ok(c)),
-            Err(_) if full => return Err(Reason::BacklogFull),
             Err(o) => order = o,
         }
+        late_and_full |= full;
     }
-    Ok(Err(order))
+    if late_and_full && view.count >= LATE_LINKS { Err(Reason::BacklogFull) } else { Ok(Err(order)) }
 }
 
 fn why_not(e: NoLink, in_group: bool) -> Reason {

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;
-use netacc_transport::shm::rendezvous;
+use netacc_transport::shm::rendezvous::Probe;
 
 /// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
 const BELIEVED: u64 = 50_000_000;
@@ -21,6 +21,10 @@ static OTHER_VERSION: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 static REFUSED: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 /// Destinations that are this host: the same.
 static LOCAL: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+/// Hosts (hashed) that have answered and could not be reached; 0: none.
+static DOUBTED: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+/// Destinations that are another host: the same.
+static FAR: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
 
 /// FNV-1a over address and port; 0 never occurs.
 fn hash(ip: IpAddr, port: u16) -> u64 {
@@ -82,30 +86,75 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
 
 /// Forgets what was believed (our own process opened a listener).
 pub fn forget_absent() {
-    for c in ABSENT.iter().chain(&OTHER_VERSION).chain(&REFUSED) {
+    for c in ABSENT.iter().chain(&OTHER_VERSION).chain(&REFUSED).chain(&FAR) {
         c.store(0, Ordering::Relaxed);
     }
 }
 
 /// The source address of a connection to `ip` when `ip` is an address of this host.
 pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
-    let h = hash(ip, 0);
-    // Only destinations that are their own source are remembered; 127/8 answers 127.0.0.1.
-    if fresh(&LOCAL, h, now, ADDRESS_BELIEVED) {
-        return Some(match ip {
-            IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),
-            ip => ip,
-        });
+    believed_source(ip, now).or_else(|| believe(ip, Probe::new(ip)?.own_source(ip), now))
+}
+
+/// The same for a connect. Of a destination that was reached by RDMA it is believed as well that it is another host's, since to
+/// ask costs such a connect more than all else; if it was asked for just now, the probe comes with that answer.
+pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> {
+    if let Some(source) = believed_source(ip, now) {
+        return Ok(source);
     }
-    let source = rendezvous::local_source(ip)?;
-    let expected = match ip {
+    if fresh(&FAR, hash(ip, 0), now, ADDRESS_BELIEVED) {
+        return Err(None);
+    }
+    let probe = Probe::new(ip);
+    let source = believe(ip, probe.as_ref().and_then(|p| p.own_source(ip)), now);
+    source.ok_or(probe)
+}
+
+/// A connect to `ip` goes to another host by RDMA.
+pub fn note_far(ip: IpAddr, now: u64) {
+    note(&FAR, hash(ip, 0), now);
+}
+
+/// A host that has answered was not reached by RDMA: connects to it are to wait until one was.
+pub fn note_broken(host: IpAddr) {
+    let h = hash(host, 0);
+    if let Some(c) = DOUBTED.get(h as usize / 2 % CELLS) {
+        c.store(h, Ordering::Relaxed);
+    }
+}
+
+/// It was reached.
+pub fn note_kept(host: IpAddr) {
+    let h = hash(host, 0);
+    if let Some(c) = DOUBTED.get(h as usize / 2 % CELLS) {
+        let _ = c.compare_exchange(h, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Whether its last answer led to nothing.
+pub fn is_doubted(host: IpAddr) -> bool {
+    let h = hash(host, 0);
+    DOUBTED.get(h as usize / 2 % CELLS).is_some_and(|c| c.load(Ordering::Relaxed) == h)
+}
+
+/// Where a destination is its own source; 127/8 answers 127.0.0.1.
+fn expected(ip: IpAddr) -> IpAddr {
+    match ip {
         IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),
         ip => ip,
-    };
-    if source == expected {
-        note(&LOCAL, h, now);
     }
-    Some(source)
+}
+
+fn believed_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
+    fresh(&LOCAL, hash(ip, 0), now, ADDRESS_BELIEVED).then(|| expected(ip))
+}
+
+/// Only destinations that are their own source are remembered.
+fn believe(ip: IpAddr, source: Option<IpAddr>, now: u64) -> Option<IpAddr> {
+    if source == Some(expected(ip)) {
+        note(&LOCAL, hash(ip, 0), now);
+    }
+    source
 }
 
 /// Whether a peer may claim to come from `ip`.
@@ -133,6 +182,16 @@ mod tests {
         note_refused(d, Reason::PeerPlain, t);
         assert_eq!(known_absent(d, t + FAR_BELIEVED / 2), Some(Reason::PeerPlain));
         assert_eq!(known_absent(d, t + FAR_BELIEVED + 1000), None);
+    }
+
+    #[test]
+    fn a_host_is_doubted_until_it_was_reached() {
+        let (host, other) = ("192.0.2.7".parse().unwrap(), "192.0.2.8".parse().unwrap());
+        note_broken(host);
+        note_kept(other);
+        assert!(is_doubted(host) && !is_doubted(other));
+        note_kept(host);
+        assert!(!is_doubted(host));
     }
 
     #[test]

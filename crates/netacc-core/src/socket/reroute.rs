@@ -14,11 +14,11 @@ use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, po
 use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
 use netacc_sys::time::{self, Deadline};
+use netacc_sys::{lock, raw};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
 use std::hash::DefaultHasher;
@@ -45,15 +45,60 @@ pub fn settle_all(until: Deadline) {
             give_up(r);
         }
     });
+    // What they have withdrawn must be where it goes before the process ends. A handler may have interrupted one of them.
+    while is_moving_any() && !lock::interrupted() && !until.passed() {
+        nap();
+    }
+}
+
+/// Threads that are making a connect again, which from the moment they have withdrawn it is not in doubt any more.
+static MOVING: AtomicU32 = AtomicU32::new(0);
+
+/// The calling thread is one of them.
+struct Moving;
+
+impl Moving {
+    fn begin() -> Moving {
+        // SeqCst, before anything is withdrawn: who finds that it is sees this.
+        MOVING.fetch_add(1, Ordering::SeqCst);
+        Moving
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        // In the child of a fork there may be none any more.
+        let _ = MOVING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    }
+}
+
+/// Whether there are any.
+#[inline]
+pub fn is_moving_any() -> bool {
+    MOVING.load(Ordering::SeqCst) != 0
+}
+
+/// Between two looks at what another thread is about to do.
+pub(super) fn nap() {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
+    let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+}
+
+/// In the child of a fork there are none.
+pub fn after_fork() {
+    MOVING.store(0, Ordering::Relaxed);
 }
 
 /// Whether a connect to another host waits for a queue pair, and this process alone knows what was written to it.
 pub fn is_in_doubt(s: &Socket) -> bool {
-    let waits = |ep: &ShmEndpoint| {
-        let link = ep.link();
-        link.is_far() && ep.is_untaken() && !link.is_inherited() && ep.has_written()
-    };
-    s.path() == Path::Shm && !s.has(SHARED | LINGER_RESET) && s.endpoint().is_some_and(waits)
+    s.path() == Path::Shm
+        && !s.has(SHARED | LINGER_RESET)
+        && s.endpoint().is_some_and(|ep| awaits_queue_pair(ep) && ep.has_written())
+}
+
+/// It is a connect of this process's own to another host, and no queue pair has taken it.
+fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
+    ep.is_far() && ep.is_untaken() && !ep.link().is_inherited()
 }
 
 /// The program closes the last number of such a connect. If no queue pair came about nobody could make it again: so until one
@@ -66,19 +111,35 @@ pub fn see_off(fd: i32, r: Ref<Socket>) {
             return give_up(r);
         }
         drive::drive();
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
-        let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+        nap();
+    }
+    // Another thread may have withdrawn it, which then has its locks. A handler may have interrupted that one.
+    if is_moving_any() && !lock::interrupted() {
+        drop((r.obj.rx.lock(), r.obj.tx.lock()));
     }
 }
 
 /// It is made by TCP, unless it has been taken just now. Takes both direction locks.
 fn give_up(r: Ref<Socket>) {
+    by_tcp_if(r, is_in_doubt);
+}
+
+/// The same, at the wish of its program, of one that may not have been written to. Nothing happens to any other connection.
+pub fn instead(r: Ref<Socket>) {
+    let waits = |s: &Socket| s.endpoint().is_some_and(awaits_queue_pair);
+    if waits(r.obj) {
+        by_tcp_if(r, |s| s.path() == Path::Shm && !s.has(SHARED) && waits(s));
+    }
+}
+
+fn by_tcp_if(r: Ref<Socket>, may: impl FnOnce(&Socket) -> bool) {
     let s = r.obj;
     let why = why_by_tcp(s);
+    let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     if r.valid()
         && !fork::under_way()
-        && is_in_doubt(s)
+        && may(s)
         && let Some(old) = s.endpoint().filter(|ep| ep.withdraw())
     {
         move_on(r, old, why);
@@ -103,6 +164,7 @@ pub fn reroute(r: Ref<Socket>) {
         let s = r.obj;
         // Before the locks, since an engine's comes first.
         let why = why_by_tcp(s);
+        let _moving = Moving::begin();
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
         let orphan = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned());
         // Asked under the locks, which a thread that forks takes after it has said so.
@@ -122,6 +184,7 @@ pub fn reroute(r: Ref<Socket>) {
 #[cold]
 pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
+    let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !fork::under_way();
     let waiting = s.endpoint().filter(|e| movable && e.is_untaken());
@@ -210,6 +273,7 @@ pub fn hand_over(old: &'static ShmEndpoint, new: &'static ShmEndpoint) -> bool {
 #[cold]
 pub fn bypass(r: Ref<Socket>) {
     let s = r.obj;
+    let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_untaken()) else { return };
     if s.has(SHARED) || fork::under_way() || !old.link().served_by_many() {

@@ -4,12 +4,17 @@
 //! if that one is stopped, or busy for long, a connect would wait for it though others are idle. So a thread that
 //! goes to sleep wakes in time for such a connect and makes it once more: at a process that waits for connects
 //! ([`reroute::elsewhere`]), or by TCP ([`reroute::bypass`]).
+//!
+//! So are those to another host of which no more is known than that it has answered ([`carrier::Led::promised`]): where the
+//! thread that is to connect their queue pair does not get to it, nobody else would make them again.
 
+use crate::carrier;
 use crate::fdtable::Ref;
 use crate::socket::{Path, Socket, reroute};
-use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{Lock, lock};
+use netacc_transport::shm::ShmEndpoint;
 
 /// A connect is made again when its process has taken none for so long (ns): much longer than a busy server needs, and
 /// no longer than a user would notice.
@@ -18,8 +23,13 @@ const PATIENCE: u64 = 200_000_000;
 /// And sooner at another process that waits for connects, if there is one: it is looked for at this interval (ns).
 const STEP: u64 = 10_000_000;
 
+/// A fork waits for so long (ns) at most for those to other hosts.
+const AWAITED: i64 = 3_000_000_000;
+
 /// So many are remembered. What is one too many waits for its own process.
-const KEPT: usize = 64;
+const KEPT: usize = 1024;
+/// So many are looked at a time: the list of what is due lies on the program's stack.
+const PART: usize = 64;
 
 /// One of them.
 struct Entry {
@@ -41,6 +51,10 @@ static ENTRIES: [Entry; KEPT] = [const {
 }; KEPT];
 /// Guards them.
 static LOCK: Lock = Lock::new();
+/// So many entries have been used; the memory behind them is left alone.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// The carrier's thread looks at them again then ([`time::coarse`]).
+static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 /// Whether there may be one; a hint, so that a thread that goes to sleep pays one load.
 static ANY: AtomicU32 = AtomicU32::new(0);
 
@@ -51,12 +65,21 @@ impl Entry {
         // SAFETY: null or a socket object, which is never freed; the generation says whether it is the same one still.
         let obj = unsafe { self.socket.load(Ordering::Relaxed).as_ref() }?;
         let r = Ref { obj, generation: self.generation.load(Ordering::Relaxed) };
-        (r.valid() && r.obj.path() == Path::Shm && r.obj.endpoint()?.is_untaken()).then_some(r)
+        (r.valid() && r.obj.path() == Path::Shm && looked_at(r, ShmEndpoint::is_untaken)?).then_some(r)
+    }
+
+    /// The same, under the lock. Without one the entry is free.
+    fn look(&self) -> Option<Ref<Socket>> {
+        let waiting = self.waiting();
+        if waiting.is_none() {
+            self.forget();
+        }
+        waiting
     }
 
     /// How long (ns) its process has not taken anything while we looked.
     fn idle(&self, r: Ref<Socket>, now: u64) -> u64 {
-        let taken = r.obj.endpoint().map_or(0, |ep| ep.link().connects_taken());
+        let taken = looked_at(r, |ep| ep.link().connects_taken()).unwrap_or(0);
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 || taken != self.taken.load(Ordering::Relaxed) {
             self.taken.store(taken, Ordering::Relaxed);
@@ -71,11 +94,30 @@ impl Entry {
     }
 }
 
+/// It waits for a queue pair to another host.
+fn is_far(r: Ref<Socket>) -> bool {
+    r.obj.endpoint().is_some_and(ShmEndpoint::is_far)
+}
+
+/// What `f` says of its endpoint, whose link stays mapped meanwhile: another thread may be making the connect elsewhere.
+fn looked_at<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoint) -> T) -> Option<T> {
+    let ep = r.obj.endpoint()?;
+    let link = ep.link();
+    link.hold_if_used().then(|| {
+        let said = f(ep);
+        link.put();
+        said
+    })
+}
+
 /// A connect was queued: it is watched until it is taken.
 pub fn note(r: Ref<Socket>) {
     let _g = LOCK.lock();
     ANY.store(1, Ordering::Relaxed);
-    if let Some(e) = ENTRIES.iter().find(|e| e.waiting().is_none()) {
+    let used = USED.load(Ordering::Relaxed);
+    let free = ENTRIES.iter().take(used).position(|e| e.waiting().is_none()).unwrap_or(used);
+    if let Some(e) = ENTRIES.get(free) {
+        USED.store(used.max(free + 1), Ordering::Relaxed);
         e.socket.store(core::ptr::from_ref(r.obj).cast_mut(), Ordering::Relaxed);
         e.generation.store(r.generation, Ordering::Relaxed);
         e.since.store(0, Ordering::Relaxed);
@@ -86,10 +128,112 @@ pub fn note(r: Ref<Socket>) {
 pub fn note_again(r: Ref<Socket>) {
     let known = {
         let _g = LOCK.lock();
-        ENTRIES.iter().any(|e| e.waiting() == Some(r))
+        parts().flatten().any(|e| e.waiting() == Some(r))
     };
     if !known {
         note(r);
+    }
+}
+
+/// What is to be done with connects to other hosts that wait for a first queue pair.
+struct Due {
+    /// These are made by TCP: their route has been given up, or has kept them waiting for too long.
+    now: [Option<Ref<Socket>>; PART],
+    /// Others may still get one.
+    patient: bool,
+}
+
+fn far_ones(part: &[Entry]) -> Due {
+    let mut due = Due { now: [None; PART], patient: false };
+    let _g = LOCK.lock();
+    let now = time::now();
+    for (e, due_now) in part.iter().zip(&mut due.now) {
+        let Some(r) = e.look() else { continue };
+        if !is_far(r) {
+            continue;
+        }
+        if is_orphaned(r) || carrier::is_late(now - e.idle(r, now), now) {
+            *due_now = Some(r);
+        } else {
+            due.patient = true;
+        }
+    }
+    due
+}
+
+/// Those of them that are to be made by TCP are, after `before`. Whether there were any, and whether others still wait.
+fn make_what_is_due(before: impl Fn()) -> (bool, bool) {
+    let found = parts().fold((false, false), |(made, patient), part| {
+        let due = far_ones(part);
+        let any = due.now.iter().any(Option::is_some);
+        if any {
+            before();
+        }
+        due.now.into_iter().flatten().for_each(make_by_tcp);
+        (made | any, patient | due.patient)
+    });
+    are_there_any();
+    found
+}
+
+/// Whether there may be some still. Until all are looked at others must not believe that there are none.
+fn are_there_any() -> bool {
+    let _g = LOCK.lock();
+    let any = parts().flatten().any(|e| !e.socket.load(Ordering::Relaxed).is_null());
+    ANY.store(any.into(), Ordering::Relaxed);
+    any
+}
+
+/// What has been used of the entries.
+fn parts() -> impl Iterator<Item = &'static [Entry]> {
+    ENTRIES.get(..USED.load(Ordering::Relaxed)).unwrap_or(&ENTRIES).chunks(PART)
+}
+
+fn is_orphaned(r: Ref<Socket>) -> bool {
+    looked_at(r, ShmEndpoint::orphaned).unwrap_or(false)
+}
+
+/// Whoever waits for something else would not make it again. One for which there is a queue pair, though not for it, waits on.
+fn make_by_tcp(r: Ref<Socket>) {
+    if !is_orphaned(r)
+        && let (Some(ep), Some(server)) = (r.obj.endpoint(), r.obj.peer.get())
+    {
+        carrier::break_promise(server, ep.link().engine());
+    }
+    if is_orphaned(r) {
+        reroute::settle(r);
+    }
+}
+
+/// By the carrier's thread, without a lock: the program may wait in a call that is none of ours. Whether to look again soon.
+pub fn tend(before: impl Fn()) -> bool {
+    if ANY.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    // Relaxed: by one thread. Between its rounds it has other things to do.
+    let now = time::coarse();
+    if now < NEXT_LOOK.load(Ordering::Relaxed) {
+        return true;
+    }
+    NEXT_LOOK.store(now + STEP, Ordering::Relaxed);
+    let (made, patient) = make_what_is_due(before);
+    made || patient
+}
+
+/// Before a fork: each connect that was promised a queue pair has it after this, or goes by TCP. Nothing is allocated but for
+/// one that does.
+pub fn await_queue_pairs() {
+    if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() {
+        return;
+    }
+    // Other threads may go on connecting.
+    let end = Deadline::after(AWAITED);
+    loop {
+        let (_, patient) = make_what_is_due(|| ());
+        if !patient || end.passed() {
+            return;
+        }
+        reroute::nap();
     }
 }
 
@@ -103,18 +247,27 @@ pub fn within(deadline: Deadline) -> Deadline {
 
 #[cold]
 fn attend(deadline: Deadline) -> Deadline {
-    let mut due = [None; KEPT];
     let now = time::now();
+    parts().for_each(|part| attend_to(part, now));
+    let left = deadline.left();
+    if !are_there_any() || (0..=STEP as i64).contains(&left) {
+        return deadline;
+    }
+    Deadline::At(now + STEP)
+}
+
+fn attend_to(part: &[Entry], now: u64) {
+    let mut due = [None; PART];
     {
         let _g = LOCK.lock();
-        ANY.store(0, Ordering::Relaxed);
-        for (e, due) in ENTRIES.iter().zip(&mut due) {
-            let Some(r) = e.waiting() else {
-                e.forget();
-                continue;
-            };
-            ANY.store(1, Ordering::Relaxed);
+        for (e, due) in part.iter().zip(&mut due) {
+            let Some(r) = e.look() else { continue };
             let idle = e.idle(r, now);
+            if is_far(r) {
+                let late = is_orphaned(r) || carrier::is_late(now - idle, now);
+                *due = late.then_some((r, true));
+                continue;
+            }
             if idle >= STEP {
                 *due = Some((r, idle >= PATIENCE));
             }
@@ -124,9 +277,11 @@ fn attend(deadline: Deadline) -> Deadline {
             }
         }
     }
-    for (e, due) in ENTRIES.iter().zip(due) {
+    for (e, due) in part.iter().zip(due) {
         let Some((r, long)) = due else { continue };
-        if reroute::elsewhere(r) {
+        if is_far(r) {
+            make_by_tcp(r);
+        } else if reroute::elsewhere(r) {
             // What is remembered is about the process that it has left. If the entry is another's by now, that one is
             // looked at anew.
             e.since.store(0, Ordering::Relaxed);
@@ -134,15 +289,10 @@ fn attend(deadline: Deadline) -> Deadline {
             reroute::bypass(r);
         }
     }
-    let left = deadline.left();
-    if ANY.load(Ordering::Relaxed) == 0 || (0..=STEP as i64).contains(&left) {
-        return deadline;
-    }
-    Deadline::At(now + STEP)
 }
 
 /// For the child of a fork: connects that wait are the parent's to look after.
 pub fn after_fork() {
     LOCK.reset();
-    ENTRIES.iter().for_each(Entry::forget);
+    parts().flatten().for_each(Entry::forget);
 }

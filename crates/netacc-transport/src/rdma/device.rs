@@ -2,7 +2,9 @@
 
 use crate::rdma::pipe::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result, Transport};
 
 extern crate alloc;
@@ -19,8 +21,25 @@ pub struct Device {
     cqs: Vec<(Cq, usize)>,
     comp_vector: u32,
     nth: usize,
+    /// Sends of its pipes that are to have a completion and have none yet.
+    awaited: Awaited,
     /// Buffers for receives, and for messages that are too long to go inline.
     pub pool: Pool,
+}
+
+/// A number that a device shares with its pipes. Relaxed: under the lock of who has them all.
+pub(super) type Awaited = Arc<AtomicU32>;
+
+/// What the completion channel of a device is to tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Armed {
+    /// Nothing.
+    No,
+    /// Messages that the other side has marked: the last of those that it has posted together, and some before it. A
+    /// failure is told as well (`ibv_req_notify_cq(3)`); soft RoCE does not always, and is looked at each second.
+    Marked,
+    /// Everything.
+    All,
 }
 
 #[derive(Debug)]
@@ -42,7 +61,8 @@ impl Device {
         let pool = Pool::new(&pd, sizes);
         let comp_vector = vector(comp_vector, nth, context.num_comp_vectors());
         context.raise_descriptors();
-        Ok(Device { open: Some(Open { pd, channel, context }), cqs: Vec::new(), comp_vector, nth, pool })
+        let open = Some(Open { pd, channel, context });
+        Ok(Device { open, cqs: Vec::new(), comp_vector, nth, awaited: Awaited::default(), pool })
     }
 
     /// The device is removed: all that is held of it is let go, or the removal would wait for the end of the process. Its
@@ -89,6 +109,25 @@ impl Device {
     /// What it says, after [`Device::says_fd`] was readable.
     pub fn says(&self) -> Option<AsyncEvent> {
         self.open.as_ref()?.context.get_async_event().ok()?
+    }
+
+    /// What its channel has to tell of, if whoever sleeps on it is to miss nothing.
+    pub fn needs(&self) -> Armed {
+        // Sends are not marked, and iWARP has no marks that are known to work.
+        let marked = self.has_immediate() && self.awaited.load(Ordering::Relaxed) == 0;
+        if self.cqs.is_empty() || marked { Armed::Marked } else { Armed::All }
+    }
+
+    /// Its channel tells of `what`, once for each queue. Completions that came before have no event.
+    pub fn arm(&self, what: Armed) {
+        for cq in self.cqs() {
+            let _ = cq.req_notify(what == Armed::Marked);
+        }
+    }
+
+    /// How its pipes say how many sends are to complete.
+    pub(super) fn awaited(&self) -> Awaited {
+        self.awaited.clone()
     }
 
     /// Takes the events of the channel: no queue is armed any more that had one. Whether there was any.

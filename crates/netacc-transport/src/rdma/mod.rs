@@ -21,7 +21,7 @@ mod shown;
 mod stream;
 mod way;
 
-pub use device::Device;
+pub use device::{Armed, Device};
 pub use left::Left;
 pub use pipe::{Completion, Head, Pipe, greeting};
 pub use pool::{Buffer, Pool, Sizes};

@@ -1,7 +1,7 @@
 //! A connected queue pair with credits: messages in, messages out.
 
 use crate::rdma::chain::Chain;
-use crate::rdma::device::Device;
+use crate::rdma::device::{Awaited, Device};
 use crate::rdma::flow::{FIRST, Flow, MOST};
 use crate::rdma::kept::Kept;
 use crate::rdma::left::Left;
@@ -50,6 +50,9 @@ pub struct Pipe {
     under_way: VecDeque<Option<Buffer>>,
     /// Of those that are posted, the last that have no completion of their own.
     unsignaled: u32,
+    /// Those that have one and have not completed; of all pipes of the device together.
+    signaled: u32,
+    awaited: Awaited,
     /// Messages could not be posted: none that comes after them may go out.
     stuck: bool,
     /// Messages received, modulo 65,536.
@@ -111,6 +114,8 @@ impl Pipe {
             chain: Chain::default(),
             under_way: VecDeque::with_capacity(SENDS),
             unsignaled: 0,
+            signaled: 0,
+            awaited: device.awaited(),
             stuck: false,
             heard: 0,
             told: 0,
@@ -313,6 +318,7 @@ impl Pipe {
                 }
             }
             self.show_completed(n);
+            self.await_fewer(1);
             return Some(Completion::Sent);
         }
         let (frame, at) = match immediate {
@@ -385,6 +391,7 @@ impl Pipe {
     }
 
     fn free_buffers(&mut self, device: &mut Device) {
+        self.await_fewer(self.signaled);
         self.kept.end(&mut device.pool);
         for buffer in self.under_way.drain(..).flatten().chain(self.chain.buffers()) {
             device.pool.sent(buffer);

@@ -54,15 +54,23 @@ impl Link {
     /// The descriptor of our doorbell `id`, or -1.
     #[inline]
     pub fn bell_fd(&self, id: u32) -> i32 {
-        self.my_bells.get(id as usize).map_or(0, |b| b.load(Ordering::Relaxed)) - 1
+        self.bell(id).map_or(0, |b| b.mine.load(Ordering::Relaxed)) - 1
     }
 
     fn make_bell(&self, id: u32) -> Result<i32> {
         let fd = bells::create()?;
         // In the child of a fork it is for threads of its own.
-        let sent = if self.is_inherited() { Ok(()) } else { self.send(Message::Doorbell { id }, Some(fd)) };
-        match (sent, self.my_bells.get(id as usize)) {
-            (Ok(()), Some(cell)) => cell.store(fd + 1, Ordering::Relaxed),
+        let sent = if self.is_inherited() {
+            Ok(())
+        } else {
+            match self.hand_bell(id, fd) {
+                Ok(true) => Ok(()),
+                Ok(false) => self.send(Message::Doorbell { id }, Some(fd)),
+                Err(e) => Err(e),
+            }
+        };
+        match (sent, self.bell(id)) {
+            (Ok(()), Some(bell)) => bell.mine.store(fd + 1, Ordering::Relaxed),
             (r, _) => {
                 private::close(fd);
                 return Err(r.err().unwrap_or(Errno::MFILE));
@@ -146,13 +154,13 @@ impl Link {
     }
 
     fn peer_bell(&self, id: u32) -> Option<i32> {
-        let fd = self.peer_bells.get(id as usize)?.load(Ordering::Acquire);
+        let fd = self.bell(id)?.peers.load(Ordering::Acquire);
         (fd != 0).then_some(fd - 1)
     }
 
     /// Remembers a doorbell the peer sent.
     pub(crate) fn learn_bell(&self, id: u32, fd: i32) {
-        let old = self.peer_bells.get(id as usize).map_or(fd + 1, |b| b.swap(fd + 1, Ordering::AcqRel));
+        let old = self.bell(id).map_or(fd + 1, |b| b.peers.swap(fd + 1, Ordering::AcqRel));
         if old != 0 {
             private::close(old - 1);
         }

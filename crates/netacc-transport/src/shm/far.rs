@@ -7,14 +7,23 @@ use crate::shm::endpoint::{
     DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, WITNESS_GONE,
 };
 use crate::shm::link::Side;
-use crate::shm::segment::{SERVER_LEFT, SERVER_OPEN, Segment};
+use crate::shm::segment::{Mapped, SERVER_LEFT, SERVER_OPEN, Segment};
 use crate::shm::slots::SLOTS;
+use core::ptr;
 use core::sync::atomic::Ordering;
 use netacc_stats::{LinkEntry, page};
 use netacc_sys::errno::Result;
-use netacc_sys::{private, raw};
+use netacc_sys::{Guard, Lock, lock, private, raw};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Guards [`Link::mate`], and is taken last.
+static PAIRS: Lock = Lock::new();
+
+/// For the child of a fork.
+pub(super) fn reset_after_fork() {
+    PAIRS.reset();
+}
 
 /// Of an endpoint that only this process uses, and that stays where it is, the last one.
 const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | FAMILY_MOVED | LIVE;
@@ -25,24 +34,57 @@ impl Link {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let memfd = Segment::create()?;
-        let one = |side, control: OwnedFd| {
-            // Each unmaps its own mapping.
-            let mapped = Segment::map(memfd.as_fd())?;
-            let control = private::adopt(control)?;
-            Link::new(side, mapped, control, true, raw::getpid())
-        };
-        let made = one(Side::Client, near).and_then(|client| {
-            let server = one(Side::Server, far).inspect_err(|_| client.put())?;
-            Ok((client, server))
-        });
+        let seg = Segment::map_own(memfd.as_fd());
         private::drop_raw(memfd);
-        let (client, server) = made?;
+        let mapped = Mapped { seg: seg?, file: 0 };
+        let one = |side, control: OwnedFd| {
+            private::adopt(control).and_then(|control| Link::new(side, mapped, control, true, raw::getpid()))
+        };
+        let client = one(Side::Client, near).inspect_err(|_| {
+            #[allow(unsafe_code)]
+            // SAFETY: nobody has it.
+            unsafe {
+                mapped.seg.unmap();
+            }
+        })?;
+        let server = one(Side::Server, far).inspect_err(|_| client.put())?;
+        {
+            let _g = PAIRS.lock();
+            client.mate.store(ptr::from_ref(server).cast_mut(), Ordering::Relaxed);
+            server.mate.store(ptr::from_ref(client).cast_mut(), Ordering::Relaxed);
+        }
         client.far.store(engine as u32 + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
             seg.header().backlog.store(SLOTS as u32, Ordering::Relaxed);
             seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
         }
         Ok((client, server))
+    }
+
+    /// The other side in this process, for as long as the lock is held.
+    #[allow(unsafe_code)]
+    fn mate(&self, _held: &Guard<'_>) -> Option<&'static Link> {
+        // SAFETY: null or a link, which is never freed; it takes itself out under the lock before it becomes another one.
+        unsafe { self.mate.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// The last user of this side goes. Whether the other side keeps the mapping that both have used.
+    pub(super) fn part(&self) -> bool {
+        let held = PAIRS.lock();
+        let mate = self.mate(&held);
+        for link in mate.into_iter().chain([self]) {
+            link.mate.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        mate.is_some()
+    }
+
+    /// Gives the other side, if it is in this process, a doorbell of ours; false if it is not.
+    pub(super) fn hand_bell(&self, id: u32, fd: i32) -> Result<bool> {
+        // A handler may have interrupted who has it: the other side is told by a message then.
+        let held = if lock::interrupted() { PAIRS.try_lock() } else { Some(PAIRS.lock()) };
+        let Some(mate) = held.as_ref().and_then(|held| self.mate(held)) else { return Ok(false) };
+        mate.learn_bell(id, private::copy(fd)?);
+        Ok(true)
     }
 
     /// Whether the server is on another host (client side).

@@ -49,7 +49,7 @@ pub(crate) const LOST: u32 = 2;
 ///
 /// What [`Link::inherit`] writes lies together, so that the child of a fork copies one page for each of its parent's links.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(4096))]
 pub struct Link {
     next_free: AtomicPtr<Link>,
     refs: AtomicU32,
@@ -58,7 +58,9 @@ pub struct Link {
     pub(crate) reader: Lock,
     /// Not 0: somebody was told of a message, and found the reader busy.
     pub(super) more: AtomicU32,
-    seg: AtomicPtr<u8>,
+    pub(super) seg: AtomicPtr<u8>,
+    /// The other side, while it is in this process as well and uses the same mapping ([`Link::pair`]). Under `far`'s lock.
+    pub(super) mate: AtomicPtr<Link>,
     /// Which memfd that is ([`Mapped::file`]).
     file: AtomicU64,
     /// Control socket + 1; 0: closed.
@@ -107,14 +109,22 @@ pub struct Link {
     pub(super) passed: AtomicU32,
     /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.
     used: AtomicUsize,
-    /// Our doorbells (descriptor + 1), which the peer rings.
-    pub(super) my_bells: [AtomicI32; BELLS],
-    /// The peer's doorbells (descriptor + 1).
-    pub(super) peer_bells: [AtomicI32; BELLS],
+    /// The doorbells of channels, which every link has, apart from those of threads: a link with one connection is to touch
+    /// few pages.
+    channel_bells: [Bell; CHANNELS],
+    /// The first of them lie with all of the above on one page, where the client's side has one more for `slots`.
+    eps: [ShmEndpoint; SLOTS],
     /// Slot allocation (client side).
     pub slots: crate::shm::slots::Slots,
-    /// Behind everything else, so that a link with one connection touches few pages.
-    eps: [ShmEndpoint; SLOTS],
+    thread_bells: [Bell; BELLS - CHANNELS],
+}
+
+/// A doorbell number on both sides: each a descriptor + 1, or 0.
+#[derive(Debug)]
+pub(super) struct Bell {
+    /// Ours, which the peer rings.
+    pub mine: AtomicI32,
+    pub peers: AtomicI32,
 }
 
 #[allow(unsafe_code)]
@@ -161,7 +171,10 @@ impl Link {
         link.inherited.store(0, Ordering::Relaxed);
         link.far.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
-        link.slots.reset();
+        link.mate.store(core::ptr::null_mut(), Ordering::Relaxed);
+        if side == Side::Client {
+            link.slots.reset();
+        }
         link.endpoints().for_each(ShmEndpoint::reset);
         link.refs.store(1, Ordering::Release);
         page().count(Counter::LinksOpened);
@@ -178,7 +191,10 @@ impl Link {
     /// Whether `other` is the other side of this link, in the same process. Only what the kernel says counts here: no peer
     /// can pass for another one.
     pub fn is_other_side_of(&self, other: &Link) -> bool {
-        self.file.load(Ordering::Relaxed) == other.file.load(Ordering::Relaxed) && self.side() != other.side()
+        let (file, seg) = (self.file.load(Ordering::Relaxed), self.seg.load(Ordering::Relaxed));
+        let same_file = file != 0 && file == other.file.load(Ordering::Relaxed);
+        let same_mapping = !seg.is_null() && seg == other.seg.load(Ordering::Relaxed);
+        (same_file || same_mapping) && self.side() != other.side()
     }
 
     /// A number for people, unique in this process.
@@ -273,7 +289,7 @@ impl Link {
     }
 
     /// As [`Link::hold`], for somebody who holds nothing that keeps the link.
-    pub(crate) fn hold_if_used(&self) -> bool {
+    pub fn hold_if_used(&self) -> bool {
         self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
     }
 
@@ -283,6 +299,8 @@ impl Link {
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
+        // First: from then on the other side gives us no more doorbells.
+        let shared = self.part();
         self.close_descriptors();
         if self.passed.load(Ordering::Relaxed) != 0 {
             self.endpoints().for_each(ShmEndpoint::drop_passed);
@@ -290,9 +308,9 @@ impl Link {
         self.slots.close_ports();
         let seg = self.segment();
         self.seg.store(core::ptr::null_mut(), Ordering::Relaxed);
-        if let Some(seg) = seg {
+        if let Some(seg) = seg.filter(|_| !shared) {
             #[allow(unsafe_code)]
-            // SAFETY: the last reference is gone.
+            // SAFETY: the last reference is gone, and so is the other side where it had the same mapping.
             unsafe {
                 seg.unmap();
             }
@@ -312,7 +330,7 @@ impl Link {
         if c != 0 {
             private::close(c - 1);
         }
-        for b in self.my_bells.iter().chain(&self.peer_bells) {
+        for b in self.bells().flat_map(|bell| [&bell.mine, &bell.peers]) {
             // Most are unused: look before writing, so that the array's pages stay untouched.
             if b.load(Ordering::Relaxed) != 0 {
                 let fd = b.swap(0, Ordering::Relaxed);
@@ -326,9 +344,20 @@ impl Link {
         }
     }
 
+    fn bells(&self) -> impl Iterator<Item = &Bell> {
+        self.channel_bells.iter().chain(&self.thread_bells)
+    }
+
+    /// The doorbells of a number.
+    #[inline]
+    pub(super) fn bell(&self, id: u32) -> Option<&Bell> {
+        let id = id as usize;
+        self.channel_bells.get(id).or_else(|| self.thread_bells.get(id.wrapping_sub(CHANNELS)))
+    }
+
     /// Calls `f` for the control socket and all doorbells.
     pub fn descriptors(&self, mut f: impl FnMut(i32)) {
-        let bells = self.my_bells.iter().chain(&self.peer_bells);
+        let bells = self.bells().flat_map(|bell| [&bell.mine, &bell.peers]);
         let cells = core::iter::once(&self.control).chain(bells).map(|cell| cell.load(Ordering::Relaxed));
         cells.filter(|cell| *cell != 0).for_each(|cell| f(cell - 1));
     }
@@ -365,7 +394,7 @@ impl Link {
         if c != 0 {
             private::close(c - 1);
         }
-        for b in &self.my_bells {
+        for b in self.bells().map(|bell| &bell.mine) {
             if b.load(Ordering::Relaxed) != 0 {
                 private::close(b.swap(0, Ordering::Relaxed) - 1);
             }
@@ -391,4 +420,5 @@ impl Link {
 /// For the child of a fork: no other thread is inside the pool any more.
 pub fn reset_after_fork() {
     LINKS.reset_lock();
+    crate::shm::far::reset_after_fork();
 }

@@ -79,11 +79,13 @@ impl ShmEndpoint {
         if let Some(t) = passed.tail {
             self.keep_left_over(t);
         }
-        if let Some(k) = passed.kernel {
-            self.learn_kernel(k);
-        }
         if let Some(s) = passed.spare {
             self.learn_spare(s);
+        }
+        // Last: another thread follows as soon as it sees this, and then has done with the others. A spare that came later
+        // would stay here, and the program that reads the other end's stream never see it end.
+        if let Some(k) = passed.kernel {
+            self.learn_kernel(k);
         }
     }
 

@@ -13,7 +13,7 @@ use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 use netacc_wire::{Message, Name, Scope};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getsockname, listen,
     socket_with,
@@ -282,20 +282,52 @@ fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, 
     Ok((sent?, trusted(uid), pid))
 }
 
-/// The address that a connection to `dest` would come from, if `dest` is an address of this host;
-/// `None` if it is not. Asks the kernel's routing by connecting a datagram socket, which sends nothing.
+/// The kernel's answer where a connection would come from: a datagram socket that is connected, which sends nothing.
+#[derive(Debug)]
+pub struct Probe {
+    fd: i32,
+    /// Our address.
+    pub source: IpAddr,
+}
+
+impl Probe {
+    /// Asks for the way to `dest`; `None` if there is none.
+    pub fn new(dest: IpAddr) -> Option<Probe> {
+        let family = if dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let fd = socket_with(family, SocketType::DGRAM, FLAGS, None).ok()?.into_raw_fd();
+        // From here on closed with it.
+        let mut probe = Probe { fd, source: dest };
+        #[allow(unsafe_code)]
+        // SAFETY: ours, and open while `probe` is.
+        let fd = unsafe { BorrowedFd::borrow_raw(probe.fd) };
+        connect(fd, &SocketAddr::new(dest, 9)).ok()?;
+        probe.source = SocketAddr::try_from(getsockname(fd).ok()?).ok()?.ip();
+        Some(probe)
+    }
+
+    /// The source, if `dest` is an address of this host.
+    pub fn own_source(&self, dest: IpAddr) -> Option<IpAddr> {
+        let loopback = matches!(dest, IpAddr::V4(a) if a.is_loopback()) && self.source.is_loopback();
+        (self.source == dest || loopback).then_some(self.source)
+    }
+
+    /// The socket, non-blocking, to ask somebody there.
+    pub fn into_socket(self) -> i32 {
+        let fd = self.fd;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        let _ = raw::close(self.fd);
+    }
+}
+
+/// The address that a connection to `dest` would come from, if `dest` is an address of this host; `None` if it is not.
 pub fn local_source(dest: IpAddr) -> Option<IpAddr> {
-    let family = if dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let fd = socket_with(family, SocketType::DGRAM, FLAGS, None).ok()?;
-    let source = connect(&fd, &SocketAddr::new(dest, 9))
-        .ok()
-        .and_then(|()| getsockname(&fd).ok())
-        .and_then(|a| SocketAddr::try_from(a).ok())
-        .map(|a| a.ip());
-    private::drop_raw(fd);
-    let source = source?;
-    let loopback = matches!(dest, IpAddr::V4(a) if a.is_loopback()) && source.is_loopback();
-    (source == dest || loopback).then_some(source)
+    Probe::new(dest)?.own_source(dest)
 }
 
 /// Whether `ip` is an address of this host that a connection may come from.

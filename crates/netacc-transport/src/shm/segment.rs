@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::shm::link::Side;
+use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, Channel, ConsumerLine, LARGE, OwnLine, SLOTS, SMALL};
@@ -115,12 +116,17 @@ pub struct Slot {
     pub open: Open,
 }
 
+/// Channels whose words lie with the header: a link has few, and each further page costs a first connect more than most of
+/// its system calls.
+const NEAR: usize = 4;
+
 #[repr(C, align(4096))]
 struct Control {
     header: Header,
-    channels: [[Channel; CHANNELS]; 2],
+    near: [[Channel; 2]; NEAR],
     queue: [AtomicU32; SLOTS],
     slots: [Slot; SLOTS],
+    channels: [[Channel; 2]; CHANNELS - NEAR],
 }
 
 const SMALL_AT: usize = size_of::<Control>();
@@ -132,6 +138,8 @@ pub const SEGMENT: usize = LARGE_AT + SLOTS * 2 * LARGE;
 
 const _: () = assert!(SMALL_AT.is_multiple_of(4096) && LARGE_AT.is_multiple_of(4096));
 const _: () = assert!(size_of::<Slot>() == 5 * 64);
+// The connect queue's slot and the first connection's lie on the header's page, too.
+const _: () = assert!(offset_of!(Control, slots) + 2 * size_of::<Slot>() <= 4096);
 
 impl Slot {
     /// Wipes what side `s` writes. The words that say who is to be woken, and how far the stream is, are
@@ -155,7 +163,7 @@ pub struct Segment {
 pub struct Mapped {
     /// It.
     pub seg: Segment,
-    /// The memfd's inode number, by the kernel's word: no two have the same.
+    /// The memfd's inode number, by the kernel's word: no two have the same. 0: of our own making, with one mapping.
     pub file: u64,
 }
 
@@ -179,6 +187,11 @@ impl Segment {
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || stat.st_size != SEGMENT as i64 {
             return Err(Errno::PROTO);
         }
+        Ok(Mapped { seg: Segment::map_own(fd)?, file: stat.st_ino })
+    }
+
+    /// Maps a segment of our own making.
+    pub fn map_own(fd: BorrowedFd<'_>) -> Result<Segment> {
         // SAFETY: a fresh mapping overlaps nothing.
         let p = unsafe {
             mmap(
@@ -190,7 +203,7 @@ impl Segment {
                 0,
             )?
         };
-        Ok(Mapped { seg: Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? }, file: stat.st_ino })
+        Ok(Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? })
     }
 
     /// # Safety
@@ -236,7 +249,9 @@ impl Segment {
     /// A ready-set channel of a side.
     #[inline]
     pub fn channel(&self, side: Side, n: u32) -> Option<&'static Channel> {
-        self.control().channels.get(side.index())?.get(n as usize)
+        let (c, n) = (self.control(), n as usize);
+        let channel = c.near.get(n).or_else(|| c.channels.get(n.wrapping_sub(NEAR)));
+        channel?.get(side.index())
     }
 
     /// The bytes of the direction that `producer` writes in `slot`.

@@ -9,22 +9,31 @@ use netacc_sys::{Lock, private};
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
 
-/// Allocation state, all under its own lock.
+/// Allocation state, all under its own lock. What the first connection needs comes first: each page that is touched costs a
+/// first connect more than most of its system calls.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Slots {
     lock: Lock,
-    used: [AtomicU64; SLOTS / 64],
-    /// Closed by us, oldest first, waiting for the server's side.
-    closing: [AtomicU32; SLOTS],
-    closing_from: AtomicU64,
-    closing_to: AtomicU64,
-    /// Closed by us while other processes of ours could look at their words.
-    left: [AtomicU64; SLOTS / 64],
     epoch: AtomicU32,
     open: AtomicU32,
-    /// A socket (descriptor + 1) that holds the slot's local port reserved, and that port.
-    port_fd: [AtomicI32; SLOTS],
-    port: [AtomicU32; SLOTS],
+    used: [AtomicU64; SLOTS / 64],
+    /// Closed by us while other processes of ours could look at their words.
+    left: [AtomicU64; SLOTS / 64],
+    closing_from: AtomicU64,
+    closing_to: AtomicU64,
+    /// Of `ports`, those that are held.
+    ports_kept: AtomicU32,
+    ports: [Port; SLOTS],
+    /// Closed by us, oldest first, waiting for the server's side.
+    closing: [AtomicU32; SLOTS],
+}
+
+/// A socket (descriptor + 1) that holds a slot's local port reserved, and that port.
+#[derive(Debug)]
+struct Port {
+    fd: AtomicI32,
+    number: AtomicU32,
 }
 
 /// A slot to connect with.
@@ -73,7 +82,7 @@ impl Slots {
         self.open.fetch_add(1, Ordering::Relaxed);
         let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
         self.epoch.store(epoch, Ordering::Relaxed);
-        let port = self.port.get(slot).map_or(0, |p| p.load(Ordering::Relaxed)) as u16;
+        let port = self.ports.get(slot).map_or(0, |p| p.number.load(Ordering::Relaxed)) as u16;
         Some(Claimed { slot, epoch, port })
     }
 
@@ -177,28 +186,32 @@ impl Slots {
 
     /// Keeps a bound socket (private descriptor) as the slot's reserved port.
     pub fn keep_port(&self, slot: usize, fd: i32, port: u16) {
-        if let (Some(f), Some(p)) = (self.port_fd.get(slot), self.port.get(slot)) {
-            f.store(fd + 1, Ordering::Relaxed);
-            p.store(port.into(), Ordering::Relaxed);
+        if let Some(p) = self.ports.get(slot) {
+            self.ports_kept.fetch_add(1, Ordering::Relaxed);
+            p.fd.store(fd + 1, Ordering::Relaxed);
+            p.number.store(port.into(), Ordering::Relaxed);
         }
     }
 
     pub(crate) fn close_ports(&self) {
-        for (f, p) in self.port_fd.iter().zip(&self.port) {
-            let fd = f.load(Ordering::Relaxed);
+        if self.ports_kept.swap(0, Ordering::Relaxed) == 0 {
+            return;
+        }
+        for p in &self.ports {
+            let fd = p.fd.load(Ordering::Relaxed);
             if fd != 0 {
-                f.store(0, Ordering::Relaxed);
+                p.fd.store(0, Ordering::Relaxed);
                 private::close(fd - 1);
             }
             // Written only where something was, so that untouched pages stay so.
-            if p.load(Ordering::Relaxed) != 0 {
-                p.store(0, Ordering::Relaxed);
+            if p.number.load(Ordering::Relaxed) != 0 {
+                p.number.store(0, Ordering::Relaxed);
             }
         }
     }
 
     /// How many ports are reserved by sockets of our own.
     pub fn ports_kept(&self) -> usize {
-        self.port_fd.iter().filter(|f| f.load(Ordering::Relaxed) != 0).count()
+        self.ports_kept.load(Ordering::Relaxed) as usize
     }
 }

@@ -4,11 +4,15 @@ use super::{Pipe, SENDS, too_long};
 use crate::rdma::chain::{CHAIN, Message};
 use crate::rdma::pool::{Buffer, Pool};
 use crate::rdma::qp::SHORT;
+use core::sync::atomic::Ordering;
 use netacc_verbs::{Error, Result, SendWr};
 use netacc_wire::frame::{Brief, FRAME, Frame, Kind};
 
 /// One send in so many has a completion: it frees the places of those before it.
 const SIGNAL_EVERY: u32 = 4;
+/// One message in so many of those that are posted together wakes a receiver that sleeps, and the last one: more often costs
+/// it more than it has from an early beginning.
+const MARK_EVERY: usize = 4;
 
 impl Pipe {
     /// Whether a message may be sent now.
@@ -176,10 +180,11 @@ impl Pipe {
         }
         let nothing = SendWr::send_inline(0, &[]).ok_or(too_long())?;
         let mut requests = [nothing; CHAIN];
-        for (request, message) in requests.iter_mut().zip(part) {
+        let last_long = part.iter().rposition(|m| !matches!(m, Message::Short(..)));
+        for (at, (request, message)) in requests.iter_mut().zip(part).enumerate() {
             let wr = message.request(Some(pool)).ok_or(too_long())?;
-            // A buffer is to be free again soon.
-            *request = self.numbered(wr, !matches!(message, Message::Short(..)));
+            // All buffers are to be free again soon, and nothing else may follow for long.
+            *request = self.numbered(wr, Some(at) == last_long);
         }
         self.post_requests(requests.get_mut(..part.len()).ok_or(too_long())?)
     }
@@ -191,11 +196,29 @@ impl Pipe {
         let signal = now || self.unsignaled >= SIGNAL_EVERY;
         let completes = if signal { core::mem::take(&mut self.unsignaled) } else { 0 };
         let wr = wr.numbered(u64::from(self.tag) << 32 | u64::from(completes));
-        if signal { wr.signaled() } else { wr }
+        if signal {
+            self.signaled += 1;
+            self.awaited.fetch_add(1, Ordering::Relaxed);
+            wr.signaled()
+        } else {
+            wr
+        }
+    }
+
+    /// So many sends have completed, or never will.
+    pub(super) fn await_fewer(&mut self, count: u32) {
+        self.signaled -= count;
+        self.awaited.fetch_sub(count, Ordering::Relaxed);
     }
 
     fn post_requests(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
         let count = requests.len() as u32;
+        if self.immediate {
+            // The last one always: nothing else would tell of it. See [`Armed::Marked`](crate::rdma::device::Armed::Marked).
+            for wr in requests.rchunks_mut(MARK_EVERY).filter_map(<[_]>::last_mut) {
+                *wr = wr.solicited();
+            }
+        }
         let qp = self.id.qp().ok_or(Error::NoDevice)?;
         let posted = qp.post_send(requests).map_err(Error::from);
         // They are numbered already: a later one in their place would be taken for one of them.

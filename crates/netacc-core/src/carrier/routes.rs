@@ -1,0 +1,329 @@
+//! Routes to servers on other hosts: what is known of each.
+//!
+//! A server that answers a [`knock`](super::knock) is *promised*: the connect comes about at once, and waits on the route's
+//! link like one that needs a further queue pair, while the thread loads libraries and connects the first one. If that comes
+//! to nothing it is made again by TCP. So a program has its connection in a few times what TCP takes, and what it writes first
+//! waits instead.
+
+use crate::carrier::ask;
+use crate::carrier::engine::Engine;
+use crate::carrier::entry::Entry;
+use crate::carrier::knock::Answer;
+use crate::carrier::meet::{PIPES, why};
+use crate::carrier::order;
+use crate::fork;
+use crate::socket::ports;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use netacc_stats::Reason;
+use netacc_sys::errno::Errno;
+use netacc_sys::time;
+use netacc_transport::shm::Link;
+use netacc_verbs::{CmEventType, Error, EventChannel, Result};
+
+/// "Nobody listens there" is believed for so long (ns).
+pub(super) const REFUSED: u64 = 1_000_000_000;
+/// "No device leads there" and silence, which cost more to find out.
+pub(super) const UNREACHED: u64 = 30_000_000_000;
+/// "No further queue pair is to be had" is believed for so long (ns).
+const CROWDED: u64 = 1_000_000_000;
+
+/// How a server on another host is reached.
+#[derive(Clone, Copy, Debug)]
+pub struct Led {
+    /// Connects are queued here; the receiver gets a reference.
+    pub link: &'static Link,
+    /// Our address there.
+    pub source: IpAddr,
+    /// No queue pair has come about yet, so that connects may have to go by TCP after all.
+    pub promised: bool,
+}
+
+/// What becomes of a destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Route {
+    /// It is reached.
+    Open(Led),
+    /// That is being found out; an event will come by this descriptor, or, if it is -1, nobody says so.
+    Opening(i32),
+    /// It is not.
+    Closed(Reason),
+    /// That is to be found out.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Opening,
+    Open,
+    Closed(Reason, u64),
+}
+
+/// A destination.
+#[derive(Debug)]
+pub(super) struct RouteEntry {
+    pub dest: SocketAddr,
+    pub state: State,
+    pub source: IpAddr,
+    /// The socket layer's side of the link for new connects, and our own side.
+    pub link: Option<&'static Link>,
+    pub local: Option<usize>,
+    pub pipes: Vec<usize>,
+    /// Until then (ns) no more queue pairs are to be had: those that are there take all connections.
+    pub crowded: u64,
+    /// So many queue pairs in a row could not be connected because of the port that they had at this host.
+    pub ports_taken: u32,
+}
+
+impl RouteEntry {
+    pub(super) fn new(dest: SocketAddr) -> RouteEntry {
+        RouteEntry {
+            dest,
+            state: State::Opening,
+            source: dest.ip(),
+            link: None,
+            local: None,
+            pipes: Vec::new(),
+            crowded: 0,
+            ports_taken: 0,
+        }
+    }
+
+    /// A queue pair was not to be had.
+    pub(super) fn note_crowded(&mut self) {
+        self.crowded = time::now().saturating_add(CROWDED);
+    }
+}
+
+impl Engine {
+    /// The way to a server on another host.
+    pub fn route(&mut self, dest: SocketAddr) -> Route {
+        self.meet_events();
+        let now = time::now();
+        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
+        let at = match known {
+            Some(at) => at,
+            None if self.is_unmanaged(now) || self.is_silent(dest.ip(), now) => {
+                return Route::Closed(Reason::OtherHost);
+            }
+            None => return Route::Unknown,
+        };
+        let fd = self.events.as_ref().map_or(-1, EventChannel::fd);
+        let Some(r) = self.routes.get(at) else { return Route::Closed(Reason::OtherHost) };
+        match (r.state, r.link) {
+            (State::Open, Some(link)) if link.accepting() => Route::Open(self.led(link, r)),
+            (State::Closed(reason, until), _) if now < until => Route::Closed(reason),
+            (State::Opening, None) if r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(|p| !p.is_up())) => {
+                Route::Opening(fd)
+            }
+            // Its link or its queue pairs have gone, or the answer is old: once more.
+            _ => {
+                let Some(up) = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more))
+                else {
+                    return Route::Unknown;
+                };
+                self.route_anew(dest);
+                self.open_route(at, up);
+                Route::Opening(fd)
+            }
+        }
+    }
+
+    /// An open route as it is told to a connect.
+    pub(super) fn led(&self, link: &'static Link, r: &RouteEntry) -> Led {
+        link.hold();
+        Led { link, source: r.source, promised: !self.has_pipe_up(r) }
+    }
+
+    fn has_pipe_up(&self, r: &RouteEntry) -> bool {
+        r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(Entry::is_up))
+    }
+
+    /// The route to a server, of which nothing is known from now on.
+    pub(super) fn route_anew(&mut self, dest: SocketAddr) -> Option<usize> {
+        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
+        let at = match known {
+            Some(at) => at,
+            None => self.routes.add(PIPES, RouteEntry::new(dest))?,
+        };
+        self.detach_route(at);
+        if let Some(r) = self.routes.get_mut(at) {
+            (r.state, r.crowded, r.ports_taken) = (State::Opening, 0, 0);
+        }
+        Some(at)
+    }
+
+    /// Whether the host has lately not answered at all, at whatever port.
+    fn is_silent(&self, host: IpAddr, now: u64) -> bool {
+        let silent = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until > now.saturating_add(REFUSED));
+        self.routes.each().any(|(_, r)| r.dest.ip() == host && silent(r))
+    }
+
+    /// The link of a route takes no more connects: those that wait are made another way, and the next one asks anew.
+    pub(super) fn detach_route(&mut self, route: usize) {
+        let Some(r) = self.routes.get_mut(route) else { return };
+        r.state = if r.state == State::Open { State::Opening } else { r.state };
+        if let Some(link) = r.link.take() {
+            link.put();
+        }
+        r.local = None;
+        let dest = r.dest;
+        for local in self.links_of(route) {
+            if let Some(l) = self.locals.get_mut(local) {
+                l.route = None;
+                l.link.turn_away();
+            }
+            self.count_waiting(local);
+            order::leave_all(self.index, dest);
+        }
+    }
+
+    /// The first queue pair of a route is there, or a further one.
+    pub(super) fn open_route(&mut self, route: usize, pipe: usize) {
+        let source = self.pipes.get(pipe).and_then(|e| e.ips).map(|(ours, _)| ours);
+        if let Some(dest) = self.routes.get(route).map(|r| r.dest) {
+            ports::note_kept(dest.ip());
+        }
+        self.lead(route, source);
+    }
+
+    /// Connects that wait on the route's link have told the program where they come from: a queue pair from elsewhere is not
+    /// for them.
+    pub(super) fn check_source(&self, pipe: usize) -> Result<()> {
+        let Some(entry) = self.pipes.get(pipe) else { return Ok(()) };
+        let led = entry.route.and_then(|route| self.routes.get(route)).filter(|r| r.link.is_some());
+        match led.zip(entry.ips) {
+            Some((r, (ours, _))) if r.source != ours => Err(Error::Misuse {
+                verb: "rdma_resolve_addr",
+                why: "the device has another address than the way there",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The route is open: it has a link, by which connects come, and of which those that can be carried are taken.
+    pub(super) fn lead(&mut self, route: usize, source: Option<IpAddr>) {
+        let Some(r) = self.routes.get(route) else { return };
+        if r.local.is_none() {
+            let (client, local) = match self.link_to(route) {
+                Ok(made) => made,
+                Err((reason, e)) => return self.close_route(route, reason, &e),
+            };
+            if let Some(r) = self.routes.get_mut(route) {
+                (r.link, r.local) = (Some(client), Some(local));
+            }
+        }
+        if let Some(r) = self.routes.get_mut(route) {
+            r.state = State::Open;
+            r.source = source.unwrap_or(r.source);
+            r.ports_taken = 0;
+        }
+        self.links_of(route).into_iter().for_each(|local| self.take_connects(local));
+        ask::hurry();
+    }
+
+    pub(super) fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
+        let Some(r) = self.routes.get_mut(route) else { return };
+        crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
+        let refused =
+            matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
+        let believed = if refused { REFUSED } else { UNREACHED };
+        r.state = State::Closed(reason, time::now().saturating_add(believed));
+        self.detach_route(route);
+    }
+
+    /// Connects wait on the route's link, and no queue pair of it is up.
+    pub(super) fn is_promised(&self, route: usize) -> bool {
+        self.routes.get(route).is_some_and(|r| r.link.is_some() && !self.has_pipe_up(r))
+    }
+
+    /// Connects to a server have waited long enough for the first queue pair: they go by TCP.
+    pub(super) fn break_promise(&mut self, server: SocketAddr) {
+        let at = self.routes.each().find(|(_, r)| r.dest == server).map(|(at, _)| at);
+        if let Some(at) = at.filter(|at| self.is_promised(*at)) {
+            crate::log!(Info, "{server} has answered, and no queue pair comes about: TCP");
+            ports::note_broken(server.ip());
+            self.detach_route(at);
+        }
+    }
+
+    /// A route has a queue pair less.
+    pub(super) fn leave_route(&mut self, pipe: usize, route: Option<usize>) {
+        let Some(route) = route else { return };
+        let Some(r) = self.routes.get_mut(route) else { return };
+        r.pipes.retain(|p| *p != pipe);
+        if r.pipes.is_empty() && r.state == State::Open {
+            self.detach_route(route);
+        }
+    }
+
+    /// What a server has answered to a [`knock`](super::knock).
+    pub(super) fn hear(&mut self, server: SocketAddr, answer: Answer) {
+        // Another thread may have been first.
+        if !self.is_unknown(server) {
+            return;
+        }
+        match answer {
+            Answer::Nobody(why) => self.believe_refusal(server, why),
+            // A host of which one promise came to nothing is waited for. So is any during a fork, which does not wait itself.
+            Answer::There(ours) if !ports::is_doubted(server.ip()) && !fork::under_way() => self.promise(server, ours),
+            Answer::There(_) | Answer::Silence => {}
+        }
+    }
+
+    fn believe_refusal(&mut self, server: SocketAddr, why: Reason) {
+        let Some(at) = self.route_anew(server) else { return };
+        crate::log!(Info, "{server} is not reached by RDMA: nobody listens for it there");
+        if let Some(r) = self.routes.get_mut(at) {
+            r.state = State::Closed(why, time::now().saturating_add(REFUSED));
+        }
+        // It may sleep for long, and has to forget that in time.
+        if self.routes.each().nth(1).is_none() {
+            self.ring();
+        }
+    }
+
+    /// Connects to the server come about, from our address `ours`, before the first queue pair does.
+    fn promise(&mut self, server: SocketAddr, ours: IpAddr) {
+        if !self.begin_route(server) {
+            return;
+        }
+        let begun = |r: &RouteEntry| r.dest == server && r.state == State::Opening;
+        let at = self.routes.each().find(|(_, r)| begun(r)).map(|(at, _)| at);
+        if let Some(at) = at {
+            self.lead(at, Some(ours));
+            // It listens to the link, and gives up what does not come about.
+            self.ring();
+        }
+    }
+
+    /// Why there is no way to a server at present.
+    pub(super) fn closed_for(&self, server: SocketAddr) -> Option<Reason> {
+        self.routes.each().find(|(_, r)| r.dest == server).and_then(|(_, r)| match r.state {
+            State::Closed(why, _) => Some(why),
+            _ => None,
+        })
+    }
+
+    /// Nobody has begun to find out the way to a server.
+    pub(super) fn is_unknown(&mut self, dest: SocketAddr) -> bool {
+        match self.route(dest) {
+            Route::Open(led) => led.link.put(),
+            Route::Opening(_) | Route::Closed(_) => {}
+            Route::Unknown => return true,
+        }
+        false
+    }
+
+    /// The connection manager is asked for the way to a server, if that is not known. False: no more servers can be known.
+    pub(super) fn begin_route(&mut self, dest: SocketAddr) -> bool {
+        if !self.is_unknown(dest) {
+            return true;
+        }
+        let Some(at) = self.route_anew(dest) else { return false };
+        if let Err(e) = self.begin_pipe(at) {
+            self.close_route(at, why(&e), &e);
+        }
+        true
+    }
+}
