@@ -244,8 +244,9 @@ def more_connects_than_the_backlog_has_room_for(ctx):
 
 @case()
 def readiness(ctx):
-    for per_qp in ("1", "8"):
-        by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": per_qp})
+    by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": "1"})
+    # What several connections say while others still open goes out in one message. One that goes by TCP is 40 fewer.
+    by_rdma(ctx, "Polls", 300, options={"NACC_SOR_CONN_PER_QP": "8"})
 
 
 @case()

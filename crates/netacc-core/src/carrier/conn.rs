@@ -305,7 +305,9 @@ impl Conn {
             (-1, -1) => None,
             (-1, witness) => Some((witness, libc::POLLIN)),
             (fd, _) => {
-                let read = if self.fin_sent || self.stalled || self.credit == 0 { 0 } else { libc::POLLIN };
+                // Of one that is cut only its end is awaited, once it has been given everything.
+                let waits = if self.cut { !self.fin_given } else { self.fin_sent || self.stalled || self.credit == 0 };
+                let read = if waits { 0 } else { libc::POLLIN };
                 let write = if self.pending.is_empty() { 0 } else { libc::POLLOUT };
                 Some((fd, read | write))
             }

@@ -249,9 +249,10 @@ impl Engine {
             (busy, self.rest) = (true, true);
             self.pipe_failed(pipe, "the queue pair failed");
         }
-        let moved = self.carry_moved();
-        self.rest |= moved || !self.ready.is_empty();
-        busy | moved
+        // A base that has ended, or takes more again, carries nothing itself, but has queued connections: nobody sleeps then.
+        let more = self.carry_moved() | !self.ready.is_empty();
+        self.rest |= more;
+        busy | more
     }
 
     /// Takes completions.
