@@ -40,13 +40,15 @@ static int serve(int l, int how, int ready) // until somebody sends 'q'
 		wait_for(l, how == 4 ? 1 : how, 0);
 	}
 	EQ(write(ready, "r", 1), 1);
-	for (char c = 0; c != 'q';) {
+	char c = 0;
+	for (int n = 0; c != 'q'; n++) {
 		wait_for(l, how == 4 ? 1 : how, -1);
 		int s = accept(l, NULL, NULL);
 		if (s < 0 && errno == EAGAIN) // another server was faster
 			continue;
 		CHECK(s >= 0);
-		expect_shm(s);
+		if (n % 10 == 0) // it takes a while
+			expect_shm(s);
 		recv_all(s, &c, 1);
 		pid_t me = getpid();
 		send_all(s, &me, sizeof me);

@@ -1,4 +1,4 @@
-// Common to all small test programs. Each exits 0 with "ok NAME", or 1 with a reason; 30 s at most.
+// Common to all small test programs. Each exits 0 with "ok NAME", or 1 with a reason; 60 s at most.
 // The programs know nothing of NetACC, except expect_shm() (used by a few).
 #ifndef T_H
 #define T_H
@@ -69,8 +69,8 @@ static void t_alarm(int s)
 }
 static void t_term(int s) { (void)s; _exit(1); }
 
-// How long a program may take: 30 s, and more on a machine that is slower (see ./run --patience).
-static unsigned t_limit(void) { return 30 * patience(); }
+// How long a program may take: 60 s, and more on a machine that is slower (see ./run --patience).
+static unsigned t_limit(void) { return 60 * patience(); }
 
 // First call of main. Children made later inherit no alarm: call it again there (fork_child does).
 __attribute__((unused)) static void t_init(void)

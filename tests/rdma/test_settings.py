@@ -146,9 +146,11 @@ def conversations_with_threads(ctx):
 
 @case(limit=300)
 def connects_of_several_threads_keep_their_order(ctx):
-    """The server talks with one connection after the other, as it accepts them, and so does the client as it made them."""
-    for family in ("address", "address6", "address"):
-        by_rdma(ctx, "Names", 5, senders=("server",), family=family, client_options=THREADS)
+    """The server talks with one connection after the other, as it accepts them, and so does the client as it made them.
+    Each has a queue pair of its own, and at either side or both they are different threads'."""
+    one = {"NACC_SOR_IO_THREADS": "1"}
+    for family, server, client in (("address", one, THREADS), ("address6", THREADS, one), ("address", THREADS, THREADS)):
+        by_rdma(ctx, "Names", 5, senders=("server",), family=family, options=server, client_options=client)
 
 
 @case(limit=200)

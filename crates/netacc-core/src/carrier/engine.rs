@@ -310,6 +310,9 @@ impl Engine {
                 if pipe.dealt_with(&mut device.pool, n, head.frame).is_err() {
                     self.broken.push(at);
                 }
+                if entry.opened.is_some() {
+                    self.hear_of_open(at);
+                }
                 if short {
                     self.is_short();
                 }

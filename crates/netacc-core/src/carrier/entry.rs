@@ -80,6 +80,19 @@ pub(super) struct Quiet {
     pub asked: u64,
 }
 
+/// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's host).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    /// It.
+    pub conn: usize,
+    /// It has, if it has dealt with so many messages; `None`: that is not known, since it may not have gone out.
+    pub after: Option<u64>,
+    /// A connect that goes by another queue pair waits for that.
+    pub awaited: bool,
+    /// The other side is asked to say something.
+    pub asked: bool,
+}
+
 /// A queue pair, from the first question for its way to its end.
 #[derive(Debug)]
 pub(super) struct Entry {
@@ -96,6 +109,8 @@ pub(super) struct Entry {
     /// Since when nothing has come, as far as is known: when, how many had come, and whether we have asked.
     pub quiet: Quiet,
     pub conns: BTreeMap<u16, usize>,
+    /// See [`Engine::may_follow`](crate::carrier::engine::Engine::may_follow).
+    pub opened: Option<Opened>,
     /// Connections that wait for room, in turn.
     pub stalled: VecDeque<usize>,
     /// Connections that are over, which the other side is to be told.
@@ -120,6 +135,7 @@ impl Entry {
             base: Base::None,
             quiet: Quiet::default(),
             conns: BTreeMap::new(),
+            opened: None,
             stalled: VecDeque::new(),
             resets: VecDeque::new(),
             idle_since: time::now(),

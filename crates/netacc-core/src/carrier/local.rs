@@ -3,7 +3,6 @@
 use crate::carrier::conn::Conn;
 use crate::carrier::drive::Watch;
 use crate::carrier::engine::Engine;
-use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload};
 use crate::carrier::order;
 use crate::carrier::outlive;
@@ -162,6 +161,7 @@ impl Engine {
     fn take_queued(&mut self, local: usize) {
         let Some((link, route)) = self.locals.get(local).and_then(|l| Some((l.link, l.route?))) else { return };
         let Some(dest) = self.routes.get(route).map(|r| r.dest) else { return };
+        self.pass_turn(route);
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
             let Some(pipe) = self.choose_pipe(route, queued as usize) else {
                 // Those that wait go by TCP, and the next one asks who listens there now, where there is none to wait for.
@@ -170,7 +170,7 @@ impl Engine {
                 }
                 return;
             };
-            if !order::is_first(self.index, dest) {
+            if !self.is_its_turn(route) || !self.may_follow(route, Some(pipe)) {
                 return;
             }
             let Some(slot) = link.pop() else { return };
@@ -182,17 +182,16 @@ impl Engine {
                 .segment()
                 .and_then(|s| s.slot(slot as usize).map(|s| (s.open.told(0), s.open.told(1))))
                 .and_then(|(client, server)| Some(encode_addresses(client?, server?)));
-            match told {
-                Some(addresses) => drop(self.begin(ep, local, pipe, None, Some(addresses))),
-                None => netacc_transport::Endpoint::close(ep, true),
-            }
-            if engines::all().len() > 1 {
-                // It is on its way before the next one is, which may be another engine's.
-                if let Some(at) = self.ready.back().copied() {
-                    self.pump(at);
-                    self.post_all();
+            let begun = match told {
+                Some(addresses) => self.begin(ep, local, pipe, None, Some(addresses)),
+                None => {
+                    netacc_transport::Endpoint::close(ep, true);
+                    None
                 }
-                order::leave(self.index, dest);
+            };
+            match begun {
+                Some(conn) => self.note_open(route, pipe, conn),
+                None => order::leave(self.index, dest),
             }
         }
     }

@@ -1,11 +1,19 @@
-//! Connects to one destination reach it in the order in which the program made them, whichever engines carry them: who
-//! connects twice expects to be accepted in that order.
+//! Connects to one destination reach it in the order in which the program made them, whichever queue pairs and engines carry
+//! them: who connects twice expects to be accepted in that order.
 //!
-//! Each connect takes a ticket before it is queued on its engine's link. An engine takes a connect from there when it has a
-//! queue pair for it and the ticket is the oldest to that destination; then it tells the engine whose turn is next. Where
-//! there is one engine its queue has the order, and none of this is done.
+//! One queue pair keeps an order, and between two there is none: a packet may be lost, and at the other side they may be
+//! different threads'. So a connect goes by another queue pair than the one before only when the server is known to have
+//! dealt with that one. Each message says how many its sender has dealt with; where nothing comes the other side is asked to
+//! say something, which costs a round trip.
+//!
+//! Where there are several engines, each connect takes a ticket before it is queued on its engine's link. An engine takes a
+//! connect from there when it has a queue pair for it and the ticket is the oldest to that destination. It keeps that of the
+//! last connect it took until the server has heard of it, or until its own next one; then it tells the engine whose turn is
+//! next. Where there is one engine its queue has the order.
 
+use crate::carrier::engine::Engine;
 use crate::carrier::engines::{self, Place};
+use crate::carrier::entry::Opened;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -49,13 +57,22 @@ pub fn enter(engine: usize, dest: SocketAddr) {
     }
 }
 
-/// Whether `engine` has the oldest ticket to `dest`.
-pub(super) fn is_first(engine: usize, dest: SocketAddr) -> bool {
-    !is_needed() || with(|tickets| first(tickets, dest).is_none_or(|e| e == engine))
+/// A connect of `engine`'s was not queued after all.
+pub fn withdraw(engine: usize, dest: SocketAddr) {
+    if is_needed() {
+        // The newest: the oldest may be that of a connect which has been taken.
+        tell(with(|tickets| {
+            let (_, line) = tickets.iter_mut().find(|(d, _)| *d == dest)?;
+            line.iter().rposition(|e| *e == engine).and_then(|at| line.remove(at))?;
+            let next = line.front().copied();
+            tickets.retain(|(_, line)| !line.is_empty());
+            next
+        }));
+    }
 }
 
-/// `engine` has taken its oldest connect to `dest`, or it was not queued after all.
-pub fn leave(engine: usize, dest: SocketAddr) {
+/// The oldest ticket of `engine` to `dest` is gone.
+pub(super) fn leave(engine: usize, dest: SocketAddr) {
     if is_needed() {
         let next = with(|tickets| drop_ticket(tickets, engine, dest, 1));
         tell(next.filter(|next| *next != engine));
@@ -88,8 +105,9 @@ pub(super) fn after_fork() {
     with(|tickets| core::mem::forget(core::mem::take(tickets)));
 }
 
-fn first(tickets: &Tickets, dest: SocketAddr) -> Option<usize> {
-    tickets.iter().find(|(d, _)| *d == dest).and_then(|(_, line)| line.front().copied())
+/// Whose the ticket is that comes after so many others.
+fn nth(tickets: &Tickets, dest: SocketAddr, others: usize) -> Option<usize> {
+    tickets.iter().find(|(d, _)| *d == dest).and_then(|(_, line)| line.get(others).copied())
 }
 
 /// Up to `count` of the oldest tickets of an engine are gone; who is first now.
@@ -116,6 +134,111 @@ fn tell(engine: Option<usize>) {
     }
 }
 
+impl Engine {
+    /// Client's host: the next connect to a route's server is ours. If it is not, whoever has it is to go on.
+    pub(super) fn is_its_turn(&mut self, route: usize) -> bool {
+        let Some((dest, held)) = self.routes.get(route).map(|r| (r.dest, r.holds_ticket)) else { return false };
+        if !is_needed() {
+            return true;
+        }
+        let next = |n| with(|tickets| nth(tickets, dest, n));
+        let is_next = next(held.into()).is_none_or(|e| e == self.index);
+        if !is_next {
+            // It may keep a ticket only because nobody has asked for it.
+            tell(next(0).filter(|e| *e != self.index));
+        }
+        is_next
+    }
+
+    /// Client's host: the ticket that this engine has kept goes, if another engine waits for that, and may go on.
+    pub(super) fn pass_turn(&mut self, route: usize) {
+        let Some(dest) = self.routes.get(route).filter(|r| r.holds_ticket).map(|r| r.dest) else { return };
+        let awaited = with(|tickets| nth(tickets, dest, 1)).is_some_and(|e| e != self.index);
+        if awaited && self.may_follow(route, None) {
+            if let Some(r) = self.routes.get_mut(route) {
+                r.holds_ticket = false;
+            }
+            leave(self.index, dest);
+        }
+    }
+
+    /// Client's host: a connect was taken, and goes by this queue pair.
+    pub(super) fn note_open(&mut self, route: usize, pipe: usize, conn: usize) {
+        if let Some(entry) = self.pipes.get_mut(pipe) {
+            entry.opened = Some(Opened { conn, after: None, awaited: false, asked: false });
+        }
+        let Some(r) = self.routes.get_mut(route) else { return };
+        r.last = Some(pipe);
+        if !is_needed() {
+            return;
+        }
+        let dest = r.dest;
+        if core::mem::replace(&mut r.holds_ticket, true) {
+            leave(self.index, dest);
+        }
+        // Others may wait for what the server says of it.
+        self.pump(conn);
+        self.post_all();
+    }
+
+    /// Client's host: whether a connect may go by this queue pair, or by another engine's. If not, the engine looks again when
+    /// it may.
+    pub(super) fn may_follow(&mut self, route: usize, pipe: Option<usize>) -> bool {
+        let Some(last) = self.routes.get(route).and_then(|r| r.last) else { return true };
+        if pipe == Some(last) {
+            return true;
+        }
+        if let Some(conn) = self.unsent(last) {
+            self.pump(conn);
+        }
+        self.post_all();
+        self.hear_of_open(last);
+        if self.routes.get(route).is_none_or(|r| r.last.is_none()) {
+            return true;
+        }
+        let Some(entry) = self.pipes.get_mut(last) else { return true };
+        let Some(mut opened) = entry.opened.take() else { return true };
+        // One that has failed is not the last one any more.
+        let Some((pipe, _)) = entry.parts(&mut self.devices) else { return true };
+        opened.awaited = true;
+        if opened.after.is_some() && !opened.asked && pipe.can_send() && !pipe.is_waiting() {
+            opened.asked = true;
+            if pipe.probe().is_err() {
+                self.broken.push(last);
+            }
+        }
+        entry.opened = Some(opened);
+        false
+    }
+
+    /// The last connection that was opened on a queue pair, if the other side has not been told of it.
+    fn unsent(&self, pipe: usize) -> Option<usize> {
+        let opened = self.pipes.get(pipe)?.opened?;
+        self.conns.get(opened.conn).filter(|c| c.pipe == pipe && c.opening.is_some()).map(|_| opened.conn)
+    }
+
+    /// Something has come by a queue pair: the other side may have dealt with what was opened there last.
+    pub(super) fn hear_of_open(&mut self, pipe: usize) {
+        let unsent = self.unsent(pipe).is_some();
+        let Some(entry) = self.pipes.get_mut(pipe) else { return };
+        let (Some(mut opened), route) = (entry.opened, entry.route) else { return };
+        let Some((qp, _)) = entry.parts(&mut self.devices) else { return };
+        if !unsent {
+            opened.after = opened.after.or(Some(qp.sent()));
+        }
+        let heard = opened.after.is_some_and(|after| qp.has_heard(after));
+        let turn = heard || (opened.awaited && !opened.asked);
+        entry.opened = Some(opened).filter(|_| !heard);
+        if heard && let Some(r) = route.and_then(|route| self.routes.get_mut(route)) {
+            r.last = r.last.filter(|last| *last != pipe);
+        }
+        if turn {
+            // SeqCst: as in `tell`.
+            self.place.its_turn.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +248,8 @@ mod tests {
     fn tickets_are_served_by_age_whoever_leaves() {
         let dest = |port| SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), port);
         let mut t: Tickets = alloc::vec![(dest(1), VecDeque::from([2, 0, 2, 1])), (dest(2), VecDeque::from([3]))];
-        assert_eq!((first(&t, dest(1)), first(&t, dest(2)), first(&t, dest(3))), (Some(2), Some(3), None));
+        assert_eq!([dest(1), dest(2), dest(3)].map(|d| nth(&t, d, 0)), [Some(2), Some(3), None]);
+        assert_eq!([dest(1), dest(2), dest(3)].map(|d| nth(&t, d, 1)), [Some(0), None, None]);
         // Not the oldest: one that was not queued after all.
         assert_eq!(drop_ticket(&mut t, 1, dest(1), 1), Some(2));
         assert_eq!(drop_ticket(&mut t, 2, dest(1), 1), Some(0));

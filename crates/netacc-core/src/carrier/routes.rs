@@ -15,6 +15,7 @@ use crate::fork;
 use crate::socket::ports;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
@@ -69,6 +70,10 @@ pub(super) struct RouteEntry {
     pub link: Option<&'static Link>,
     pub local: Option<usize>,
     pub pipes: Vec<usize>,
+    /// The queue pair by which the last connect went, while the server may not have heard of it.
+    pub last: Option<usize>,
+    /// Its ticket is still ours: see [`order`].
+    pub holds_ticket: bool,
     /// Until then (ns) no more queue pairs are to be had: those that are there take all connections.
     pub crowded: u64,
     /// So many queue pairs in a row could not be connected because of the port that they had at this host.
@@ -84,6 +89,8 @@ impl RouteEntry {
             link: None,
             local: None,
             pipes: Vec::new(),
+            last: None,
+            holds_ticket: false,
             crowded: 0,
             ports_taken: 0,
         }
@@ -166,7 +173,7 @@ impl Engine {
         if let Some(link) = r.link.take() {
             link.put();
         }
-        r.local = None;
+        (r.local, r.holds_ticket) = (None, false);
         let dest = r.dest;
         for local in self.links_of(route) {
             if let Some(l) = self.locals.get_mut(local) {
@@ -252,6 +259,11 @@ impl Engine {
         let Some(route) = route else { return };
         let Some(r) = self.routes.get_mut(route) else { return };
         r.pipes.retain(|p| *p != pipe);
+        if r.last == Some(pipe) {
+            // Whether the server has heard of it nobody will know.
+            r.last = None;
+            self.place.its_turn.store(true, Ordering::SeqCst);
+        }
         if r.pipes.is_empty() && r.state == State::Open {
             self.detach_route(route);
         }

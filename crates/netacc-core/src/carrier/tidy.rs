@@ -126,7 +126,8 @@ impl Engine {
         }
         self.open_listeners();
         // Whatever became of those who had it: nobody waits for a turn that does not come.
-        let waits = |dest| self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
+        let holds = |dest| self.routes.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
+        let waits = |dest| holds(dest) || self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
         order::forget_others(self.index, waits);
         self.take_all_connects();
     }

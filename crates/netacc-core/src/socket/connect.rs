@@ -321,7 +321,7 @@ fn occupy(
         take_path(s, Path::New);
         s.detach();
         if let Some(engine) = engine {
-            order::leave(engine, target);
+            order::withdraw(engine, target);
         }
         return Err(Reason::Refused);
     }

@@ -60,6 +60,9 @@ pub struct Pipe {
     /// What the last message to the other side said of that, and its last one to us.
     told: u16,
     was_told: u16,
+    /// Messages sent, and those of them that the other side has dealt with, as far as it has said.
+    sent: u64,
+    confirmed: u64,
     /// A message may have its head in the immediate data.
     immediate: bool,
     /// The other side waits for a message.
@@ -120,6 +123,8 @@ impl Pipe {
             heard: 0,
             told: 0,
             was_told: 0,
+            sent: 0,
+            confirmed: 0,
             immediate: device.has_immediate(),
             asked: false,
             kept: Kept::default(),
@@ -162,6 +167,17 @@ impl Pipe {
     /// How many messages have been received, modulo 65,536.
     pub fn heard(&self) -> u16 {
         self.heard
+    }
+
+    /// How many messages have been sent, or wait for [`Pipe::post`].
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Whether the other side has said that it has dealt with the first so many of them. That is its word: nothing may depend
+    /// on it but its own connections.
+    pub fn has_heard(&self, first: u64) -> bool {
+        self.confirmed >= first
     }
 
     /// Whether the other side should have something to say.
@@ -334,6 +350,8 @@ impl Pipe {
         if len < at || len > self.size {
             return None;
         }
+        let news = frame.heard.wrapping_sub(self.was_told);
+        self.confirmed = self.confirmed.saturating_add(news.into());
         self.was_told = frame.heard;
         // More than it has would let us send what it has no room for.
         if !self.flow.came(&frame) || !self.kept.confirm(frame.heard, pool) {

@@ -75,6 +75,7 @@ impl Pipe {
         frame.credits = self.flow.sent();
         frame.heard = self.heard;
         self.asked = false;
+        self.sent += 1;
         let before = core::mem::replace(&mut self.told, self.heard);
         (frame.encode(), Brief::of(&frame, before))
     }
