@@ -9,12 +9,16 @@ use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_transport::Endpoint;
 use netacc_transport::rdma::Way;
+use netacc_transport::shm::Link;
 use netacc_wire::frame::Kind;
 
 impl Engine {
     /// Whether all that was written has reached the other hosts; with `ends`, since the process ends, the ends of its streams
     /// after it.
     pub fn flush(&mut self, ends: bool) -> bool {
+        // What a fork just before has told of the child: a connection that others have does not end with this process.
+        let links: Vec<&'static Link> = self.locals.each().filter(|(_, l)| !l.ended).map(|(_, l)| l.link).collect();
+        links.into_iter().for_each(Link::service_if_readable);
         let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
         for c in &all {
             self.queue(*c);

@@ -195,10 +195,16 @@ impl Engine {
         };
         self.bases.scratch = payload;
         match end {
-            Some(e) => self.lost(at, e),
-            None => self.push_moved(at),
+            // An end is news as well: who waits for the last one looks before it sleeps.
+            Some(e) => {
+                self.lost(at, e);
+                true
+            }
+            None => {
+                self.push_moved(at);
+                taken > 0
+            }
         }
-        taken > 0
     }
 
     fn push_moved(&mut self, at: usize) {
