@@ -415,6 +415,9 @@ void conv_drive(struct conv *c)
 	while (conv_step(c) == AGAIN)
 		if (!wait_for(c)) {
 			failed(c, "nothing happens in wait %u", c->wait);
+			// As it is, until somebody has looked at it.
+			for (int i = 0; i < 3000 && !L->looked; i++)
+				usleep(10000);
 			let_go(c);
 			break;
 		}

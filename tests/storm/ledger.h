@@ -36,7 +36,8 @@ struct ledger {
 	word killed_at; // ms of CLOCK_MONOTONIC, set by ./run when a process is gone
 	word carried;	// set by ./run: a connection ends with the process that carries it
 	word killed_of[SERVERS]; // processes that accepted beside others, by the number of their port
-	word unused[64 - 3 - 2 - SERVERS - 4 - 8 - 1 - 1 - SERVERS];
+	word looked;	// set by ./run when it has looked at who waits in vain
+	word unused[64 - 3 - 2 - SERVERS - 4 - 8 - 1 - 1 - SERVERS - 1];
 	char why[TEXTS][256];
 	struct proc proc[PROCS];
 	struct slot slot[SLOTS];

@@ -6,6 +6,7 @@ import mmap
 import os
 import pathlib
 import random
+import re
 import select
 import signal
 import socket
@@ -24,6 +25,7 @@ PROCS, SLOTS, SERVERS, TEXTS = 1 << 18, 1 << 22, 8, 16
 STOP, KILLS, DEATHS, NPROCS, NSLOTS, PORT = range(6)
 RESTING, COMPLETED, LOST, FAILED, ACTS = range(PORT + SERVERS, PORT + SERVERS + 5)
 KILLED_AT, CARRIED, KILLED_OF = ACTS + 8, ACTS + 9, ACTS + 10
+LOOKED = KILLED_OF + SERVERS
 NOBODY, IN_BOX = 0, -1
 WHY = 64
 PROC = WHY + TEXTS * 64
@@ -214,6 +216,7 @@ class Storm:
                     self.problems.append("no conversation came to its end within 30 s")
                 done = self.words[COMPLETED]
         self.go_on()
+        self.look()
 
     def more(self):
         """Other trouble, now and then."""
@@ -240,7 +243,34 @@ class Storm:
                 print(self.problems[-1], flush=True)
                 return False
             time.sleep(0.02)
+        self.look()
         return True
+
+    def look(self):
+        """Once, when somebody says that something is wrong: what those do whom it concerns. Who hangs stays until then."""
+        if not self.words[FAILED] or self.words[LOOKED]:
+            return
+        numbers = {int(n) for text in self.texts() for n in re.findall(r"conversation (\d+) ", text)}
+        if not numbers:
+            return  # It is just being said.
+        for number in sorted(numbers):
+            slot = list(self.slot(number))
+            print(f"conversation {number}: {slot}")
+            for pid in [self.proc(holder)[0] for holder in slot[:2] if holder > 0]:
+                if pid > 0:
+                    self.print_about(pid)
+        self.words[LOOKED] = 1
+
+    @staticmethod
+    def print_about(pid):
+        print(host.describe(pid))
+        for command in ([monitor.command(), "-p", str(pid), "-s", "all"], ["ls", "-l", f"/proc/{pid}/fd"],
+                        ["nsenter", "-n", "-t", str(pid), "ss", "-tanx"]):
+            print(subprocess.run(command, capture_output=True, text=True, check=False).stdout[-8000:], flush=True)
+
+    def texts(self):
+        for n in range(min(self.words[FAILED], TEXTS)):
+            yield bytes(self.words[WHY + 64 * n:WHY + 64 * (n + 1)]).split(b"\0")[0].decode(errors="replace")
 
     def was_killed(self, n):
         while n > 0:
@@ -399,9 +429,7 @@ class Storm:
         print(f"{self.words[NSLOTS]} conversations, {self.words[LOST]} ends lost with killed processes; {acts}; "
               f""
               + ", ".join(f"{n} {what}s" for what, n in sorted(self.counts.items())))
-        for n in range(min(self.words[FAILED], TEXTS)):
-            text = bytes(self.words[WHY + 64 * n:WHY + 64 * (n + 1)]).split(b"\0")[0].decode(errors="replace")
-            self.problems.append(text)
+        self.problems += self.texts()
         for problem in self.problems:
             print(f"FAIL storm: {problem}")
         if self.problems and not self.options.plain:

@@ -299,6 +299,9 @@ impl Engine {
             }
             Some(Completion::Sent) => self.feed(),
             Some(Completion::Message(n, head)) => {
+                if entry.opened.is_some() {
+                    self.hear_of_open(at);
+                }
                 let frame = if head.brief { self.named(at, head.frame) } else { Some(head.frame) };
                 let payload = Payload::Received(n, head.at, head.start, head.len);
                 if frame.is_some_and(|frame| !self.messages(at, frame, payload, reader)) {
@@ -309,9 +312,6 @@ impl Engine {
                 let short = pipe.wants_to_grow();
                 if pipe.dealt_with(&mut device.pool, n, head.frame).is_err() {
                     self.broken.push(at);
-                }
-                if entry.opened.is_some() {
-                    self.hear_of_open(at);
                 }
                 if short {
                     self.is_short();

@@ -110,6 +110,21 @@ fn nth(tickets: &Tickets, dest: SocketAddr, others: usize) -> Option<usize> {
     tickets.iter().find(|(d, _)| *d == dest).and_then(|(_, line)| line.get(others).copied())
 }
 
+/// Whose the oldest ticket is, and whose the one after those that `engine` keeps: `held` of connects that it has taken. It has
+/// one more, for the connect that it is about to take: if that is lost it gets a new one, or would never have its turn.
+fn turns(tickets: &mut Tickets, engine: usize, dest: SocketAddr, held: usize) -> (usize, usize) {
+    let at = tickets.iter().position(|(d, _)| *d == dest).unwrap_or(tickets.len());
+    if at == tickets.len() {
+        tickets.push((dest, VecDeque::new()));
+    }
+    let Some((_, line)) = tickets.get_mut(at) else { return (engine, engine) };
+    for _ in line.iter().filter(|e| **e == engine).count()..=held {
+        line.push_back(engine);
+    }
+    let whose = |n: usize| line.get(n).copied().unwrap_or(engine);
+    (whose(0), whose(held))
+}
+
 /// Up to `count` of the oldest tickets of an engine are gone; who is first now.
 fn drop_ticket(tickets: &mut Tickets, engine: usize, dest: SocketAddr, mut count: usize) -> Option<usize> {
     let (_, line) = tickets.iter_mut().find(|(d, _)| *d == dest)?;
@@ -141,13 +156,12 @@ impl Engine {
         if !is_needed() {
             return true;
         }
-        let next = |n| with(|tickets| nth(tickets, dest, n));
-        let is_next = next(held.into()).is_none_or(|e| e == self.index);
-        if !is_next {
+        let (front, next) = with(|tickets| turns(tickets, self.index, dest, held.into()));
+        if next != self.index {
             // It may keep a ticket only because nobody has asked for it.
-            tell(next(0).filter(|e| *e != self.index));
+            tell(Some(front).filter(|e| *e != self.index));
         }
-        is_next
+        next == self.index
     }
 
     /// Client's host: the ticket that this engine has kept goes, if another engine waits for that, and may go on.
@@ -155,10 +169,14 @@ impl Engine {
         let Some(dest) = self.routes.get(route).filter(|r| r.holds_ticket).map(|r| r.dest) else { return };
         let awaited = with(|tickets| nth(tickets, dest, 1)).is_some_and(|e| e != self.index);
         if awaited && self.may_follow(route, None) {
-            if let Some(r) = self.routes.get_mut(route) {
-                r.holds_ticket = false;
-            }
-            leave(self.index, dest);
+            self.give_up_turn(route);
+        }
+    }
+
+    fn give_up_turn(&mut self, route: usize) {
+        if let Some(r) = self.routes.get_mut(route).filter(|r| r.holds_ticket) {
+            r.holds_ticket = false;
+            leave(self.index, r.dest);
         }
     }
 
@@ -179,6 +197,7 @@ impl Engine {
         // Others may wait for what the server says of it.
         self.pump(conn);
         self.post_all();
+        self.pass_turn(route);
     }
 
     /// Client's host: whether a connect may go by this queue pair, or by another engine's. If not, the engine looks again when
@@ -227,12 +246,15 @@ impl Engine {
             opened.after = opened.after.or(Some(qp.sent()));
         }
         let heard = opened.after.is_some_and(|after| qp.has_heard(after));
-        let turn = heard || (opened.awaited && !opened.asked);
         entry.opened = Some(opened).filter(|_| !heard);
-        if heard && let Some(r) = route.and_then(|route| self.routes.get_mut(route)) {
-            r.last = r.last.filter(|last| *last != pipe);
+        if heard
+            && let Some(route) = route
+            && let Some(r) = self.routes.get_mut(route).filter(|r| r.last == Some(pipe))
+        {
+            r.last = None;
+            self.give_up_turn(route);
         }
-        if turn {
+        if opened.awaited && (heard || !opened.asked) {
             // SeqCst: as in `tell`.
             self.place.its_turn.store(true, Ordering::SeqCst);
         }
@@ -257,5 +279,22 @@ mod tests {
         assert_eq!(drop_ticket(&mut t, 3, dest(2), 1), None);
         assert_eq!(drop_ticket(&mut t, 2, dest(1), 1), None);
         assert!(t.is_empty() && drop_ticket(&mut t, 2, dest(1), 1).is_none());
+    }
+
+    #[test]
+    fn a_lost_ticket_is_made_good() {
+        let dest = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 1);
+        let mut t: Tickets = alloc::vec![(dest, VecDeque::from([0]))];
+        // Engine 0 keeps its ticket, and 1 has lost its own: it waits for 0, which can see that.
+        assert_eq!(turns(&mut t, 1, dest, 0), (0, 0));
+        assert_eq!(nth(&t, dest, 1), Some(1));
+        // Not another one each time.
+        assert_eq!(turns(&mut t, 1, dest, 0), (0, 0));
+        assert_eq!(drop_ticket(&mut t, 0, dest, 1), Some(1));
+        assert_eq!(turns(&mut t, 1, dest, 0), (1, 1));
+        // The next one of who keeps one comes after the others'.
+        assert_eq!(drop_ticket(&mut t, 1, dest, 1), None);
+        assert_eq!(turns(&mut t, 1, dest, 1), (1, 1));
+        assert_eq!(t, [(dest, VecDeque::from([1, 1]))]);
     }
 }

@@ -259,13 +259,14 @@ impl Engine {
         let Some(route) = route else { return };
         let Some(r) = self.routes.get_mut(route) else { return };
         r.pipes.retain(|p| *p != pipe);
-        if r.last == Some(pipe) {
-            // Whether the server has heard of it nobody will know.
-            r.last = None;
-            self.place.its_turn.store(true, Ordering::SeqCst);
-        }
+        let was_last = r.last.take_if(|last| *last == pipe).is_some();
         if r.pipes.is_empty() && r.state == State::Open {
             self.detach_route(route);
+        }
+        if was_last {
+            // Whether the server has heard of it nobody will know: those that wait for that go on. Ordering as in `order::tell`.
+            self.place.its_turn.store(true, Ordering::SeqCst);
+            self.ring();
         }
     }
 
