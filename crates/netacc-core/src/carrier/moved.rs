@@ -109,7 +109,7 @@ impl Engine {
             return;
         }
         let told = |c: &usize| {
-            let conn = self.conns.get(*c)?;
+            let conn = self.conns.get(*c).filter(|c| c.is_on_ring())?;
             let open = &conn.ep.link().segment()?.slot(conn.slot)?.open;
             Some((open.told(0)?, open.told(1)?))
         };

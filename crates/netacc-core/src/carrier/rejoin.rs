@@ -1,6 +1,7 @@
 //! Server's host: a connection that waits at one of the processes that serve a listener, and is not taken there. In the
 //! kernel the queue is the listener's, so any other one takes it; here it is made once more, at another one.
 
+use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
 use crate::carrier::outlive;
 use crate::socket::reroute;
@@ -21,11 +22,18 @@ fn told(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     Some((open.told(0)?, open.told(1)?))
 }
 
+impl Conn {
+    /// Whether `ep` is still its own: of one that followed the program to a kernel socket, others may use the place by now.
+    pub(super) fn is_on_ring(&self) -> bool {
+        self.kernel < 0
+    }
+}
+
 impl Engine {
     /// The process at which connection `at` waits is gone, or has left the listener: another one gets the connection, with
     /// what was written so far. False: there is none, or that was not what is wrong.
     pub(super) fn rejoin_orphan(&mut self, at: usize) -> bool {
-        let orphan = self.conns.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
+        let orphan = self.conns.get(at).filter(|c| c.is_on_ring()).map(|c| c.ep).filter(|ep| ep.orphaned());
         orphan.is_some_and(|old| self.rejoin(at, old))
     }
 
@@ -75,9 +83,10 @@ impl Engine {
         }
         // A link that nobody has taken up is not said to be served by many: there it waits for whoever is first already.
         let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > PATIENCE && ep.link().served_by_many();
-        let all: Vec<usize> = self.conns.each().filter(|(_, c)| late(c.ep)).map(|(at, _)| at).collect();
+        let is_late = |c: &Conn| c.is_on_ring() && late(c.ep);
+        let all: Vec<usize> = self.conns.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
         for at in all {
-            let Some(ep) = self.conns.get(at).map(|c| c.ep) else { continue };
+            let Some(ep) = self.conns.get(at).filter(|c| is_late(c)).map(|c| c.ep) else { continue };
             ep.link().stuck.store(1, Ordering::Relaxed);
             if !self.rejoin(at, ep) {
                 self.reset(at);

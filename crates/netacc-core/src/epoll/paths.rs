@@ -35,9 +35,11 @@ pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     });
 }
 
-/// An accelerated connection goes on over another endpoint.
-pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint) {
+/// An accelerated connection goes on over another endpoint; `change` gives the socket that one. Under one lock with its
+/// registrations, so that nobody registers it for the old one after they went.
+pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
+    change();
     each_reg(s, |e, reg| {
         let p = core::ptr::from_ref(reg) as usize;
         watch::detach(e, old, p);
@@ -80,7 +82,7 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     });
 }
 
-/// An accelerated connection becomes the kernel's: so do its registrations.
+/// An accelerated connection is the kernel's, as its path says already: so become its registrations.
 pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {

@@ -204,8 +204,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             if !write_again(new, &mut bytes, first, ended) {
                 new.fail(Errno::CONNRESET);
             }
-            epoll::moved(s, old, new);
-            s.set_endpoint(new);
+            epoll::moved(s, old, new, || s.set_endpoint(new));
             // Of the new one no other process knows.
             s.set(SHARED, false);
             // Threads that wait for it look again, and find the new one.
@@ -408,8 +407,9 @@ fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    epoll::to_kernel(s, old);
+    // In this order: who registers it meanwhile does so at the kernel, where it is already, and not at the ring that it leaves.
     s.set_path(Path::Tcp);
+    epoll::to_kernel(s, old);
     // Threads that wait for it look again, and find the kernel's socket.
     old.poke_self();
     s.detach();
