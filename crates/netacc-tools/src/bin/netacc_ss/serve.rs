@@ -149,8 +149,9 @@ fn serve(turn: &Turn, client: &TcpStream) -> io::Result<()> {
         Err(answer) => answer,
     };
     send(client, &answer.bytes(!answer.head), until)?;
-    client.shutdown(Shutdown::Write)?;
+    // Before the client sees the end: what comes in its stead may not find all places taken by those that ask.
     turn.comes_to(Stage::Answered);
+    client.shutdown(Shutdown::Write)?;
     // What the client still sends is read: closing with it unread would be a reset, and might cost it the answer.
     let until = Instant::now() + Duration::from_secs(1);
     let mut rest = [0; 4096];
