@@ -368,7 +368,7 @@ class More(Many):
 
 
 class Bursts(Many):
-    """One connection: a little, then a lot at the first line of the client's standard input, then a little at its end."""
+    """One connection: a little, then a lot at each line of the client's standard input, then a little at its end."""
 
     COUNT = 1
 
@@ -376,12 +376,11 @@ class Bursts(Many):
         s = connect()
         self.ask(s, 1)
         print("open", flush=True)
-        sys.stdin.readline()
         question = data(2)
-        s.sendall(len(question).to_bytes(4, "big") + question)
-        assert receive(s, 40)[8:] == hashlib.sha256(question).digest(), "another answer"
-        print("moved", flush=True)
-        sys.stdin.read()
+        for _ in sys.stdin:
+            s.sendall(len(question).to_bytes(4, "big") + question)
+            assert receive(s, 40)[8:] == hashlib.sha256(question).digest(), "another answer"
+            print("moved", flush=True)
         self.ask(s, 3)
 
 

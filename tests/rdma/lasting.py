@@ -47,6 +47,28 @@ class Kept(Silent):
         super().wait(s)
 
 
+class Closed:
+    """The connection is over, and both processes live on."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        receive(s, 1)
+        print("waiting", flush=True)
+        assert s.recv(1) == b""
+        s.close()
+        print("closed", flush=True)
+        # Whoever waits is found by other hosts.
+        listener.accept()
+
+    def client(self, connect):
+        s = connect()
+        s.sendall(b"!")
+        print("waiting", flush=True)
+        sys.stdin.readline()
+        s.close()
+        signal.pause()
+
+
 class HasTalked(Silent):
     """The same after a while, in which all that belongs to the connection has come about. The client has the last word."""
 

@@ -77,7 +77,7 @@ def every_call(ctx):
         proc = here.spawn([here.launcher, harness.ROOT / "build" / "tests" / "apps" / "every_call"])
         check("ok every_call" in proc.result(280), proc.text())
         print(f"    {ctx.kind}: messages {here.carried()}", flush=True)
-        here.prove(80)
+        here.prove(40)
 
 
 def endpoints_of(here, which, tests, per_qp, **environment):

@@ -228,6 +228,52 @@ def without_a_base_keepalive_finds_a_silent_path(ctx):
             world.command(*command)
 
 
+@case(limit=220)
+def keepalive_finds_a_silent_host_after_a_failure(ctx):
+    """The connection has gone over to TCP, and nobody has anything to say when nothing gets through any more."""
+    pair = pair_by_rdma(ctx, "Kept")[:2]
+    removal = ctx.spawn(delete(ctx.client_end), role="nobody")
+    check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
+    by_tcp = lambda: all("TCP" in monitor.transports(p.pid) for p in pair if p.running())  # noqa: E731
+    wait_until(by_tcp, LIMIT, "both go on by TCP")
+    check(all(p.running() for p in pair), f"{[p.text() for p in pair]}")
+    lost = [["ip", "-n", side.namespace, "neigh", "replace", other.address, "dev", side.netdev, "lladdr",
+             "02:00:00:00:00:99", "nud", "permanent"] for side, other in (ctx.ends(), ctx.ends()[::-1])]
+    try:
+        for command in lost:
+            world.command(*command)
+        for proc in pair:
+            proc.result(60)
+        check([proc.stdout().split()[-1] for proc in pair] == ["TimeoutError"] * 2, f"{[p.stdout() for p in pair]}")
+    finally:
+        for command in lost:
+            world.command(*command[:4], "del", *command[5:8])
+        world.ensure_device(ctx.client_end, ctx.kind)
+
+
+@case(modes=("rxe",), limit=220)
+def a_queue_pair_of_a_host_that_is_gone_is_given_up(ctx):
+    """It has no connection just then, and a server would keep it for the next one."""
+    read_end, write_end = os.pipe()
+    server, client, port = pair_by_rdma(ctx, "Closed", to_client=read_end)
+    os.close(read_end)
+    os.write(write_end, b"go\n")
+    wait_until(lambda: "closed" in server.stdout() or not server.running(), LIMIT, "the connection is over")
+    mine = lambda: [qp for qp in world.resources("qp")  # noqa: E731
+                    if qp["ifname"] == ctx.server_end.device and qp["type"] == "RC"]
+    check(len(mine()) == 1, f"{mine()}")
+    undo = swallow(ctx, port)
+    try:
+        # What its device says of that is lost.
+        client.kill()
+        wait_until(lambda: not mine(), 120, "the server has given it up")
+        check(server.running(), server.text())
+    finally:
+        for command in undo:
+            world.command(*command)
+        os.close(write_end)
+
+
 def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None):
     """Both ends of one of lasting.py's conversations, which wait, and the port. Once more where the way is not found in time."""
     ctx.accelerated = ("server", "client")

@@ -23,7 +23,7 @@ def small_answers(ctx):
 @case(limit=240)
 def both_directions_while_it_goes_over(ctx):
     """Three times 3 MiB each way, every byte compared; some go by TCP and the rest by RDMA."""
-    by_rdma(ctx, "Pieces", 50, 3 * MB, ("client", "server"), options=FIRST)
+    by_rdma(ctx, "Pieces", 30, 3 * MB, ("client", "server"), options=FIRST)
 
 
 @case(limit=500)

@@ -118,7 +118,7 @@ def the_process_that_carries_quits(ctx):
         if others > 0 and ctx.carried("client")["rdma_sends"] >= 8:
             break
         talk.end()
-        os.kill(carrier, signal.SIGTERM)
+        quit_all(talk)
     check(others > 0, "no connection that another process has accepted")
     before = talk.answer(-1)
     os.kill(carrier, signal.SIGTERM)
@@ -128,6 +128,11 @@ def the_process_that_carries_quits(ctx):
     check(others <= after <= before - (8 - others), said)
     talk.end()
     wait_until(lambda: not carriers(), 30, "nobody carries any more")
+    quit_all(talk)
+
+
+def quit_all(talk):
+    """The server ends when all its workers have."""
     for worker in children(talk.server.pid):
         os.kill(worker, signal.SIGTERM)
     talk.server.result(30)

@@ -54,7 +54,7 @@ def nginx(ctx):
     script = ctx.file("files.py", FILES.encode())
     found = ctx.run(["python3", script, address, port, *sums], limit=120).split()
     equal(found, list(sums.values()), "sums of the files")
-    ctx.prove(50, 2 * MB, "server")
+    ctx.prove(20, 2 * MB, "server")
     ctx.mark()
     # A connect that must not block waits for a first answer only for a moment, so the first ones may go by TCP.
     text = ctx.run([need("wrk"), "-t", 1, "-c", 8, "-d", 3, "--timeout", 30, "-H", "Connection: close",
@@ -104,7 +104,7 @@ def memcached(ctx):
     check(total > 3 * MB, f"{total} bytes")
     # Of three that connect at the same moment, one may be answered too late, and go by TCP.
     for sender in ("client", "server"):
-        ctx.prove(60, total // 3, sender)
+        ctx.prove(30, total // 3, sender)
     check(server.running(), server.text())
 
 
@@ -121,7 +121,7 @@ def iperf3(ctx):
         text = ctx.run([need("iperf3"), "-c", address, "-p", port, "-n", "6M", "-J", *options], limit=100)
         total = json.loads(text)["end"]["sum_received"]["bytes"]
         check(total > 5 * MB, f"iperf3 {options}: {total} bytes received")
-        ctx.prove(50, total, sender)
+        ctx.prove(40, total, sender)
 
 
 def postgres_program(name):

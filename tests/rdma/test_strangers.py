@@ -12,8 +12,9 @@ from test_settings import Held
 # What may come of it. `open`: the stranger alone is worse off.
 REFUSED = ("nothing", "garbage", "half-a-greeting", "another-version", "no-receives", "tiny-receives")
 ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
-         "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "longer-than-a-receive",
-         "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks", "unmarked-short-message")
+         "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "large-credits-never-granted",
+         "longer-than-a-receive", "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks",
+         "unmarked-short-message")
 # Of those messages that have their head in the immediate data, which iWARP has not.
 BRIEF_ENDED = ("brief-credits-never-granted", "brief-longer-than-a-receive")
 BRIEF_EITHER = ("brief-unknown-connection", "brief-window-never-used", "brief-without-a-byte", "brief-after-the-end")

@@ -158,7 +158,7 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
 
 /// A frame of data without a byte, behind which another one is to follow after `next` bytes less one, and what does.
 fn followed(next: u16, by: &[u8]) -> Vec<u8> {
-    let head = Frame { kind: Kind::Data, credits: 0, conn: 777, epoch: 1, window: 0, heard: 0, next };
+    let head = Frame { kind: Kind::Data, credits: 0, large: false, conn: 777, epoch: 1, window: 0, heard: 0, next };
     [&head.encode(), by].concat()
 }
 
@@ -171,7 +171,7 @@ struct Said {
 /// With its head in the immediate data: as many `news` as nobody has sent, say, or a `window` that nobody has used.
 fn brief(conn: u16, news: u8, window: u32, len: usize) -> Said {
     let heard = news.into();
-    let frame = Frame { kind: Kind::Data, credits: news, conn, epoch: 0, window, heard, next: 0 };
+    let frame = Frame { kind: Kind::Data, credits: news, large: false, conn, epoch: 0, window, heard, next: 0 };
     Said { immediate: Brief::of(&frame, 0).map(Brief::encode), bytes: vec![0x55; len] }
 }
 
@@ -180,7 +180,7 @@ fn bad_immediates(scenario: &str, open: &[u8]) -> Option<Vec<Said>> {
     let opens = Said { immediate: None, bytes: message(Kind::Open, 0, 3, 0, open) };
     Some(match scenario {
         "brief-credits-never-granted" => vec![brief(3, 15, 0, 100), brief(3, 15, 0, 100)],
-        "brief-window-never-used" => vec![opens, brief(3, 0, 65_535, 100)],
+        "brief-window-never-used" => vec![opens, brief(3, 0, 32_767, 100)],
         "brief-longer-than-a-receive" => vec![opens, brief(3, 0, 0, BUFFER)],
         "brief-unknown-connection" => vec![brief(777, 0, 0, 100), brief(4095, 0, 0, 0)],
         "brief-without-a-byte" => vec![opens, brief(3, 0, 0, 0)],
@@ -193,7 +193,7 @@ fn bad_immediates(scenario: &str, open: &[u8]) -> Option<Vec<Said>> {
 }
 
 fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame { kind, credits, conn, epoch: 1, window, heard: 0, next: 0 }.encode().to_vec();
+    let mut bytes = Frame { kind, credits, large: false, conn, epoch: 1, window, heard: 0, next: 0 }.encode().to_vec();
     bytes.extend(payload);
     bytes
 }
@@ -225,7 +225,12 @@ fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>
         "followed-by-half" => vec![followed(1, &[2; FRAME - 1])],
         "followed-by-garbage" => vec![followed(1, &[0xff; FRAME])],
         "followed-beyond-its-end" => vec![followed(u16::MAX, &[0; 100])],
-        "credits-never-granted" => vec![message(Kind::Credit, 250, 0, 0, &[])],
+        "credits-never-granted" => vec![message(Kind::Credit, 120, 0, 0, &[])],
+        "large-credits-never-granted" => {
+            let head =
+                Frame { kind: Kind::Credit, credits: 16, large: true, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
+            vec![head.encode().to_vec()]
+        }
         "longer-than-a-receive" => vec![data(3, BUFFER - FRAME)],
         "more-than-credits" => (0..40).map(|n| data(n, 100)).collect(),
         "unknown-connection" => {

@@ -26,6 +26,28 @@ pub const ADDRESSES: usize = 38;
 /// So many bytes of a connection and direction may be under way: sent, and not yet in the reader's ring.
 pub const WINDOW: u32 = 256 * 1024;
 
+/// The most credits that a message can bring.
+pub const CREDITS: u8 = 0x7f;
+
+/// Where a message's credits are for long ones.
+const LARGE: u8 = 0x80;
+
+/// As many bytes the receives of a queue pair are to hold at most, where that is not fewer than its first ones hold.
+pub const ENOUGH: usize = 256 * 1024;
+
+/// As many times more bytes than at first receives may have: of a stream, few long messages cost less than many short ones.
+const LARGER: usize = 4;
+
+/// Bytes of the receives that bring [long](Frame::large) messages to a side whose first ones have `size`: both know them, so
+/// that a message need not say more than that. What programs write at a time, which is often a power of two, is to fit beside
+/// the frame.
+#[must_use]
+pub const fn larger(size: usize) -> usize {
+    let (most, enough) = (size.saturating_mul(LARGER), ENOUGH / LARGER);
+    let most = if most < enough { most } else { enough };
+    if most > size { most + FRAME } else { size }
+}
+
 const MAGIC: [u8; 4] = *b"NACQ";
 
 /// What a message is about.
@@ -64,8 +86,11 @@ pub enum Kind {
 pub struct Frame {
     /// What it is about.
     pub kind: Kind,
-    /// So many more messages may be sent in the other direction. Said by the first frame of a message, like `heard`.
+    /// So many more messages may be sent in the other direction, at most [`CREDITS`]. Said by the first frame of a message,
+    /// like `heard`.
     pub credits: u8,
+    /// They may be long ones: see [`larger`].
+    pub large: bool,
     /// The connection.
     pub conn: u16,
     /// Which use of that number.
@@ -111,7 +136,8 @@ impl Frame {
         let [e0, e1, e2, e3] = self.epoch.to_le_bytes();
         let [w0, w1, w2, w3] = self.window.to_le_bytes();
         let [h0, h1] = self.heard.to_le_bytes();
-        [kind, self.credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
+        let credits = self.credits & CREDITS | if self.large { LARGE } else { 0 };
+        [kind, credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
     }
 
     /// The beginning of a received message, if it is one of ours.
@@ -135,7 +161,8 @@ impl Frame {
         };
         Some(Frame {
             kind,
-            credits,
+            credits: credits & CREDITS,
+            large: credits & LARGE != 0,
             conn: u16::from_le_bytes([c0, c1]),
             epoch: u32::from_le_bytes([e0, e1, e2, e3]),
             window: u32::from_le_bytes([w0, w1, w2, w3]),
@@ -157,14 +184,23 @@ pub struct Brief {
     part: bool,
     /// So many messages more have been received, and as many more may be sent in the other direction.
     news: u8,
+    /// They may be long ones.
+    large: bool,
     window: u16,
 }
 
-/// Bits of [`Brief::conn`] and [`Brief::news`]; between them is one for [`Brief::part`].
+/// Bits of [`Brief::conn`], [`Brief::news`] and [`Brief::window`]; after each of the first two is one for [`Brief::part`] and
+/// [`Brief::large`].
 const CONN_BITS: u32 = 11;
 const NEWS_BITS: u32 = 4;
+const WINDOW_BITS: u32 = 15;
+const NEWS: u32 = CONN_BITS + 1;
+const WINDOWS: u32 = NEWS + NEWS_BITS + 1;
 
 impl Brief {
+    /// The largest window that it can say.
+    pub const WINDOW: u32 = (1 << WINDOW_BITS) - 1;
+
     /// What stands for `frame` after a message that said of `heard` messages, if that can be said.
     #[must_use]
     pub fn of(frame: &Frame, heard: u16) -> Option<Brief> {
@@ -172,25 +208,24 @@ impl Brief {
         let part = frame.kind == Kind::Part;
         let usual = (part || frame.kind == Kind::Data) && frame.next == 0 && u16::from(frame.credits) == news;
         let fits = u32::from(frame.conn) >> CONN_BITS == 0 && u32::from(news) >> NEWS_BITS == 0;
-        let window = u16::try_from(frame.window).ok()?;
-        (usual && fits).then_some(Brief { conn: frame.conn, part, news: frame.credits, window })
+        let window = u16::try_from(frame.window).ok().filter(|w| w >> WINDOW_BITS == 0)?;
+        (usual && fits).then_some(Brief { conn: frame.conn, part, news: frame.credits, large: frame.large, window })
     }
 
     /// The frame that it stands for, but for the epoch, after a message that said of `heard` messages.
     #[must_use]
     pub fn frame(self, heard: u16) -> Frame {
-        let Brief { conn, part, news, window } = self;
+        let Brief { conn, part, news, large, window } = self;
         let heard = heard.wrapping_add(news.into());
         let kind = if part { Kind::Part } else { Kind::Data };
-        Frame { kind, credits: news, conn, epoch: 0, window: window.into(), heard, next: 0 }
+        Frame { kind, credits: news, large, conn, epoch: 0, window: window.into(), heard, next: 0 }
     }
 
     /// As it is sent.
     #[must_use]
     pub fn encode(self) -> u32 {
-        let news = u32::from(self.news) << (CONN_BITS + 1);
-        let window = u32::from(self.window) << (CONN_BITS + 1 + NEWS_BITS);
-        u32::from(self.conn) | u32::from(self.part) << CONN_BITS | news | window
+        let news = u32::from(self.news) << NEWS | u32::from(self.large) << (NEWS + NEWS_BITS);
+        u32::from(self.conn) | u32::from(self.part) << CONN_BITS | news | u32::from(self.window) << WINDOWS
     }
 
     /// As it was received: every number means something.
@@ -200,8 +235,9 @@ impl Brief {
         Brief {
             conn: bits(0, CONN_BITS) as u16,
             part: bits(CONN_BITS, 1) != 0,
-            news: bits(CONN_BITS + 1, NEWS_BITS) as u8,
-            window: (number >> (CONN_BITS + 1 + NEWS_BITS)) as u16,
+            news: bits(NEWS, NEWS_BITS) as u8,
+            large: bits(NEWS + NEWS_BITS, 1) != 0,
+            window: bits(WINDOWS, WINDOW_BITS) as u16,
         }
     }
 }
@@ -346,13 +382,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_decodes(credits: u8, conn: u16, epoch: u32, window: u32, heard: u16, next: u16) {
+        fn what_is_encoded_decodes(
+            credits in 0..=CREDITS, large: bool, conn: u16, epoch: u32, window: u32, heard: u16, next: u16
+        ) {
             let all = [
                 Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
                 Kind::Ask, Kind::Ready, Kind::Cancel, Kind::Part,
             ];
             for kind in all {
-                let f = Frame { kind, credits, conn, epoch, window, heard, next };
+                let f = Frame { kind, credits, large, conn, epoch, window, heard, next };
                 prop_assert_eq!(Frame::decode(&f.encode()), Some(f));
             }
         }
@@ -375,15 +413,15 @@ mod tests {
         #[test]
         fn a_brief_says_what_its_frame_says(
             credits in 0u8..20, conn in 0u16..3000, window in 0u32..70_000, before: u16, more in 0u16..20, next in 0u16..3,
-            part: bool,
+            part: bool, large: bool,
         ) {
             let heard = before.wrapping_add(more);
             let kind = if part { Kind::Part } else { Kind::Data };
-            let frame = Frame { kind, credits, conn, epoch: 0, window, heard, next };
+            let frame = Frame { kind, credits, large, conn, epoch: 0, window, heard, next };
             match Brief::of(&frame, before) {
                 Some(brief) => prop_assert_eq!(Brief::decode(brief.encode()).frame(before), frame),
                 None => prop_assert!(
-                    u16::from(credits) != more || more > 15 || conn > 2047 || window > 65_535 || next != 0
+                    u16::from(credits) != more || more > 15 || conn > 2047 || window > Brief::WINDOW || next != 0
                 ),
             }
             prop_assert_eq!(Brief::of(&Frame { kind: Kind::Fin, ..frame }, before), None);
@@ -391,7 +429,7 @@ mod tests {
 
         #[test]
         fn what_belongs_to_a_frame_leaves_room_for_the_next(next: u16, left in 0usize..100_000) {
-            let f = Frame { kind: Kind::Data, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0, next };
+            let f = Frame { kind: Kind::Data, credits: 0, large: false, conn: 0, epoch: 0, window: 0, heard: 0, next };
             match f.payload(left) {
                 Some((len, false)) => prop_assert!(next == 0 && len == left),
                 Some((len, true)) => prop_assert!(len + FRAME <= left && len <= LONGEST),
@@ -429,6 +467,15 @@ mod tests {
             let ask = Ask { client: six, server: four, sent };
             prop_assert_eq!(Ask::decode(&ask.encode()), Some(ask));
         }
+    }
+
+    #[test]
+    fn long_messages_have_no_more_in_all_than_the_first_ones_or_enough() {
+        let k = 1024;
+        for (size, large) in [(1, 4), (16, 64), (32, 64), (64, 64), (128, 128)] {
+            assert_eq!(larger(size * k), if large > size { large * k + FRAME } else { size * k });
+        }
+        assert_eq!(larger(usize::MAX), usize::MAX);
     }
 
     #[test]

@@ -16,12 +16,12 @@ fn addresses(client: &str, server: &str) -> Vec<u8> {
 }
 
 fn frame(kind: Kind) -> Vec<u8> {
-    Frame { kind, credits: 1, conn: 3, epoch: 7, window: 4096, heard: 65_535, next: 0 }.encode().to_vec()
+    Frame { kind, credits: 1, large: false, conn: 3, epoch: 7, window: 4096, heard: 65_535, next: 0 }.encode().to_vec()
 }
 
 /// A frame of data that says `next` of one behind it.
 fn followed(payload: &[u8], next: u16) -> Vec<u8> {
-    let head = Frame { kind: Kind::Data, credits: 1, conn: 3, epoch: 7, window: 0, heard: 9, next };
+    let head = Frame { kind: Kind::Data, credits: 1, large: false, conn: 3, epoch: 7, window: 0, heard: 9, next };
     [&head.encode(), payload].concat()
 }
 
@@ -55,7 +55,16 @@ fn greetings() -> Vec<(&'static str, Vec<u8>)> {
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let four = addresses("10.8.0.2:40000", "10.8.0.1:6379");
     let six = addresses("[fd00::2]:40000", "[fd00::1]:6379");
-    let too_much = Frame { kind: Kind::Window, credits: 0, conn: 0, epoch: 1, window: WINDOW + 1, heard: 0, next: 0 };
+    let too_much = Frame {
+        kind: Kind::Window,
+        credits: 0,
+        large: false,
+        conn: 0,
+        epoch: 1,
+        window: WINDOW + 1,
+        heard: 0,
+        next: 0,
+    };
     vec![
         ("open", [frame(Kind::Open), four.clone()].concat()),
         ("open-ipv6", [frame(Kind::Open), six].concat()),
@@ -68,6 +77,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("reset", frame(Kind::Reset)),
         ("window", too_much.encode().to_vec()),
         ("credit", frame(Kind::Credit)),
+        ("large-credit", with(frame(Kind::Credit), 1, 0x81)),
         ("probe", frame(Kind::Probe)),
         ("resume", frame(Kind::Resume)),
         ("unknown-kind", with(frame(Kind::Data), 0, 99)),

@@ -10,7 +10,7 @@ use netacc_sys::raw;
 use netacc_transport::rdma::Way;
 use netacc_transport::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use netacc_transport::{Endpoint, Iov, Shut};
-use netacc_wire::frame::{ADDRESSES, Frame, Kind, WINDOW};
+use netacc_wire::frame::{ADDRESSES, Brief, Frame, Kind, WINDOW};
 
 /// Of a connection that has more to send, so many messages go out before others have their turn.
 const TURN: usize = 8;
@@ -25,7 +25,7 @@ pub(super) const SHORT: usize = 96;
 /// A connection that is carried.
 #[derive(Debug)]
 pub(super) struct Conn {
-    /// Our side of the ring.
+    /// Our side of the ring. With a `kernel` socket it is ours no more: others may have its place.
     pub ep: &'static ShmEndpoint,
     /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to
     /// somebody who has no ring.
@@ -110,9 +110,9 @@ impl Conn {
     /// What [`Conn::frame`] gives next.
     fn next_frame(&self, kind: Kind) -> Frame {
         // More does not fit into a brief head; there is a next one.
-        let most = if matches!(kind, Kind::Data | Kind::Part) { u16::MAX.into() } else { u32::MAX };
+        let most = if matches!(kind, Kind::Data | Kind::Part) { Brief::WINDOW } else { u32::MAX };
         let window = self.delivered.min(most);
-        Frame { kind, credits: 0, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
+        Frame { kind, credits: 0, large: false, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
     }
 
     /// Bytes for the program here, as many as there is room for; the rest waits, copied by `copy` from so far on. False:
@@ -240,9 +240,8 @@ impl Conn {
         if there <= inline {
             return self.send_short(way, from, there, inline);
         }
-        let most = way.payload_for(&self.next_frame(Kind::Data), self.known);
-        let wanted = there.min(self.credit as usize).min(most);
-        let Some((place, start, room)) = way.take(wanted) else {
+        let brief = self.known && way.can_be_brief(&self.next_frame(Kind::Data));
+        let Some((place, start, room)) = way.take(there.min(self.credit as usize), brief) else {
             // Slow, but better than never.
             return if way.is_dry() { self.send_short(way, from, there, inline) } else { Ok(Some(false)) };
         };
@@ -438,12 +437,13 @@ impl Engine {
                     conn.stalled = true;
                     self.starved.push_back(at);
                 }
-                if short {
-                    self.is_short();
-                }
             }
             Sent::Reset => self.drop_conn(at, true),
             Sent::Broken => self.broken.push(pipe),
+        }
+        // Also who was given a buffer that is not large.
+        if short {
+            self.is_short();
         }
         if waiting {
             self.post_later(pipe);

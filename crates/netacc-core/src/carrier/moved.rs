@@ -8,14 +8,13 @@ use crate::carrier::engine::Engine;
 use crate::carrier::engines;
 use crate::carrier::entry::{Entry, Payload, Stage};
 use crate::carrier::outlive;
-use crate::carrier::quiet::patience;
+use crate::carrier::quiet::Patience;
 use crate::carrier::sysfs::devices_there;
 use crate::fdtable;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
-use libc::IPPROTO_TCP;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -46,8 +45,8 @@ pub(super) struct Moved {
     /// The last connection is over, and the other side has been told that nothing more will come.
     ended: bool,
     full: bool,
-    /// What limits how long the kernel tries (ms); 0: its own default.
-    patience: u32,
+    /// What the kernel was told.
+    patience: Patience,
 }
 
 impl Moved {
@@ -80,7 +79,7 @@ impl Engine {
         let mut stream = Stream::new(fd, left.most, left.size);
         stream.send(left.resume(), &[]);
         let conns: Vec<usize> = entry.conns.values().copied().collect();
-        entry.stage = Stage::Moved(Moved { stream, left, ended: false, full: false, patience: 0 });
+        entry.stage = Stage::Moved(Moved { stream, left, ended: false, full: false, patience: Patience::default() });
         self.bases.releases = RELEASES;
         self.bases.moved.push(at);
         self.feed();
@@ -109,7 +108,7 @@ impl Engine {
             return;
         }
         let told = |c: &usize| {
-            let conn = self.conns.get(*c).filter(|c| c.is_on_ring())?;
+            let conn = self.conns.get(*c).filter(|c| c.kernel < 0)?;
             let open = &conn.ep.link().segment()?.slot(conn.slot)?.open;
             Some((open.told(0)?, open.told(1)?))
         };
@@ -143,15 +142,14 @@ impl Engine {
             return;
         }
         let Some(conns) = self.pipes.get(at).map(|e| e.conns.values().copied().collect::<Vec<_>>()) else { return };
-        let mut least = 0;
-        self.tell_sockets(&conns, |s| {
-            least = [least, patience(s)].into_iter().filter(|ms| *ms > 0).min().unwrap_or(0);
-        });
+        let mut least = if conns.is_empty() { Patience::OF_NOBODY } else { Patience::default() };
+        self.tell_sockets(&conns, |s| least = least.and(Patience::of(s)));
         if let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage)
             && m.patience != least
+            && m.stream.fd() >= 0
         {
             m.patience = least;
-            let _ = raw::setsockopt_int(m.stream.fd(), IPPROTO_TCP, libc::TCP_USER_TIMEOUT, least as i32);
+            least.tell(m.stream.fd());
         }
     }
 

@@ -7,11 +7,14 @@ use crate::fdtable::{self, Entry};
 use crate::socket::{Path, Socket, opts};
 use alloc::vec::Vec;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
+use netacc_sys::raw;
 
 /// A queue pair with connections whose other side says nothing for so long (ns) is asked for an answer: where messages
 /// wait to be confirmed, and where there are none.
 const QUIET: [u64; 2] = [3_000_000_000, 15_000_000_000];
-/// And without one for so long (ns) it has failed.
+/// So is one without connections, on the server's side, where nobody else would find that the client's host is gone.
+const UNUSED: u64 = 60_000_000_000;
+/// And without an answer for so long (ns) it has failed.
 const ANSWER: u64 = 5_000_000_000;
 /// On one without a base, so often (ns) somebody looks whether a program wants to hear of a silent path.
 const LOOK: u64 = 3_000_000_000;
@@ -26,7 +29,9 @@ impl Engine {
             if entry.base.is_late(now) {
                 late.push(at);
             }
-            let idle = entry.conns.is_empty() || matches!(entry.base, Base::Awaited(..) | Base::Connecting(..));
+            // Those of a client end when they have been idle, and those that nobody has used soon.
+            let (unused, ends) = (entry.conns.is_empty(), entry.route.is_some() || !entry.used);
+            let idle = unused && ends || matches!(entry.base, Base::Awaited(..) | Base::Connecting(..));
             let (quiet, lacks_base) = (entry.quiet, !entry.base.is_hoped_for());
             let Some((pipe, _)) = entry.parts(&mut self.devices) else { continue };
             if idle || quiet.since == 0 || quiet.heard != pipe.heard() {
@@ -34,14 +39,23 @@ impl Engine {
                 continue;
             }
             if lacks_base {
-                if now.saturating_sub(quiet.since.max(quiet.asked)) > LOOK {
+                let long = now.saturating_sub(quiet.since.max(quiet.asked)) > if unused { UNUSED } else { LOOK };
+                // Its device confirms that, or ours gives up. The process may be stopped.
+                if long && unused && pipe.can_send() && pipe.probe().is_err() {
+                    self.broken.push(at);
+                }
+                if long {
                     entry.quiet.asked = now;
-                    alone.push((at, now.saturating_sub(quiet.since)));
+                    alone.extend((!unused).then_some((at, now.saturating_sub(quiet.since))));
                 }
                 continue;
             }
             let [busy, still] = QUIET;
-            let after = if pipe.expects() { busy } else { still };
+            let after = match pipe.expects() {
+                _ if unused => UNUSED,
+                true => busy,
+                false => still,
+            };
             if quiet.asked != 0 {
                 if now.saturating_sub(quiet.asked) > ANSWER {
                     silent.push(at);
@@ -108,15 +122,53 @@ impl Engine {
     }
 }
 
-/// How long (ms) a socket's options let the kernel try; 0: as long as it likes.
-pub(super) fn patience(s: &Socket) -> u32 {
-    let _g = s.meta.lock();
-    let user = option(s, IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0);
-    let Some(idle) = keepalive(s).filter(|_| user == 0) else { return user };
-    // tcp(7): the defaults of a host that nobody has configured.
-    let number = |name, default| option(s, IPPROTO_TCP, name, default);
-    let probes = number(libc::TCP_KEEPINTVL, 75).saturating_mul(number(libc::TCP_KEEPCNT, 9));
-    idle.saturating_add(probes).saturating_mul(1000).min(i32::MAX as u32)
+/// When the kernel is to give up a base whose queue pair has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Patience {
+    /// `TCP_USER_TIMEOUT` (ms); 0: its own default.
+    ms: u32,
+    /// `TCP_KEEPIDLE` and `TCP_KEEPINTVL` (s), `TCP_KEEPCNT`, if it is to ask at all.
+    keepalive: Option<[u32; 3]>,
+}
+
+impl Patience {
+    /// Of a base that carries nothing: without that nobody would hear that the other host is gone.
+    pub const OF_NOBODY: Patience = Patience { ms: 0, keepalive: Some([60, 15, 4]) };
+
+    /// What a socket's options ask for.
+    pub fn of(s: &Socket) -> Patience {
+        let _g = s.meta.lock();
+        // tcp(7): the defaults of a host that nobody has configured.
+        let number = |name, default| option(s, IPPROTO_TCP, name, default);
+        let keepalive = keepalive(s).map(|idle| [idle, number(libc::TCP_KEEPINTVL, 75), number(libc::TCP_KEEPCNT, 9)]);
+        let ms = match number(libc::TCP_USER_TIMEOUT, 0) {
+            0 => keepalive.map_or(0, |k| seconds(k).saturating_mul(1000).min(i32::MAX as u32)),
+            ms => ms,
+        };
+        Patience { ms, keepalive }
+    }
+
+    /// Of two programs that share the base the less patient one decides.
+    pub fn and(self, other: Patience) -> Patience {
+        let ms = [self.ms, other.ms].into_iter().filter(|ms| *ms > 0).min().unwrap_or(0);
+        let keepalive = self.keepalive.into_iter().chain(other.keepalive).min_by_key(|k| seconds(*k));
+        Patience { ms, keepalive }
+    }
+
+    /// The kernel is told.
+    pub fn tell(self, fd: i32) {
+        let _ = raw::setsockopt_int(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT, self.ms as i32);
+        let names = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
+        for (name, value) in names.into_iter().zip(self.keepalive.into_iter().flatten()) {
+            let _ = raw::setsockopt_int(fd, IPPROTO_TCP, name, value as i32);
+        }
+        let _ = raw::setsockopt_int(fd, SOL_SOCKET, libc::SO_KEEPALIVE, self.keepalive.is_some().into());
+    }
+}
+
+/// How long silence lasts until keepalive gives up.
+fn seconds([idle, interval, count]: [u32; 3]) -> u32 {
+    idle.saturating_add(interval.saturating_mul(count))
 }
 
 /// After how many quiet seconds a socket's options would have the other side asked, if at all. Under its `meta`.

@@ -22,18 +22,11 @@ fn told(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     Some((open.told(0)?, open.told(1)?))
 }
 
-impl Conn {
-    /// Whether `ep` is still its own: of one that followed the program to a kernel socket, others may use the place by now.
-    pub(super) fn is_on_ring(&self) -> bool {
-        self.kernel < 0
-    }
-}
-
 impl Engine {
     /// The process at which connection `at` waits is gone, or has left the listener: another one gets the connection, with
     /// what was written so far. False: there is none, or that was not what is wrong.
     pub(super) fn rejoin_orphan(&mut self, at: usize) -> bool {
-        let orphan = self.conns.get(at).filter(|c| c.is_on_ring()).map(|c| c.ep).filter(|ep| ep.orphaned());
+        let orphan = self.conns.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
         orphan.is_some_and(|old| self.rejoin(at, old))
     }
 
@@ -83,7 +76,7 @@ impl Engine {
         }
         // A link that nobody has taken up is not said to be served by many: there it waits for whoever is first already.
         let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > PATIENCE && ep.link().served_by_many();
-        let is_late = |c: &Conn| c.is_on_ring() && late(c.ep);
+        let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
         let all: Vec<usize> = self.conns.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
         for at in all {
             let Some(ep) = self.conns.get(at).filter(|c| is_late(c)).map(|c| c.ep) else { continue };

@@ -49,7 +49,7 @@ impl Engine {
         let all: Vec<usize> = self.pipes.each().map(|(at, _)| at).collect();
         for at in all {
             let parts = self.pipes.get_mut(at).and_then(|e| e.parts(&mut self.devices));
-            if parts.is_some_and(|(pipe, device)| pipe.tick(&device.pool).is_err()) {
+            if parts.is_some_and(|(pipe, device)| pipe.tick(&mut device.pool).is_err()) {
                 self.broken.push(at);
             }
         }

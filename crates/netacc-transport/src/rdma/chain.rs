@@ -65,23 +65,24 @@ impl Chain {
         self.messages = messages;
     }
 
-    /// Bytes that may belong to a further frame in the last message, of which each has at most `most`.
-    pub fn room(&self, most: usize) -> usize {
-        let len = match self.messages.last() {
+    /// Bytes that may belong to a further frame in the last message, which may have at most `most`.
+    pub fn room(&self, pool: &Pool, most: usize) -> usize {
+        let (len, size) = match self.messages.last() {
             None | Some(Message::Whole(..)) => return 0,
-            Some(Message::Short(_, len, _) | Message::Long(_, len, _)) => *len,
+            Some(Message::Short(_, len, _)) => (*len, pool.size()),
+            Some(Message::Long(buffer, len, _)) => (*len, pool.size_of(*buffer)),
         };
         if len.saturating_sub(self.last + FRAME) > LONGEST {
             return 0;
         }
-        most.saturating_sub(len + FRAME)
+        most.min(size).saturating_sub(len + FRAME)
     }
 
     /// Puts the last message into a buffer, if one is free, and says where the bytes of a further frame go.
     pub fn place(&mut self, pool: &mut Pool) -> Option<*mut u8> {
         let message = self.messages.last_mut()?;
         if let Message::Short(bytes, len, _) = message {
-            let (buffer, _) = pool.take_to_send()?;
+            let (buffer, ..) = pool.take_to_send(*len)?;
             pool.write(buffer, 0, bytes.get(..*len)?);
             *message = Message::Long(buffer, *len, None);
         }
@@ -143,7 +144,7 @@ mod tests {
     use netacc_wire::frame::Kind;
 
     fn frame(conn: u16) -> Frame {
-        Frame { kind: Kind::Data, credits: 0, conn, epoch: 7, window: 0, heard: 0, next: 0 }
+        Frame { kind: Kind::Data, credits: 0, large: false, conn, epoch: 7, window: 0, heard: 0, next: 0 }
     }
 
     fn short(conn: u16, payload: &[u8]) -> Message {
@@ -157,9 +158,9 @@ mod tests {
     fn frames_behind_each_other_come_out_as_they_went_in() {
         let mut pool = Pool::numbers();
         let mut chain = Chain::default();
-        assert_eq!(chain.room(100), 0, "nothing to put it behind");
+        assert_eq!(chain.room(&pool, 100), 0, "nothing to put it behind");
         chain.push(short(1, b"first"));
-        assert_eq!(chain.room(100), 100 - 2 * FRAME - 5);
+        assert_eq!(chain.room(&pool, 100), 100 - 2 * FRAME - 5);
         assert!(chain.add(&mut pool, SHORT, frame(2), b""));
         assert!(chain.add(&mut pool, SHORT, frame(3), b"third"));
         assert!(!chain.add(&mut pool, SHORT, frame(4), b"there is no buffer for this one, and inline no room"));
@@ -180,10 +181,10 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_too_long_to_say_so_is_the_last() {
-        let mut chain = Chain::default();
+        let (mut chain, pool) = (Chain::default(), Pool::numbers());
         chain.push(Message::Long(0, FRAME + LONGEST, None));
-        assert_eq!(chain.room(1 << 20), (1 << 20) - LONGEST - 2 * FRAME);
+        assert_eq!(chain.room(&pool, 1 << 20), (1 << 20) - LONGEST - 2 * FRAME);
         chain.push(Message::Long(0, FRAME + LONGEST + 1, None));
-        assert_eq!(chain.room(1 << 20), 0);
+        assert_eq!(chain.room(&pool, 1 << 20), 0);
     }
 }

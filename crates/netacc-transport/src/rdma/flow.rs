@@ -1,59 +1,108 @@
 //! Who may send how much: the receives of both sides of a queue pair, as numbers.
 //!
-//! A side has [`FIRST`] receives at first. It posts more while the other side keeps using up what it knows of, and gives
-//! them back when little comes: it names the number that it wants to keep, and the other side uses up the rest with empty
-//! messages, since a receive that is posted cannot be taken back.
+//! A side has [`FIRST`] receives at first. Where the other side keeps using up what it knows of, there are larger ones if its
+//! messages fill those that there are, and else more. They are given back when little comes: a side names the number that it
+//! wants to keep, and the other side uses up the rest with empty messages, since a receive that is posted cannot be taken back.
 
-use netacc_wire::frame::{Frame, Kind};
+use crate::rdma::line::Line;
+use netacc_wire::frame::{ENOUGH, Frame, Kind, larger};
 
 /// Receives of a queue pair that has little to do. With fewer, each message of a conversation could be followed by one
 /// that only brings credits, for ever: see [`Flow::owes`].
 pub(super) const FIRST: u16 = 4;
 /// The most that a side may have.
 pub(super) const MOST: u16 = 16;
-/// Bytes that all receives of a queue pair are to hold at most, where that is more than [`FIRST`].
-const ENOUGH: usize = 256 * 1024;
 /// So often between two looks ([`Flow::tick`]) the other side has to use up half of them before there are more.
 const SHORT: u32 = 4;
+/// Of so many messages more than half have to fill no more than usual receives to show that large ones are of no use.
+const PROOF: u32 = 64;
+/// For so many looks those are not tried again.
+const USELESS: u32 = 16;
+/// Of so many such times those before the last ones count less and less.
+const LATELY: u32 = 16;
 
 /// The receives of a queue pair, on both sides.
 #[derive(Debug)]
 pub(super) struct Flow {
     /// Receives of the other side that are free, as far as it has said.
-    credits: u16,
+    credits: Line,
     /// How many it has in all.
     peer_receives: u16,
     /// How many it may ever have.
     peer_most: u16,
-    /// Receives of ours.
+    /// Receives of ours, and how many of them are large.
     receives: u16,
-    /// Those of them that the other side knows to be free, once it has heard all that we have sent.
-    told: u16,
+    large: u16,
+    /// Those of them that the other side knows to be free, once it has heard all that we have sent, as it knows them.
+    told: Line,
     /// Those that are free again, which it has not been told.
-    owed: u16,
+    owed: Line,
     /// So many are kept when they are free again.
     keep: u16,
+    /// Then they are to be large.
+    enlarged: bool,
+    /// That may be tried.
+    can_enlarge: bool,
     /// We have no use for more.
     most: u16,
-    /// Since the last look: how often the other side had used up half of them, and what came but for credits.
-    short: u32,
+    /// Bytes of each that is not large.
+    size: usize,
+    /// Since the last look: what came but for credits, and its bytes; how many of it might have been long messages, and how
+    /// many of those filled no more than a usual one.
     news: u32,
+    bytes_of_all: u64,
+    long: u32,
+    unfilled: u32,
+    /// For so many looks no large ones are tried, since they were of no use.
+    useless: u32,
+    /// So often lately, but not before the last look, the other side had used up half of them, and the bytes that came then.
+    short: u32,
+    bytes: u64,
+}
+
+/// What a side lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    Nothing,
+    /// So many receives more.
+    More(u16),
+    /// So many larger ones.
+    Larger(u16),
 }
 
 impl Flow {
     /// With [`FIRST`] receives of `size` bytes.
     pub fn new(size: usize) -> Flow {
-        let most = most_of(size);
-        let (credits, peer_receives, peer_most) = (0, 0, 0);
-        let (receives, told, keep) = (FIRST, FIRST, FIRST);
-        Flow { credits, peer_receives, peer_most, receives, told, owed: 0, keep, most, short: 0, news: 0 }
+        let mut flow = Flow {
+            credits: Line::default(),
+            peer_receives: 0,
+            peer_most: 0,
+            receives: FIRST,
+            large: 0,
+            told: Line::default(),
+            owed: Line::default(),
+            keep: FIRST,
+            enlarged: false,
+            can_enlarge: larger(size) > size,
+            most: most_of(size),
+            size,
+            short: 0,
+            news: 0,
+            bytes_of_all: 0,
+            long: 0,
+            unfilled: 0,
+            useless: 0,
+            bytes: 0,
+        };
+        flow.told.push(FIRST, false);
+        flow
     }
 
     /// The other side has said with how many of how many bytes it begins.
     pub fn meet(&mut self, receives: u16, size: usize) {
         self.peer_most = most_of(size);
-        self.credits = receives.min(self.peer_most);
-        self.peer_receives = self.credits;
+        self.peer_receives = receives.min(self.peer_most);
+        self.credits.push(self.peer_receives, false);
     }
 
     /// The other side never has more: so many messages of ours may wait to be confirmed.
@@ -63,93 +112,163 @@ impl Flow {
 
     /// Receives of the other side that are free, and all that it has.
     pub fn credits(&self) -> (u16, u16) {
-        (self.credits, self.peer_receives)
+        (self.credits.len(), self.peer_receives)
+    }
+
+    /// Whether the next message may be a long one.
+    pub fn next_is_large(&self) -> bool {
+        self.credits.first()
     }
 
     /// Whether a message may be sent. The last credit is kept for [`Kind::Credit`]: with both sides out of credits none
     /// could give the other any.
     pub fn can_send(&self) -> bool {
-        self.credits >= 2
+        self.credits.len() >= 2
     }
 
     /// Whether even a message that only brings credits may be sent.
     pub fn can_tell(&self) -> bool {
-        self.credits >= 1
+        self.credits.len() >= 1
     }
 
     /// Whether so many receives are free again that they are told by a message of their own, if no other has gone out
     /// before. Three or more: two sides that send and answer would answer each other's credits, too, with credits. And no
     /// more than the other side can use up.
     pub fn owes(&self) -> bool {
-        self.owed > self.receives / 2
+        self.owed.len() > self.receives / 2
     }
 
-    /// What the next message is to say of free receives.
-    pub fn to_say(&self) -> u8 {
+    /// What the next message is to say of free receives: how many, and whether those are large. Of others the one after
+    /// it tells. Two at least, if there are two, or both sides could spend their last credit on telling the other of one, for
+    /// ever: where the first is large and the second is not, or the other way round, all are told as if they were not.
+    pub fn to_say(&self) -> (u8, bool) {
+        let (run, all) = (self.owed.run(), self.owed.len());
+        let (count, large) = if run >= 2 || run == all { (run, self.owed.first()) } else { (all, false) };
         // More than that there never are: see MOST.
-        u8::try_from(self.owed).unwrap_or(u8::MAX)
+        (u8::try_from(count).unwrap_or(u8::MAX), large)
     }
 
     /// A message goes out, and says that.
-    pub fn sent(&mut self) -> u8 {
-        let told = self.to_say();
-        self.owed -= u16::from(told);
-        self.told += u16::from(told);
-        self.credits = self.credits.saturating_sub(1);
-        told
+    pub fn sent(&mut self) -> (u8, bool) {
+        let said = self.to_say();
+        self.owed.pop(said.0.into());
+        self.told.push(said.0.into(), said.1);
+        self.credits.pop(1);
+        said
     }
 
-    /// A message came. False: the other side says that it has more than it can have.
-    pub fn came(&mut self, frame: &Frame) -> bool {
-        self.told = self.told.saturating_sub(1);
+    /// A message of `len` bytes came. False: the other side says that it has more than it can have.
+    pub fn came(&mut self, frame: &Frame, len: usize) -> bool {
+        let large = self.told.first();
+        self.told.pop(1);
         if !matches!(frame.kind, Kind::Credit | Kind::Probe) {
             self.news = self.news.saturating_add(1);
-            // Then it is about to be told of more.
-            self.short = self.short.saturating_add(u32::from(self.told <= self.receives / 2));
+            self.bytes_of_all = self.bytes_of_all.saturating_add(len as u64);
+            self.long = self.long.saturating_add(large.into());
+            let as_others = self.size / 2..=self.size;
+            self.unfilled = self.unfilled.saturating_add((large && as_others.contains(&len)).into());
+            if self.told.len() <= self.receives / 2 {
+                self.is_short(len);
+            }
         }
-        let Some(credits) = self.credits.checked_add(frame.credits.into()).filter(|c| *c <= self.peer_most) else {
+        let credits: u16 = frame.credits.into();
+        if credits > self.peer_most.saturating_sub(self.credits.len()) {
             return false;
-        };
-        self.credits = credits;
-        self.peer_receives = self.peer_receives.max(credits);
+        }
+        self.credits.push(credits, frame.large);
+        self.peer_receives = self.peer_receives.max(self.credits.len());
         true
     }
 
-    /// What came has been dealt with: whether its receive is to be posted again.
-    pub fn freed(&mut self) -> bool {
-        if self.receives > self.keep {
-            self.receives -= 1;
-            return false;
+    /// The other side is about to be told of more.
+    fn is_short(&mut self, len: usize) {
+        if self.short >= LATELY {
+            self.short /= 2;
+            self.bytes /= 2;
         }
-        self.owed += 1;
-        true
+        self.short += 1;
+        self.bytes += len as u64;
     }
 
-    /// How many more receives there should be.
-    pub fn wanted(&self) -> u16 {
-        if self.short < SHORT { 0 } else { self.receives.min(self.most.saturating_sub(self.receives)) }
+    /// What came has been dealt with: whether its receive, which was `large` or not, is to be posted again.
+    pub fn freed(&mut self, large: bool) -> bool {
+        self.large = self.large.saturating_sub(large.into());
+        let keeps = self.receives <= self.keep;
+        self.receives -= u16::from(!keeps);
+        keeps
+    }
+
+    /// Whether what is posted again should be large.
+    pub fn is_enlarged(&self) -> bool {
+        self.enlarged
+    }
+
+    /// It has been posted again.
+    pub fn again(&mut self, large: bool) {
+        self.owed.push(1, large);
+        self.large += u16::from(large);
+    }
+
+    /// What the other side keeps running short of.
+    pub fn lacks(&self) -> Lack {
+        if self.short < SHORT {
+            return Lack::Nothing;
+        }
+        // A stream fills what it gets, but where a send of the program ends in between.
+        let filled = self.bytes >= u64::from(self.short) * self.size as u64 / 2;
+        if filled && self.can_enlarge {
+            // Another queue pair may have taken those that were to be ours.
+            let there = if self.enlarged { self.large } else { 0 };
+            return if there < FIRST { Lack::Larger(FIRST - there) } else { Lack::Nothing };
+        }
+        match self.receives.min(self.most.saturating_sub(self.receives)) {
+            0 => Lack::Nothing,
+            more => Lack::More(more),
+        }
     }
 
     /// There is one more, posted.
     pub fn grown(&mut self) {
+        // Back and forth at most once between two looks.
+        self.can_enlarge &= !self.enlarged;
+        self.enlarged = false;
         self.receives += 1;
-        self.owed += 1;
+        self.owed.push(1, false);
         self.keep = self.receives;
-        self.short = 0;
+        self.is_not_short();
     }
 
-    /// No more are to be had for now.
-    pub fn refused(&mut self) {
-        self.short = 0;
+    /// From now on those that are free again are to be large, and as few as at first.
+    pub fn enlarge(&mut self) {
+        self.enlarged = true;
+        self.keep = FIRST;
+        self.is_not_short();
+    }
+
+    /// What it lacks is not to be had for now.
+    pub fn refused(&mut self, what: Lack) {
+        self.can_enlarge &= !matches!(what, Lack::Larger(_));
+        self.is_not_short();
+    }
+
+    fn is_not_short(&mut self) {
+        (self.short, self.bytes) = (0, 0);
     }
 
     /// Once in a while. Whether little has come since the last time.
     pub fn tick(&mut self) -> bool {
-        self.short = 0;
+        self.is_not_short();
+        let (long, unfilled) = (core::mem::take(&mut self.long), core::mem::take(&mut self.unfilled));
+        // The other side may have no buffers to fill large ones from. It gets them a moment after it has found none.
+        self.useless = if unfilled > (long / 2).max(PROOF) { USELESS } else { self.useless.saturating_sub(1) };
+        self.can_enlarge = larger(self.size) > self.size && self.useless == 0;
         let quiet = core::mem::take(&mut self.news) < u32::from(self.receives);
         if quiet {
             self.keep = FIRST;
         }
+        // What comes now and then is not worth them.
+        let little = core::mem::take(&mut self.bytes_of_all) < u64::from(FIRST) * self.size as u64;
+        self.enlarged &= !(quiet || little);
         quiet
     }
 
@@ -158,15 +277,21 @@ impl Flow {
         self.receives > self.keep
     }
 
+    /// How many are large that are not to be.
+    pub fn too_large(&self) -> u16 {
+        if self.enlarged { 0 } else { self.large }
+    }
+
     /// Says how many are to be kept.
     pub fn asks(&self) -> Frame {
-        Frame { kind: Kind::Credit, credits: 0, conn: self.keep, epoch: 0, window: 0, heard: 0, next: 0 }
+        let kind = Kind::Credit;
+        Frame { kind, credits: 0, large: false, conn: self.keep, epoch: 0, window: 0, heard: 0, next: 0 }
     }
 
     /// The other side wants to keep so many: how many empty messages are due.
     pub fn asked(&mut self, keep: u16) -> u16 {
         self.peer_receives = self.peer_receives.min(keep.max(FIRST));
-        self.credits.saturating_sub(1)
+        self.credits.len().saturating_sub(1)
     }
 }
 
@@ -176,158 +301,4 @@ fn most_of(size: usize) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const CREDITS: Frame = Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
-
-    /// Two sides, and what is under way to each of them.
-    struct Pair {
-        sides: [Flow; 2],
-        under_way: [Vec<Frame>; 2],
-        sent: u32,
-    }
-
-    impl Pair {
-        fn new(size: usize) -> Pair {
-            let mut sides = [Flow::new(size), Flow::new(size)];
-            sides.iter_mut().for_each(|s| s.meet(FIRST, size));
-            Pair { sides, under_way: [Vec::new(), Vec::new()], sent: 0 }
-        }
-
-        fn send(&mut self, from: usize, frame: Frame) {
-            self.sent += 1;
-            let credits = self.sides[from].sent();
-            self.under_way[1 - from].push(Frame { credits, ..frame });
-            // What kills an iWARP connection: a message that nothing is posted for.
-            assert!(self.under_way[1 - from].len() <= usize::from(self.sides[1 - from].receives));
-        }
-
-        fn data(&mut self, from: usize) -> bool {
-            let may = self.sides[from].can_send();
-            if may {
-                self.send(from, Frame { kind: Kind::Data, ..CREDITS });
-            }
-            may
-        }
-
-        fn deliver(&mut self, to: usize) -> bool {
-            if self.under_way[to].is_empty() {
-                return false;
-            }
-            let frame = self.under_way[to].remove(0);
-            assert!(self.sides[to].came(&frame));
-            self.sides[to].freed();
-            if frame.kind == Kind::Credit && frame.conn != 0 {
-                for _ in 0..self.sides[to].asked(frame.conn) {
-                    self.send(to, CREDITS);
-                }
-            }
-            if self.sides[to].owes() && self.sides[to].can_tell() {
-                self.send(to, CREDITS);
-            }
-            true
-        }
-
-        fn grow(&mut self, at: usize) {
-            for _ in 0..self.sides[at].wanted() {
-                self.sides[at].grown();
-            }
-            if self.sides[at].owes() && self.sides[at].can_tell() {
-                self.send(at, CREDITS);
-            }
-        }
-
-        fn tick(&mut self, at: usize) {
-            let side = &mut self.sides[at];
-            if side.tick() && side.has_many() && side.can_tell() {
-                let frame = self.sides[at].asks();
-                self.send(at, frame);
-            }
-        }
-
-        /// Everything arrives; this ends, or the two would talk for ever.
-        fn settle(&mut self) {
-            let mut steps = 0;
-            while self.deliver(0) | self.deliver(1) {
-                steps += 1;
-                assert!(steps < 200, "credits answer credits");
-            }
-        }
-    }
-
-    #[test]
-    fn a_stream_makes_receives_grow_and_silence_gives_them_back() {
-        let mut p = Pair::new(16 * 1024);
-        for _ in 0..200 {
-            while p.data(0) {}
-            p.settle();
-            p.grow(1);
-            p.settle();
-        }
-        assert_eq!((p.sides[1].receives, p.sides[0].receives), (MOST, FIRST));
-        assert_eq!(p.sides[0].credits().1, MOST);
-        // A look that has seen the stream, and one that has seen nothing.
-        for _ in 0..2 {
-            p.tick(1);
-            p.settle();
-        }
-        assert_eq!((p.sides[1].receives, p.sides[0].credits()), (FIRST, (FIRST, FIRST)));
-        assert!(p.data(0) && p.data(0));
-    }
-
-    #[test]
-    fn requests_and_answers_need_no_more_than_the_first() {
-        let mut p = Pair::new(16 * 1024);
-        // Credits that came by themselves once must not come with every message from then on.
-        while p.data(0) {}
-        p.settle();
-        p.tick(0);
-        p.tick(1);
-        p.sent = 0;
-        for _ in 0..1000 {
-            for side in [0, 1] {
-                assert!(p.data(side));
-                p.settle();
-            }
-        }
-        assert_eq!(p.sides.each_ref().map(Flow::wanted), [0, 0]);
-        assert!(p.sent <= 2002, "{} messages", p.sent);
-    }
-
-    #[test]
-    fn large_messages_have_fewer_receives() {
-        for (size, most) in [(1024, MOST), (16 * 1024, MOST), (32 * 1024, 8), (64 * 1024, FIRST), (16 << 20, FIRST)] {
-            let mut p = Pair::new(size);
-            for _ in 0..200 {
-                while p.data(0) {}
-                p.settle();
-                p.grow(1);
-                p.settle();
-            }
-            assert_eq!(p.sides[1].receives, most, "{size}");
-        }
-    }
-
-    proptest! {
-        /// Nothing is sent that nothing is posted for (`send` asserts it), and both can always send again.
-        #[test]
-        fn nobody_overruns_and_nobody_starves(steps in proptest::collection::vec((0..5u8, 0..2usize), 0..400)) {
-            let mut p = Pair::new(16 * 1024);
-            for (what, side) in steps {
-                match what {
-                    0 | 1 => drop(p.data(side)),
-                    2 => drop(p.deliver(side)),
-                    3 => p.grow(side),
-                    _ => p.tick(side),
-                }
-            }
-            p.settle();
-            for side in [0, 1] {
-                prop_assert!(p.data(side), "{:?}", p.sides);
-                p.settle();
-            }
-        }
-    }
-}
+mod tests;

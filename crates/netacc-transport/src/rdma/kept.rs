@@ -2,10 +2,12 @@
 //!
 //! That a send has completed says no more than that the other side's device has the message. Each message says how many
 //! its sender has received (`heard`); those that are not among them are kept. A long one stays in the buffer it was sent
-//! from as long as buffers are plenty, and is copied when it is the last but a few; a short one is copied at once.
+//! from as long as buffers are plenty, and is copied when it is the last but a few, unless it is a large one; a short one is
+//! copied at once.
 
 use crate::rdma::pool::{Buffer, Pool};
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 use netacc_sys::mem::Owned;
 use netacc_wire::frame::FRAME;
@@ -101,7 +103,7 @@ impl Kept {
         let Some(index) = self.messages.iter().position(|m| m.buffer == Some(n) && !m.completed) else {
             return pool.sent(n);
         };
-        let stays = !pool.is_scarce();
+        let stays = pool.may_keep(n);
         if !stays {
             self.copy_out(index, n, pool);
         }
@@ -109,17 +111,14 @@ impl Kept {
             m.completed = true;
             m.buffer = m.buffer.filter(|_| stays);
         }
-        if stays { pool.keep() } else { pool.sent(n) }
+        if stays { pool.keep(n) } else { pool.sent(n) }
     }
 
     fn copy_out(&mut self, index: usize, n: Buffer, pool: &Pool) {
         let Some((place, len, head)) = self.messages.get(index).map(|m| (m.place, m.len, m.head)) else { return };
-        let Some(mut to) = self.place(place).and_then(|place| place.get_mut(..len)) else { return };
-        if let Some(head) = head {
-            let Some((first, rest)) = to.split_first_chunk_mut() else { return };
-            (*first, to) = (head, rest);
+        if let Some(to) = self.place(place).and_then(|place| place.get_mut(..len)) {
+            copy(n, head, pool, to);
         }
-        let _ = pool.read(n, 0, to);
     }
 
     /// The other side has received `heard` messages. False: it cannot have.
@@ -155,17 +154,32 @@ impl Kept {
 
     /// All that is kept, oldest first, and the number of the oldest, modulo 65,536.
     pub fn take(&mut self, pool: &mut Pool) -> (VecDeque<Vec<u8>>, u16) {
+        let mut all = VecDeque::with_capacity(self.messages.len());
         for index in 0..self.messages.len() {
-            if let Some(n) = self.messages.get(index).and_then(|m| m.buffer) {
-                self.copy_out(index, n, pool);
+            let Some((place, len, head, buffer)) = self.messages.get(index).map(|m| (m.place, m.len, m.head, m.buffer))
+            else {
+                continue;
+            };
+            if let Some(n) = buffer {
+                let mut bytes = vec![0; len];
+                copy(n, head, pool, &mut bytes);
+                all.push_back(bytes);
+            } else if let Some(bytes) = self.place(place).and_then(|place| place.get(..len)) {
+                all.push_back(bytes.to_vec());
             }
         }
-        let places: Vec<(u16, usize)> = self.messages.iter().map(|m| (m.place, m.len)).collect();
-        let copy = |(place, len): (u16, usize)| self.place(place)?.get(..len).map(<[u8]>::to_vec);
-        let all = places.into_iter().filter_map(copy).collect();
         self.end(pool);
         (all, self.confirmed as u16)
     }
+}
+
+/// The message in buffer `n`.
+fn copy(n: Buffer, head: Option<[u8; FRAME]>, pool: &Pool, mut to: &mut [u8]) {
+    if let Some(head) = head {
+        let Some((first, rest)) = to.split_first_chunk_mut() else { return };
+        (*first, to) = (head, rest);
+    }
+    let _ = pool.read(n, 0, to);
 }
 
 #[cfg(test)]

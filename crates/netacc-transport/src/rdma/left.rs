@@ -17,7 +17,7 @@ pub struct Left {
     pub first: u16,
     /// Messages that were received, modulo 65,536.
     pub heard: u16,
-    /// The longest message that the other side takes.
+    /// The longest message that is made anew. Those that go out again may be longer.
     pub most: usize,
     /// The longest that we take.
     pub size: usize,

@@ -13,6 +13,7 @@ mod device;
 mod flow;
 mod kept;
 mod left;
+mod line;
 mod pipe;
 mod pool;
 mod qp;

@@ -2,7 +2,7 @@
 
 use crate::rdma::chain::Chain;
 use crate::rdma::device::{Awaited, Device};
-use crate::rdma::flow::{FIRST, Flow, MOST};
+use crate::rdma::flow::{FIRST, Flow, Lack, MOST};
 use crate::rdma::kept::Kept;
 use crate::rdma::left::Left;
 use crate::rdma::pool::{Buffer, Pool};
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result};
 use netacc_wire::base::Base;
-use netacc_wire::frame::{Brief, FRAME, Frame, Greeting, Kind};
+use netacc_wire::frame::{Brief, FRAME, Frame, Greeting, Kind, larger};
 
 mod outgoing;
 
@@ -26,7 +26,7 @@ pub(super) const SENDS: usize = 15;
 pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
 /// A message that only brings credits.
 pub(super) const CREDITS: Frame =
-    Frame { kind: Kind::Credit, credits: 0, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
+    Frame { kind: Kind::Credit, credits: 0, large: false, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
 /// One that asks for an answer.
 const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
 /// Work request numbers: this bit says that it is a receive.
@@ -38,11 +38,14 @@ pub struct Pipe {
     id: CmId,
     /// The buffers of our receives; a work request has its buffer's number.
     receives: Vec<Buffer>,
+    /// Bytes of each that is not large.
     size: usize,
     /// The upper half of our work requests' numbers.
     tag: u32,
-    /// The longest message that the other side takes.
+    /// The longest message that the other side takes, but for [large](Frame::large) ones.
     peer_size: usize,
+    /// The longest that its receive takes for which the last message is.
+    takes: usize,
     flow: Flow,
     /// Messages that are to be posted together.
     chain: Chain,
@@ -113,6 +116,7 @@ impl Pipe {
             size,
             tag,
             peer_size: 0,
+            takes: 0,
             flow: Flow::new(size),
             chain: Chain::default(),
             under_way: VecDeque::with_capacity(SENDS),
@@ -156,7 +160,8 @@ impl Pipe {
     /// [`Pipe::accept`] or [`Pipe::meet`]. False: there is no memory for that.
     #[must_use]
     pub fn keep(&mut self) -> bool {
-        self.kept.begin(self.flow.peer_most(), FRAME + self.longest())
+        // Those that have a large buffer stay there.
+        self.kept.begin(self.flow.peer_most(), FRAME + larger(self.peer_size).min(self.size))
     }
 
     /// There is none, after all.
@@ -230,14 +235,9 @@ impl Pipe {
         self.id.qp().map_or(0, netacc_verbs::Qp::qp_num)
     }
 
-    /// Bytes that fit into one message.
-    pub fn payload(&self) -> usize {
-        self.longest().saturating_sub(FRAME)
-    }
-
-    /// Bytes of the longest message.
+    /// Bytes that the next message may have at most.
     pub fn longest(&self) -> usize {
-        self.peer_size.min(self.size)
+        if self.flow.next_is_large() { larger(self.peer_size) } else { self.peer_size }
     }
 
     /// Bytes that fit into a message that goes inline: cheaper, and no buffer is needed.
@@ -260,7 +260,7 @@ impl Pipe {
     }
 
     fn post_receive(&mut self, pool: &Pool, n: Buffer) -> Result<()> {
-        let sge = pool.sge(n, 0, self.size).ok_or(too_long())?;
+        let sge = pool.sge(n, 0, pool.size_of(n)).ok_or(too_long())?;
         let number = u64::from(self.tag) << 32 | RECEIVE | u64::from(n);
         self.id.qp().ok_or(Error::NoDevice)?.post_recv(&mut [RecvWr::new(number, sge)]).map_err(Error::from)
     }
@@ -271,35 +271,40 @@ impl Pipe {
         self.post_receive(pool, n)
     }
 
-    /// Whether the other side keeps running short of receives of ours: [`Pipe::grow`] posts more.
+    /// Whether the other side keeps running short of receives of ours: [`Pipe::grow`] posts more, or larger ones.
     pub fn wants_to_grow(&self) -> bool {
-        self.flow.wanted() > 0
+        self.flow.lacks() != Lack::Nothing
     }
 
-    /// Posts more receives, if there is memory for them, of which the other side has to be told. Not for a thread that may
-    /// have been interrupted in malloc: it may register memory.
+    /// Posts more receives, if there is memory for them, of which the other side has to be told; or has those that are free
+    /// again be larger. Not for a thread that may have been interrupted in malloc: it may register memory.
     pub fn grow(&mut self, pool: &mut Pool) -> Result<()> {
-        let more = self.flow.wanted();
-        if more == 0 {
-            return Ok(());
+        let lack = self.flow.lacks();
+        match lack {
+            Lack::Nothing => return Ok(()),
+            Lack::Larger(count) if pool.ensure_large(count.into()) => self.flow.enlarge(),
+            Lack::More(more) if pool.ensure(more.into()).is_ok() => {
+                for _ in 0..more {
+                    self.add_receive(pool)?;
+                    self.flow.grown();
+                }
+            }
+            _ => self.flow.refused(lack),
         }
-        if pool.ensure(more.into()).is_err() {
-            self.flow.refused();
-            return Ok(());
-        }
-        for _ in 0..more {
-            self.add_receive(pool)?;
-            self.flow.grown();
-        }
-        if self.owes() { self.send_credits() } else { Ok(()) }
+        self.tell()
     }
 
     /// Once in a while: where little has come, the other side is asked to use up receives that we need no longer, or whose
-    /// memory could go if they lay elsewhere.
-    pub fn tick(&mut self, pool: &Pool) -> Result<()> {
+    /// memory could go if they lay elsewhere. By the same as [`Pipe::grow`].
+    pub fn tick(&mut self, pool: &mut Pool) -> Result<()> {
         let quiet = self.flow.tick();
-        let costly = self.flow.has_many() || self.receives.iter().any(|n| pool.has_older(*n));
-        if quiet && costly && self.can_tell() {
+        let large = self.flow.too_large();
+        // Without small ones that take their place they stay.
+        let costly = self.flow.has_many()
+            || (large > 0 && pool.has_or_gets(large.into()))
+            || self.receives.iter().any(|n| pool.has_older(*n));
+        // Never with the last credit: both sides would be left without one if the other did the same.
+        if quiet && costly && self.can_send() {
             let asks = self.flow.asks();
             return self.send(asks, &[]);
         }
@@ -347,14 +352,14 @@ impl Pipe {
                 (Frame::decode(&head)?, FRAME)
             }
         };
-        if len < at || len > self.size {
+        if len < at || len > pool.size_of(n) {
             return None;
         }
         let news = frame.heard.wrapping_sub(self.was_told);
         self.confirmed = self.confirmed.saturating_add(news.into());
         self.was_told = frame.heard;
         // More than it has would let us send what it has no room for.
-        if !self.flow.came(&frame) || !self.kept.confirm(frame.heard, pool) {
+        if !self.flow.came(&frame, len) || !self.kept.confirm(frame.heard, pool) {
             return None;
         }
         self.heard = self.heard.wrapping_add(1);
@@ -371,16 +376,17 @@ impl Pipe {
         if frame.kind == Kind::Credit && frame.conn != 0 {
             self.use_up(frame.conn)?;
         }
-        if self.owes() { self.send_credits() } else { Ok(()) }
+        self.tell()
     }
 
     fn repost(&mut self, pool: &mut Pool, n: Buffer) -> Result<()> {
         let place = self.receives.iter().position(|r| *r == n).ok_or(Error::NoDevice)?;
-        if self.flow.freed() {
-            let n = pool.exchange(n);
+        if self.flow.freed(pool.is_large(n)) {
+            let n = pool.exchange(n, self.flow.is_enlarged());
             if let Some(place) = self.receives.get_mut(place) {
                 *place = n;
             }
+            self.flow.again(pool.is_large(n));
             return self.post_receive(pool, n);
         }
         self.receives.swap_remove(place);
@@ -388,9 +394,13 @@ impl Pipe {
         Ok(())
     }
 
-    /// Tells the other side of free receives, by a message of its own.
-    fn send_credits(&mut self) -> Result<()> {
-        self.send(CREDITS, &[])
+    /// Tells the other side what it waits for, by a message of its own; or by two, where large receives and others are free:
+    /// with only some of them it might still be unable to say anything.
+    fn tell(&mut self) -> Result<()> {
+        while self.owes() {
+            self.send(CREDITS, &[])?;
+        }
+        Ok(())
     }
 
     /// Has all that is under way complete, for [`Pipe::is_flushed`].
@@ -430,7 +440,7 @@ impl Pipe {
         let (again, first) = self.kept.take(&mut device.pool);
         self.free_buffers(device);
         // By TCP all messages have their beginning before them, which one that was all bytes had not.
-        let (most, size) = (FRAME + self.longest(), FRAME + self.size);
+        let (most, size) = (FRAME + self.peer_size.min(self.size), FRAME + larger(self.size));
         Left { again, first, heard: self.heard, most, size, shown: core::mem::take(&mut self.shown) }
     }
 }

@@ -4,11 +4,20 @@ use crate::rdma::registered::Registered;
 use alloc::vec::Vec;
 use netacc_stats::{Counter, page};
 use netacc_verbs::{Error, Pd, Result, Sge};
+use netacc_wire::frame::larger;
 
 extern crate alloc;
 
-/// Buffers that may hold messages on their way out, of all queue pairs together.
+/// Buffers that may hold messages on their way out, of all queue pairs together. A large one counts as many as it is worth.
 const SENDING: usize = 64;
+/// So many of them may be large ones, which stay taken until their messages are confirmed; that may be never.
+const SENDING_LARGE: usize = 32;
+/// And in so many others, messages that have been sent stay until they are confirmed. The rest is for those that are on
+/// their way.
+const STAYING: usize = 24;
+const _: () = assert!(SENDING_LARGE + STAYING < SENDING);
+/// So many large ones are registered when there is none to send from.
+const LARGE: usize = 4;
 /// A region that nobody has used for so many looks ([`Pool::tick`]) is given back.
 const PATIENCE: u32 = 10;
 /// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
@@ -25,7 +34,7 @@ const REGIONS: usize = 1 << (31 - PLACE);
 /// How large buffers and regions are.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// A buffer.
+    /// A buffer; a large one has [`larger`].
     pub message: usize,
     /// The first region.
     pub first: usize,
@@ -39,26 +48,34 @@ pub type Buffer = u32;
 #[derive(Debug)]
 struct Region {
     mr: Registered,
+    /// Bytes of a buffer.
+    size: usize,
     free: Vec<u32>,
     all: usize,
     unused: u32,
 }
 
-/// Registered buffers of one size. One that is taken to send from is counted apart.
+/// Registered buffers, of one size each region. One that is taken to send from is counted apart.
 #[derive(Debug)]
 pub struct Pool {
     /// `None`: the device is gone.
     pd: Option<Pd>,
     sizes: Sizes,
+    /// Bytes of a large buffer. If that is no more than of another, there are none.
+    large: usize,
     regions: Vec<Option<Region>>,
     /// Buffers that are taken to send from: the messages in them are to be sent, under way, or not yet confirmed.
     sending: usize,
-    /// The last of those.
+    /// The large ones among them.
+    sending_large: usize,
+    /// Those whose message has been sent, and stays.
     kept: usize,
-    /// Somebody was to send and found none.
+    /// Somebody was to send and found none, or only a small one.
     short: bool,
+    short_of_large: bool,
     /// The last attempt to register more failed, and why, as long as nobody has asked.
     refused: bool,
+    refused_large: bool,
     refusal: Option<Error>,
 }
 
@@ -72,7 +89,21 @@ impl Pool {
 
     fn empty(pd: Option<Pd>, sizes: Sizes) -> Pool {
         let regions = Vec::new();
-        Pool { pd, sizes, regions, sending: 0, kept: 0, short: false, refused: false, refusal: None }
+        let large = Some(larger(sizes.message)).filter(|large| *large <= sizes.largest).unwrap_or(sizes.message);
+        Pool {
+            pd,
+            sizes,
+            large,
+            regions,
+            sending: 0,
+            sending_large: 0,
+            kept: 0,
+            short: false,
+            short_of_large: false,
+            refused: false,
+            refused_large: false,
+            refusal: None,
+        }
     }
 
     /// One with buffers of the same size, of which it will never have any.
@@ -80,20 +111,47 @@ impl Pool {
         Pool::empty(None, self.sizes)
     }
 
-    /// Bytes of each buffer.
+    /// Bytes of each buffer that is not large.
     pub fn size(&self) -> usize {
         self.sizes.message
+    }
+
+    /// Bytes of this one.
+    pub(super) fn size_of(&self, buffer: Buffer) -> usize {
+        self.region(buffer).map_or(self.sizes.message, |region| region.size)
+    }
+
+    /// Whether it is a large one.
+    pub(super) fn is_large(&self, buffer: Buffer) -> bool {
+        self.size_of(buffer) > self.sizes.message
+    }
+
+    /// How many others it counts as.
+    fn worth(&self, buffer: Buffer) -> usize {
+        self.size_of(buffer) / self.sizes.message
+    }
+
+    fn worth_if_large(&self, buffer: Buffer) -> usize {
+        if self.is_large(buffer) { self.worth(buffer) } else { 0 }
     }
 
     fn each(&self) -> impl Iterator<Item = &Region> {
         self.regions.iter().flatten()
     }
 
-    /// Registers one more region, since so many bytes are missing.
-    fn grow(&mut self, missing: usize) -> Result<()> {
-        let total = self.each().map(|r| r.mr.len()).sum();
-        let last = self.each().map(|r| r.mr.len()).max();
-        let mut len = next_region(self.sizes, total, last, missing);
+    fn of(&self, size: usize) -> impl Iterator<Item = &Region> {
+        self.each().filter(move |r| r.size == size)
+    }
+
+    /// Registers one more region for buffers of `size` bytes, since so many bytes are missing.
+    fn grow(&mut self, size: usize, missing: usize) -> Result<()> {
+        let total = self.of(size).map(|r| r.mr.len()).sum();
+        let last = self.of(size).map(|r| r.mr.len()).max();
+        let least = next_region(self.sizes, 0, last, missing);
+        // Large ones are had together: whoever needs them has a stream already.
+        let small = size == self.sizes.message;
+        let mut len =
+            if small { next_region(self.sizes, total, last, missing) } else { missing.min(self.sizes.largest) };
         let at = match self.regions.iter().position(Option::is_none) {
             Some(at) => at,
             None if self.regions.len() < REGIONS => {
@@ -105,43 +163,78 @@ impl Pool {
         let pd = self.pd.as_ref().ok_or(Error::NoDevice)?;
         let mr = Registered::new(pd, len).or_else(|e| {
             // A limit may leave room for what is missing and nothing to spare.
-            let least = next_region(self.sizes, 0, last, missing);
-            if least >= len {
+            if !small || least >= len {
                 return Err(e);
             }
             len = least;
             Registered::new(pd, len)
         })?;
-        let all = (len / self.sizes.message).min(1 << PLACE);
+        let all = (len / size).min(1 << PLACE);
         // The first is taken first.
         let free = (0..all as u32).rev().collect();
         if let Some(place) = self.regions.get_mut(at) {
-            *place = Some(Region { mr, free, all, unused: 0 });
+            *place = Some(Region { mr, size, free, all, unused: 0 });
         }
         Ok(())
     }
 
     /// Registers as much as is needed for so many buffers to be free.
     pub(super) fn ensure(&mut self, buffers: usize) -> Result<()> {
+        self.ensure_of(self.sizes.message, buffers).inspect_err(|e| (self.refused, self.refusal) = (true, Some(*e)))
+    }
+
+    /// The same, if that can be: whether there are so many.
+    pub(super) fn has_or_gets(&mut self, buffers: usize) -> bool {
+        self.ensure_of(self.sizes.message, buffers).is_ok()
+    }
+
+    /// The same of large ones: whether there are so many. Those are never needed.
+    pub(super) fn ensure_large(&mut self, buffers: usize) -> bool {
+        let there = self.large > self.sizes.message && !self.refused_large;
+        self.refused_large = !there || self.ensure_of(self.large, buffers).is_err();
+        !self.refused_large
+    }
+
+    fn ensure_of(&mut self, size: usize, buffers: usize) -> Result<()> {
         loop {
-            let free = self.each().map(|r| r.free.len()).sum();
+            let free = self.of(size).map(|r| r.free.len()).sum();
             if buffers <= free {
                 return Ok(());
             }
-            let missing = (buffers - free).saturating_mul(self.sizes.message);
-            self.grow(missing).inspect_err(|e| (self.refused, self.refusal) = (true, Some(*e)))?;
+            let missing = (buffers - free).saturating_mul(size);
+            let grown = self.grow(size, missing);
+            // Large ones are never needed: a limit may have room for these in their stead.
+            if grown.is_err() && !(size == self.sizes.message && self.give_back_large()) {
+                return grown;
+            }
         }
     }
 
-    /// A free buffer. The oldest regions are filled first, so that the others may go.
+    /// Gives back the large buffers of which nobody has any. Whether there were some.
+    fn give_back_large(&mut self) -> bool {
+        let size = self.sizes.message;
+        let mut any = false;
+        for place in &mut self.regions {
+            if place.as_ref().is_some_and(|r| r.size > size && r.free.len() == r.all) {
+                *place = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// A free buffer that is not large.
     pub(super) fn take(&mut self) -> Option<Buffer> {
-        let (at, region) = self
-            .regions
-            .iter_mut()
-            .enumerate()
-            .find_map(|(at, r)| Some((at, r.as_mut().filter(|r| !r.free.is_empty())?)))?;
+        self.take_of(self.sizes.message)
+    }
+
+    /// The oldest regions are filled first, so that the others may go.
+    fn take_of(&mut self, size: usize) -> Option<Buffer> {
+        let of = |r: &&mut Region| r.size == size && !r.free.is_empty();
+        let (at, region) =
+            self.regions.iter_mut().enumerate().find_map(|(at, r)| Some((at, r.as_mut().filter(of)?)))?;
         let place = region.free.pop()?;
-        page().add(Counter::RegisteredUsed, self.sizes.message as u64);
+        page().add(Counter::RegisteredUsed, size as u64);
         Some((at as u32) << PLACE | place)
     }
 
@@ -150,61 +243,78 @@ impl Pool {
         if let Some(region) = self.regions.get_mut((buffer >> PLACE) as usize).and_then(Option::as_mut) {
             // As many places as there are: this allocates nothing.
             region.free.push(buffer & ((1 << PLACE) - 1));
-            page().sub(Counter::RegisteredUsed, self.sizes.message as u64);
+            page().sub(Counter::RegisteredUsed, region.size as u64);
         }
     }
 
     /// Whether a buffer of an older region than this one's is free.
     pub(super) fn has_older(&self, buffer: Buffer) -> bool {
-        let before = self.regions.iter().take((buffer >> PLACE) as usize);
-        before.flatten().any(|r| !r.free.is_empty())
+        let (before, size) = (self.regions.iter().take((buffer >> PLACE) as usize), self.size_of(buffer));
+        before.flatten().any(|r| r.size == size && !r.free.is_empty())
     }
 
-    /// The buffer itself, or for it one of an older region, so that its own may go some time.
-    pub(super) fn exchange(&mut self, buffer: Buffer) -> Buffer {
-        if !self.has_older(buffer) {
+    /// The buffer itself, or for it another one: a large one or not, as wanted, or else one of an older region, so that its own
+    /// may go some time.
+    pub(super) fn exchange(&mut self, buffer: Buffer, large: bool) -> Buffer {
+        let wanted = if large { self.large } else { self.sizes.message };
+        if wanted == self.size_of(buffer) && !self.has_older(buffer) {
             return buffer;
         }
-        let Some(other) = self.take() else { return buffer };
+        let Some(other) = self.take_of(wanted) else { return buffer };
         self.put(buffer);
         other
     }
 
-    /// A free buffer to send from, and where it begins. Where there is none, [`Pool::more`] may find one.
-    pub fn take_to_send(&mut self) -> Option<(Buffer, *mut u8)> {
-        let taken = (self.sending < SENDING).then(|| self.take()).flatten();
-        self.short |= taken.is_none() && self.sending < SENDING && !self.refused;
+    /// A free buffer to send up to `len` bytes from, where it begins, and how many it holds: fewer, if that is all there
+    /// is. Where there is none, or no large one, [`Pool::more`] may find one.
+    pub fn take_to_send(&mut self, len: usize) -> Option<(Buffer, *mut u8, usize)> {
+        let (room, worth) = (self.sending < SENDING, self.large / self.sizes.message);
+        let allowed = self.sending_large + worth <= SENDING_LARGE && self.sending + worth <= SENDING;
+        let large = len > self.sizes.message && self.large > self.sizes.message && allowed;
+        let mut taken = large.then(|| self.take_of(self.large)).flatten();
+        self.short_of_large |= large && taken.is_none() && !self.refused_large;
+        if taken.is_none() && room {
+            taken = self.take();
+            // Where no more are to be had a large one will do.
+            if taken.is_none() && self.refused && allowed {
+                taken = self.take_of(self.large);
+            }
+            self.short |= taken.is_none() && !self.refused;
+        }
         let buffer = taken?;
-        self.sending += 1;
-        let (mr, start) = self.find(buffer)?;
-        Some((buffer, mr.as_ptr().wrapping_add(start)))
+        self.sending += self.worth(buffer);
+        self.sending_large += self.worth_if_large(buffer);
+        let (region, start) = self.find(buffer)?;
+        Some((buffer, region.mr.as_ptr().wrapping_add(start), region.size))
     }
 
     /// It has been sent.
     pub fn sent(&mut self, buffer: Buffer) {
-        self.sending -= 1;
+        self.sending -= self.worth(buffer);
+        self.sending_large -= self.worth_if_large(buffer);
         self.put(buffer);
     }
 
-    /// Buffers to send from are so few that none is to wait for a confirmation.
-    pub(super) fn is_scarce(&self) -> bool {
-        self.sending > SENDING / 2 || self.refused
+    /// Whether the message in this buffer, which has been sent, may stay there until it is confirmed: buffers to send from
+    /// may be so few that it should not. Large ones have a share of their own.
+    pub(super) fn may_keep(&self, buffer: Buffer) -> bool {
+        self.is_large(buffer) || (self.sending - self.sending_large <= STAYING && !self.refused)
     }
 
-    /// A message has been sent, and stays in its buffer until it is confirmed.
-    pub(super) fn keep(&mut self) {
-        self.kept += 1;
+    /// It stays.
+    pub(super) fn keep(&mut self, buffer: Buffer) {
+        self.kept += self.worth(buffer);
     }
 
     /// One that stayed is confirmed.
     pub(super) fn confirmed(&mut self, buffer: Buffer) {
-        self.kept -= 1;
+        self.kept -= self.worth(buffer);
         self.sent(buffer);
     }
 
-    /// Whether somebody waits for a buffer that could be had by [`Pool::more`].
+    /// Whether somebody waits for a buffer that could be had by [`Pool::more`], or could do with a large one.
     pub fn is_short(&self) -> bool {
-        self.short
+        self.short || self.short_of_large
     }
 
     /// Whether who waits for a buffer to send from might wait for ever: none is under way, and no more are to be had.
@@ -218,6 +328,9 @@ impl Pool {
         if core::mem::take(&mut self.short) {
             // As many again: who sends by many queue pairs is not to wait for each one.
             let _ = self.ensure(self.sending.clamp(1, SENDING / 4));
+        }
+        if core::mem::take(&mut self.short_of_large) {
+            self.ensure_large(LARGE);
         }
     }
 
@@ -233,7 +346,7 @@ impl Pool {
 
     /// Once in a while: what has not been used for long is given back.
     pub fn tick(&mut self) {
-        self.refused = false;
+        (self.refused, self.refused_large) = (false, false);
         for place in &mut self.regions {
             let Some(region) = place else { continue };
             region.unused = if region.free.len() == region.all { region.unused + 1 } else { 0 };
@@ -259,43 +372,52 @@ impl Pool {
     /// For tests, without memory.
     #[cfg(test)]
     pub(super) fn numbers() -> Pool {
-        Pool::empty(None, Sizes { message: 8, first: 8, largest: 8 })
+        Pool::empty(None, Sizes { message: 1 << 21, first: 1 << 21, largest: 1 << 21 })
     }
 
-    fn find(&self, buffer: Buffer) -> Option<(&Registered, usize)> {
-        let region = self.regions.get((buffer >> PLACE) as usize)?.as_ref()?;
-        Some((&region.mr, (buffer & ((1 << PLACE) - 1)) as usize * self.sizes.message))
+    fn region(&self, buffer: Buffer) -> Option<&Region> {
+        self.regions.get((buffer >> PLACE) as usize)?.as_ref()
+    }
+
+    fn find(&self, buffer: Buffer) -> Option<(&Region, usize)> {
+        let region = self.region(buffer)?;
+        Some((region, (buffer & ((1 << PLACE) - 1)) as usize * region.size))
     }
 
     /// Where a buffer begins, `skip` bytes on.
     pub(super) fn at(&self, buffer: Buffer, skip: usize) -> Option<*const u8> {
-        let (mr, start) = self.find(buffer)?;
-        Some(mr.as_ptr().wrapping_add(start + skip).cast_const())
+        let (region, start) = self.find(buffer)?;
+        Some(region.mr.as_ptr().wrapping_add(start + skip).cast_const())
+    }
+
+    /// Where `len` bytes of a buffer are, `skip` bytes on; `None` if it has not so many.
+    fn within(&self, buffer: Buffer, skip: usize, len: usize) -> Option<(&Registered, usize)> {
+        let (region, start) = self.find(buffer)?;
+        (skip.checked_add(len)? <= region.size).then_some((&region.mr, start + skip))
     }
 
     /// Copies from a buffer, `skip` bytes on; false if there is not so much.
     pub fn read(&self, buffer: Buffer, skip: usize, to: &mut [u8]) -> bool {
-        let within = skip.checked_add(to.len()).is_some_and(|end| end <= self.sizes.message);
-        within && self.find(buffer).is_some_and(|(mr, start)| mr.read(start + skip, to))
+        self.within(buffer, skip, to.len()).is_some_and(|(mr, at)| mr.read(at, to))
     }
 
     /// Copies into a buffer, `skip` bytes on; false if it has not so much.
     pub(super) fn write(&self, buffer: Buffer, skip: usize, bytes: &[u8]) -> bool {
-        let within = skip.checked_add(bytes.len()).is_some_and(|end| end <= self.sizes.message);
-        within && self.find(buffer).is_some_and(|(mr, start)| mr.write(start + skip, bytes))
+        self.within(buffer, skip, bytes.len()).is_some_and(|(mr, at)| mr.write(at, bytes))
     }
 
     /// The first `len` bytes of a buffer, but for `skip` of them.
     pub(super) fn sge(&self, buffer: Buffer, skip: usize, len: usize) -> Option<Sge<'_>> {
-        let (mr, start) = self.find(buffer).filter(|_| len <= self.sizes.message)?;
-        mr.sge(start + skip, len.checked_sub(skip)?)
+        let len = len.checked_sub(skip)?;
+        let (mr, at) = self.within(buffer, skip, len)?;
+        mr.sge(at, len)
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        let used: usize = self.each().map(|r| r.all - r.free.len()).sum();
-        page().sub(Counter::RegisteredUsed, (used * self.sizes.message) as u64);
+        let used: usize = self.each().map(|r| (r.all - r.free.len()) * r.size).sum();
+        page().sub(Counter::RegisteredUsed, used as u64);
     }
 }
 
@@ -314,56 +436,4 @@ fn next_region(sizes: Sizes, total: usize, last: Option<usize>, missing: usize) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rdma::flow::FIRST;
-
-    const K: usize = 1024;
-    const USUAL: Sizes = Sizes { message: 16 * K, first: 16 * K, largest: 8 * K * K };
-
-    /// The regions of so many queue pairs, made one after the other, and one buffer to send from.
-    fn regions(sizes: Sizes, pairs: usize) -> Vec<usize> {
-        let mut found: Vec<usize> = Vec::new();
-        for pair in 1..=pairs {
-            let need = (pair * usize::from(FIRST) + 1) * sizes.message;
-            while let total = found.iter().sum::<usize>()
-                && total < need
-            {
-                found.push(next_region(sizes, total, found.iter().copied().max(), need - total));
-            }
-        }
-        found
-    }
-
-    #[test]
-    fn one_queue_pair_has_what_it_needs_and_each_region_is_for_as_many_as_there_were() {
-        assert_eq!(regions(USUAL, 1), [16 * K, 32 * K, 32 * K]);
-        for (pairs, calls, room) in [(2, 4, 2), (3, 5, 4), (4, 5, 4), (5, 6, 8), (8, 6, 8), (9, 7, 12), (13, 8, 16)] {
-            let found = regions(USUAL, pairs);
-            assert_eq!((found.len(), found.iter().sum::<usize>()), (calls, (room * 64 + 16) * K), "{pairs}");
-        }
-    }
-
-    #[test]
-    fn many_queue_pairs_have_few_regions_and_little_to_spare() {
-        let many = regions(USUAL, 1000);
-        assert!(many.len() < 100, "{} regions", many.len());
-        assert!(many.iter().sum::<usize>() <= 1000 * 64 * K * 9 / 8, "{many:?}");
-        let few = regions(Sizes { largest: K * K, ..USUAL }, 1000);
-        assert_eq!(few.iter().max(), Some(&(K * K)));
-    }
-
-    #[test]
-    fn a_region_is_at_most_twice_the_largest_before() {
-        assert_eq!(next_region(USUAL, 16 * K, Some(16 * K), 1024 * K), 32 * K);
-        assert_eq!(next_region(USUAL, 48 * K, Some(32 * K), 1024 * K), 64 * K);
-    }
-
-    #[test]
-    fn every_region_holds_a_buffer() {
-        for message in [1024, 16 * K, 16 * K * K] {
-            let sizes = Sizes { message, first: message, largest: message };
-            assert_eq!(regions(sizes, 1), vec![message; usize::from(FIRST) + 1]);
-        }
-    }
-}
+mod tests;

@@ -27,7 +27,7 @@ pub struct Stream {
     inbox: Vec<u8>,
     /// What is to be read next.
     at: usize,
-    /// The longest message that the other side takes, and the longest that we take.
+    /// The longest message that is made here, and the longest that we take.
     most: usize,
     size: usize,
     /// The other side has said what it had received.
@@ -44,7 +44,8 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    /// Messages of up to `most` bytes go out by `fd`, which is ours then; those that come have at most `size`. With -1 they
+    /// Messages of up to `most` bytes are made to go out by `fd`, which is ours then, beside such as went out by a queue pair
+    /// before and may be longer; those that come have at most `size`. With -1 they
     /// wait for [`Stream::attach`].
     pub fn new(fd: i32, most: usize, size: usize) -> Stream {
         let out = Vec::with_capacity(2 * (LENGTH + most));
@@ -106,8 +107,9 @@ impl Stream {
     }
 
     fn begin(&mut self) {
-        if self.written > 0 && self.waiting() == 0 {
-            self.out.clear();
+        // There may always be something that waits, and what does is moved no more often than it goes out.
+        if self.written > self.waiting() {
+            self.out.drain(..self.written);
             self.written = 0;
         }
         self.begun = self.out.len();
@@ -172,7 +174,7 @@ impl Stream {
                 }
             }
         }
-        if self.written == self.out.len() {
+        if self.waiting() == 0 {
             self.out.clear();
             self.written = 0;
         }
@@ -188,9 +190,14 @@ impl Stream {
                 return Ok(Some(frame));
             }
             if !self.fill()? {
-                return self.error.filter(|e| *e != Errno::PIPE).map_or(Ok(None), Err);
+                return self.failure().map_or(Ok(None), Err);
             }
         }
+    }
+
+    /// Why nothing can be sent any more, if the kernel knew a cause.
+    fn failure(&self) -> Option<Errno> {
+        self.error.filter(|e| *e != Errno::PIPE)
     }
 
     fn parse(&mut self, payload: &mut Vec<u8>) -> Result<Option<Frame>> {
@@ -215,8 +222,11 @@ impl Stream {
     fn fill(&mut self) -> Result<bool> {
         // Mostly there is nothing, and the room for something is cleared first, which costs more than this look.
         let mut byte = 0u8;
-        if raw::recv(self.fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == Err(Errno::AGAIN) {
-            return Ok(false);
+        match raw::recv(self.fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            // The kernel tells it once, and then the end.
+            Err(e) => return Err(e),
+            Ok(_) => {}
         }
         self.inbox.drain(..self.at);
         self.at = 0;
@@ -226,8 +236,8 @@ impl Stream {
         let done = raw::recv(self.fd, room.as_mut_ptr(), room.len(), libc::MSG_DONTWAIT);
         self.inbox.truncate(had + done.unwrap_or(0));
         match done {
-            // In the middle of a message is no end.
-            Ok(0) => Err(if had == 0 { Errno(0) } else { Errno::CONNRESET }),
+            // Why it ended may have been told when something was sent. And in the middle of a message is no end.
+            Ok(0) => Err(self.failure().unwrap_or(if had == 0 { Errno(0) } else { Errno::CONNRESET })),
             Ok(_) => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(e) => Err(e),
@@ -242,7 +252,8 @@ mod tests {
     use rustix::fd::IntoRawFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-    const HEAD: Frame = Frame { kind: Kind::Data, credits: 0, conn: 1, epoch: 2, window: 3, heard: 4, next: 0 };
+    const HEAD: Frame =
+        Frame { kind: Kind::Data, credits: 0, large: false, conn: 1, epoch: 2, window: 3, heard: 4, next: 0 };
 
     fn pair(most: usize) -> (Stream, Stream) {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
@@ -298,6 +309,54 @@ mod tests {
             let end = if whole { b.receive(&mut Vec::new()) } else { first };
             assert_eq!(whole, first == Ok(Some(HEAD)));
             assert_eq!(end, Err(if whole || len == 0 { Errno(0) } else { Errno::CONNRESET }), "{len}");
+        }
+    }
+
+    /// By TCP, and the other end's socket, which resets when it is closed.
+    fn pair_to_reset() -> (Stream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (b, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_linger(&b, Some(core::time::Duration::ZERO)).unwrap();
+        let mut a = Stream::new(a.into_raw_fd(), 100, 100);
+        a.resume(VecDeque::new());
+        (a, b)
+    }
+
+    #[test]
+    fn a_reset_is_no_end_whoever_hears_of_it_first() {
+        use std::io::Write;
+        for (comes, sends) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (mut a, mut b) = pair_to_reset();
+            if comes {
+                b.write_all(&[&(FRAME as u32).to_le_bytes()[..], &HEAD.encode()].concat()).unwrap();
+            }
+            let _alone = crate::starting();
+            drop(b);
+            if sends {
+                a.send(HEAD, &[]);
+            }
+            let mut bytes = Vec::new();
+            if comes {
+                assert_eq!(a.receive(&mut bytes), Ok(Some(HEAD)));
+            }
+            assert_eq!(a.receive(&mut bytes), Err(Errno::CONNRESET), "{comes} {sends}");
+        }
+    }
+
+    #[test]
+    fn what_has_gone_out_takes_no_room() {
+        const MOST: usize = 100_000;
+        let (mut a, b) = pair(MOST);
+        a.resume(VecDeque::new());
+        let mut room = [0u8; 1000];
+        for _ in 0..5000 {
+            while a.can_send() {
+                a.send(HEAD, &[0; 10_000]);
+            }
+            raw::recv(b.fd(), room.as_mut_ptr(), room.len(), libc::MSG_DONTWAIT).unwrap();
+            a.flush();
+            assert!(a.out.len() < 4 * MOST, "{} bytes, of which {} wait", a.out.len(), a.waiting());
         }
     }
 

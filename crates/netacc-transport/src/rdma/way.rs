@@ -65,24 +65,13 @@ impl Way<'_> {
         }
     }
 
-    /// Bytes that fit into one message.
-    pub fn payload(&self) -> usize {
-        match self {
-            Way::Qp(pipe, _) => pipe.payload(),
-            Way::Base(stream) => stream.payload(),
-        }
+    /// Whether a message may be all bytes: its beginning `frame`, but for what the queue pair says in it, goes in the
+    /// immediate data.
+    pub fn can_be_brief(&self, frame: &Frame) -> bool {
+        matches!(self, Way::Qp(pipe, _) if pipe.can_be_brief(frame))
     }
 
-    /// The same, where the message may be all bytes. `frame` is its beginning, but for what the queue pair says in it; with
-    /// `known` the other side knows which use of the connection's number it is.
-    pub fn payload_for(&self, frame: &Frame, known: bool) -> usize {
-        match self {
-            Way::Qp(pipe, _) if known && pipe.can_be_brief(frame) => pipe.longest(),
-            _ => self.payload(),
-        }
-    }
-
-    /// The same for one that needs no buffer.
+    /// Bytes that fit into a message that needs no buffer.
     pub fn payload_inline(&self) -> usize {
         match self {
             Way::Qp(pipe, _) => pipe.payload_inline(),
@@ -113,9 +102,10 @@ impl Way<'_> {
         }
     }
 
-    /// A place for `wanted` bytes of a frame, at most [`Way::payload_for`] it, or for what there is room for; where it begins,
-    /// and how many. To be sent or given back before anything else.
-    pub fn take(&mut self, wanted: usize) -> Option<(Place, *mut u8, usize)> {
+    /// A place for `wanted` bytes of a frame, or for what there is room for; where it begins, and how many. To be sent or given
+    /// back before anything else. With `brief` the frame [can be](Way::can_be_brief), and the other side knows which use
+    /// of the connection's number it is.
+    pub fn take(&mut self, wanted: usize, brief: bool) -> Option<(Place, *mut u8, usize)> {
         match self {
             Way::Qp(pipe, pool) => {
                 // A part is worth a message of its own, if that can be sent.
@@ -123,11 +113,17 @@ impl Way<'_> {
                 if let Some((start, room)) = pipe.place(pool, least) {
                     return Some((Place::Behind, start, room));
                 }
-                let (n, start) = if pipe.can_send() { pool.take_to_send()? } else { return None };
-                if wanted > pipe.payload() {
-                    return Some((Place::Whole(n), start, pipe.longest()));
+                if !pipe.can_send() {
+                    return None;
                 }
-                Some((Place::New(n), start.wrapping_add(FRAME), pipe.payload()))
+                let longest = pipe.longest();
+                let len = if brief { wanted } else { wanted.saturating_add(FRAME) };
+                let (n, start, size) = pool.take_to_send(len.min(longest))?;
+                let (whole, payload) = (longest.min(size), longest.min(size).saturating_sub(FRAME));
+                if wanted > payload && brief && !pool.is_large(n) {
+                    return Some((Place::Whole(n), start, whole));
+                }
+                Some((Place::New(n), start.wrapping_add(FRAME), payload))
             }
             Way::Base(stream) => Some((Place::Behind, stream.place().wrapping_add(FRAME), stream.payload())),
         }

@@ -33,7 +33,7 @@ impl Pipe {
     /// Where the bytes of a further frame in the last message of the chain may be put, if it has room for `least`; and
     /// for how many.
     pub fn place(&mut self, pool: &mut Pool, least: usize) -> Option<(*mut u8, usize)> {
-        let room = self.chain.room(self.longest());
+        let room = self.chain.room(pool, self.takes);
         if room < least {
             return None;
         }
@@ -47,7 +47,7 @@ impl Pipe {
 
     /// Sends a frame with few bytes, at [`Pipe::post`] or before: behind another one if there is room.
     pub fn add(&mut self, pool: &mut Pool, frame: Frame, payload: &[u8]) -> Result<()> {
-        let room = self.chain.room(self.longest());
+        let room = self.chain.room(pool, self.takes);
         let fits = room >= payload.len() && !self.chain.is_empty();
         if fits && self.chain.add(pool, self.inline, frame, payload) {
             return Ok(());
@@ -72,7 +72,8 @@ impl Pipe {
 
     /// The beginning of a message, and what may stand for it in the immediate data.
     fn head(&mut self, mut frame: Frame) -> ([u8; FRAME], Option<Brief>) {
-        frame.credits = self.flow.sent();
+        self.takes = self.longest();
+        (frame.credits, frame.large) = self.flow.sent();
         frame.heard = self.heard;
         self.asked = false;
         self.sent += 1;
@@ -136,7 +137,8 @@ impl Pipe {
 
     /// Whether a message that begins with `frame` can have that in its immediate data.
     pub fn can_be_brief(&self, frame: &Frame) -> bool {
-        let frame = Frame { credits: self.flow.to_say(), heard: self.heard, ..*frame };
+        let (credits, large) = self.flow.to_say();
+        let frame = Frame { credits, large, heard: self.heard, ..*frame };
         self.immediate && Brief::of(&frame, self.told).is_some()
     }
 

@@ -1,0 +1,76 @@
+//! Receives in the order in which messages take them.
+
+use crate::rdma::flow::MOST;
+
+/// Receives in their order, each large or not; at most [`MOST`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line {
+    /// One bit each, from the lowest on: it is large. Those beyond are 0.
+    large: u32,
+    len: u16,
+}
+
+const _: () = assert!((MOST as u32) < u32::BITS);
+
+impl Line {
+    pub fn len(self) -> u16 {
+        self.len
+    }
+
+    /// So many more, as far as there is room for them.
+    pub fn push(&mut self, count: u16, large: bool) {
+        let end = self.len.saturating_add(count).min(MOST);
+        if large {
+            self.large |= below(end) & !below(self.len);
+        }
+        self.len = end;
+    }
+
+    /// The first so many are gone.
+    pub fn pop(&mut self, count: u16) {
+        let count = count.min(self.len);
+        self.large >>= count;
+        self.len -= count;
+    }
+
+    /// Whether the first is large.
+    pub fn first(self) -> bool {
+        self.large & 1 != 0
+    }
+
+    /// How many are as the first is, up to one that is not.
+    pub fn run(self) -> u16 {
+        let run = if self.first() { self.large.trailing_ones() } else { self.large.trailing_zeros() };
+        self.len.min(run as u16)
+    }
+}
+
+fn below(bit: u16) -> u32 {
+    (1 << bit) - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue(steps in proptest::collection::vec((any::<bool>(), 0..MOST + 4, any::<bool>()), 0..60)) {
+            let (mut line, mut queue) = (Line::default(), VecDeque::new());
+            for (push, count, large) in steps {
+                if push {
+                    line.push(count, large);
+                    queue.extend(vec![large; usize::from(count.min(MOST - queue.len() as u16))]);
+                } else {
+                    line.pop(count);
+                    queue.drain(..queue.len().min(count.into()));
+                }
+                let first = queue.front().copied().unwrap_or(false);
+                let run = queue.iter().take_while(|large| **large == first).count();
+                prop_assert_eq!((line.len(), line.first(), line.run()), (queue.len() as u16, first, run as u16));
+            }
+        }
+    }
+}
