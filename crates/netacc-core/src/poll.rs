@@ -20,6 +20,10 @@ use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, private};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
+use rustix::process::{Resource, getrlimit};
+
+/// No limit of descriptors (RLIMIT_NOFILE) is below that.
+const FEW: usize = 16;
 
 /// What an entry of the array is to us.
 #[derive(Clone, Copy)]
@@ -326,7 +330,9 @@ pub unsafe fn poll(
             any |= first.is_some() || is_candidate(p.fd);
         }
     });
-    if !any {
+    // More entries than RLIMIT_NOFILE the kernel refuses, whatever they are.
+    let allowed = |n: usize| getrlimit(Resource::Nofile).current.is_none_or(|most| n as u64 <= most);
+    if !any || (n > FEW && !allowed(n)) {
         return Outcome::Pass;
     }
     let Some(deadline) = deadline() else { return Outcome::Pass };

@@ -158,6 +158,19 @@ pub fn write(n: i32, buf: *const u8, len: usize) -> Result<usize> {
     call(libc::SYS_write, [fd(n), buf as usize, len, 0, 0, 0])
 }
 
+/// `preadv2(2)` of one piece from where the descriptor stands, which never waits (`RWF_NOWAIT`). `EOPNOTSUPP`: this kernel
+/// cannot tell for such a descriptor (pipes: since Linux 6.4).
+pub fn read_now(n: i32, buf: *mut u8, len: usize) -> Result<usize> {
+    let piece = libc::iovec { iov_base: buf.cast(), iov_len: len };
+    call(libc::SYS_preadv2, [fd(n), (&raw const piece).addr(), 1, usize::MAX, 0, fd(libc::RWF_NOWAIT)])
+}
+
+/// `pwritev2(2)`, the same.
+pub fn write_now(n: i32, buf: *const u8, len: usize) -> Result<usize> {
+    let piece = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len };
+    call(libc::SYS_pwritev2, [fd(n), (&raw const piece).addr(), 1, usize::MAX, 0, fd(libc::RWF_NOWAIT)])
+}
+
 /// `recvfrom(2)` without a source address.
 pub fn recv(n: i32, buf: *mut u8, len: usize, flags: i32) -> Result<usize> {
     call(libc::SYS_recvfrom, [fd(n), buf as usize, len, fd(flags), 0, 0])

@@ -3,7 +3,7 @@
 use crate::shm::Link;
 use alloc::vec::Vec;
 use libc::pollfd;
-use netacc_sys::errno::Result;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, raw};
 
@@ -182,7 +182,17 @@ impl WaitSet {
             }
             r
         } else {
-            poll(self.spill.as_mut_ptr(), self.spill.len())
+            match poll(self.spill.as_mut_ptr(), self.spill.len()) {
+                // RLIMIT_NOFILE counts those of the program that are none, too, and ours come on top.
+                Err(Errno::INVAL) => {
+                    let mut there: Vec<pollfd> = self.spill.iter().filter(|p| p.fd >= 0).copied().collect();
+                    let r = poll(there.as_mut_ptr(), there.len());
+                    let all = self.spill.iter_mut().filter(|p| p.fd >= 0);
+                    all.zip(there).for_each(|(p, seen)| p.revents = seen.revents);
+                    r
+                }
+                r => r,
+            }
         };
         let n = r?;
         if n > 0 {

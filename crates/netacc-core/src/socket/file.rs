@@ -5,16 +5,17 @@ use crate::outcome::Outcome;
 use crate::socket::io::{channel, pipe_signal};
 use crate::socket::{NONBLOCK, Path, Socket, reroute};
 use crate::wait;
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::{Endpoint, Interest, Iov};
+use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
 
 /// sendfile(2) takes at most this much in one call.
 const MAX: usize = 0x7fff_f000;
-/// A pipe that can be written to has room for so much.
+/// Bytes of a pipe that can be written to.
 const PAGE: usize = 4096;
 
 fn until(ns: u64) -> Deadline {
@@ -32,7 +33,7 @@ fn pump(
     let s = r.obj;
     let mut done = 0;
     while done < count {
-        let mut ended = false;
+        let ended = Cell::new(false);
         let res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -41,13 +42,15 @@ fn pump(
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 return if done > 0 { Ok(done) } else { Err(Errno::MOVED) };
             };
+            // What the source says is not said of the ring, and one that has nothing is not asked again.
             let mut fill = |p: *mut u8, n: usize| {
-                let got = source(p, n)?;
-                ended |= got < n;
-                Ok(got)
+                let got = source(p, n);
+                ended.set(ended.get() || got != Ok(n));
+                got
             };
             let res = ep.write_with(count - done, &mut fill);
-            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { ep.write_with(count - done, fill) } else { res }
+            let again = res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room();
+            if again { ep.write_with(count - done, fill) } else { res }
         };
         match res {
             Ok(n) => {
@@ -59,7 +62,7 @@ fn pump(
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }
-                if ended {
+                if ended.get() {
                     break;
                 }
                 if nonblock && done < count {
@@ -70,7 +73,7 @@ fn pump(
                 }
             }
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
-            Err(Errno::AGAIN) if !nonblock && !ended => {
+            Err(Errno::AGAIN) if !nonblock && !ended.get() => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
@@ -134,66 +137,90 @@ fn at_end(file: i32, at: Option<i64>) -> bool {
 
 /// splice(2) between a pipe and an accelerated connection.
 pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
-    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
     super::promote::given_up(out);
     super::promote::given_up(input);
-    if let Some((r, ep)) = channel(out) {
-        if !off_out.is_null() || !off_in.is_null() {
-            return Outcome::Failed(Errno(libc::ESPIPE));
-        }
-        if channel(input).is_some() {
-            return Outcome::Failed(Errno::INVAL);
-        }
-        return from_pipe(r, ep, input, len, nonblock).into();
+    let (from, to) = (channel(input), channel(out));
+    let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    // Whatever the descriptors are, the kernel looks no further either.
+    if (from.is_none() && to.is_none()) || len == 0 || flags & !known != 0 {
+        return Outcome::Pass;
     }
-    match channel(input) {
-        Some(_) if !off_out.is_null() || !off_in.is_null() => Outcome::Failed(Errno(libc::ESPIPE)),
-        Some((r, ep)) => to_pipe(r, ep, out, len, nonblock).into(),
-        None => Outcome::Pass,
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    let (pipe, access) = if to.is_some() { (input, libc::O_WRONLY) } else { (out, libc::O_RDONLY) };
+    let Ok(status) = raw::fcntl(pipe, libc::F_GETFL, 0) else {
+        return Outcome::Failed(Errno::BADF);
+    };
+    if status & libc::O_ACCMODE == access {
+        return Outcome::Failed(Errno::BADF);
+    }
+    if raw::fcntl(pipe, libc::F_GETPIPE_SZ, 0).is_err() {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    let (of_pipe, of_socket) = if to.is_some() { (off_in, off_out) } else { (off_out, off_in) };
+    if !of_pipe.is_null() {
+        return Outcome::Failed(Errno(libc::ESPIPE));
+    }
+    if !of_socket.is_null() {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    let nonblock = nonblock || status & libc::O_NONBLOCK != 0;
+    match (from, to) {
+        (_, Some((r, ep))) => from_pipe(r, ep, pipe, len, nonblock).into(),
+        (Some((r, ep)), None) => to_pipe(r, ep, pipe, len, nonblock).into(),
+        (None, None) => Outcome::Pass,
     }
 }
 
+/// Of the pipe it waits without a lock, and before it looks at the connection, as the kernel does. What `nonblock` says
+/// is said of the pipe alone.
 fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
-    if len == 0 {
-        return Ok(0);
-    }
-    let mut first = true;
-    pump(r, ep, len, nonblock || r.obj.has(NONBLOCK), |p, n| {
-        // What the pipe holds is taken; only for the first byte may a blocking splice wait.
-        if (!first || nonblock) && !pollable(pipe, libc::POLLIN) {
-            return if first { Err(Errno::AGAIN) } else { Ok(0) };
+    loop {
+        if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
+            return Ok(0);
         }
-        first = false;
-        raw::read(pipe, p, n, None)
-    })
+        let (mut taken, mut dry) = (false, false);
+        let res = pump(r, ep, len, r.obj.has(NONBLOCK), |p, n| match read_now(pipe, p, n) {
+            Err(Errno::AGAIN) if taken => Ok(0),
+            got => {
+                taken |= got.is_ok();
+                dry = got == Err(Errno::AGAIN);
+                got
+            }
+        });
+        // Another reader of the pipe was quicker.
+        if !(dry && res == Err(Errno::AGAIN)) {
+            return res;
+        }
+    }
 }
 
+/// The same the other way.
 fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     let s = r.obj;
     loop {
+        await_pipe(pipe, libc::POLLOUT, nonblock)?;
+        let mut full = false;
         let res = {
             let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
             }
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::MOVED) };
-            // A page at most, and only when the pipe has room for a page: the write cannot block.
-            let mut give = |p: *const u8, n: usize| {
-                if pollable(pipe, libc::POLLOUT) { raw::write(pipe, p, n.min(PAGE)) } else { Err(Errno::AGAIN) }
+            let give = |p: *const u8, n: usize| {
+                let given = write_now(pipe, p, n);
+                full = given == Err(Errno::AGAIN);
+                given
             };
-            if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, &mut give) }
+            if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) }
         };
         match res {
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
-            Err(Errno::AGAIN) if !nonblock && !s.has(NONBLOCK) && ep.unread() == 0 => {
+            Err(Errno::AGAIN) if full => {}
+            Err(Errno::AGAIN) if !s.has(NONBLOCK) => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
                 wait::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
-            }
-            Err(Errno::AGAIN) if !nonblock && ep.unread() > 0 => {
-                let mut p = libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 };
-                raw::ppoll(&raw mut p, 1, core::ptr::null_mut(), core::ptr::null())?;
             }
             Ok(n) => {
                 if let Some(e) = s.stats() {
@@ -218,8 +245,47 @@ fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usi
     Ok(ep.discard(given))
 }
 
-fn pollable(fd: i32, events: i16) -> bool {
+/// What poll(2) says of a pipe once it has bytes or room, or its other end is closed. `EAGAIN`: not now.
+fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Result<i16> {
+    let mut seen = polled(pipe, events);
+    if seen == 0 && nonblock {
+        return Err(Errno::AGAIN);
+    }
+    while seen == 0 {
+        wait::before_sleep();
+        let mut set = WaitSet::new();
+        set.add(pipe, events);
+        match set.sleep(Deadline::Never, core::ptr::null()) {
+            Err(Errno::INTR) if wait::restarts(Deadline::Never) => {}
+            slept => drop(slept?),
+        }
+        seen = polled(pipe, events);
+    }
+    Ok(seen)
+}
+
+fn polled(fd: i32, events: i16) -> i16 {
     let mut p = libc::pollfd { fd, events, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+    p.revents
+}
+
+/// What a pipe holds.
+fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
+    match raw::read_now(pipe, p, n) {
+        Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLIN) == 0 => Err(Errno::AGAIN),
+        Err(Errno::OPNOTSUPP) => raw::read(pipe, p, n, None),
+        done => done,
+    }
+}
+
+/// As much as a pipe has room for.
+fn write_now(pipe: i32, p: *const u8, n: usize) -> Result<usize> {
+    match raw::write_now(pipe, p, n) {
+        Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLOUT) == 0 => Err(Errno::AGAIN),
+        // One that can be written to has room for a page.
+        Err(Errno::OPNOTSUPP) => raw::write(pipe, p, n.min(PAGE)),
+        done => done,
+    }
 }

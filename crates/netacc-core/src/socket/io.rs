@@ -95,7 +95,8 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
                 // tcp(7): the bytes are discarded, not copied.
                 let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
                 dst.skip(n);
-                Ok(n)
+                // Another process may have taken them meanwhile, and that is no end.
+                if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
             } else {
                 ep.try_read(dst, peek)
             }

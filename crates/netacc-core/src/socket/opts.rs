@@ -160,9 +160,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return Outcome::Pass;
     };
     let s = r.obj;
-    let packets = packets::concerns(level, name);
-    // What changes the kernel's stream, its packets or its errors is not followed to the ring.
-    if packets || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (SOL_SOCKET, libc::SO_ZEROCOPY)) {
+    if s.has(CANDIDATE) && kept_from_ring(level, name) {
         promote::given_up(fd);
     }
     // Before the path: it may be promoted just now.
@@ -172,13 +170,13 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if !(ours || candidate || path == Path::New || path == Path::Listener) {
         return Outcome::Pass;
     }
+    let packets = packets::concerns(level, name);
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
         // A real socket gets the value as well, a placeholder when it becomes one.
         return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }
-    if (level, name) == (SOL_SOCKET, libc::SO_ZEROCOPY) && path != Path::Listener {
-        // Only the kernel announces completions.
+    if by_kernel(level, name) && path != Path::Listener {
         return match demote::demote(fd, r, Reason::Unsupported) {
             Ok(()) => Outcome::Pass,
             Err(e) => Outcome::Failed(e),
@@ -205,6 +203,16 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         },
         done => done.into(),
     }
+}
+
+/// What changes the kernel's stream, its packets or its errors is not followed to the ring.
+fn kept_from_ring(level: i32, name: i32) -> bool {
+    packets::concerns(level, name) || by_kernel(level, name) || (level, name) == (IPPROTO_TCP, libc::TCP_ULP)
+}
+
+/// Only the kernel announces completions, and only it knows where a look begins.
+fn by_kernel(level: i32, name: i32) -> bool {
+    level == SOL_SOCKET && matches!(name, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
 }
 
 /// Options that mean something to us. `None`: not one of these.

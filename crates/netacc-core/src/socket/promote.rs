@@ -414,6 +414,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let (mut sent, mut pin) = (0usize, None);
     while src.left() > 0 {
+        let asked = if src.whole().is_some() { src.left() } else { src.first().map_or(0, |(_, n)| n) };
         let mut _sending = None;
         let mut res = {
             let _g = s.tx.lock();
@@ -462,6 +463,10 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 }
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
+                }
+                // A call that waits takes everything, but where an error comes; that is for the program's next one.
+                if n < asked && (nonblock || !counted) {
+                    break;
                 }
             }
             Err(_) if sent > 0 => break,

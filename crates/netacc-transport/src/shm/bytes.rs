@@ -183,70 +183,85 @@ impl ShmEndpoint {
 
     /// Empties the ring into `drain(ptr, len) -> bytes`, for splice.
     pub fn read_with(&self, want: usize, mut drain: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
-        let Some(v) = self.view() else { return Ok(0) };
+        let Some(v) = self.view().filter(|_| want > 0) else { return Ok(0) };
+        loop {
+            let there = self.drain_ring(&v, want, &mut drain);
+            if let Some(done) = there.or_else(|| self.nothing_read(&v)) {
+                return done;
+            }
+        }
+    }
+
+    /// What `drain` took of the ring, or why it took nothing. `None`: the ring was empty.
+    fn drain_ring(
+        &self,
+        v: &View,
+        want: usize,
+        mut drain: impl FnMut(*const u8, usize) -> Result<usize>,
+    ) -> Option<Result<usize>> {
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else {
-            return Ok(0);
+            return Some(Ok(0));
         };
-        let Ok(_family) = self.enter(&v, Direction::Read) else {
-            return Err(self.violated(&v));
+        let Ok(_family) = self.enter(v, Direction::Read) else {
+            return Some(self.violated_for_reader(v));
         };
-        if self.family_left(&v) {
-            return Err(Errno::AGAIN);
+        if self.family_left(v) {
+            return Some(Err(Errno::AGAIN));
         }
         let mut n = 0;
         let mut failed = None;
         while n < want {
-            match self.rx.chunk(&area, own, peer, 0) {
-                Ok(Some((ptr, len))) => {
-                    let len = len.min(want - n);
-                    match drain(ptr.as_ptr(), len) {
-                        Ok(k) => {
-                            self.rx.advance(k.min(len));
-                            n += k.min(len);
-                            if k < len {
-                                break;
-                            }
-                        }
-                        Err(e) => {
-                            failed = Some(e);
-                            break;
-                        }
+            let (ptr, len) = match self.rx.chunk(&area, own, peer, 0) {
+                Ok(Some((ptr, len))) => (ptr, len.min(want - n)),
+                Ok(None) => break,
+                Err(Violation) => return Some(self.violated_for_reader(v)),
+            };
+            match drain(ptr.as_ptr(), len) {
+                // Not as if the ring were empty.
+                Ok(0) => {
+                    failed = Some(Ok(0));
+                    break;
+                }
+                Ok(k) => {
+                    self.rx.advance(k.min(len));
+                    n += k.min(len);
+                    if k < len {
+                        break;
                     }
                 }
-                Ok(None) => break,
-                Err(Violation) => return Err(self.violated(&v)),
+                Err(e) => {
+                    failed = Some(Err(e));
+                    break;
+                }
             }
         }
         if n > 0 {
             self.rx.publish(own);
-            self.tell_room(&v, false);
-            return Ok(n);
+            self.tell_room(v, false);
+            return Some(Ok(n));
         }
-        match failed {
-            Some(e) => Err(e),
-            None => self.nothing_read(&v),
-        }
+        failed
     }
 
-    /// There were no bytes: an error, the end, or `EAGAIN`.
-    pub(super) fn nothing_read(&self, v: &View) -> Result<usize> {
+    /// There were no bytes: an error, the end, or `EAGAIN`. `None`: by now there are, look again.
+    pub(super) fn nothing_read(&self, v: &View) -> Option<Result<usize>> {
         let flags = self.observe(v);
         // What is in the ring, and the end after it, went with whoever of our family left it.
         if flags & (FAMILY_MOVED | DEAD) == FAMILY_MOVED {
-            return Err(Errno::AGAIN);
+            return Some(Err(Errno::AGAIN));
         }
         // The end was marked after the last bytes; now that the mark is seen, look for them again.
         if flags & FAMILY_MOVED == 0 && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 && self.has_data(v) {
-            return Err(Errno::CONNABORTED);
+            return None;
         }
         if flags & DEAD != 0 && flags & PEER_FIN == 0 {
             let e = self.error.swap(0, Ordering::AcqRel);
             if e != 0 {
-                return Err(Errno(e));
+                return Some(Err(Errno(e)));
             }
         }
-        if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) }
+        Some(if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) })
     }
 
     /// Errors that come before any writing.

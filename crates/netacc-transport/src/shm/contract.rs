@@ -57,12 +57,13 @@ impl Endpoint for ShmEndpoint {
                 return Ok(0);
             }
             match self.read(&v, dst, peek) {
-                Ok(0) => match self.nothing_read(&v) {
-                    Err(Errno::CONNABORTED) => {}
-                    r => return r,
-                },
+                Ok(0) => {
+                    if let Some(r) = self.nothing_read(&v) {
+                        return r;
+                    }
+                }
                 Ok(n) => return Ok(n),
-                Err(Violation) => return Err(self.violated(&v)),
+                Err(Violation) => return self.violated_for_reader(&v),
             }
         }
     }

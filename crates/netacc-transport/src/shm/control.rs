@@ -110,6 +110,8 @@ pub(super) struct Passed {
     pub(super) spare: Option<OwnedFd>,
     /// The kernel socket with what the receiver sent before it came to the ring.
     pub(super) tail: Option<OwnedFd>,
+    /// Some of it could not be taken, since the process has as many descriptors open as it may: then nothing was.
+    pub(super) lost: bool,
 }
 
 /// Passes up to two descriptors over a base or witness, and perhaps a tail, never waiting.
@@ -138,12 +140,14 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
     let from = unsafe { BorrowedFd::borrow_raw(fd) };
     let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     flags.set(RecvFlags::PEEK, peek);
-    let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags).map(|r| r.bytes).map_err(Errno::from);
+    let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags);
+    let lost = got.as_ref().is_ok_and(|r| r.flags.contains(ReturnFlags::CTRUNC));
+    let got = got.map(|r| r.bytes).map_err(Errno::from);
     let mut fds = [const { None }; 3];
     for m in anc.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = m {
             for fd in received {
-                match fds.iter_mut().find(|f| f.is_none()) {
+                match fds.iter_mut().find(|f| f.is_none() && !lost) {
                     Some(cell) => *cell = Some(fd),
                     None => private::drop_raw(fd),
                 }
@@ -158,7 +162,7 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
     if let Some(fd) = surplus {
         private::drop_raw(fd);
     }
-    (got, Passed { kernel, spare, tail })
+    (got, Passed { kernel, spare, tail, lost })
 }
 
 /// Tries, 10 ms apart.
@@ -357,6 +361,11 @@ impl Link {
                 None => private::drop_raw(fd),
             },
             (_, Some(fd)) => private::drop_raw(fd),
+            (Message::Tail { slot, epoch } | Message::Moved { slot, epoch }, None) => {
+                if let Some(ep) = self.endpoint(slot as usize) {
+                    ep.miss(epoch);
+                }
+            }
             // A doorbell whose descriptor was lost: the peer will be woken by messages.
             (_, None) => {}
         }
@@ -367,6 +376,7 @@ impl Link {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
+    use rustix::fd::AsRawFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]
@@ -384,5 +394,21 @@ mod tests {
             assert!(matches!(got, Received::Message(Message::Moved { slot, .. }, Some(_)) if slot == expected));
         }
         assert!(matches!(receive_message(ours.as_fd()), Received::End));
+    }
+
+    #[test]
+    fn of_descriptors_that_come_in_part_none_is_taken() {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        // More than there is room for: the kernel says that as it says that a process may have no more.
+        let many = [writer.as_fd(); 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut anc = SendAncillaryBuffer::new(&mut space);
+        assert!(anc.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&theirs, &[IoSlice::new(&[PASSES_TAIL])], &mut anc, SendFlags::NOSIGNAL).unwrap();
+        drop(writer);
+        let (got, passed) = receive_descriptors(ours.as_raw_fd(), &mut [0; 9], false);
+        assert!(matches!((got, passed), (Ok(1), Passed { kernel: None, spare: None, tail: None, lost: true })));
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "nobody holds one");
     }
 }

@@ -230,11 +230,6 @@ impl ShmEndpoint {
         v.link.send_patiently(Message::Moved { slot, epoch }, far)
     }
 
-    /// The socket that the connection goes on over, or -1.
-    pub fn kernel_fd(&self) -> i32 {
-        self.kernel.load(Ordering::Acquire) - 1
-    }
-
     /// Looks whether the socket has come; never waits.
     fn seek_kernel(&self, v: &View) -> bool {
         if self.kernel_fd() < 0 {
@@ -244,8 +239,11 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// Nobody is left who could pass the socket, and it has not come.
+    /// Nobody is left who could pass the socket, and it has not come; or it was lost.
     fn is_hopeless(&self, v: &View) -> bool {
+        if self.has_missed() {
+            return true;
+        }
         if !(v.link.is_lost() || v.link.is_inherited()) {
             return false;
         }

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{Area, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, notify_data, notify_room};
+use netacc_ring::{Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, notify_data, notify_room};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
@@ -235,7 +235,19 @@ impl ShmEndpoint {
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
         self.die(Errno::CONNRESET);
         self.tell_data(v);
-        Errno(self.take_error())
+        match self.take_error() {
+            // It has been told already.
+            0 => Errno::PIPE,
+            e => Errno(e),
+        }
+    }
+
+    /// The same for who reads, to whom a reset that has been told is the end.
+    pub(super) fn violated_for_reader(&self, v: &View) -> netacc_sys::errno::Result<usize> {
+        match self.violated(v) {
+            Errno::PIPE => Ok(0),
+            e => Err(e),
+        }
     }
 
     /// The connection was reset. The first to notice leaves the error for whoever asks next.
@@ -256,9 +268,13 @@ impl ShmEndpoint {
         if flags & DEAD != 0 {
             return flags;
         }
-        if flags & (SHARED | TX_SHUT) == SHARED && line!(v, producer, v.me).fin.load(Ordering::Acquire) & FIN != 0 {
-            // Another process of our family ended our stream.
-            self.flags.fetch_or(TX_SHUT, Ordering::AcqRel);
+        if flags & SHARED != 0 && flags & (TX_SHUT | RX_SHUT) != TX_SHUT | RX_SHUT {
+            // Another process of our family may have ended our stream, or both.
+            let fin = line!(v, producer, v.me).fin.load(Ordering::Acquire);
+            let shut = if fin & CLOSED != 0 { TX_SHUT | RX_SHUT } else { TX_SHUT };
+            if fin & FIN != 0 && flags & shut != shut {
+                self.flags.fetch_or(shut, Ordering::AcqRel);
+            }
         }
         let peer = v.me.other();
         // Acquire: a final head was published before the mark.

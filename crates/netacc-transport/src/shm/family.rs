@@ -256,8 +256,8 @@ impl ShmEndpoint {
 
     /// Descriptors that belong to this connection alone.
     pub fn descriptors(&self) -> [i32; 6] {
-        let cells =
-            [&self.base, &self.tail, &self.kernel, &self.spare, &self.left_over].map(|c| c.load(Ordering::Acquire) - 1);
+        let cells = [&self.base, &self.tail, &self.kernel, &self.spare, &self.left_over]
+            .map(|c| c.load(Ordering::Acquire).max(0) - 1);
         let [base, tail, kernel, spare, left_over] = cells;
         [self.witness_fd(), base, tail, kernel, spare, left_over]
     }
@@ -452,7 +452,7 @@ impl ShmEndpoint {
         let mut heard = Heard::Nothing;
         for _ in 0..64 {
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);
-            let found = fds.kernel.is_some();
+            let found = fds.kernel.is_some() || fds.lost;
             if stays
                 && !found
                 && let Ok(n) = got

@@ -9,10 +9,14 @@ use core::sync::atomic::Ordering;
 use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 
+/// In the place of the kernel socket: a descriptor was lost on its way here, since the process has as many open as it may.
+/// Nobody passes it again.
+const LOST: i32 = -1;
+
 impl ShmEndpoint {
     /// The peer passed our end of the pair for connection `epoch`, perhaps before we have taken that.
     pub(crate) fn learn_moved(&self, epoch: u32, fd: OwnedFd) {
-        if !(self.expects(epoch) && self.will_go_on()) {
+        if !(self.expects(epoch) && self.will_go_on()) || self.goes_on(epoch) {
             return private::drop_raw(fd);
         }
         self.of_epoch(epoch);
@@ -26,6 +30,36 @@ impl ShmEndpoint {
         }
         self.of_epoch(epoch);
         self.keep_left_over(fd);
+    }
+
+    /// The peer passed something for connection `epoch`, and it was lost: the connection ends, or who waits for the socket
+    /// would wait for ever.
+    pub(crate) fn miss(&self, epoch: u32) {
+        if self.expects(epoch) && self.will_go_on() && !self.goes_on(epoch) {
+            self.of_epoch(epoch);
+            self.lose_kernel();
+        }
+    }
+
+    /// Whether connection `epoch` has the socket that it goes on over. No other one comes, whatever the peer says: another
+    /// thread may be at work with this one, so it must not be closed.
+    fn goes_on(&self, epoch: u32) -> bool {
+        self.kernel_epoch.load(Ordering::Relaxed) == epoch && self.kernel_fd() >= 0
+    }
+
+    fn lose_kernel(&self) {
+        replace(&self.kernel, LOST);
+        self.poke_self();
+    }
+
+    /// Whether what the peer passed was lost.
+    pub(super) fn has_missed(&self) -> bool {
+        self.kernel.load(Ordering::Acquire) == LOST
+    }
+
+    /// The socket that the connection goes on over, or -1.
+    pub fn kernel_fd(&self) -> i32 {
+        self.kernel.load(Ordering::Acquire).max(0) - 1
     }
 
     /// What was passed for an earlier connection goes.
@@ -51,8 +85,10 @@ impl ShmEndpoint {
     }
 
     fn keep_left_over(&self, fd: OwnedFd) {
-        if let Ok(fd) = private::adopt(fd) {
-            replace(&self.left_over, fd + 1);
+        match private::adopt(fd) {
+            Ok(fd) => replace(&self.left_over, fd + 1),
+            // Without it the socket would be a stream with a hole.
+            Err(_) => self.lose_kernel(),
         }
     }
 
@@ -61,8 +97,12 @@ impl ShmEndpoint {
         if raw::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) {
             return private::drop_raw(fd);
         }
-        if let Ok(fd) = private::adopt(fd) {
-            replace(&self.kernel, fd + 1);
+        if self.has_missed() {
+            return private::drop_raw(fd);
+        }
+        match private::adopt(fd) {
+            Ok(fd) => replace(&self.kernel, fd + 1),
+            Err(_) => replace(&self.kernel, LOST),
         }
         self.poke_self();
     }
@@ -76,6 +116,9 @@ impl ShmEndpoint {
 
     /// What lay on a base or witness.
     pub(super) fn learn_passed(&self, passed: Passed) {
+        if passed.lost && self.kernel_fd() < 0 {
+            return self.lose_kernel();
+        }
         if let Some(t) = passed.tail {
             self.keep_left_over(t);
         }

@@ -10,7 +10,7 @@ pub(super) const PATIENCE: u32 = 5_000;
 /// Stores a descriptor (+ 1) and closes the one that was there.
 pub(super) fn replace(cell: &AtomicI32, new: i32) {
     let old = cell.swap(new, Ordering::AcqRel);
-    if old != 0 {
+    if old > 0 {
         private::close(old - 1);
     }
 }

@@ -159,8 +159,8 @@ impl ShmEndpoint {
     /// An error was taken by a call that then had bytes to report: the next call gets it, as in the kernel.
     #[cold]
     pub fn put_back(&self, e: Errno) {
-        // EPIPE also stands for "our own end", and EFAULT is the program's: those need no keeping.
-        if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT) {
+        // Not EPIPE, which also stands for "our own end", nor what is the program's fault.
+        if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
             let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }

@@ -4,7 +4,7 @@
 use crate::ends::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
 use netacc_ring::SLOTS;
 use netacc_sys::{Errno, private};
-use netacc_transport::shm::control::send_message;
+use netacc_transport::shm::control::{Received, receive_message, send_message};
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
 use netacc_transport::{Endpoint, Interest, WaitSet};
@@ -171,6 +171,70 @@ fn a_link_full_of_connections() {
         s7.close(false);
         assert_eq!(l.client.slots.open(), 0);
     }
+}
+
+#[test]
+fn an_error_that_met_a_part_of_a_write_is_the_next_calls() {
+    let l = Links::new(true);
+    for e in [Errno::CONNRESET, Errno::TIMEDOUT, Errno::HOSTUNREACH, Errno::NETUNREACH] {
+        let (c, s) = l.connect().unwrap();
+        c.fail(e);
+        assert_eq!(write(c, b"abc"), Err(e));
+        c.put_back(e);
+        assert_eq!((read(c, 9), read(c, 9), write(c, b"abc")), (Err(e), Ok(0), Err(Errno::PIPE)), "once");
+        c.put_back(Errno::PIPE);
+        assert_eq!(read(c, 9), Ok(0));
+        c.close(false);
+        s.close(false);
+    }
+}
+
+#[test]
+fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
+    let l = Links::new(true);
+    for tail in [false, true] {
+        let (c, s) = l.connect().unwrap();
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        s.depart(&near, far).unwrap();
+        s.leave();
+        // Before the other side takes it from the control socket, as if it had no descriptor left for it.
+        let Received::Message(Message::Moved { slot, epoch }, Some(fd)) = receive_message(Links::control(l.client))
+        else {
+            panic!("the socket is not passed")
+        };
+        ready(c);
+        assert_eq!((c.displaced(), c.follow()), (false, Ok(None)), "it may still come");
+        if tail {
+            send_message(Links::control(l.server), Message::Tail { slot, epoch }, None).unwrap();
+            send_message(Links::control(l.server), Message::Moved { slot, epoch }, Some(fd.as_fd())).unwrap();
+        } else {
+            send_message(Links::control(l.server), Message::Moved { slot, epoch }, None).unwrap();
+        }
+        l.client.service();
+        assert_eq!((c.displaced(), c.follow(), c.kernel_fd()), (true, Err(Errno::CONNRESET), -1));
+        c.close(true);
+    }
+    let (c, s) = l.connect().unwrap();
+    assert_eq!((write(c, b"abc"), read(s, 9)), (Ok(3), Ok(3)), "the next one knows nothing of it");
+    // What another thread works with is not closed, whatever else the peer says.
+    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    s.depart(&near, far).unwrap();
+    let Received::Message(moved @ Message::Moved { slot, epoch }, Some(fd)) = receive_message(Links::control(l.client))
+    else {
+        panic!("the socket is not passed")
+    };
+    send_message(Links::control(l.server), moved, Some(fd.as_fd())).unwrap();
+    l.client.service();
+    let socket = c.kernel_fd();
+    assert!(socket >= 0);
+    for (message, passed) in [(Message::Tail { slot, epoch }, None), (moved, None), (moved, Some(near.as_fd()))] {
+        send_message(Links::control(l.server), message, passed).unwrap();
+    }
+    l.client.service();
+    assert_eq!(c.kernel_fd(), socket);
+    s.leave();
+    c.close(false);
+    s.close(false);
 }
 
 #[test]
@@ -402,4 +466,29 @@ fn every_doorbell_in_use() {
     wait(s, Interest { read: true, write: true }, || panic!("ready"));
     c.close(false);
     s.close(false);
+}
+
+/// splice(2)'s reader, which looks just when the last bytes and the end come, gets both.
+#[test]
+fn an_end_while_a_ring_is_emptied() {
+    let l = Links::new(true);
+    for i in 0..20_000 {
+        let (c, s) = l.connect().unwrap();
+        std::thread::scope(|t| {
+            t.spawn(|| {
+                assert_eq!(write(s, b"all"), Ok(3));
+                s.close(false);
+            });
+            let mut got = 0;
+            loop {
+                match c.read_with(100, |_, n| Ok(n)) {
+                    Ok(0) => break,
+                    Ok(n) => got += n,
+                    Err(e) => assert_eq!(e, Errno::AGAIN, "connection {i}, after {got} bytes"),
+                }
+            }
+            assert_eq!(got, 3, "connection {i}");
+        });
+        c.close(false);
+    }
 }

@@ -1,0 +1,55 @@
+// A client that is not accelerated (LD_PRELOAD is gone) closes with unread bytes while the server's write waits: that returns what
+// it has written, and the next call says that the connection was reset.
+#include "t.h"
+enum { SIZE = 16 << 20 };
+static char block[SIZE];
+static int plain(char **argv) // NAME PORT READ WRITE
+{
+	t_init();
+	struct sig s = { atoi(argv[2]), atoi(argv[3]) };
+	int fd = connect_to(atoi(argv[1]));
+	char c;
+	recv_all(fd, &c, 1);
+	await(s);
+	close(fd);
+	return 0;
+}
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		return plain(argv);
+	t_init();
+	for (int i = 0; i < 2; i++) {
+		int port, l = listen_on(&port);
+		struct sig ours, theirs;
+		char n[3][16], *again[] = { "reset_in_write", n[0], n[1], n[2], NULL };
+		sigpair(&ours, &theirs);
+		snprintf(n[0], 16, "%d", port);
+		snprintf(n[1], 16, "%d", theirs.r);
+		snprintf(n[2], 16, "%d", theirs.w);
+		pid_t kid = fork_child(), closer;
+		if (!kid) {
+			unsetenv("LD_PRELOAD");
+			execv("/proc/self/exe", again);
+			_exit(9);
+		}
+		int fd = accept(l, NULL, NULL);
+		CHECK(fd >= 0);
+		pid_t me = getpid();
+		closer = fork_child();
+		if (!closer) {
+			let_it_block(me, me);
+			tell(ours);
+			_exit(0);
+		}
+		ssize_t sent = i ? write(fd, block, SIZE) : send(fd, block, SIZE, 0);
+		CHECK(sent > 0 && sent < SIZE);
+		FAILS(send(fd, block, 1, MSG_NOSIGNAL), ECONNRESET);
+		FAILS(send(fd, block, 1, MSG_NOSIGNAL), EPIPE);
+		reap(closer);
+		reap(kid);
+		close(fd);
+		close(l);
+	}
+	return t_ok("reset_in_write");
+}
