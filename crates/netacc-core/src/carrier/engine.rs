@@ -247,7 +247,7 @@ impl Engine {
         }
         while let Some(pipe) = self.broken.pop() {
             (busy, self.rest) = (true, true);
-            self.pipe_failed(pipe, "the queue pair failed");
+            self.pipe_ended(pipe, "the queue pair failed");
         }
         // A base that has ended, or takes more again, carries nothing itself, but has queued connections: nobody sleeps then.
         let more = self.carry_moved() | !self.ready.is_empty();

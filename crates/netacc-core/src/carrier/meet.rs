@@ -129,9 +129,13 @@ impl Engine {
                     Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
                 }
             }
-            (stage, CmEventType::DISCONNECTED | CmEventType::DEVICE_REMOVAL | CmEventType::TIMEWAIT_EXIT) => {
+            (stage, CmEventType::DEVICE_REMOVAL) => {
                 self.put_back(at, stage);
-                return self.pipe_failed(at, "the other side has ended it");
+                return self.pipe_failed(at, "the device is removed");
+            }
+            (stage, CmEventType::DISCONNECTED | CmEventType::TIMEWAIT_EXIT) => {
+                self.put_back(at, stage);
+                return self.pipe_ended(at, "the other side has ended it");
             }
             (stage, _) if event.event_type.is_failure() => {
                 let error = event.check().err().unwrap_or(Error::NoDevice);

@@ -17,13 +17,15 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
-use netacc_sys::raw;
+use netacc_sys::{raw, time};
 use netacc_transport::rdma::{Device, Left, Pipe, Stream};
 use netacc_verbs::{AsyncEvent, Element};
 use netacc_wire::frame::Kind;
 
 /// Messages of one base that are taken before others have their turn.
 const TURN: usize = 32;
+/// So long (ns) the other side may take to say by TCP that it has ended the queue pair, or to end with its process.
+const FIRST_WORD: u64 = 500_000_000;
 /// So often, about once a second, removed devices are let go of after a failure.
 const RELEASES: u32 = 15;
 
@@ -42,6 +44,8 @@ pub(super) struct Said {
 pub(super) struct Moved {
     pub stream: Stream,
     pub left: Left,
+    /// We have not said yet what we had received, since then (ns); 0: we have.
+    unsaid: u64,
     /// The last connection is over, and the other side has been told that nothing more will come.
     ended: bool,
     full: bool,
@@ -54,11 +58,30 @@ impl Moved {
     pub fn end(self) {
         self.left.shown.hide();
     }
+
+    /// Says what we had received, unless that has been said.
+    fn say(&mut self) {
+        if core::mem::take(&mut self.unsaid) != 0 {
+            self.stream.send(self.left.resume(), &[]);
+        }
+    }
 }
 
 impl Engine {
     /// A queue pair has failed. Its connections go on by TCP where it has a base, else they end.
     pub(super) fn pipe_failed(&mut self, at: usize, how: &str) {
+        self.go_over(at, how, 0);
+    }
+
+    /// The same; it may be that the other side has ended it. Then that side speaks first by TCP, or its process is about to
+    /// end: the kernel would make a reset of that end if it found a message of ours that nobody has read.
+    pub(super) fn pipe_ended(&mut self, at: usize, how: &str) {
+        let silent = self.pipes.get(at).is_some_and(|e| e.error.is_some());
+        self.go_over(at, how, if silent { 0 } else { time::now() });
+    }
+
+    /// What we had received is said at once if `unsaid` is 0.
+    fn go_over(&mut self, at: usize, how: &str, unsaid: u64) {
         // What was received before comes before the end, and is not to be received again.
         self.complete_all();
         let Some(entry) = self.pipes.get_mut(at) else { return };
@@ -77,9 +100,12 @@ impl Engine {
         let left = pipe.leave(device);
         left.shown.moved();
         let mut stream = Stream::new(fd, left.most, left.size);
-        stream.send(left.resume(), &[]);
+        if unsaid == 0 {
+            stream.send(left.resume(), &[]);
+        }
         let conns: Vec<usize> = entry.conns.values().copied().collect();
-        entry.stage = Stage::Moved(Moved { stream, left, ended: false, full: false, patience: Patience::default() });
+        let patience = Patience::default();
+        entry.stage = Stage::Moved(Moved { stream, left, unsaid, ended: false, full: false, patience });
         self.bases.releases = RELEASES;
         self.bases.moved.push(at);
         self.feed();
@@ -177,6 +203,7 @@ impl Engine {
                     if m.stream.is_resumed() || !m.left.confirm(frame.heard) {
                         break Some(Errno::PROTO);
                     }
+                    m.say();
                     m.stream.resume(core::mem::take(&mut m.left.again));
                     self.unstall(at);
                 }
@@ -235,10 +262,16 @@ impl Engine {
         }
     }
 
-    /// Once in a while: failed queue pairs are as patient as their programs, and devices that are gone are let go.
-    pub(super) fn look_after_moved(&mut self) {
+    /// Once in a while: failed queue pairs are as patient as their programs, and where both sides wait for the other one's
+    /// first word it is said; devices that are gone are let go.
+    pub(super) fn look_after_moved(&mut self, now: u64) {
         for at in self.bases.moved.clone() {
             self.be_patient(at);
+            if let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage)
+                && now.saturating_sub(m.unsaid) > FIRST_WORD
+            {
+                m.say();
+            }
         }
         if self.events.is_none() {
             return;

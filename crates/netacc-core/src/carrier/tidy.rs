@@ -61,7 +61,7 @@ impl Engine {
     /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
-        self.look_after_moved();
+        self.look_after_moved(now);
         self.tell_whole();
         self.economise();
         self.bases.listen_again();
