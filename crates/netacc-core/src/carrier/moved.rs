@@ -169,7 +169,12 @@ impl Engine {
         }
         let Some(conns) = self.pipes.get(at).map(|e| e.conns.values().copied().collect::<Vec<_>>()) else { return };
         let mut least = if conns.is_empty() { Patience::OF_NOBODY } else { Patience::default() };
-        self.tell_sockets(&conns, |s| least = least.and(Patience::of(s)));
+        let mut known = conns.is_empty();
+        self.tell_sockets(&conns, |s| (known, least) = (true, least.and(Patience::of(s))));
+        if !known {
+            // They are other processes' by now, and it stays as it was said before.
+            return;
+        }
         if let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage)
             && m.patience != least
             && m.stream.fd() >= 0

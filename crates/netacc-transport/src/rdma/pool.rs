@@ -147,11 +147,13 @@ impl Pool {
     fn grow(&mut self, size: usize, missing: usize) -> Result<()> {
         let total = self.of(size).map(|r| r.mr.len()).sum();
         let last = self.of(size).map(|r| r.mr.len()).max();
-        let least = next_region(self.sizes, 0, last, missing);
-        // Large ones are had together: whoever needs them has a stream already.
         let small = size == self.sizes.message;
-        let mut len =
-            if small { next_region(self.sizes, total, last, missing) } else { missing.min(self.sizes.largest) };
+        let (least, mut len) = if small {
+            (next_region(self.sizes, 0, last, missing), next_region(self.sizes, total, last, missing))
+        } else {
+            // Those of a stream are had together. A part of what there is: a thousand streams are not to have as many regions.
+            (missing.min(self.sizes.largest), missing.max(total / SPARE / size * size).min(self.sizes.largest))
+        };
         let at = match self.regions.iter().position(Option::is_none) {
             Some(at) => at,
             None if self.regions.len() < REGIONS => {
@@ -163,7 +165,7 @@ impl Pool {
         let pd = self.pd.as_ref().ok_or(Error::NoDevice)?;
         let mr = Registered::new(pd, len).or_else(|e| {
             // A limit may leave room for what is missing and nothing to spare.
-            if !small || least >= len {
+            if least >= len {
                 return Err(e);
             }
             len = least;
