@@ -115,8 +115,9 @@ impl Reason {
                  raise RLIMIT_NOFILE (ulimit -n)."
             }
             Self::NoMemory => {
-                "Shared memory for the connection could not be had; raise the limit of memory or \
-                 address space (ulimit -v, the cgroup), a link to another process maps 258 MiB."
+                "Memory for the connection could not be had; raise the limit of memory or \
+                 address space (ulimit -v, the cgroup), a link to another process maps 258 MiB. \
+                 To another host: raise RLIMIT_MEMLOCK (ulimit -l), the log says what was to be registered."
             }
             Self::NameTaken => {
                 "The rendezvous of this address and port is held by another socket; \
