@@ -130,6 +130,28 @@ class BreaksOff:
         read_out(s)
 
 
+class Full:
+    """As many bytes as are taken, and more, to a server that reads them when it is told."""
+
+    MORE = 1 << 20
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        print("waiting", flush=True)
+        sys.stdin.readline()
+        read_out(s)
+
+    def client(self, connect):
+        s = connect()
+        print("waiting", flush=True)
+        print("full", fill(s, data(12, 16 << 20)), flush=True)
+        try:
+            s.sendall(bytes(self.MORE))
+            print("sent", flush=True)
+        except (ConnectionError, TimeoutError) as e:
+            print(type(e).__name__, flush=True)
+
+
 class Talks(Silent):
     """Questions and answers, until nothing arrives any more."""
 

@@ -9,6 +9,7 @@ import world
 from harness import check
 from host import wait_until
 from matrix import case
+from test_ss import queue_pairs
 from test_verbs import pingpong_server
 
 # Far more than there will be time for.
@@ -211,6 +212,46 @@ def without_a_base_silence_is_a_time_out(ctx):
         for command in undo:
             world.command(*command)
         os.close(transfer.write_end)
+
+
+def full_pair(ctx):
+    """The server does not read, and everything that the client has sent has been confirmed by the server's device."""
+    read_end, write_end = os.pipe()
+    server, client, port = pair_by_rdma(ctx, "Full", {"NACC_TCP_BASE": "0"}, to_server=read_end)
+    os.close(read_end)
+    wait_until(lambda: "full" in client.stdout() or not client.running(), 60, "nobody takes any more")
+    return server, client, port, write_end
+
+
+@case(modes=("rxe",), limit=220)
+def without_a_base_silence_ends_what_waits_for_room(ctx):
+    """Nothing is under way that could fail."""
+    server, client, port, write_end = full_pair(ctx)
+    undo = swallow(ctx, port)
+    try:
+        client.result(60)
+        check(client.stdout().split()[-1] == "TimeoutError", client.text())
+    finally:
+        for command in undo:
+            world.command(*command)
+        server.kill()
+        os.close(write_end)
+
+
+@case(limit=150)
+def without_a_base_room_may_be_long_in_coming(ctx):
+    """The devices ask each other meanwhile, and nobody hears of that."""
+    server, client, _, write_end = full_pair(ctx)
+    posted = lambda: sum(qp["queue_pair"]["sends_posted"] for qp in queue_pairs(client.pid))  # noqa: E731
+    before = posted()
+    wait_until(lambda: posted() >= before + 5 or not client.running(), 60, f"the other device is asked: {before}")
+    os.write(write_end, b"go\n")
+    os.close(write_end)
+    for proc in (server, client):
+        proc.result(LIMIT)
+    size = int(client.stdout().split()[-2])
+    check(client.stdout().split()[-1] == "sent" and server.stdout().split()[-2:] == ["end", str(size + (1 << 20))],
+          f"{client.stdout()} {server.stdout()}")
 
 
 @case(modes=("rxe",), limit=220)

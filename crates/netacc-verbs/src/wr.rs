@@ -63,6 +63,16 @@ impl<'a> SendWr<'a> {
         Some(SendWr::new(wr_id, sge, IBV_SEND_INLINE))
     }
 
+    /// Writes nothing to nowhere: the other device confirms that, or ours gives up and the request fails. No receive of the
+    /// other side is used, and no right to its memory is needed. (InfiniBand's specification has no key checked for a length
+    /// of 0, and iWARP's MPA, RFC 6581, begins connections in this way.)
+    pub fn write_nothing(wr_id: u64) -> SendWr<'a> {
+        let mut wr = SendWr::new(wr_id, ibv_sge { addr: 0, length: 0, lkey: 0 }, 0);
+        wr.raw.opcode = IBV_WR_RDMA_WRITE;
+        wr.raw.num_sge = 0;
+        wr
+    }
+
     /// Its completion has this number.
     pub fn numbered(mut self, wr_id: u64) -> SendWr<'a> {
         self.raw.wr_id = wr_id;
@@ -167,6 +177,17 @@ mod tests {
         }
         assert!(at.is_null());
         assert!(chain::<SendWr>(&mut []).is_null());
+    }
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn what_writes_nothing_has_no_memory() {
+        let mut wr = [SendWr::write_nothing(7).signaled()];
+        let head = chain(&mut wr);
+        // SAFETY: the chain that was just made.
+        let raw = unsafe { *head };
+        assert_eq!((raw.wr_id, raw.opcode, raw.num_sge, raw.wr), (7, IBV_WR_RDMA_WRITE, 0, [0; 4]));
+        assert_eq!(raw.send_flags, IBV_SEND_SIGNALED);
     }
 
     #[test]

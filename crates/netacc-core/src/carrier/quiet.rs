@@ -1,6 +1,7 @@
 //! Queue pairs on which nothing comes: whether the other side is still there.
 
 use crate::carrier::base::Base;
+use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Quiet;
 use crate::fdtable::{self, Entry};
@@ -8,6 +9,7 @@ use crate::socket::{Path, Socket, opts};
 use alloc::vec::Vec;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
+use netacc_transport::Endpoint;
 
 /// A queue pair with connections whose other side says nothing for so long (ns) is asked for an answer: where messages
 /// wait to be confirmed, and where there are none.
@@ -16,7 +18,8 @@ const QUIET: [u64; 2] = [3_000_000_000, 15_000_000_000];
 const UNUSED: u64 = 60_000_000_000;
 /// And without an answer for so long (ns) it has failed.
 const ANSWER: u64 = 5_000_000_000;
-/// On one without a base, so often (ns) somebody looks whether a program wants to hear of a silent path.
+/// On one without a base, so often (ns) somebody looks whether a connection waits for room, or its program wants to hear of a
+/// silent path.
 const LOOK: u64 = 3_000_000_000;
 
 impl Engine {
@@ -40,13 +43,9 @@ impl Engine {
             }
             if lacks_base {
                 let long = now.saturating_sub(quiet.since.max(quiet.asked)) > if unused { UNUSED } else { LOOK };
-                // Its device confirms that, or ours gives up. The process may be stopped.
-                if long && unused && pipe.can_send() && pipe.probe().is_err() {
-                    self.broken.push(at);
-                }
                 if long {
                     entry.quiet.asked = now;
-                    alone.extend((!unused).then_some((at, now.saturating_sub(quiet.since))));
+                    alone.push((at, now.saturating_sub(quiet.since)));
                 }
                 continue;
             }
@@ -71,7 +70,7 @@ impl Engine {
         for at in late {
             self.lose_base(at);
         }
-        self.keep_alive(&alone);
+        self.ask_devices(&alone);
         if !silent.is_empty() {
             // It may be us who were stopped.
             self.complete_all();
@@ -85,14 +84,37 @@ impl Engine {
         }
     }
 
-    /// These queue pairs (in order) have no base, and have been quiet for so long (ns). Where a program wants to know what that means
-    /// (SO_KEEPALIVE) a message goes out, which the other device confirms, or ours gives up. An answer is not waited for: that
-    /// process may be stopped.
-    fn keep_alive(&mut self, alone: &[(usize, u64)]) {
-        if alone.is_empty() || !opts::has_keepalive() {
-            return;
+    /// These queue pairs (in order) have no base, and have been quiet for so long (ns). Where that may matter the other device is
+    /// asked. An answer of the process is not waited for: it may be stopped.
+    fn ask_devices(&mut self, alone: &[(usize, u64)]) {
+        let mut asked: Vec<usize> = alone.iter().map(|(at, _)| *at).filter(|at| self.hangs_on_answer(*at)).collect();
+        asked.extend(self.kept_alive(alone));
+        asked.sort_unstable();
+        asked.dedup();
+        for at in asked {
+            if let Some((pipe, _)) = self.pipes.get_mut(at).and_then(|e| e.parts(&mut self.devices))
+                && pipe.ask_device().is_err()
+            {
+                self.broken.push(at);
+            }
         }
+    }
+
+    /// Whether only the other side can make anything go on: a connection of this queue pair has bytes and no room for them (TCP
+    /// would probe a window that is 0), or there is none and the next would have to come.
+    fn hangs_on_answer(&self, at: usize) -> bool {
+        let Some(entry) = self.pipes.get(at) else { return false };
+        let waits = |c: &Conn| c.stalled || (c.credit == 0 && !c.is_over() && (c.kernel >= 0 || c.ep.unread() > 0));
+        let waiting = || entry.conns.values().filter_map(|c| self.conns.get(*c)).any(waits);
+        entry.conns.is_empty() || !entry.resets.is_empty() || waiting()
+    }
+
+    /// Those of them where a program wants to know what the quiet means (SO_KEEPALIVE).
+    fn kept_alive(&self, alone: &[(usize, u64)]) -> Vec<usize> {
         let mut asked = Vec::new();
+        if alone.is_empty() || !opts::has_keepalive() {
+            return asked;
+        }
         fdtable::each(0, usize::MAX, |_, e| {
             let Entry::Socket(r) = e else { return };
             let after = || {
@@ -109,16 +131,7 @@ impl Engine {
                 asked.push(pipe);
             }
         });
-        asked.sort_unstable();
-        asked.dedup();
-        for at in asked {
-            if let Some((pipe, _)) = self.pipes.get_mut(at).and_then(|e| e.parts(&mut self.devices))
-                && pipe.can_send()
-                && pipe.probe().is_err()
-            {
-                self.broken.push(at);
-            }
-        }
+        asked
     }
 }
 

@@ -45,7 +45,7 @@ constants! {
     c_int:
         IBV_QP_STATE = 1 << 0, IBV_QP_CAP = 1 << 19;
     c_uint:
-        IBV_WR_SEND = 2, IBV_WR_SEND_WITH_IMM = 3;
+        IBV_WR_RDMA_WRITE = 0, IBV_WR_SEND = 2, IBV_WR_SEND_WITH_IMM = 3;
     c_uint:
         IBV_SEND_FENCE = 1 << 0, IBV_SEND_SIGNALED = 1 << 1, IBV_SEND_SOLICITED = 1 << 2, IBV_SEND_INLINE = 1 << 3;
     c_uint:

@@ -87,6 +87,18 @@ impl Pipe {
         self.send_short(frame, payload, false)
     }
 
+    /// Has the other device confirm that it is there: if it does not, the queue pair fails. This takes no credit, and the
+    /// other process hears nothing. Only where no messages are kept, and not while so many are under way that the same
+    /// comes of one of those.
+    pub fn ask_device(&mut self) -> Result<()> {
+        if self.under_way.len() >= SENDS || self.stuck {
+            return Ok(());
+        }
+        self.under_way.push_back(None);
+        let wr = self.numbered(SendWr::write_nothing(0), false);
+        self.post_as_they_are(&mut [wr])
+    }
+
     pub(super) fn send_short(&mut self, frame: Frame, payload: &[u8], now: bool) -> Result<()> {
         let message = self.short(frame, payload)?;
         if !self.chain.is_empty() {
@@ -215,13 +227,17 @@ impl Pipe {
     }
 
     fn post_requests(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
-        let count = requests.len() as u32;
         if self.immediate {
             // The last one always: nothing else would tell of it. See [`Armed::Marked`](crate::rdma::device::Armed::Marked).
             for wr in requests.rchunks_mut(MARK_EVERY).filter_map(<[_]>::last_mut) {
                 *wr = wr.solicited();
             }
         }
+        self.post_as_they_are(requests)
+    }
+
+    fn post_as_they_are(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
+        let count = requests.len() as u32;
         let qp = self.id.qp().ok_or(Error::NoDevice)?;
         let posted = qp.post_send(requests).map_err(Error::from);
         // They are numbered already: a later one in their place would be taken for one of them.
