@@ -88,10 +88,10 @@ impl Pipe {
     }
 
     /// Has the other device confirm that it is there: if it does not, the queue pair fails. This takes no credit, and the
-    /// other process hears nothing. Only where no messages are kept, and not while so many are under way that the same
-    /// comes of one of those.
+    /// other process hears nothing. Only where no messages are kept. Where all places but the last, which is for credits,
+    /// are taken, the same comes of the messages that are under way.
     pub fn ask_device(&mut self) -> Result<()> {
-        if self.under_way.len() >= SENDS || self.stuck {
+        if self.pending() >= SENDS - 1 || self.stuck {
             return Ok(());
         }
         self.under_way.push_back(None);
