@@ -65,7 +65,7 @@ impl<'a> SendWr<'a> {
 
     /// Writes nothing to nowhere: the other device confirms that, or ours gives up and the request fails. No receive of the
     /// other side is used, and no right to its memory is needed. (InfiniBand's specification has no key checked for a length
-    /// of 0, and iWARP's MPA, RFC 6581, begins connections in this way.)
+    /// of 0, and by RFC 6581 connections over iWARP can begin in this way.)
     pub fn write_nothing(wr_id: u64) -> SendWr<'a> {
         let mut wr = SendWr::new(wr_id, ibv_sge { addr: 0, length: 0, lkey: 0 }, 0);
         wr.raw.opcode = IBV_WR_RDMA_WRITE;
