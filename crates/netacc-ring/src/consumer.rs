@@ -1,7 +1,7 @@
 //! The reading end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation};
+use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation, bound, eased};
 use core::ptr::NonNull;
 
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
@@ -120,13 +120,15 @@ impl Consumer {
         own.tail.swap(self.pos.load(Ordering::Relaxed), Ordering::SeqCst);
     }
 
-    /// Whether a producer that waits for room should hear of it now: a quarter of the window is free
-    /// or nothing is left. A consumer that reads on always gets there.
+    /// Whether a producer that waits for room should hear of it now: a quarter of the window is free, and a quarter of
+    /// what the producer's limit lets be under way. A consumer that reads on always gets there.
     #[inline]
-    pub fn room_to_tell(&self, peer: &ProducerLine) -> bool {
+    pub fn room_to_tell(&self, own: &ConsumerLine, peer: &ProducerLine) -> bool {
         let used = peer.head.load(Ordering::Acquire).wrapping_sub(self.pos.load(Ordering::Relaxed));
         let size = Layout::unpack(self.layout.load(Ordering::Relaxed)).size() as u64;
-        used <= size / 4 * 3
+        // Relaxed: see `Producer::set_limit`.
+        let bound = bound(peer.limit.load(Ordering::Relaxed).into(), &own.window);
+        used <= eased(size.min(bound))
     }
 
     /// As [`Consumer::available`], from the published words only: for a side that several processes share.

@@ -31,6 +31,30 @@ pub const SMALL: usize = if cfg!(loom) { 4 } else { 2048 };
 /// Bytes of the large window. Larger ones leave the cache, 64 KiB hurts bulk transfers (measured).
 pub const LARGE: usize = if cfg!(loom) { 16 } else { 256 * 1024 };
 
+/// What a TCP receiver takes that has not set SO_RCVBUF: half of the usual `net.ipv4.tcp_rmem`.
+const DEFAULT_WINDOW: u64 = 64 * 1024;
+
+/// Bytes that may be under way with a producer's limit and a consumer's window. Both ends reckon by this, so that the one
+/// is told of room when the other finds it.
+#[inline]
+fn bound(limit: u64, window: &sync::AtomicU64) -> u64 {
+    if limit == 0 {
+        return u64::MAX;
+    }
+    // Relaxed: a wish, on which nothing depends; see `ConsumerLine::window`.
+    let window = match window.load(sync::Ordering::Relaxed) {
+        0 => DEFAULT_WINDOW,
+        window => window,
+    };
+    limit.saturating_add(window)
+}
+
+/// The most bytes under way, of those that may be, with which there is room for a writer that waits: a quarter is free.
+#[inline]
+fn eased(bound: u64) -> u64 {
+    bound - bound / 4
+}
+
 /// The peer wrote something that no correct peer writes; the connection must be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;

@@ -41,6 +41,9 @@ pub struct ProducerLine {
     /// [`OPEN`], or of [`FIN`], [`RESET`], [`MOVED`], [`CLOSED`] and [`GONE`] what holds; stored after the final
     /// `head`.
     pub fin: AtomicU32,
+    /// Bytes that the producer lets wait on its side at most (SO_SNDBUF); 0: as many as fit. The consumer reckons with it
+    /// when it tells of room; a wrong value delays the producer's own wake-ups and nothing else.
+    pub limit: AtomicU32,
     /// When the ready set's bit was last set (a tick count): bits have no order, the events they stand for do.
     pub when: AtomicU64,
 }
@@ -89,7 +92,10 @@ impl OwnLine {
         for w in [&p.head, &p.layout] {
             w.store(0, Ordering::Relaxed);
         }
-        for w in [&p.fin, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room, &s.forked].into_iter().chain(&s.owner) {
+        for w in [&p.fin, &p.limit, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room, &s.forked]
+            .into_iter()
+            .chain(&s.owner)
+        {
             w.store(0, Ordering::Relaxed);
         }
     }

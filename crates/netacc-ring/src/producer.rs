@@ -1,13 +1,11 @@
 //! The writing end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation};
+use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation, bound, eased};
 use core::ptr::NonNull;
 
 /// The most bytes that can be on their way: a full small window and, after it, a full large one.
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
-/// What a TCP receiver takes that has not set SO_RCVBUF: half of the usual `net.ipv4.tcp_rmem`.
-const DEFAULT_WINDOW: u64 = 64 * 1024;
 /// Past this offset a drained large window starts over, so that its first lines stay in the cache.
 const REWIND: u64 = LARGE as u64 / 8;
 /// So many small writes into a drained large window make the connection small again.
@@ -40,21 +38,18 @@ impl Producer {
         }
     }
 
-    /// So many bytes wait on this side at most; 0: as many as fit.
-    pub fn set_limit(&self, bytes: u64) {
-        self.limit.store(bytes, Ordering::Relaxed);
+    /// At most `bytes` wait on this side; 0: as many as fit. A writer that waits for room has to look again.
+    pub fn set_limit(&self, own: &ProducerLine, bytes: u32) {
+        self.limit.store(bytes.into(), Ordering::Relaxed);
+        // Relaxed: a writer that registers afterwards does so with a SeqCst exchange, and the consumer looks here after it
+        // has found the registration.
+        own.limit.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes that may be under way.
     #[inline]
     fn bound(&self, peer: &ConsumerLine) -> u64 {
-        match self.limit.load(Ordering::Relaxed) {
-            0 => u64::MAX,
-            limit => match peer.window.load(Ordering::Relaxed) {
-                0 => limit.saturating_add(DEFAULT_WINDOW),
-                window => limit.saturating_add(window),
-            },
-        }
+        bound(self.limit.load(Ordering::Relaxed), &peer.window)
     }
 
     /// Takes up where another process of our family published last (after a fork).
@@ -200,7 +195,7 @@ impl Producer {
 
     /// A quarter of what may be under way is not.
     fn within(bound: u64, pos: u64, tail: u64) -> bool {
-        pos.wrapping_sub(tail) <= bound - bound / 4
+        pos.wrapping_sub(tail) <= eased(bound)
     }
 
     /// A quarter of the window in use is free.

@@ -249,17 +249,22 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
     quiet
 }
 
+/// Of a registration by edges that came out of the queue without news: whether there is room now for a writer who waits for
+/// it. What brought it here may be a peer that told of less room than the writer waits for, or a witness that has come; the
+/// next news may be told by that alone.
+fn room_after_all(e: &Epoll, reg: &'static Reg) -> bool {
+    let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return false };
+    hear_kernel(e, reg, ep);
+    reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
+}
+
 /// What a registration that came out of the queue has to report. If that is nothing it is forgotten what brought it there.
 #[inline]
 fn find(e: &Epoll, reg: &'static Reg) -> u32 {
     let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
     // A nested instance counts its news while it is looked at.
     let nested = !reg.child.load(Ordering::Relaxed).is_null();
-    if edge && !nested && !news(reg, true) {
-        // What brought it here may be a witness that has come: the next news may be told by that alone.
-        if let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) {
-            hear_kernel(e, reg, ep);
-        }
+    if edge && !nested && !news(reg, true) && !room_after_all(e, reg) {
         note_displaced(e, reg);
         return 0;
     }

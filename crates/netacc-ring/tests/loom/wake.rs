@@ -138,7 +138,7 @@ fn a_waiting_writer(look: fn(&Pipe) -> bool) {
             let mut rung = 0;
             for piece in [LARGE / 8, LARGE / 8] {
                 assert_eq!(q.read(&mut r, piece), piece);
-                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_tell(&q.data)).thread;
+                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_tell(&q.room, &q.data)).thread;
             }
             rung
         });
@@ -165,7 +165,7 @@ fn a_watching_writer_is_rung() {
             let mut rung = 0;
             for piece in [LARGE / 8, LARGE / 8] {
                 assert_eq!(q.0.read(&mut r, piece), piece);
-                let enough = || q.0.rx.room_to_tell(&q.0.data);
+                let enough = || q.0.rx.room_to_tell(&q.0.room, &q.0.data);
                 rung += notify_room(&q.0.writer, 3, |n| (n == 1).then_some(&q.1), enough).channel;
             }
             rung
@@ -175,5 +175,34 @@ fn a_watching_writer_is_rung() {
         let rung = t.join().unwrap();
         assert!(rung <= 1);
         assert!(!sleeps || (rung == 1 && p.1.any()), "an event loop sleeps for ever");
+    });
+}
+
+/// (d) With a limit the writer is told when it can go on, and not before: an event loop that waits by edges asks once.
+///
+/// Mutations: `room_to_tell` without the limit or without the window; `set_limit` without the shared word.
+#[test]
+fn a_limited_writer_is_told_of_its_own_room() {
+    model(6, || {
+        let p = Pipe::new();
+        p.tx.set_limit(&p.data, 4);
+        p.room.window.store(4, Ordering::SeqCst);
+        assert_eq!(p.write(&mut 0, LARGE), 8, "limit and window");
+        let p = Arc::new(p);
+        let q = p.clone();
+        let t = thread::spawn(move || {
+            let mut r = 0;
+            let mut rung = 0;
+            for _ in 0..2 {
+                assert_eq!(q.read(&mut r, 1), 1);
+                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_tell(&q.room, &q.data)).thread;
+                assert!(rung == 0 || q.tx.writable_by(&q.data, &q.room), "told of room that is not there");
+            }
+            rung
+        });
+        p.writer.tx_waiter.swap(9, Ordering::SeqCst);
+        let sleeps = p.tx.writable(&p.room) == Ok(false);
+        assert!(t.join().unwrap() == 9 || !sleeps, "a writer sleeps for ever");
+        assert_eq!(p.tx.writable(&p.room), Ok(true));
     });
 }

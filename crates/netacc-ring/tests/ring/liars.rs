@@ -90,7 +90,7 @@ proptest! {
                 Lie::Look => {
                     prop_assert!(p.rx.available(&p.data).unwrap_or(0) <= CAPACITY);
                     p.rx.readable(&p.data);
-                    p.rx.room_to_tell(&p.data);
+                    p.rx.room_to_tell(&p.room, &p.data);
                     let c = Consumer::default();
                     let _ = c.resync(&p.room, &p.data);
                     if let Ok(Some(chunk)) = c.chunk(&p.area(), &ConsumerLine::default(), &p.data, 0) {

@@ -110,19 +110,24 @@ fn two_threads_move_a_stream() {
 fn a_limit_bounds_what_is_under_way() {
     let p = Pipe::new();
     let all = vec![0; LARGE];
-    p.tx.set_limit(10_000);
+    p.tx.set_limit(&p.data, 10_000);
     p.room.window.store(6_000, Ordering::SeqCst);
     assert_eq!(p.write(&[&all]), Ok(16_000));
     assert_eq!(p.tx.writable(&p.room), Ok(false));
     assert!(!p.tx.writable_by(&p.data, &p.room));
     assert_eq!(p.write(&[&all[..1]]), Ok(0));
-    p.read(4_000, false).unwrap();
+    // Whoever waits for room is told when there is room for it, and not before.
+    for _ in 0..4 {
+        assert_eq!(p.rx.room_to_tell(&p.room, &p.data), p.tx.writable_by(&p.data, &p.room));
+        p.read(1_000, false).unwrap();
+    }
+    assert!(p.rx.room_to_tell(&p.room, &p.data));
     assert_eq!(p.tx.writable(&p.room), Ok(true));
     assert!(p.tx.writable_by(&p.data, &p.room));
     assert_eq!(p.write(&[&all]), Ok(4_000));
     p.read(LARGE, false).unwrap();
     // Unbounded again.
-    p.tx.set_limit(0);
+    p.tx.set_limit(&p.data, 0);
     p.read(LARGE, false).unwrap();
     assert!(p.write(&[&all]).unwrap() > 200_000);
 }

@@ -58,11 +58,11 @@ fn room_is_told_from_a_quarter_on() {
     let mut o = Oracle::default();
     o.apply(&p, &Op::Write(vec![LARGE]));
     for _ in 0..LARGE / 4 / 1024 {
-        assert!(!p.rx.room_to_tell(&p.data));
+        assert!(!p.rx.room_to_tell(&p.room, &p.data));
         assert_eq!(p.tx.writable(&p.room), Ok(false));
         o.apply(&p, &Op::Read(1024));
     }
-    assert!(p.rx.room_to_tell(&p.data));
+    assert!(p.rx.room_to_tell(&p.room, &p.data));
     assert_eq!(p.tx.writable(&p.room), Ok(true));
 }
 

@@ -343,7 +343,7 @@ impl ShmEndpoint {
     #[inline]
     pub(super) fn tell_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
-        let enough = || always || self.rx.room_to_tell(line!(v, producer, peer));
+        let enough = || always || self.rx.room_to_tell(line!(v, consumer, v.me), line!(v, producer, peer));
         let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n), enough);
         if r != Ring::default() {
             self.ring(v, r);

@@ -5,7 +5,7 @@ use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT, View};
 use crate::shm::link::Side;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
 /// What the peer has in its socket's buffers in TCP is not "unsent" any more; a ring has no such border,
@@ -46,6 +46,13 @@ impl ShmEndpoint {
             turns,
             room: self.rooms.load(Ordering::Relaxed),
         }
+    }
+
+    /// A writer who found no room and is still without asks for it again, since a peer may have told it too early: true when
+    /// there is room now.
+    #[cold]
+    pub fn wants_room_still(&self) -> bool {
+        self.room_asked.load(Ordering::Relaxed) != 0 && self.want_room()
     }
 
     /// A writer was told that it wrote a part, and room came before it could ask for it: that is news for
@@ -140,9 +147,14 @@ impl ShmEndpoint {
     #[cold]
     pub fn set_buffers(&self, send: u32, receive: u32) {
         if let Some(v) = self.view() {
-            self.tx.set_limit(send.into());
+            self.tx.set_limit(line!(v, producer, v.me), send);
             // tcp(7), tcp_adv_win_scale: half of the buffer is the kernel's own overhead.
             line!(v, consumer, v.me).window.store(u64::from(receive / 2), Ordering::Relaxed);
+            // A writer on either side may find room by this. It registers by a SeqCst exchange and looks at the words
+            // above; here they are stored, and whether it is registered is looked at after the fence.
+            fence(Ordering::SeqCst);
+            self.tell_room(&v, false);
+            self.poke_self();
         }
     }
 
