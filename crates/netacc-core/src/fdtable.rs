@@ -10,8 +10,8 @@ use crate::epoll::Epoll;
 use crate::socket::{Socket, vacant};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::mem;
 use netacc_sys::private::MAX_FDS;
+use netacc_sys::{mem, raw};
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -202,11 +202,23 @@ pub fn each(first: usize, last: usize, mut f: impl FnMut(i32, Entry)) {
 
 /// A number that refers to socket `r`, other than `not`.
 pub fn number_of(r: Ref<Socket>, not: i32) -> Option<i32> {
-    let mut found = None;
+    numbers_of(r, not).0
+}
+
+/// The same, and how many there are.
+pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
+    let (mut found, mut count) = (None, 0);
     each(0, MAX_FDS, |fd, e| {
-        if fd != not && matches!(e, Entry::Socket(x) if x == r) {
+        if fd != not && e.is(r) {
             found = Some(fd);
+            count += 1;
         }
     });
-    found
+    (found, count)
+}
+
+/// Whether socket `r` has no number any more, and `fd`, which it had, is another file's. Costs one look-up where it is not
+/// so.
+pub fn is_replaced(r: Ref<Socket>, fd: i32) -> bool {
+    !get(fd).is_some_and(|e| e.is(r)) && number_of(r, -1).is_none() && raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
 }

@@ -166,7 +166,8 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
 pub fn number_closed(fd: i32, r: Ref<Socket>) {
     if let Some(l) = r.obj.listener()
         && r.obj.is_pinned()
-        && fdtable::number_of(r, fd).is_none()
+        // A call that sleeps may have been made with this number, whatever other numbers there are.
+        && r.obj.is_pinned_beside(1 + fdtable::numbers_of(r, fd).1)
     {
         return l.keep(fd);
     }

@@ -18,7 +18,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, private};
+use netacc_sys::{cpu, private, raw};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
@@ -246,6 +246,34 @@ impl Fds {
         self.held = held;
     }
 
+    /// The kernel looks the numbers up again when something wakes a poll: where another thread has put another file under
+    /// one (dup2), the poll goes on with that. True if there is such a number.
+    fn let_go_of_replaced(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.held.len() {
+            let fd = self.number(i);
+            let is_there = |pin: &Pin| fdtable::get(fd).is_some_and(|e| e.is(pin.sock()));
+            if let Some(place) = self.held.get_mut(i)
+                && place.as_ref().is_some_and(|pin| !is_there(pin))
+                && raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
+            {
+                *place = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// What all entries have to report now.
+    fn at_once(&self) -> Result<usize> {
+        let mut set = WaitSet::new();
+        let n = self.look();
+        if self.foreign(&mut set) {
+            set.sleep(Deadline::Now, core::ptr::null())?;
+        }
+        Ok(n + self.take_foreign(&set))
+    }
+
     fn number(&self, i: usize) -> i32 {
         // SAFETY: i < n (the module's safety note).
         if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }
@@ -380,6 +408,12 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         } else {
             wait::sleep(&mut set, drive::Who::All, until, sigmask, |set| fds.disarm(set))
         };
+        if fds.let_go_of_replaced() {
+            let n = fds.at_once()?;
+            if n > 0 {
+                return Ok(n);
+            }
+        }
         steps = if slept? == 0 { steps.saturating_add(1) } else { 0 };
         fds.heal();
         let n = fds.look() + fds.take_foreign(&set);

@@ -2,7 +2,7 @@
 //! kernel.
 
 use crate::carrier::drive::{self, Attend, Who};
-use crate::fdtable::Ref;
+use crate::fdtable::{self, Ref};
 use crate::poll::Kept;
 use crate::socket::Path;
 use crate::socket::{Socket, untaken};
@@ -186,6 +186,9 @@ impl Spin {
 
 /// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
 /// would. The caller holds a pin and no lock.
+///
+/// A sleep that a signal ends may not look like one: ppoll(2) looks its numbers up again, and tells of a file that another
+/// thread has put under a number meanwhile (dup2). So where nothing but such a number has something to tell, it was a signal.
 pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
     until(sock, interest, 0, deadline)
 }
@@ -228,9 +231,15 @@ pub fn until_done(
     if found {
         return Ok(());
     }
+    if deadline != Deadline::Now && fdtable::is_replaced(sock, s.first_fd()) {
+        // Another thread has put another file there while this one looked, and may have sent it a signal since. The program
+        // makes the call anew, with what is there.
+        return Err(Errno::INTR);
+    }
     let mut steps = 0u32;
     loop {
         let until = untaken::within(deadline);
+        let numbers = [ep.base_fd(), ep.tail_fd()];
         let mut set = WaitSet::new();
         set.steps = steps;
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
@@ -258,6 +267,9 @@ pub fn until_done(
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(_) if numbers != [ep.base_fd(), ep.tail_fd()] && numbers.iter().any(|fd| set.only_reported(*fd)) => {
+                return Err(Errno::INTR);
+            }
             Ok(_) => {}
             Err(Errno::INTR) if restarts(deadline) => {}
             Err(e) => return Err(e),

@@ -104,6 +104,11 @@ impl WaitSet {
         }
     }
 
+    /// Whether descriptor `fd` reported something in the last sleep, and no other did.
+    pub fn only_reported(&self, fd: i32) -> bool {
+        fd >= 0 && (0..self.len()).all(|i| (self.revents(i) != 0) == (self.fd(i) == fd))
+    }
+
     /// The doorbell borrowed on `link`, if [`WaitSet::bell`] got one.
     pub fn borrowed_bell(&self, link: &Link) -> Option<u32> {
         if link.is_inherited() {

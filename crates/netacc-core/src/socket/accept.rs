@@ -294,9 +294,14 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         0 => Deadline::Never,
         ns => Deadline::after(ns as i64),
     };
+    if deadline != Deadline::Now && fdtable::is_replaced(r, fd) {
+        // As in `wait::until_done`.
+        return Err(Errno::INTR);
+    }
     loop {
+        let number = l.kernel_fd(fd);
         let mut set = WaitSet::new();
-        set.add(l.kernel_fd(fd), libc::POLLIN);
+        set.add(number, libc::POLLIN);
         drive::drive();
         let slept = if l.arm(&mut set) {
             l.disarm(&set);
@@ -311,6 +316,10 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
                 l.sweep();
                 if l.queued() || l.take_links() || tcp_ready(l.kernel_fd(fd)) {
                     return Ok(());
+                }
+                // See `wait::ready`.
+                if number != l.kernel_fd(fd) && set.only_reported(number) {
+                    return Err(Errno::INTR);
                 }
             }
             Err(Errno::INTR) if wait::restarts(deadline) => {}

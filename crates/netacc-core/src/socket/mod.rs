@@ -333,6 +333,11 @@ impl Socket {
         self.refs.load(Ordering::Acquire) > 1
     }
 
+    /// Whether a call refers to it beside so many descriptors.
+    pub fn is_pinned_beside(&self, descriptors: u32) -> bool {
+        self.refs.load(Ordering::Acquire) > descriptors
+    }
+
     /// One more descriptor refers to it.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
