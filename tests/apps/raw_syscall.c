@@ -1,6 +1,42 @@
 // Calls by syscall(2), as libuv closes: the connection ends, and its number is free for other things.
 #include "t.h"
 #include <sys/syscall.h>
+// The kernel's form of these calls: it writes the time left, and takes the mask and offsets in other places.
+static void kernel_forms(int p[2])
+{
+	char b[16] = "";
+	struct iovec v = { b, 5 };
+	struct { const void *mask; size_t size; } mask = { NULL, 8 };
+	fd_set set;
+	struct pollfd w = { p[1], POLLIN, 0 };
+	struct timespec t = { 0, 20000000 };
+	EQ(syscall(SYS_ppoll, &w, 1, &t, NULL, 8), 0);
+	EQ(t.tv_sec, 0);
+	EQ(t.tv_nsec, 0);
+	t = (struct timespec){ 50, 0 };
+	EQ(syscall(SYS_write, p[0], "hello", 5), 5);
+	EQ(syscall(SYS_ppoll, &w, 1, &t, NULL, 8), 1);
+	EQ(w.revents, POLLIN);
+	CHECK(t.tv_sec > 0 && t.tv_sec < 50);
+	FD_ZERO(&set);
+	FD_SET(p[1], &set);
+	t = (struct timespec){ 50, 0 };
+	EQ(syscall(SYS_pselect6, p[1] + 1, &set, NULL, NULL, &t, &mask), 1);
+	CHECK(t.tv_sec > 0 && t.tv_sec < 50 && FD_ISSET(p[1], &set));
+#ifdef SYS_select
+	struct timeval tv = { 50, 0 };
+	EQ(syscall(SYS_select, p[1] + 1, &set, NULL, NULL, &tv), 1);
+	CHECK(FD_ISSET(p[1], &set));
+#endif
+	EQ(syscall(SYS_preadv2, p[1], &v, 1, -1L, -1L, 0), 5);
+	EQ(memcmp(b, "hello", 5), 0);
+	EQ(syscall(SYS_pwritev2, p[1], &v, 1, -1L, -1L, 0), 5);
+	int q[2];
+	CHECK(!pipe(q));
+	EQ(syscall(SYS_splice, p[0], NULL, q[1], NULL, 5, 0), 5);
+	EQ(read(q[0], b, sizeof b), 5);
+	close(q[0]), close(q[1]);
+}
 int main(void)
 {
 	t_init();
@@ -16,6 +52,7 @@ int main(void)
 	EQ(memcmp(b, "answer", 6), 0);
 	FAILS(syscall(SYS_recvfrom, p[0], b, sizeof b, MSG_DONTWAIT, NULL, NULL), EAGAIN);
 
+	kernel_forms(p);
 	int ep = syscall(SYS_epoll_create1, 0);
 	struct epoll_event ev = { .events = EPOLLIN, .data.fd = p[1] };
 	EQ(syscall(SYS_epoll_ctl, ep, EPOLL_CTL_ADD, p[1], &ev), 0);

@@ -49,15 +49,29 @@ pub struct Forking {
     carriers: Vec<Guard<'static>>,
 }
 
+/// Namespaces that a child begins in and its parent is not in (clone(2)).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewSpaces {
+    /// Of processes.
+    pub processes: bool,
+    /// Of networks.
+    pub network: bool,
+}
+
+/// Before a fork into the parent's own namespaces, in the parent.
+pub fn prepare() -> Forking {
+    prepare_for(NewSpaces::default())
+}
+
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
 /// processes need to share it.
-pub fn prepare() -> Forking {
+pub fn prepare_for(new: NewSpaces) -> Forking {
     // Several processes could not agree on who makes them again.
     socket::untaken::await_queue_pairs();
     // Before anything is marked as shared: another thread must not find it to be ours alone until the child is counted.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
-    let mut splits = None;
+    let mut splits = new.processes.then_some(true);
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if r.obj.path() == Path::Tcp && r.obj.has(socket::CANDIDATE) {
@@ -331,6 +345,14 @@ fn look_for_ended() {
             drop((rx, tx));
         }
     });
+}
+
+/// In a child that begins in `new`: what this process knows of the network is not true there.
+pub fn child_in(f: Forking, new: NewSpaces) {
+    child(f);
+    if new.network && crate::runtime::get().is_some() {
+        crate::kernel_only::from_here(Reason::Namespace);
+    }
 }
 
 /// In the child: no other thread exists, locks may be in any state, the links are the parent's.

@@ -64,7 +64,9 @@ pub fn give_back_descriptors() -> bool {
     true
 }
 
-fn all_leave(why: Reason) {
+/// Nothing more is accelerated, and every connection becomes a kernel socket.
+#[cold]
+pub fn all_leave(why: Reason) {
     // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have two.
     from_here(why);
     for two in [true, false] {

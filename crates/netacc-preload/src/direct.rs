@@ -3,13 +3,19 @@
 
 use crate::exec::hand_over;
 use crate::hooks as h;
+use crate::{clone, confine, process, time, uring};
 use core::ffi::{c_int, c_long, c_uint};
-use netacc_core::{kernel_only, runtime};
+use netacc_core::socket::demote;
+use netacc_core::{kernel_only, poll, select};
+use netacc_stats::Reason;
+
+/// kcmp(2) compares two descriptors.
+const KCMP_FILE: usize = 0;
 
 /// The arguments arrive in registers, so six are there whatever the caller wrote.
 ///
-/// Not here: calls whose kernel form differs in meaning from libc's (ppoll and select write the time left,
-/// preadv2 splits its offset, clone), and the making of processes.
+/// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 has its offset in
+/// two halves, of which the first is all of it on machines of 64 bits.
 #[unsafe(no_mangle)]
 #[allow(unused_unsafe, reason = "the macro has a block of its own")]
 pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -47,6 +53,19 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_sendmsg => h::sendmsg(fd, b as _, c as c_int) as c_long,
             libc::SYS_sendmmsg => c_long::from(h::sendmmsg(fd, b as _, c as c_uint, d as c_int)),
             libc::SYS_sendfile => h::sendfile(fd, b as c_int, c as _, d) as c_long,
+            libc::SYS_splice => h::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
+            libc::SYS_preadv2 => h::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_pwritev2 => h::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_ppoll if poll::concerns(a as _, b) => {
+                time::left_in(c as _, |t| c_long::from(h::ppoll(a as _, b as _, t, d as _)))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => c_long::from(h::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_pselect6 if select::concerns(fd, [b as _, c as _, d as _]) => {
+                // The last argument is the address of two words: the signal mask's address and size.
+                let mask = (f as *const usize).as_ref().map_or(0, |m| *m);
+                time::left_in(e as _, |t| c_long::from(h::pselect(fd, b as _, c as _, d as _, t, mask as _)))
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => c_long::from(h::poll(a as _, b as _, c as c_int)),
             #[cfg(target_arch = "x86_64")]
@@ -57,9 +76,20 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_epoll_ctl => c_long::from(h::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
             libc::SYS_epoll_pwait => c_long::from(h::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
             libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
-            libc::SYS_setns => c_long::from(crate::process::setns(fd, b as c_int)),
-            libc::SYS_unshare => c_long::from(crate::process::unshare(fd)),
-            libc::SYS_prctl => c_long::from(crate::confine::prctl(fd, b, c, d, e)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => process::forked(|| passed(n, a, b, c, d, e, f)),
+            // A child that has the caller's stack would return over it before the caller does.
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_vfork => process::forked(|| passed(libc::SYS_fork, a, b, c, d, e, f)),
+            libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
+            libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
+            libc::SYS_exit_group => process::_exit(fd),
+            libc::SYS_setns => c_long::from(process::setns(fd, b as c_int)),
+            libc::SYS_unshare => c_long::from(process::unshare(fd)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_setrlimit => c_long::from(confine::setrlimit(a as c_uint, b as _)),
+            libc::SYS_prlimit64 => c_long::from(confine::prlimit(fd, b as c_uint, c as _, d as _)),
+            libc::SYS_prctl => c_long::from(confine::prctl(fd, b, c, d, e)),
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
             {
@@ -74,9 +104,17 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 hand_over(false, c as _, d as _);
                 passed(n, a, b, c, d, e, f)
             }
-            // It would work on descriptors behind our back: the program is told what many containers tell it.
-            libc::SYS_io_uring_setup if runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) => {
-                crate::next::fail(netacc_sys::Errno::NOSYS) as c_long
+            // It would work on descriptors behind our back: the program is told what many containers tell it. It asks before
+            // its first socket, as libuv does, and what it is given then it has for good.
+            libc::SYS_io_uring_setup if uring::is_refused() => crate::next::fail(netacc_sys::Errno::NOSYS) as c_long,
+            // Whether two numbers are one file, and another number for the file of one: by what the kernel has there.
+            libc::SYS_kcmp if c == KCMP_FILE => {
+                let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_pidfd_getfd => {
+                let _ = demote::by_number(b as c_int, Reason::Unsupported);
+                passed(n, a, b, c, d, e, f)
             }
             _ => passed(n, a, b, c, d, e, f),
         }

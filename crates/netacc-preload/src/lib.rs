@@ -15,6 +15,7 @@ mod next;
 mod aio;
 mod aliases;
 mod arrive;
+mod clone;
 mod confine;
 mod direct;
 mod exec;

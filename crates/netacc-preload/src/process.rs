@@ -3,6 +3,7 @@
 use crate::next::Next;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
+use netacc_core::fork::NewSpaces;
 use netacc_core::namespace;
 use netacc_core::socket::create;
 use netacc_core::{carrier, fork};
@@ -16,13 +17,18 @@ unsafe extern "C" {
 }
 
 /// A fork by the call `next`, which returns as fork(2) does.
-fn forked(next: impl FnOnce() -> pid_t) -> pid_t {
-    let forking = fork::prepare();
+pub fn forked<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
+    forked_to(NewSpaces::default(), next)
+}
+
+/// The same, of a child that begins in namespaces of its own.
+pub fn forked_to<R: Copy + Into<i64>>(new: NewSpaces, next: impl FnOnce() -> R) -> R {
+    let forking = fork::prepare_for(new);
     let pid = next();
-    if pid == 0 {
-        fork::child(forking);
+    if pid.into() == 0 {
+        fork::child_in(forking, new);
     } else {
-        fork::parent(forking, pid > 0);
+        fork::parent(forking, pid.into() > 0);
     }
     pid
 }

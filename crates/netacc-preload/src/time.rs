@@ -50,3 +50,20 @@ pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
     }
     Some(Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_usec.saturating_mul(1000))))
 }
+
+/// Makes `call` with a copy of the time-out `t` and writes what is left of it to `t` afterwards, as the kernel's ppoll and
+/// pselect6 do.
+///
+/// # Safety
+/// `t` is null or valid, and may be written to.
+pub unsafe fn left_in<R>(t: *mut libc::timespec, call: impl FnOnce(*const libc::timespec) -> R) -> R {
+    // SAFETY: the caller's promise.
+    let (copy, deadline) = unsafe { (t.as_ref().copied(), timespec(t)) };
+    let done = call(copy.as_ref().map_or(core::ptr::null(), core::ptr::from_ref));
+    if let (false, Some(deadline)) = (t.is_null(), deadline) {
+        let left = deadline.left().max(0);
+        // SAFETY: as above.
+        unsafe { t.write(libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 }) };
+    }
+    done
+}

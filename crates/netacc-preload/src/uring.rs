@@ -3,6 +3,8 @@
 
 use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_core::runtime;
 use netacc_core::socket::{create, demote, msg};
 use netacc_stats::Reason;
 
@@ -67,6 +69,16 @@ const SENDMSG_ZC: u8 = 48;
 /// NOP, TIMEOUT and its removal, ASYNC_CANCEL, LINK_TIMEOUT, PROVIDE_BUFFERS and REMOVE_BUFFERS, SOCKET, WAITID, FUTEX_*:
 /// what stands for a descriptor there is something else.
 const NO_DESCRIPTOR: [u8; 12] = [0, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
+
+/// Threads in one of liburing's functions that make a ring.
+static MAKING: AtomicU32 = AtomicU32::new(0);
+
+/// Whether a ring that is asked for by syscall(2) is refused. A program that was not meant to be accelerated gets it, and
+/// so does liburing, whose older releases make their system calls by libc.
+pub fn is_refused() -> bool {
+    // Relaxed: a thread sees its own count.
+    MAKING.load(Ordering::Relaxed) == 0 && runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default)
+}
 
 fn to_kernel(fd: c_int) {
     let _ = demote::by_number(fd, Reason::IoUring);
@@ -134,12 +146,28 @@ macro_rules! liburing {
             static NEXT: Next = Next::in_library(name_of!($name), &LIBRARIES);
             // SAFETY: the application calls under the function's own contract; the function there has this signature.
             unsafe {
-                $before;
+                let _until_done = $before;
                 let p = NEXT.get();
                 if p.is_null() { -libc::ENOSYS } else { called!(p, ($($arg => $ty),*) -> c_int) }
             }
         }
     )*};
+}
+
+/// A thread in [`MAKING`].
+struct Making;
+
+impl Making {
+    fn begin() -> Making {
+        MAKING.fetch_add(1, Ordering::Relaxed);
+        Making
+    }
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        MAKING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// liburing's names, by its ABI.
@@ -148,6 +176,9 @@ const LIBRARIES: [&core::ffi::CStr; 3] = [c"liburing.so.2", c"liburing-ffi.so.2"
 type Any = *mut c_void;
 
 liburing! {
+    fn io_uring_queue_init(entries: c_uint, ring: *mut Ring, flags: c_uint) => Making::begin();
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut Ring, params: Any) => Making::begin();
+
     fn io_uring_submit(ring: *mut Ring) => submitted(ring);
     fn io_uring_submit_and_wait(ring: *mut Ring, n: c_uint) => submitted(ring);
     fn io_uring_submit_and_get_events(ring: *mut Ring) => submitted(ring);

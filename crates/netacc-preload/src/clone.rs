@@ -1,0 +1,102 @@
+//! clone(2): a child with memory of its own is the child of a fork, however it was made.
+
+use crate::process::forked_to;
+use core::ffi::{c_int, c_long, c_ulong, c_void};
+use libc::pid_t;
+use netacc_core::fork::{self, Forking, NewSpaces};
+use netacc_core::kernel_only;
+use netacc_stats::Reason;
+
+/// What becomes of the child of a clone with these flags.
+enum Child {
+    /// A thread, or a process that shares the caller's memory: whatever it does, it does to our tables as well.
+    SharesMemory,
+    /// A process whose descriptors are the caller's, which each of the two would have to hear of.
+    SharesDescriptors,
+    /// A process by itself.
+    Forked(NewSpaces),
+}
+
+fn child(flags: u64) -> Child {
+    let has = |flag: c_int| flags & flag as u64 != 0;
+    if has(libc::CLONE_VM) {
+        Child::SharesMemory
+    } else if has(libc::CLONE_FILES) {
+        Child::SharesDescriptors
+    } else {
+        Child::Forked(NewSpaces { processes: has(libc::CLONE_NEWPID), network: has(libc::CLONE_NEWNET) })
+    }
+}
+
+/// The flags of clone3(2), the first member of its structure; 0 where there is none.
+///
+/// # Safety
+/// `args` is null or points to `size` bytes.
+pub unsafe fn flags3(args: usize, size: usize) -> u64 {
+    // SAFETY: the caller's promise.
+    if args == 0 || size < 8 { 0 } else { unsafe { (args as *const u64).read_unaligned() } }
+}
+
+/// A clone by the system call `next`, which returns in parent and child.
+pub fn made(flags: u64, next: impl FnOnce() -> c_long) -> c_long {
+    match child(flags) {
+        Child::SharesMemory => next(),
+        Child::SharesDescriptors => {
+            kernel_only::all_leave(Reason::Fork);
+            next()
+        }
+        Child::Forked(new) => forked_to(new, next),
+    }
+}
+
+/// What a child that begins in a function of its own does.
+struct Begin {
+    forking: Option<Forking>,
+    new: NewSpaces,
+    function: extern "C" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+}
+
+/// The child's first function. `begin` lies on the stack of the parent's thread, of which the child has a copy.
+extern "C" fn begin(begin: *mut c_void) -> c_int {
+    // SAFETY: `clone` below gives the address of one, and nobody else has it in this process.
+    let begin = unsafe { &mut *begin.cast::<Begin>() };
+    if let Some(forking) = begin.forking.take() {
+        fork::child_in(forking, begin.new);
+    }
+    (begin.function)(begin.argument)
+}
+
+/// clone(3), libc's function. Variadic in C; what the caller did not give is not looked at by the kernel either.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    function: Option<extern "C" fn(*mut c_void) -> c_int>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent_tid: *mut pid_t,
+    tls: c_ulong,
+    child_tid: *mut pid_t,
+) -> c_int {
+    let next = |function: Option<extern "C" fn(*mut c_void) -> c_int>, argument: *mut c_void| {
+        call_next!(clone(
+            function => Option<extern "C" fn(*mut c_void) -> c_int>, stack => *mut c_void, flags => c_int,
+            argument => *mut c_void, parent_tid => *mut pid_t, tls => c_ulong, child_tid => *mut pid_t
+        ) -> c_int)
+    };
+    let (new, function) = match (child(flags as u64), function) {
+        // Without function or stack libc refuses.
+        (Child::Forked(new), Some(function)) if !stack.is_null() => (new, function),
+        (Child::SharesDescriptors, function) => {
+            kernel_only::all_leave(Reason::Fork);
+            return next(function, argument);
+        }
+        (_, function) => return next(function, argument),
+    };
+    let mut start = Begin { forking: Some(fork::prepare_for(new)), new, function, argument };
+    let pid = next(Some(begin), (&raw mut start).cast());
+    if let Some(forking) = start.forking.take() {
+        fork::parent(forking, pid > 0);
+    }
+    pid
+}
