@@ -1,21 +1,26 @@
 """Node.js: libuv's loop (epoll, closes by syscall(2)), keep-alive, threads, children, a cluster."""
 
+import os
+import pathlib
+import time
+
 import host
 import monitor
+import releases
 from harness import check, need
 from host import wait_until
 from matrix import case
 
 
-def start(ctx, kind, children=0):
-    node = need("node")
+def start(ctx, kind, children=0, node=None):
+    node = node or need("node")
     server = ctx.serve(lambda port: [node, *ctx.script("node_server.js", port, kind)[1:]])
     wait_until(lambda: len(host.children(server.pid)) >= children, 30, "the workers are there")
     return server
 
 
-def client(ctx, server, requests, *options, role="client"):
-    ctx.run([need("node"), *ctx.script("node_client.js", server.port, requests, *options)[1:]], role)
+def client(ctx, server, requests, *options, role="client", node=None):
+    ctx.run([node or need("node"), *ctx.script("node_client.js", server.port, requests, *options)[1:]], role)
 
 
 def quiet(server):
@@ -35,6 +40,38 @@ def single(ctx):
     client(ctx, server, 240)
     ctx.prove(server, accepts=90, payload=40_000_000)
     quiet(server)
+
+
+def processor_time(pid):
+    """Seconds that a process has had."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def release(ctx, major):
+    """libuv asks for an io_uring before its first socket, and would add its sockets to epoll by that."""
+    node = releases.node(major)
+    server = start(ctx, "single", node=node)
+    ctx.mark()
+    client(ctx, server, 240, node=node)
+    ctx.prove(server, accepts=90, payload=40_000_000)
+    quiet(server)
+    before = processor_time(server.pid)
+    time.sleep(1)
+    used = processor_time(server.pid) - before
+    check(used < 0.5, f"the server had {used:.2f} s of a second with nothing to do")
+
+
+@case()
+def node_22(ctx):
+    """Version 22.20.0."""
+    release(ctx, 22)
+
+
+@case()
+def node_24(ctx):
+    """Version 24.19.0."""
+    release(ctx, 24)
 
 
 @case()

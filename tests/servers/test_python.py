@@ -3,6 +3,7 @@
 import sys
 
 import host
+import releases
 from harness import check, equal
 from matrix import case
 
@@ -45,6 +46,19 @@ def epoll(ctx):
 @case()
 def asyncio_streams(ctx):
     echo(ctx, "asyncio")
+
+
+@case()
+def uvloop(ctx):
+    """Version 0.23.0: libuv's loop, which asks for an io_uring before its first socket."""
+    def script(*args):
+        return [releases.uvloop_python(), *ctx.script(*args)[1:]]
+
+    server = ctx.serve(lambda port: script("echo_server.py", port, "uvloop"))
+    ctx.mark()
+    for client in ("uvloop", "asyncio"):
+        ctx.run(script("echo_client.py", server.port, client, 100, ctx.random.randrange(1 << 30)))
+    ctx.prove(server, accepts=200, payload=6000000)
 
 
 @case()

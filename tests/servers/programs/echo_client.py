@@ -141,5 +141,8 @@ if __name__ == "__main__":
     elif kind == "selectors":
         at_once(port, count, seed)
     else:
+        if kind == "uvloop":
+            import uvloop
+            asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         with_asyncio(port, count, seed)
     print("fine")

@@ -104,6 +104,13 @@ def asyncio_streams(port):
     asyncio.run(main())
 
 
+def uvloop_streams(port):
+    """asyncio on libuv's loop."""
+    import uvloop
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    asyncio_streams(port)
+
+
 class Handler(socketserver.BaseRequestHandler):
     def handle(self):
         while data := self.request.recv(50000):
@@ -154,8 +161,8 @@ def prefork_worker(s):
 
 
 KINDS = {
-    "blocking": blocking, "timeouts": timeouts, "asyncio": asyncio_streams, "threading": threading_server,
-    "forking": forking_server, "prefork": prefork,
+    "blocking": blocking, "timeouts": timeouts, "asyncio": asyncio_streams, "uvloop": uvloop_streams,
+    "threading": threading_server, "forking": forking_server, "prefork": prefork,
     "select": lambda port: loop(port, selectors.SelectSelector),
     "poll": lambda port: loop(port, selectors.PollSelector),
     "epoll": lambda port: loop(port, selectors.EpollSelector),

