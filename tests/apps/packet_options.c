@@ -2,10 +2,13 @@
 // always means. With the option taken back it is accelerated.
 #include "t.h"
 #include <linux/filter.h>
+// As long as those that tcpdump makes: what the kernel tells of a filter it counts in instructions.
 static int attach(int fd, unsigned verdict)
 {
-	struct sock_filter f = BPF_STMT(BPF_RET | BPF_K, verdict);
-	struct sock_fprog p = { 1, &f };
+	struct sock_filter f[60];
+	for (int i = 0; i < 60; i++)
+		f[i] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
+	struct sock_fprog p = { 60, f };
 	return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &p, sizeof p);
 }
 static int number(int fd, int level, int name, int v) { return setsockopt(fd, level, name, &v, sizeof v); }

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 
+import compiled
 from harness import ROOT, check, equal, launcher, need
 from matrix import case
 
@@ -170,3 +171,17 @@ def config_garbage(ctx):
         done = run(ctx, "-f", path, *python("import socket; socket.socket(); print('ran')"))
         equal((done.returncode, done.stdout), (0, "ran\n"), f"the program under a configuration of kind {name}")
         check("panicked" not in done.stderr, done.stderr[:300])
+
+
+@case()
+def sanitized(ctx):
+    """A program with AddressSanitizer starts, is accelerated, and so is one that a script starts."""
+    def build(source, place):
+        return [need(os.environ.get("CC", "cc")), "-g", "-fsanitize=address", "-o", place / "sanitized", source]
+
+    client = compiled.make("sanitized.c", "sanitized", build)
+    server = ctx.serve(lambda port: ctx.script("echo_server.py", port, "epoll"))
+    ctx.mark()
+    for command in ([client, server.port], ["/bin/sh", "-c", f"{client} {server.port}; exit $?"]):
+        equal(ctx.run(command), "fine\n", "what the program says")
+    ctx.prove(server, accepts=40)

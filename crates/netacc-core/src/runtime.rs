@@ -144,7 +144,8 @@ impl Runtime {
 fn read_file(path: &[u8]) -> Option<Vec<u8>> {
     let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
     let mut text = Vec::new();
-    let mut buf = [0u8; 4096];
+    // Small, as the stack may be: see docs/ARCHITECTURE.md, Memory.
+    let mut buf = [0u8; 512];
     while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
         text.extend_from_slice(buf.get(..n).unwrap_or(&[]));
         if n == 0 || text.len() > netacc_conf::MAX_FILE_BYTES {

@@ -3,7 +3,7 @@
 
 use crate::exec::hand_over;
 use crate::hooks as h;
-use crate::{clone, confine, process, time, uring};
+use crate::{clone, confine, process, time, uring, users};
 use core::ffi::{c_int, c_long, c_uint};
 use netacc_core::socket::demote;
 use netacc_core::{kernel_only, poll, select};
@@ -110,6 +110,15 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             // Whether two numbers are one file, and another number for the file of one: by what the kernel has there.
             libc::SYS_kcmp if c == KCMP_FILE => {
                 let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_mount => c_long::from(users::mount(a as _, b as _, c as _, d as _, e as _)),
+            libc::SYS_fsconfig => {
+                users::configured(b, c as _, d as _, e as c_int);
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_bpf => {
+                users::mapped(a, b as _, c);
                 passed(n, a, b, c, d, e, f)
             }
             libc::SYS_pidfd_getfd => {

@@ -31,10 +31,12 @@ hooks! {
     fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int
         where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
     fn ioctl(fd: c_int, request: usize, arg: usize) -> c_int
-        where fdtable::knows(fd) => control::ioctl(fd, request, arg);
+        where fdtable::knows(fd) || control::gives_socket(request) => control::ioctl(fd, request, arg);
 
     // Connections.
     fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where fdtable::knows(fd) => conn::bind(fd);
+    // libc's own binds by an internal call.
+    fn bindresvport(fd: c_int, addr: SockMut) -> c_int where fdtable::knows(fd) => conn::bind(fd);
     fn listen(fd: c_int, backlog: c_int) -> c_int where fdtable::knows(fd) => lst::listen(fd, backlog);
     fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
         where fdtable::knows(fd) => sleeps!(conn::connect(fd, addr.cast(), len));

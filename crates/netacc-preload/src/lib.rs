@@ -23,3 +23,4 @@ mod hooks;
 mod process;
 mod time;
 mod uring;
+mod users;

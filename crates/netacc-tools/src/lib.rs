@@ -6,5 +6,6 @@ pub mod conf_file;
 pub mod elf;
 pub mod library;
 pub mod program;
+pub mod sanitizer;
 pub mod terminal;
 pub mod text;

@@ -6,7 +6,7 @@ use crate::epoll::ready::hinted;
 use netacc_transport::shm::ShmEndpoint;
 
 /// So many hints are put in order at a time; of more, each lot by itself.
-const LOT: usize = 128;
+const LOT: usize = 64;
 
 /// Hints on their way into the ready queue, in the order in which the peers gave them.
 #[derive(Default)]
@@ -38,9 +38,9 @@ impl Arrivals {
 
     /// Queues what was added.
     #[inline]
-    pub(crate) fn finish(self, e: &Epoll) {
-        match (self.first, self.lot) {
-            (_, Some(mut lot)) => lot.queue(e),
+    pub(crate) fn finish(&mut self, e: &Epoll) {
+        match (self.first, &mut self.lot) {
+            (_, Some(lot)) => lot.queue(e),
             (Some(first), None) => hinted(e, first),
             (None, None) => {}
         }

@@ -118,7 +118,7 @@ fn shown_as(epfd: i32, fd: i32) -> Result<Option<u64>> {
     let path = core::ffi::CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = alloc::vec::Vec::new();
-    let mut buf = [0u8; 4096];
+    let mut buf = [0u8; 1024];
     while let Ok(n @ 1..) = raw::read(file.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
         text.extend_from_slice(buf.get(..n).unwrap_or_default());
     }

@@ -23,6 +23,13 @@ const F_SETOWN_EX: i32 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const FIOASYNC: u64 = 0x5452;
+/// Bytes that have not been sent at all (linux/sockios.h).
+const SIOCOUTQNSD: u64 = 0x894b;
+/// Gives a socket, whose number is the argument, to a network block device (linux/nbd.h).
+const NBD_SET_SOCK: u32 = 0xab00;
+/// Gives a socket to a KCM socket (linux/kcm.h): the number is the first of its structure.
+const SIOCKCMATTACH: u32 = 0x89e0;
+
 /// Takes FD_CLOEXEC off (ioctl_tty(2)).
 const FIONCLEX: u64 = 0x5450;
 
@@ -93,18 +100,45 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     }
 }
 
+/// Whether a call of ioctl(2) on any descriptor may give one of our sockets to the kernel.
+#[inline]
+pub fn gives_socket(request: usize) -> bool {
+    matches!(request as u32, NBD_SET_SOCK | SIOCKCMATTACH)
+}
+
+/// The socket that such a request names is the kernel's from here on.
+///
+/// # Safety
+/// `arg` is what the request wants.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn give_socket(request: u64, arg: usize) {
+    let given = match request as u32 {
+        NBD_SET_SOCK => arg as i32,
+        // SAFETY: the caller's promise.
+        _ if !addr::nowhere(arg as *mut c_void) => unsafe { core::ptr::read_unaligned(arg as *const i32) },
+        _ => return,
+    };
+    let _ = demote::by_number(given, netacc_stats::Reason::Unsupported);
+}
+
 /// ioctl(2).
 ///
 /// # Safety
 /// `arg` is what the request wants.
 #[allow(unsafe_code)]
 pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
+    let gives = gives_socket(request);
+    // Only the low 32 bits count: some callers sign-extend.
+    let request = u64::from(request as u32);
     let Some(r) = fdtable::socket(fd) else {
+        if gives {
+            // SAFETY: the caller's promise.
+            unsafe { give_socket(request, arg) };
+        }
         return Outcome::Pass;
     };
     let s = r.obj;
-    // Only the low 32 bits count: some callers sign-extend.
-    let request = u64::from(request as u32);
     let p = arg as *mut i32;
     if request == libc::FIONBIO {
         if addr::nowhere(p.cast()) {
@@ -139,7 +173,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     };
     let n = match request {
         libc::FIONREAD => ep.unread(),
-        libc::TIOCOUTQ => ep.unsent(),
+        libc::TIOCOUTQ | SIOCOUTQNSD => ep.unsent(),
         // SIOCATMARK: there is no urgent data, so the mark is never reached.
         0x8905 => 0,
         _ => return Outcome::Pass,

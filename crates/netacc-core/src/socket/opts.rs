@@ -14,6 +14,8 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 
 const REMEMBERED: usize = 20;
+/// tcp(7), linux/tcp.h; the libc crate has no name for it.
+const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
 /// Integer options set on a socket that the kernel does not have: read back, and applied should the
 /// kernel get it after all. Guarded by the socket's `meta` lock.
@@ -185,7 +187,9 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if path != Path::Shm {
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
         if done.is_ok() {
-            remember(s, fd, level, name);
+            if !packets::is_write_only(level, name) {
+                remember(s, fd, level, name);
+            }
             if packets {
                 packets::noted(s, level, name);
             }
@@ -295,6 +299,9 @@ fn ask_tick() -> Result<u32> {
     asked.map(|()| tv.tv_usec as u32)
 }
 
+/// Bytes that are asked for where an int is expected.
+const LONGER: usize = 32;
+
 /// What the kernel made of an option that was set on `fd` is remembered, if it is an int: the connection
 /// may come to live without that socket.
 pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
@@ -303,10 +310,12 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) {
         return;
     }
-    let mut word = [0i32; 8];
-    let mut len = size_of_val(&word) as u32;
+    // More than an int, to tell one from what is longer; and as large as the same number of the largest units that the
+    // kernel counts in, the instructions of a filter.
+    let mut word = [[0i32; 2]; LONGER];
+    let mut len = LONGER as u32;
     let got = raw::getsockopt(fd, level, name, word.as_mut_ptr().cast(), &raw mut len);
-    let [v, ..] = word;
+    let [[v, _], ..] = word;
     if got.is_err() || len != 4 {
         return;
     }
@@ -333,7 +342,7 @@ unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, l
         _ => {
             let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
             let done = raw::setsockopt(judge, level, name, p, len);
-            if done.is_ok() {
+            if done.is_ok() && !packets::is_write_only(level, name) {
                 remember(s, judge, level, name);
             }
             let _ = raw::close(judge);
@@ -395,6 +404,13 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             // SAFETY: as above.
             unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) };
             return Outcome::Done(0);
+        }
+        (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
+            // The kernel maps what its socket has received.
+            return match demote::demote(fd, r, Reason::Unsupported) {
+                Ok(()) => Outcome::Pass,
+                Err(e) => Outcome::Failed(e),
+            };
         }
         (IPPROTO_TCP, libc::TCP_INFO) if shm => {
             return template(s.domain()).map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));

@@ -33,6 +33,12 @@ fn signed(level: i32, name: i32) -> bool {
     )
 }
 
+/// Options that cannot be read back: getsockopt(2) refuses the number, or means something else by it. SO_ATTACH_FILTER is
+/// SO_GET_FILTER there, which gives the filter's instructions and counts in them.
+pub fn is_write_only(level: i32, name: i32) -> bool {
+    signed(level, name)
+}
+
 /// Whether the option is about packets.
 pub fn concerns(level: i32, name: i32) -> bool {
     plain(level, name) || signed(level, name)

@@ -29,7 +29,7 @@ const AWAITED: i64 = 3_000_000_000;
 /// So many are remembered. What is one too many waits for its own process.
 const KEPT: usize = 1024;
 /// So many are looked at a time: the list of what is due lies on the program's stack.
-const PART: usize = 64;
+const PART: usize = 16;
 
 /// One of them.
 struct Entry {
@@ -277,8 +277,8 @@ fn attend_to(part: &[Entry], now: u64) {
             }
         }
     }
-    for (e, due) in part.iter().zip(due) {
-        let Some((r, long)) = due else { continue };
+    for (e, due) in part.iter().zip(&due) {
+        let Some((r, long)) = *due else { continue };
         if is_far(r) {
             make_by_tcp(r);
         } else if reroute::elsewhere(r) {

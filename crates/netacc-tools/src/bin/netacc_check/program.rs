@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use netacc_tools::elf::{self, Elf};
 use netacc_tools::program::{self, Obstacle, Verdict};
+use netacc_tools::sanitizer;
 
 use crate::facts::live;
 use crate::finding::{Level, Report};
@@ -100,6 +101,13 @@ fn accelerated(subject: &str, verdict: &Verdict, elf: &Elf, report: &mut Report)
             .add(Level::Note, subject, "io_uring", format!("it can use io_uring: {}", way.join(" needs ")))
             .why("sockets that it hands to io_uring go on over kernel TCP; files make no difference")
             .advice("switch io_uring off in the program if it uses it for its connections");
+    }
+    if let Some(runtime) = elf.needed.iter().find(|name| sanitizer::is_runtime(name)) {
+        let runtime = String::from_utf8_lossy(runtime);
+        report
+            .add(Level::Note, subject, "sanitizer", format!("it is built with AddressSanitizer ({runtime})"))
+            .why("its runtime refuses to start behind another library; netacc_run tells it not to look (ASAN_OPTIONS)")
+            .advice("where you set LD_PRELOAD yourself, set ASAN_OPTIONS=verify_asan_link_order=0 as well");
     }
     report.add(Level::Ok, subject, "acceleration", "possible: a dynamic program of glibc; start it with netacc_run");
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 use netacc_conf::{ENV_CMDLINE, ENV_CONFIG_FILE};
 use netacc_tools::library;
 use netacc_tools::program;
+use netacc_tools::sanitizer;
 
 use crate::settings::Settings;
 use crate::{NOT_EXECUTABLE, NOT_FOUND};
@@ -54,6 +55,10 @@ pub fn launch(words: &[OsString], settings: &Settings) -> Failure {
         Some(list) => command.env("LD_PRELOAD", list),
         None => command.env_remove("LD_PRELOAD"),
     };
+    // Whatever the command is: it may start a program that needs it.
+    if let Some(options) = sanitizer::options(&env::var_os(sanitizer::VARIABLE).unwrap_or_default()) {
+        command.env(sanitizer::VARIABLE, options);
+    }
     if let Some(path) = &settings.file {
         command.env(ENV_CONFIG_FILE, path);
     }

@@ -1,0 +1,123 @@
+//! Parts of the kernel that use a socket by themselves: file systems over a connection, maps of sockets. What they are
+//! given must be the kernel's, since a placeholder stands for nothing there. (A network block device is told by ioctl(2).)
+
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use netacc_core::fdtable;
+use netacc_core::socket::demote;
+use netacc_stats::Reason;
+use netacc_sys::raw;
+
+fn give(fd: c_int) {
+    let _ = demote::by_number(fd, Reason::Unsupported);
+}
+
+/// The value of an option of mount(2) that names a descriptor: 9p's `rfdno` and `wfdno`, `fd` of others.
+fn option(text: &[u8]) {
+    let mut parts = text.splitn(2, |b| *b == b'=');
+    let (Some(key), Some(value)) = (parts.next(), parts.next()) else { return };
+    if (key.ends_with(b"fdno") || key == b"fd")
+        && let Some(fd) = core::str::from_utf8(value).ok().and_then(|v| v.parse().ok())
+    {
+        give(fd);
+    }
+}
+
+/// mount(2): options are text in most file systems, and bytes of any kind in some.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mount(
+    source: *const c_char,
+    target: *const c_char,
+    kind: *const c_char,
+    flags: c_ulong,
+    data: *const c_void,
+) -> c_int {
+    // SAFETY: the application calls under the function's own contract; 9p's options are a string.
+    unsafe {
+        if !data.is_null() && !kind.is_null() && CStr::from_ptr(kind) == c"9p" {
+            CStr::from_ptr(data.cast()).to_bytes().split(|b| *b == b',').for_each(option);
+        }
+    }
+    call_next!(mount(
+        source => *const c_char, target => *const c_char, kind => *const c_char, flags => c_ulong, data => *const c_void
+    ) -> c_int)
+}
+
+/// fsconfig(2), by libc's function or by its `syscall`: the same options one by one.
+///
+/// # Safety
+/// The arguments are those of the call.
+pub unsafe fn configured(command: usize, key: *const c_char, value: *const c_char, number: c_int) {
+    const SET_STRING: usize = 1;
+    const SET_FD: usize = 5;
+    match command {
+        SET_FD => give(number),
+        SET_STRING if !key.is_null() && !value.is_null() => {
+            // SAFETY: the caller's promise: both are strings.
+            let (key, value) = unsafe { (CStr::from_ptr(key).to_bytes(), CStr::from_ptr(value)) };
+            if key.ends_with(b"fdno")
+                && let Some(fd) = value.to_str().ok().and_then(|v| v.parse().ok())
+            {
+                give(fd);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// fsconfig(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fsconfig(
+    fs: c_int,
+    command: c_int,
+    key: *const c_char,
+    value: *const c_void,
+    number: c_int,
+) -> c_int {
+    // SAFETY: the application calls under the function's own contract.
+    unsafe { configured(command as usize, key, value.cast(), number) };
+    call_next!(fsconfig(
+        fs => c_int, command => c_int, key => *const c_char, value => *const c_void, number => c_int
+    ) -> c_int)
+}
+
+/// The beginning of what bpf(2) takes for BPF_MAP_UPDATE_ELEM (linux/bpf.h).
+#[repr(C)]
+struct Update {
+    map: u32,
+    key: u64,
+    value: u64,
+}
+
+/// Whether `map` is one of sockets: BPF_MAP_TYPE_SOCKMAP, SOCKHASH or REUSEPORT_SOCKARRAY.
+fn holds_sockets(map: u32) -> bool {
+    const OBJ_GET_INFO_BY_FD: usize = 15;
+    // The first word of `struct bpf_map_info` is the map's type.
+    let mut info = [0u32; 2];
+    let ask: [u64; 2] = [u64::from(map) | (size_of_val(&info) as u64) << 32, (&raw mut info) as u64];
+    let args = [OBJ_GET_INFO_BY_FD, (&raw const ask) as usize, size_of_val(&ask), 0, 0, 0];
+    // SAFETY: the kernel writes at most as many bytes as `ask` says are there.
+    let r = unsafe { raw::syscall6(libc::SYS_bpf, args) };
+    let [kind, _] = info;
+    r == 0 && matches!(kind, 15 | 18 | 20)
+}
+
+/// bpf(2) by libc's `syscall`, as libbpf calls it: the program may put a socket into a map.
+///
+/// # Safety
+/// `what` points to `size` bytes, as the command wants them.
+pub unsafe fn mapped(command: usize, what: *const c_void, size: usize) {
+    const MAP_UPDATE_ELEM: usize = 2;
+    if command != MAP_UPDATE_ELEM || what.is_null() || size < size_of::<Update>() {
+        return;
+    }
+    // SAFETY: the caller's promise; a value has four bytes at least in a map of sockets.
+    unsafe {
+        let update = what.cast::<Update>().read_unaligned();
+        if update.value != 0 && holds_sockets(update.map) {
+            let fd = (update.value as *const c_int).read_unaligned();
+            if fdtable::knows(fd) {
+                give(fd);
+            }
+        }
+    }
+}
