@@ -1,4 +1,4 @@
-"""Daemons with ways of their own to serve: rsync (a fork per client, on both ends), stunnel, mosquitto, sshd."""
+"""Daemons with ways of their own to serve: rsync (a fork per client, on both ends), stunnel, mosquitto, sshd, vsftpd."""
 
 import getpass
 import os
@@ -6,7 +6,7 @@ import subprocess
 
 import certificate
 import host
-from harness import START_LIMIT, check, equal, need
+from harness import START_LIMIT, Skipped, check, equal, need
 from host import wait_until
 from matrix import case
 
@@ -194,4 +194,40 @@ def ssh_forked(ctx):
     """sshd -r: a fork per connection, another one for the user's part, and a confined one for the first steps."""
     server, common = sshd(ctx, "-r")
     ssh_session(ctx, server, common)
+    ctx.prove(server, accepts=3)
+
+
+# vsftpd
+
+@case()
+def vsftpd(ctx):
+    """Sessions are made by clone(2) through syscall(2), with namespaces of their own; the data comes by connections of theirs."""
+    program = need("vsftpd")
+    if os.getuid():
+        raise Skipped("vsftpd wants to be started by root")
+    given = tree(ctx, "given")
+    empty = ctx.dir / "empty"
+    empty.mkdir()
+    # It does not serve from a folder that its clients could write to.
+    for path in (ctx.dir, given, empty):
+        path.chmod(0o755)
+    conf = """listen=YES
+listen_address=127.0.0.1
+listen_port={port}
+background=NO
+anonymous_enable=YES
+no_anon_password=YES
+local_enable=NO
+ftp_username=daemon
+anon_root={given}
+secure_chroot_dir={empty}
+seccomp_sandbox=NO
+"""
+    server = ctx.serve(lambda port: [program, ctx.file("vsftpd.conf", conf.format(
+        port=port, given=given, empty=empty).encode())])
+    ctx.mark()
+    for name in ("a/f1000", "a/b/f70000", "large"):
+        got = ctx.dir / "got"
+        ctx.run([need("curl"), "-sS", "--max-time", "60", "-o", got, f"ftp://127.0.0.1:{server.port}/{name}"])
+        check(got.read_bytes() == (given / name).read_bytes(), f"{name} differs")
     ctx.prove(server, accepts=3)

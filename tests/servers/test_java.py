@@ -8,10 +8,10 @@ from matrix import case
 OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 
-def java(*args):
-    classes = compiled.make("JavaEcho.java", "JavaEcho.class",
+def java(*args, name="JavaEcho"):
+    classes = compiled.make(f"{name}.java", f"{name}.class",
                             lambda source, place: [need("javac"), "-nowarn", "-d", place, source])
-    return [need("java"), *OPTIONS, "-cp", classes.parent, "JavaEcho", *args]
+    return [need("java"), *OPTIONS, "-cp", classes.parent, name, *args]
 
 
 def run(ctx, kind, clients, count, accepts):
@@ -36,3 +36,13 @@ def nio(ctx):
 @case()
 def http(ctx):
     run(ctx, "http", ("http",), 80, 1)
+
+
+@case()
+def close(ctx):
+    """A close puts another file under the number and sends one signal to each thread that sleeps there."""
+    server = ctx.serve(lambda port: java("server", port, "blocking"))
+    ctx.mark()
+    text = ctx.run(java(server.port, 15, name="JavaClose"))
+    check("fine" in text, f"the client says {text[-300:]}")
+    ctx.prove(server, accepts=30)

@@ -141,6 +141,18 @@ def static_4_copy(ctx):
     static(ctx, 4, "off")
 
 
+@case()
+def small_buffer(ctx):
+    """SO_SNDBUF of the listener: a worker that waits for room by edges is told of it, however slowly a client reads."""
+    sums = files(ctx)
+    nginx = start(ctx, sendfile="off", listen=" sndbuf=32k")
+    ctx.mark()
+    compare(ctx, nginx, sums)
+    compare(ctx, nginx, {f"f{5 * MB + 3}": sums[f"f{5 * MB + 3}"]}, "--limit-rate", "8M")
+    ctx.prove(nginx, accepts=2, payload=30 * MB)
+    no_crash(ctx, nginx)
+
+
 @case(modes=("plain", "both"))
 def static_4_sendfile(ctx):
     static(ctx, 4, "on")
