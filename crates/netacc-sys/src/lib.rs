@@ -5,6 +5,7 @@
 //! and says why.
 
 pub mod cancel;
+pub mod closer;
 pub mod cpu;
 pub mod errno;
 pub mod lock;

@@ -18,7 +18,7 @@ pub use name::{Name, Scope};
 pub const VERSION: u16 = if cfg!(netacc_next_version) { NUMBER + 1 } else { NUMBER };
 
 /// To be raised with every change of what two processes share. The tests build a library of the next version besides.
-const NUMBER: u16 = 11;
+const NUMBER: u16 = 12;
 
 /// The versions that a process of another one may have, next to ours: whoever finds none of ours looks for these, to
 /// say that there is a NetACC. Versions before 3 were never released; that of a far future stays unseen.
@@ -51,12 +51,15 @@ pub enum Message {
         /// The doorbell's number.
         id: u32,
     },
-    /// The peer's end of a connection's base (one end of a socket pair) lies beside the message.
+    /// The sender is about to fork, and this is how the receiver hears of the end of the connection's last holder.
     Base {
         /// The connection's slot.
         slot: u32,
         /// The connection's incarnation in that slot, so that a late message hits no successor.
         epoch: u32,
+        /// 0: the receiver's end of a socket pair lies beside the message. Else the receiver connects to the UNIX socket
+        /// that [`Name::liveness`] names by it: between strangers no descriptor is passed.
+        token: u64,
     },
     /// The sender has left the connection's rings; the receiver's end of the socket pair on which it goes on lies
     /// beside the message.
@@ -86,14 +89,14 @@ pub enum Message {
 impl Message {
     /// The message as it goes over the socket.
     pub fn encode(self) -> [u8; LEN] {
-        let (kind, a, b): (u16, u32, u64) = match self {
-            Message::Hello { pid, segment } => (1, pid, segment),
-            Message::Doorbell { id } => (2, id, 0),
-            Message::Wake { id } => (3, id, 0),
-            Message::Base { slot, epoch } => (4, slot, epoch.into()),
-            Message::Promote { slot, epoch } => (5, slot, epoch.into()),
-            Message::Moved { slot, epoch } => (6, slot, epoch.into()),
-            Message::Tail { slot, epoch } => (7, slot, epoch.into()),
+        let (kind, a, b, c): (u16, u32, u64, u64) = match self {
+            Message::Hello { pid, segment } => (1, pid, segment, 0),
+            Message::Doorbell { id } => (2, id, 0, 0),
+            Message::Wake { id } => (3, id, 0, 0),
+            Message::Base { slot, epoch, token } => (4, slot, epoch.into(), token),
+            Message::Promote { slot, epoch } => (5, slot, epoch.into(), 0),
+            Message::Moved { slot, epoch } => (6, slot, epoch.into(), 0),
+            Message::Tail { slot, epoch } => (7, slot, epoch.into(), 0),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -106,6 +109,7 @@ impl Message {
         put(6, &kind.to_le_bytes());
         put(8, &a.to_le_bytes());
         put(16, &b.to_le_bytes());
+        put(24, &c.to_le_bytes());
         out
     }
 
@@ -117,11 +121,12 @@ impl Message {
         }
         let a = u32::from_le_bytes(bytes.get(8..12)?.try_into().ok()?);
         let b = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
+        let c = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
         let m = match u16(bytes, 6)? {
             1 => Message::Hello { pid: a, segment: b },
             2 => Message::Doorbell { id: a },
             3 => Message::Wake { id: a },
-            4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()? },
+            4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()?, token: c },
             5 => Message::Promote { slot: a, epoch: u32::try_from(b).ok()? },
             6 => Message::Moved { slot: a, epoch: u32::try_from(b).ok()? },
             7 => Message::Tail { slot: a, epoch: u32::try_from(b).ok()? },
@@ -153,7 +158,8 @@ mod tests {
                 Message::Hello { pid: a, segment: b },
                 Message::Doorbell { id: a },
                 Message::Wake { id: a },
-                Message::Base { slot: a, epoch: e },
+                Message::Base { slot: a, epoch: e, token: 0 },
+                Message::Base { slot: a, epoch: e, token: b },
                 Message::Promote { slot: a, epoch: e },
                 Message::Moved { slot: a, epoch: e },
                 Message::Tail { slot: a, epoch: e },

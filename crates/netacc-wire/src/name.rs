@@ -60,6 +60,16 @@ impl Name {
         n
     }
 
+    /// The name of a liveness socket that listens ([`crate::Message::Base`]). The lower half of the token is no part of it.
+    pub fn liveness(token: u64) -> Name {
+        let mut n = Name { buf: [0; 64], len: 0 };
+        n.put(b"netacc/");
+        n.decimal(crate::VERSION);
+        n.put(b"/alive/");
+        n.hex(&token.to_be_bytes().first_chunk::<4>().copied().unwrap_or_default());
+        n
+    }
+
     /// The bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         self.buf.get(..self.len).unwrap_or(&[])

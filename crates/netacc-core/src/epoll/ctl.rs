@@ -4,8 +4,8 @@ use crate::epoll::nested::{self, linked};
 use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED,
-    at, cookie, looks_like_cookie, new_reg, release_reg,
+    ACCEPTED, BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED,
+    WITNESSED, at, cookie, looks_like_cookie, new_reg, release_reg,
 };
 use crate::epoll::{stash, watch};
 use crate::fdtable::{self, Entry, Ref};
@@ -227,7 +227,7 @@ pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
-        let base = if ep.link().is_inherited() { ep.base_fd() } else { -1 };
+        let base = if ep.link().is_inherited() { ep.base_to_hear() } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if base >= 0 && raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok() {
             reg.flags.fetch_or(BASED, Ordering::Relaxed);
@@ -398,6 +398,14 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
         if let Some(base) = s.and_then(|s| s.endpoint()).map(|ep| ep.base_fd()).filter(|b| *b >= 0) {
             del(base);
         }
+        if let Some(heard) = s.and_then(|s| s.endpoint()).map(|ep| ep.base_to_hear()).filter(|b| *b >= 0) {
+            del(heard);
+        }
+    }
+    if flags & ACCEPTED != 0
+        && let Some(a) = s.and_then(|s| s.endpoint()).map(|ep| ep.accepted_fd()).filter(|a| *a >= 0)
+    {
+        del(a);
     }
     if flags & TAILED != 0 {
         del(fd);

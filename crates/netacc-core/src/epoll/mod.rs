@@ -130,6 +130,9 @@ pub(crate) const TAILED: u32 = 1 << 16;
 /// The kernel socket that a connection moves to is in the kernel's set.
 pub(crate) const ON_KERNEL: u32 = 1 << 17;
 
+/// What came to the connection's base is in the kernel's set.
+pub(crate) const ACCEPTED: u32 = 1 << 18;
+
 /// One descriptor registered with one epoll instance.
 #[derive(Debug)]
 #[repr(align(64))]

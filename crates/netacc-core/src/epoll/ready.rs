@@ -4,7 +4,7 @@ use crate::epoll::arrivals::Arrivals;
 use crate::epoll::nested::{arm_children, heard};
 use crate::epoll::watch;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, FRESH, GONE, Kind, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie,
+    ACCEPTED, BASED, DISABLED, Epoll, FRESH, GONE, Kind, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie,
     release_reg,
 };
 use crate::socket::Path;
@@ -215,10 +215,26 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
 /// The kernel sockets that belong to the connection, as far as they are here: the witness of a peer that is several
 /// processes, the rest of a TCP connection, the socket that it goes to.
 fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
+    if ep.has_other_files() {
+        hear_others(e, reg, ep);
+    }
     for (fd, which) in [(ep.witness_fd(), WITNESSED), (ep.tail_fd(), TAILED), (ep.kernel_fd(), ON_KERNEL)] {
         if fd >= 0 {
             hear_too(e, reg, fd, which);
         }
+    }
+}
+
+/// The witness is another file than before, or something came to a base that listens.
+#[cold]
+fn hear_others(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
+    if ep.take_rejoined() {
+        reg.flags.fetch_and(!WITNESSED, Ordering::Relaxed);
+    }
+    let arrived = ep.take_arrived();
+    if arrived >= 0 {
+        reg.flags.fetch_and(!ACCEPTED, Ordering::Relaxed);
+        hear_too(e, reg, arrived, ACCEPTED);
     }
 }
 

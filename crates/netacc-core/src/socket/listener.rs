@@ -8,10 +8,10 @@ use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private, raw};
-use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous::{self, Taken};
 use netacc_transport::shm::segment::{SERVER_CLOSED, SERVER_LEFT, Segment};
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
+use netacc_transport::shm::{Link, guard};
 use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 /// Clients that connected and have not said hello; a stranger can occupy one of these places at most
 /// until the next one comes.
@@ -218,7 +218,7 @@ impl Listener {
                 if let Some(cell) = self.greeting.get(at) {
                     let old = cell.swap(fd + 1, Ordering::Relaxed);
                     if old != 0 {
-                        let _ = raw::close(old - 1);
+                        guard::dismiss(private_back(old - 1));
                     }
                     epoll::greeting(self, fd);
                 }
@@ -278,9 +278,7 @@ impl Listener {
         if sock >= 0 {
             // For all processes that have it. Clients that connected to it and were not taken up see an end.
             let _ = raw::shutdown(sock, libc::SHUT_RDWR);
-            while let Ok(fd) = raw::accept4(sock, core::ptr::null_mut(), core::ptr::null_mut(), libc::SOCK_NONBLOCK) {
-                let _ = raw::close(fd);
-            }
+            dismiss_waiting(sock);
         }
         self.hand_on();
     }
@@ -312,15 +310,20 @@ impl Listener {
         }
         let mut next = {
             let _g = self.lock.lock();
-            let sock = self.rendezvous.swap(0, Ordering::Relaxed);
-            if sock != 0 {
-                private::close(sock - 1);
+            let sock = self.rendezvous.swap(0, Ordering::Relaxed) - 1;
+            if sock >= 0 {
+                // Clients that wait there end with the socket, unless another process has it too.
+                if self.many.load(Ordering::Relaxed) == 0 {
+                    let _ = raw::shutdown(sock, libc::SHUT_RDWR);
+                    dismiss_waiting(sock);
+                }
+                private::close(sock);
             }
             let kept = self.kept.swap(0, Ordering::AcqRel);
             if kept != 0 {
                 private::close(kept - 1);
             }
-            self.close_greeting();
+            self.dismiss_greeting();
             let first = follow(&self.links);
             self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
             first
@@ -336,6 +339,16 @@ impl Listener {
         LISTENERS.release(self);
     }
 
+    fn dismiss_greeting(&self) {
+        for cell in &self.greeting {
+            let fd = cell.swap(0, Ordering::Relaxed);
+            if fd != 0 {
+                guard::dismiss(private_back(fd - 1));
+            }
+        }
+    }
+
+    /// In the child of a fork, whose copies of these sockets are not the last ones.
     fn close_greeting(&self) {
         for cell in &self.greeting {
             let fd = cell.swap(0, Ordering::Relaxed);
@@ -442,6 +455,14 @@ fn readable(fd: i32) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+}
+
+/// Ends the clients that wait at a rendezvous which is shut down.
+fn dismiss_waiting(sock: i32) {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    while let Ok(fd) = raw::accept4(sock, core::ptr::null_mut(), core::ptr::null_mut(), flags) {
+        guard::dismiss(private_back(fd));
+    }
 }
 
 #[allow(unsafe_code)]

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::shm::Link;
+use crate::shm::guard::{Look, look, may_pass};
 use crate::shm::link::{ENDED, LOST};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
@@ -12,7 +13,7 @@ use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Guard, private, time};
 use netacc_wire::{LEN, Message};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -50,7 +51,8 @@ pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>
 /// Receives one message, never waiting. Descriptors arrive close-on-exec; surplus ones are closed.
 pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     let mut bytes = [0u8; LEN + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    // The kernel tells the sender first, where it was asked to.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
@@ -207,10 +209,10 @@ impl Link {
 
     /// As [`Link::send`], waiting a little for a peer whose socket is full. A peer that does nothing is not
     /// waited for again for each of hundreds of bases: a fork would take minutes.
-    pub(crate) fn send_patiently(&'static self, m: Message, pass: i32) -> Result<()> {
+    pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>) -> Result<()> {
         let deaf = matches!(m, Message::Base { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
         for _ in 0..if deaf { 1 } else { PATIENCE } {
-            match self.send(m, Some(pass)) {
+            match self.send(m, pass) {
                 Err(Errno::AGAIN) => {}
                 r => return r,
             }
@@ -250,7 +252,21 @@ impl Link {
     fn read_all(&'static self) -> Option<Received> {
         // Bounded: a peer that floods us costs itself the link, not us the thread.
         for _ in 0..4096 {
-            match receive_message(self.control_borrowed()?) {
+            let control = self.control_borrowed()?;
+            match look(control.as_raw_fd()) {
+                Look::Message { uid, descriptors } => {
+                    self.note_sender(uid);
+                    if descriptors && !may_pass(uid, self.trusts_peer()) {
+                        return Some(Received::Garbage);
+                    }
+                }
+                Look::Nothing => {
+                    self.answer_kick();
+                    return None;
+                }
+                Look::End => return Some(Received::End),
+            }
+            match receive_message(control) {
                 Received::Nothing => {
                     self.answer_kick();
                     return None;
@@ -327,6 +343,14 @@ impl Link {
         })
     }
 
+    /// What the peer was trusted with when the link was made is not its user's for ever: a server that listened as root may
+    /// run as somebody else since. The last message counts.
+    fn note_sender(&self, uid: Option<u32>) {
+        if self.trusts_peer() && !may_pass(uid, true) {
+            self.distrust();
+        }
+    }
+
     fn answer_kick(&self) {
         if let Some(k) = self.segment().and_then(|s| s.header().kick_all.get(self.side().index()))
             && k.load(Ordering::SeqCst) != 0
@@ -338,14 +362,19 @@ impl Link {
 
     fn handle(&'static self, m: Message, fd: Option<OwnedFd>) {
         match (m, fd) {
-            (Message::Doorbell { id }, Some(fd)) if self.trusts_peer() => {
+            (Message::Doorbell { id }, Some(fd)) => {
                 if let Ok(fd) = private::adopt(fd) {
                     self.learn_bell(id, fd);
                 }
             }
             (Message::Wake { id }, None) => self.ring_own(id),
             (Message::Promote { slot, epoch }, None) => crate::shm::promote::queue(self, slot, epoch),
-            (Message::Base { slot, epoch }, Some(fd)) => {
+            (Message::Base { slot, epoch, token }, None) if token != 0 => {
+                if let Some(ep) = self.endpoint(slot as usize) {
+                    ep.learn_token(epoch, token);
+                }
+            }
+            (Message::Base { slot, epoch, token: 0 }, Some(fd)) => {
                 if let Some(ep) = self.endpoint(slot as usize) {
                     ep.learn_base(epoch, fd);
                 } else {
@@ -376,7 +405,6 @@ impl Link {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use rustix::fd::AsRawFd;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     #[test]

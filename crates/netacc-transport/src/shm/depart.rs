@@ -225,9 +225,9 @@ impl ShmEndpoint {
         let (slot, epoch) = (v.index as u32, self.epoch.load(Ordering::Relaxed));
         if let Some(tail) = tail {
             // First: who has the socket looks for this.
-            v.link.send_patiently(Message::Tail { slot, epoch }, tail)?;
+            v.link.send_patiently(Message::Tail { slot, epoch }, Some(tail))?;
         }
-        v.link.send_patiently(Message::Moved { slot, epoch }, far)
+        v.link.send_patiently(Message::Moved { slot, epoch }, Some(far))
     }
 
     /// Looks whether the socket has come; never waits.

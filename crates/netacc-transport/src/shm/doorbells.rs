@@ -59,12 +59,13 @@ impl Link {
 
     fn make_bell(&self, id: u32) -> Result<i32> {
         let fd = bells::create()?;
-        // In the child of a fork it is for threads of its own.
+        // In the child of a fork it is for threads of its own. A peer that may not have it wakes us by messages.
         let sent = if self.is_inherited() {
             Ok(())
         } else {
             match self.hand_bell(id, fd) {
                 Ok(true) => Ok(()),
+                Ok(false) if !self.passes_descriptors() => Ok(()),
                 Ok(false) => self.send(Message::Doorbell { id }, Some(fd)),
                 Err(e) => Err(e),
             }
@@ -153,9 +154,10 @@ impl Link {
         }
     }
 
+    /// The peer's doorbell, if we have it and may write to it: of another user's eventfd nobody knows whether a write blocks.
     fn peer_bell(&self, id: u32) -> Option<i32> {
         let fd = self.bell(id)?.peers.load(Ordering::Acquire);
-        (fd != 0).then_some(fd - 1)
+        (fd != 0 && self.trusts_peer()).then_some(fd - 1)
     }
 
     /// Remembers a doorbell the peer sent.

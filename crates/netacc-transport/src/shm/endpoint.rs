@@ -31,6 +31,12 @@ pub(super) const ON_KERNEL: u32 = 256;
 pub(super) const FAMILY_MOVED: u32 = 512;
 /// Nobody holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
 pub(super) const BASE_GONE: u32 = 1024;
+/// Our base is a socket that listens, and the peer's connection to it has not come to this process; see [`super::liveness`].
+pub(super) const LISTENS: u32 = 2048;
+/// The witness is another file than before; see [`ShmEndpoint::take_rejoined`].
+pub(super) const REJOINED: u32 = 4096;
+/// What came to our base is another file than before; see [`ShmEndpoint::take_arrived`].
+pub(super) const ARRIVED: u32 = 8192;
 /// Our large window holds pages.
 pub(super) const LARGE_USED: u32 = 1 << 16;
 
@@ -76,6 +82,13 @@ pub struct ShmEndpoint {
     pub(super) witness: AtomicU64,
     /// The application's descriptor that is our base (number + 1).
     pub(super) base: AtomicI32,
+    /// What came to a base that listens (private descriptor + 1), and the token that it has to say first.
+    pub(super) accepted: AtomicI32,
+    pub(super) token: AtomicU64,
+    /// The token by which the peer's base is found, if that listens; else 0.
+    pub(super) peer_token: AtomicU64,
+    /// How often it was connected to.
+    pub(super) dialed: AtomicU32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
     pub(super) tail: AtomicI32,
     /// The kernel socket on which a connection that left the rings goes on (private descriptor + 1).

@@ -11,9 +11,11 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
-use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LIVE, MOVING, SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LISTENS, LIVE, MOVING, SHARED, View, WITNESS_GONE};
+use crate::shm::guard::{Look, look};
 use crate::shm::kin;
 use crate::shm::link::Side;
+use crate::shm::liveness;
 use crate::shm::sockets::keep;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -206,14 +208,25 @@ impl ShmEndpoint {
         forked.store(FORKED, Ordering::SeqCst);
         // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
         v.link.service();
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let m = Message::Base { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed) };
-        let sent = v.link.send_patiently(m, theirs.as_raw_fd());
-        private::drop_raw(theirs);
+        let (ours, theirs, token) = if v.link.passes_descriptors() {
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            (ours, Some(theirs), 0)
+        } else {
+            let (ours, token) = liveness::open()?;
+            self.token.store(token, Ordering::Relaxed);
+            self.flags.fetch_or(LISTENS, Ordering::AcqRel);
+            (ours, None, token)
+        };
+        let m = Message::Base { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed), token };
+        let sent = v.link.send_patiently(m, theirs.as_ref().map(AsRawFd::as_raw_fd));
+        if let Some(theirs) = theirs {
+            private::drop_raw(theirs);
+        }
         match sent {
             Ok(()) => Ok(Some(ours)),
             Err(e) => {
                 private::drop_raw(ours);
+                self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
                 forked.store(0, Ordering::SeqCst);
                 if !matches!(e, Errno::PIPE | Errno::CONNRESET) {
                     return Err(e);
@@ -246,6 +259,7 @@ impl ShmEndpoint {
     pub(super) fn take_base(&self) -> OwnBase {
         let there = self.base.load(Ordering::Relaxed) != 0;
         let fd = if there { self.base.swap(0, Ordering::AcqRel) - 1 } else { -1 };
+        self.drop_accepted();
         OwnBase(if fd >= 0 && private::is(fd) { fd } else { -1 })
     }
 
@@ -255,11 +269,11 @@ impl ShmEndpoint {
     }
 
     /// Descriptors that belong to this connection alone.
-    pub fn descriptors(&self) -> [i32; 6] {
-        let cells = [&self.base, &self.tail, &self.kernel, &self.spare, &self.left_over]
+    pub fn descriptors(&self) -> [i32; 7] {
+        let cells = [&self.base, &self.accepted, &self.tail, &self.kernel, &self.spare, &self.left_over]
             .map(|c| c.load(Ordering::Acquire).max(0) - 1);
-        let [base, tail, kernel, spare, left_over] = cells;
-        [self.witness_fd(), base, tail, kernel, spare, left_over]
+        let [base, accepted, tail, kernel, spare, left_over] = cells;
+        [self.witness_fd(), base, accepted, tail, kernel, spare, left_over]
     }
 
     /// The other processes of the family are gone: the private cursors are right again. The caller holds
@@ -325,12 +339,16 @@ impl ShmEndpoint {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
-            match self.base_fd() {
+            match self.base_to_hear() {
                 // One that has ended would end every sleep.
                 _ if self.flags.load(Ordering::Relaxed) & BASE_GONE != 0 => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
                     set.family = true;
+                    let waiting = self.accepted_fd();
+                    if waiting >= 0 && waiting != fd {
+                        set.add(waiting, libc::POLLIN);
+                    }
                 }
                 _ => set.bounded = true,
             }
@@ -346,7 +364,14 @@ impl ShmEndpoint {
     /// Other bytes come from a program without this library that inherited the base; they are not part of the
     /// ring's stream and cannot be put into it, so the connection is reset rather than a byte lost in silence.
     pub(super) fn hear_kernel_ends(&self, v: &View) {
-        self.hear_ends(v, if v.link.is_inherited() { self.base_fd() } else { -1 });
+        if !v.link.is_inherited() {
+            return self.hear_ends(v, -1);
+        }
+        if self.accept_peer() {
+            self.ring_fellows(v);
+        }
+        // One that listens has nothing to say.
+        self.hear_ends(v, if self.base_listens() { -1 } else { self.base_to_hear() });
     }
 
     pub(super) fn hear_ends(&self, v: &View, base: i32) {
@@ -359,9 +384,10 @@ impl ShmEndpoint {
         for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
             // A family reads one socket: what all of them need stays in it.
             let shared = fd == base || self.is_shared();
-            match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
+            match if fd >= 0 { self.drain(v, fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
                 Heard::Woken => self.ring_fellows(v),
+                Heard::End if fd == witness && !self.has_peer_ended(v) => self.ring_fellows(v),
                 Heard::End => {
                     self.flags.fetch_or(gone, Ordering::AcqRel);
                     self.ring_fellows(v);
@@ -415,14 +441,24 @@ impl ShmEndpoint {
                     raw::sched_yield();
                 }
                 match self.witness_fd() {
-                    -1 => poke(self.base_fd()),
+                    -1 => self.poke_base(),
                     fd => poke(fd),
                 }
             } else if !v.link.is_inherited() {
                 v.link.ring_peer(id);
             } else if !v.link.ring_known(id) {
-                poke(self.base_fd());
+                self.poke_base();
             }
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Wakes the peer by our base. A peer whose connection to it is still to come looks after it has made that.
+    fn poke_base(&self) {
+        self.accept_peer();
+        if !self.base_listens() {
+            poke(self.base_to_hear());
         }
     }
 }
@@ -447,10 +483,16 @@ enum Heard {
 impl ShmEndpoint {
     /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` that is left for the others of
     /// the family.
-    fn drain(&self, fd: i32, stays: bool) -> Heard {
+    fn drain(&self, v: &View, fd: i32, stays: bool) -> Heard {
         let mut buf = [0u8; 64];
         let mut heard = Heard::Nothing;
+        // Between strangers nothing is taken but bytes, each by whoever finds it: nobody of the family needs it twice.
+        let strangers = !v.link.passes_descriptors();
+        let stays = stays && !strangers;
         for _ in 0..64 {
+            if strangers && matches!(look(fd), Look::Message { descriptors: true, .. }) {
+                return Heard::Strange;
+            }
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);
             let found = fds.kernel.is_some() || fds.lost;
             if stays

@@ -1,7 +1,9 @@
 //! A link: what joins two processes, whatever number of connections they have.
 
 use crate::shm::ShmEndpoint;
+use crate::shm::guard::dismiss_private;
 use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
+use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -9,6 +11,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private};
+use rustix::process::getuid;
 
 /// Which end of a link, and of every connection on it, we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +163,7 @@ impl Link {
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
+        link.peer_uid.store(if trusted { getuid().as_raw() } else { u32::MAX }, Ordering::Relaxed);
         link.id.store(next_id(), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
         // Number 0 means "no channel" in shared memory.
@@ -327,8 +331,10 @@ impl Link {
     /// which must not keep the parent's link alive.
     pub fn close_descriptors(&self) {
         let c = self.control.swap(0, Ordering::Relaxed);
-        if c != 0 {
-            private::close(c - 1);
+        match c - 1 {
+            -1 => {}
+            fd if self.trusts_peer() => private::close(fd),
+            fd => dismiss_private(fd),
         }
         for b in self.bells().flat_map(|bell| [&bell.mine, &bell.peers]) {
             // Most are unused: look before writing, so that the array's pages stay untouched.
@@ -415,10 +421,23 @@ impl Link {
     pub fn trusts_peer(&self) -> bool {
         self.trusted.load(Ordering::Relaxed) != 0
     }
+
+    /// The peer is somebody else's from now on: its doorbells are not written to any more.
+    pub(super) fn distrust(&self) {
+        self.trusted.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether descriptors may go over the control socket, in either direction: each side has to trust the other. Between
+    /// strangers only the first message brings one.
+    pub fn passes_descriptors(&self) -> bool {
+        self.trusts_peer() && are_trusted_by(self.peer_uid())
+    }
 }
 
 /// For the child of a fork: no other thread is inside the pool any more.
 pub fn reset_after_fork() {
     LINKS.reset_lock();
     crate::shm::far::reset_after_fork();
+    crate::shm::liveness::reset_after_fork();
+    netacc_sys::closer::after_fork();
 }

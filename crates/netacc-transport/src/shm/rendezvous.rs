@@ -3,6 +3,7 @@
 //! the same address in another one is another host.
 
 use crate::shm::control::{Received, receive_message, send_message};
+use crate::shm::guard::{Look, ask_for_senders, brings_memfd, dismiss, look, may_pass};
 use crate::shm::link::{Link, Side};
 use crate::shm::owner;
 use crate::shm::segment::{Mapped, SEGMENT, SERVER_OPEN, Segment};
@@ -27,6 +28,8 @@ pub const PLACES: u16 = 8;
 /// A listening rendezvous socket.
 pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    // Those that are accepted inherit it.
+    ask_for_senders(fd.as_fd());
     bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     listen(&fd, backlog)?;
     Ok(fd)
@@ -87,6 +90,22 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
         Ok(spare) => private::drop_raw(spare),
         Err(_) => return Taken::Unable(fd),
     }
+    let Ok((seen, uid)) = raw::peer_credentials(fd.as_raw_fd()) else {
+        dismiss(fd);
+        return Taken::Refused;
+    };
+    match look(fd.as_raw_fd()) {
+        Look::Nothing => return Taken::Later(fd),
+        Look::Message { uid: sender, descriptors: true }
+            if !may_pass(sender, trusted(uid)) && !brings_memfd(fd.as_raw_fd()) =>
+        {
+            page().count(Counter::ProtocolErrors);
+            page().fallback(Reason::ProtocolError);
+            dismiss(fd);
+            return Taken::Refused;
+        }
+        Look::Message { .. } | Look::End => {}
+    }
     let (pid, memfd) = match receive_message(fd.as_fd()) {
         Received::Nothing => return Taken::Later(fd),
         Received::Message(Message::Hello { pid, segment }, Some(memfd)) if segment == SEGMENT as u64 => (pid, memfd),
@@ -100,18 +119,21 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
                 }
                 Received::Nothing | Received::End => {}
             }
-            private::drop_raw(fd);
+            dismiss(fd);
             return Taken::Refused;
         }
     };
-    let made = server_link(fd, memfd.as_fd(), pid, backlog);
+    let mapped = Segment::map(memfd.as_fd());
     private::drop_raw(memfd);
-    made.map_or(Taken::Refused, Taken::Link)
+    let Ok(mapped) = mapped else {
+        dismiss(fd);
+        return Taken::Refused;
+    };
+    server_link(fd, mapped, (pid, seen, uid), backlog).map_or(Taken::Refused, Taken::Link)
 }
 
-fn server_link(fd: OwnedFd, memfd: BorrowedFd<'_>, pid: u32, backlog: u32) -> Result<&'static Link> {
-    let (seen, uid) = raw::peer_credentials(fd.as_raw_fd())?;
-    let mapped = Segment::map(memfd)?;
+/// `pid` is the client's own idea of its process id, `seen` and `uid` are the kernel's words.
+fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
     let h = mapped.seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
     // Our number means something to the client if its own means the same to both: else it is in another PID namespace.
@@ -158,16 +180,18 @@ pub fn connect_link(
 ) -> core::result::Result<&'static Link, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
+    ask_for_senders(fd.as_fd());
     let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, dest)?, found)));
     match made {
-        Ok(((mapped, trusted, pid), found)) => {
+        Ok(((mapped, uid, pid), found)) => {
             let control = private::adopt(fd).map_err(NoLink::Resources)?;
-            let link = Link::new(Side::Client, mapped, control, trusted, pid).map_err(NoLink::Resources)?;
+            let link = Link::new(Side::Client, mapped, control, trusted(uid), pid).map_err(NoLink::Resources)?;
+            link.set_peer_uid(uid);
             link.member.store(found, Ordering::Relaxed);
             Ok(link)
         }
         Err(e) => {
-            private::drop_raw(fd);
+            dismiss(fd);
             Err(e)
         }
     }
@@ -266,7 +290,7 @@ pub fn accepts(uid: u32, dest: SocketAddr) -> bool {
     trusted(uid) || owner::listener_uid(dest) == Some(uid)
 }
 
-fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, bool, u32), NoLink> {
+fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, u32, u32), NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     if !accepts(uid, dest) {
         return Err(NoLink::Stranger);
@@ -279,7 +303,7 @@ fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, 
         Ok(s)
     });
     private::drop_raw(memfd);
-    Ok((sent?, trusted(uid), pid))
+    Ok((sent?, uid, pid))
 }
 
 /// The kernel's answer where a connection would come from: a datagram socket that is connected, which sends nothing.

@@ -3,7 +3,7 @@
 use netacc_sys::{private, raw};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::process::geteuid;
+use rustix::process::{geteuid, getuid};
 
 /// What the kernel says of every user for whom our user namespace has no number (user_namespaces(7)).
 const OVERFLOW: u32 = 65534;
@@ -11,6 +11,12 @@ const OVERFLOW: u32 = 65534;
 /// Processes of our own user and of root may hold our descriptors and lend us theirs.
 pub fn trusted(uid: u32) -> bool {
     (uid == 0 || uid == geteuid().as_raw()) && is_one_user(uid)
+}
+
+/// Whether a process of user `peer` trusts us. It is told our real user id with each message, so that one has to do.
+pub fn are_trusted_by(peer: u32) -> bool {
+    let (real, effective) = (getuid().as_raw(), geteuid().as_raw());
+    real == effective && (real == 0 || real == peer) && is_one_user(real)
 }
 
 /// Whether the number stands for one user. In a user namespace the overflow id stands for everybody outside of it, also

@@ -2,6 +2,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{SHARED, View, WITNESS_GONE};
+use crate::shm::guard::dismiss_private;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
 use netacc_ring::MOVED;
@@ -74,18 +75,33 @@ impl ShmEndpoint {
         if !self.expects(epoch) {
             return private::drop_raw(fd);
         }
-        if let Ok(fd) = private::adopt(fd) {
-            let new = u64::from(epoch) << 32 | (fd + 1) as u64;
-            // A connection has one base. A peer that sends a second does not make us close what another thread reads.
-            let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != epoch).then_some(new);
-            match self.witness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
-                Ok(old) => close_word(old),
-                Err(_) => private::close(fd),
+        match private::adopt(fd) {
+            Ok(fd) => {
+                self.peer_token.store(0, Ordering::Relaxed);
+                self.learn_witness(epoch, fd);
             }
-            // What costs a descriptor more than by TCP can be given back only while there are some.
-            private::reserve();
+            Err(_) => self.poke_self(),
         }
+    }
+
+    /// From now on `fd` (private) tells of the peer's last holder.
+    pub(super) fn learn_witness(&self, epoch: u32, fd: i32) {
+        let new = u64::from(epoch) << 32 | (fd + 1) as u64;
+        // A connection has one base. A peer that sends a second does not make us close what another thread reads.
+        let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != epoch).then_some(new);
+        match self.witness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
+            Ok(old) => self.close_word(old),
+            Err(_) => private::close(fd),
+        }
+        // What costs a descriptor more than by TCP can be given back only while there are some.
+        private::reserve();
         self.poke_self();
+    }
+
+    /// The connection that the witness belongs to, if there is one.
+    pub(super) fn witness_epoch(&self) -> Option<u32> {
+        let word = self.witness.load(Ordering::Acquire);
+        (word as u32 != 0).then_some((word >> 32) as u32)
     }
 
     /// The connection ends here. A client keeps the witness: if the server is a family, none of its processes can say
@@ -111,17 +127,26 @@ impl ShmEndpoint {
             Ok(_) => None,
             Err(_) => Some(false),
         });
-        if ended == Some(true) {
+        let gone = ended == Some(true) && self.view().is_none_or(|v| self.has_peer_ended(&v));
+        if gone {
             self.close_witness();
         }
-        ended == Some(true)
+        gone
     }
 
     pub(super) fn close_witness(&self) {
         // A look first: most connections have none.
         let there = self.witness.load(Ordering::Relaxed) != 0;
         if there {
-            close_word(self.witness.swap(0, Ordering::AcqRel));
+            self.close_word(self.witness.swap(0, Ordering::AcqRel));
+        }
+    }
+
+    /// Closes the descriptor of a word of `witness`. A stranger may have put something into it that blocks.
+    fn close_word(&self, w: u64) {
+        let fd = w as u32 as i32 - 1;
+        if fd >= 0 {
+            if self.link().passes_descriptors() { private::close(fd) } else { dismiss_private(fd) }
         }
     }
 
@@ -133,20 +158,12 @@ impl ShmEndpoint {
             && (w >> 32) as u32 != epoch
             && self.witness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            close_word(w);
+            self.close_word(w);
         }
     }
 
     /// The witness' descriptor, or -1.
     pub fn witness_fd(&self) -> i32 {
         self.witness.load(Ordering::Acquire) as u32 as i32 - 1
-    }
-}
-
-/// Closes the descriptor of a word of `witness`.
-fn close_word(w: u64) {
-    let fd = w as u32 as i32 - 1;
-    if fd >= 0 {
-        private::close(fd);
     }
 }

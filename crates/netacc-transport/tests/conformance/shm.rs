@@ -314,16 +314,16 @@ fn forged_numbers_reach_nothing() {
         }
         assert_eq!((write(c, b"abc"), write(s, b"abc")), (Ok(3), Ok(3)));
         assert_eq!((read(c, 9), read(s, 9)), (Ok(3), Ok(3)));
-        for m in [Message::Wake { id: forged }, Message::Base { slot: forged, epoch: 0 }] {
+        for m in [Message::Wake { id: forged }, Message::Base { slot: forged, epoch: 0, token: 0 }] {
             send_message(Links::control(l.client), m, None).unwrap();
         }
         // Descriptors beside messages that make no sense are closed again.
         let strangers = [
             Message::Wake { id: forged },
-            Message::Base { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
+            Message::Base { slot: forged.max(SLOTS as u32 - 1), epoch: 0, token: 0 },
             Message::Tail { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
             Message::Tail { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
-            Message::Base { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
+            Message::Base { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77), token: 0 },
             Message::Hello { pid: 1, segment: 1 },
             Message::Doorbell { id: forged.max(1024) },
         ];

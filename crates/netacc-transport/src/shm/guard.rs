@@ -1,0 +1,227 @@
+//! What a peer's message brings, looked at before it is taken.
+//!
+//! A descriptor that arrives is a file of the peer's making, and even its close may block the thread that does it
+//! ([`netacc_sys::closer`]). A look (`MSG_PEEK`) leaves it in the socket, whatever is done with the look's own copy. So a
+//! process looks first, takes descriptors only from who may pass them, and gives a socket with others in it to the thread
+//! that closes such sockets.
+//!
+//! # Safety
+//! `recvmsg` is given buffers on our own stack with their right lengths.
+#![allow(unsafe_code)]
+
+use crate::shm::users::trusted;
+use netacc_sys::errno::Errno;
+use netacc_sys::{closer, private, raw};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::fcntl_get_seals;
+
+/// The first message in a control socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// A message; `uid` is its sender's real user id at the time of sending, where the socket asks for it (`SO_PASSCRED`).
+    Message { uid: Option<u32>, descriptors: bool },
+    /// There is none for now.
+    Nothing,
+    /// There will be none.
+    End,
+}
+
+/// Bytes of a control message with credentials (`struct ucred`).
+const CREDENTIALS: usize = size_of::<libc::cmsghdr>() + 16;
+/// And of one with a descriptor behind it.
+const WITH_DESCRIPTOR: usize = CREDENTIALS + size_of::<libc::cmsghdr>() + 8;
+
+#[repr(align(8))]
+struct Control<const N: usize>([u8; N]);
+
+impl<const N: usize> Control<N> {
+    fn word(&self, at: usize) -> Option<i32> {
+        self.0.get(at..at + 4).and_then(|b| b.try_into().ok()).map(i32::from_ne_bytes)
+    }
+
+    /// Where the data of the first control message of this type begins, and its length (cmsg(3)).
+    fn find(&self, used: usize, kind: i32) -> Option<(usize, usize)> {
+        const HEAD: usize = size_of::<libc::cmsghdr>();
+        let mut at = 0;
+        while at + HEAD <= used {
+            // A size_t, of which a buffer of this size needs the lower half only.
+            let len = self.word(at)?.max(HEAD as i32) as usize;
+            if (self.word(at + 8)?, self.word(at + 12)?) == (libc::SOL_SOCKET, kind) {
+                return Some((at + HEAD, len - HEAD));
+            }
+            at += len.next_multiple_of(8);
+        }
+        None
+    }
+}
+
+/// Looks at the first message with room for `N` bytes of control messages. The result is the length of the message, the
+/// bytes used, and whether something found no room.
+fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usize, bool), Errno> {
+    let mut byte = 0u8;
+    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    loop {
+        // SAFETY: a message header of zeroes is one without anything.
+        let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+        m.msg_iov = &raw mut iov;
+        m.msg_iovlen = 1;
+        m.msg_control = control.0.as_mut_ptr().cast();
+        m.msg_controllen = N as _;
+        match raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
+            Ok(n) => return Ok((n, (m.msg_controllen as usize).min(N), m.msg_flags & libc::MSG_CTRUNC != 0)),
+            // The kernel tells of a reset once, before it gives what was sent earlier.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Looks at the first message of a control socket. No descriptor is received: there is room for the credentials alone, and
+/// the flag for what found no room tells of them (unix(7)).
+pub(super) fn look(fd: i32) -> Look {
+    let mut control = Control([0; CREDENTIALS]);
+    match peek(fd, &mut control) {
+        Ok((n, used, descriptors)) => {
+            let at = control.find(used, libc::SCM_CREDENTIALS);
+            let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
+            // An empty message has credentials or is not to be told from the end.
+            if n == 0 && uid.is_none() && !descriptors { Look::End } else { Look::Message { uid, descriptors } }
+        }
+        Err(Errno::AGAIN) => Look::Nothing,
+        Err(_) => Look::End,
+    }
+}
+
+/// Whether the first message of a socket brings exactly one descriptor, and that is a sealed memfd: a kind of file that
+/// never blocks.
+pub(super) fn brings_memfd(fd: i32) -> bool {
+    let mut control = Control([0; WITH_DESCRIPTOR]);
+    let Ok((_, used, more)) = peek(fd, &mut control) else { return false };
+    let Some((at, len)) = control.find(used, libc::SCM_RIGHTS) else { return false };
+    let mut good = len == size_of::<i32>() && !more;
+    for copy in (at..at + len).step_by(size_of::<i32>()).filter_map(|at| control.word(at)) {
+        // SAFETY: just received. It is a duplicate, which can be closed at any time, since the message keeps its own.
+        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+        // Only shared memory knows seals (fcntl(2)).
+        good &= fcntl_get_seals(&copy).is_ok_and(|seals| !seals.is_empty());
+        private::drop_raw(copy);
+    }
+    good
+}
+
+/// Whether the sender of a message may pass descriptors: its user is ours or root, by what the kernel says of this message.
+/// Where the kernel was not asked, by what it said of the socket (`before`).
+pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
+    before && uid.is_none_or(trusted)
+}
+
+/// Closes a socket whose other end a stranger has; what the stranger has put into it may block whoever closes it.
+pub fn dismiss(fd: OwnedFd) {
+    if holds_descriptors(fd.as_raw_fd()) {
+        match private::adopt(fd) {
+            Ok(fd) => closer::close(fd),
+            // Without memory for its mark it stays open: the close might not come back.
+            Err(_) => {}
+        }
+    } else {
+        private::drop_raw(fd);
+    }
+}
+
+/// The same of a socket at a private number.
+pub(super) fn dismiss_private(fd: i32) {
+    if holds_descriptors(fd) { closer::close(fd) } else { private::close(fd) }
+}
+
+/// Ends the socket, so that nothing more can come, and looks whether descriptors lie in it. Messages without are taken.
+fn holds_descriptors(fd: i32) -> bool {
+    // More than a socket holds.
+    const MESSAGES: usize = 4096;
+    let _ = raw::shutdown(fd, libc::SHUT_RDWR);
+    for _ in 0..MESSAGES {
+        match look(fd) {
+            Look::Nothing | Look::End => return false,
+            Look::Message { descriptors: true, .. } => return true,
+            Look::Message { .. } => {
+                let mut byte = 0u8;
+                let _ = raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT);
+            }
+        }
+    }
+    true
+}
+
+/// Has the kernel say with each message who sent it.
+pub(super) fn ask_for_senders(fd: BorrowedFd<'_>) {
+    let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use rustix::io::IoSlice;
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+        socketpair,
+    };
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn pass(to: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut anc = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(anc.push(SendAncillaryMessage::ScmRights(fds)));
+        }
+        sendmsg(to, &[IoSlice::new(bytes)], &mut anc, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    #[test]
+    fn a_look_tells_of_descriptors_and_senders_and_takes_nothing() {
+        let (ours, theirs) = pair();
+        ask_for_senders(ours.as_fd());
+        assert_eq!(look(ours.as_raw_fd()), Look::Nothing);
+        pass(&theirs, b"plain", &[]);
+        pass(&theirs, b"more", &[theirs.as_fd()]);
+        let uid = Some(rustix::process::getuid().as_raw());
+        for descriptors in [false, true] {
+            assert_eq!(look(ours.as_raw_fd()), Look::Message { uid, descriptors });
+            assert_eq!(look(ours.as_raw_fd()), Look::Message { uid, descriptors });
+            assert!(rustix::io::read(&ours, &mut [0; 8]).is_ok());
+        }
+        drop(theirs);
+        assert_eq!(look(ours.as_raw_fd()), Look::End);
+    }
+
+    #[test]
+    fn an_empty_message_is_no_end() {
+        let (ours, theirs) = pair();
+        ask_for_senders(ours.as_fd());
+        pass(&theirs, b"", &[]);
+        pass(&theirs, b"", &[theirs.as_fd()]);
+        assert!(matches!(look(ours.as_raw_fd()), Look::Message { descriptors: false, .. }));
+        assert!(holds_descriptors(ours.as_raw_fd()), "behind the empty one");
+    }
+
+    #[test]
+    fn of_all_files_only_a_sealed_memfd_is_taken_from_a_stranger() {
+        let sealed = crate::shm::segment::Segment::create().unwrap();
+        let (pipe, _write) = rustix::pipe::pipe().unwrap();
+        for (fds, good) in [
+            (vec![sealed.as_fd()], true),
+            (vec![pipe.as_fd()], false),
+            (vec![sealed.as_fd(), pipe.as_fd()], false),
+            (vec![pipe.as_fd(), sealed.as_fd()], false),
+            (vec![], false),
+        ] {
+            let (ours, theirs) = pair();
+            ask_for_senders(ours.as_fd());
+            pass(&theirs, b"hello", &fds);
+            assert_eq!(brings_memfd(ours.as_raw_fd()), good, "{} descriptors", fds.len());
+        }
+    }
+}

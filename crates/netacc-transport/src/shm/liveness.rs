@@ -1,0 +1,265 @@
+//! The liveness socket of a connection between strangers.
+//!
+//! Before a process forks it makes known how the peer hears of the end of the connection's last holder (see
+//! [`super::family`]). Processes that trust each other pass the end of a socket pair for that. A stranger's socket is
+//! nothing to hold, let alone to close ([`super::guard`]), so here nothing is passed: the socket under the program's numbers
+//! *listens*, at a name that the peer is told, and the peer connects to it when it reads that. The kernel makes both ends of
+//! that connection, so each side has a file that nobody else can touch. What is said over it is the same as over the pair.
+//!
+//! Whichever process of the family sleeps on the connection first accepts it. When that process ends or closes, the peer
+//! sees an end and connects once more: if that is refused, no process holds the listening socket any more, and the last
+//! holder is gone.
+//!
+//! Names of sockets are public (`/proc/net/unix`), so half of the token is no part of the name: the peer says it first.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, View, WITNESS_GONE};
+use crate::shm::guard::{Look, dismiss_private, look};
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{Lock, private, raw};
+use netacc_wire::Name;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Connections to a liveness socket that wait to be accepted. The peer makes one; a third party that learns the name could
+/// make others, which are closed when somebody looks.
+const BACKLOG: i32 = 16;
+/// Connections that one look accepts at most.
+const LOOKS: usize = 2 * BACKLOG as usize;
+
+/// Connections that a process makes to one base at most. Each process of the other side's family ends one when it leaves;
+/// a peer that ends one after the other would have us do nothing else.
+const DIALS: u32 = 256;
+
+/// Held by the thread that accepts, so that no other one reads what it may close. Only tried.
+static ACCEPTING: Lock = Lock::new();
+
+/// For the child of a fork.
+pub(super) fn reset_after_fork() {
+    ACCEPTING.reset();
+}
+
+fn unix_socket() -> Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// A socket that listens, and the token by which the peer finds it and shows that it was told.
+pub(super) fn open() -> Result<(OwnedFd, u64)> {
+    let mut bytes = [0u8; 8];
+    if getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {
+        return Err(Errno::AGAIN);
+    }
+    // 0 stands for a passed socket.
+    let token = u64::from_le_bytes(bytes) | 1;
+    let fd = unix_socket()?;
+    let name = Name::liveness(token);
+    let made = SocketAddrUnix::new_abstract_name(name.as_bytes())
+        .and_then(|name| bind(&fd, &name))
+        .and_then(|()| listen(&fd, BACKLOG));
+    match made {
+        Ok(()) => Ok((fd, token)),
+        Err(e) => {
+            private::drop_raw(fd);
+            Err(e.into())
+        }
+    }
+}
+
+/// Connects to the peer's socket and says the token. `ECONNREFUSED`: nobody holds it any more.
+fn dial(token: u64) -> Result<i32> {
+    let fd = unix_socket()?;
+    let name = Name::liveness(token);
+    let connected = SocketAddrUnix::new_abstract_name(name.as_bytes()).and_then(|name| connect(&fd, &name));
+    let said = connected.map_err(Errno::from).and_then(|()| {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match raw::send(fd.as_raw_fd(), token.to_le_bytes().as_ptr(), 8, flags) {
+            // The last holder went in between.
+            Err(Errno::PIPE | Errno::CONNRESET) => Err(Errno::CONNREFUSED),
+            sent => sent.map(drop),
+        }
+    });
+    match said {
+        Ok(()) => private::adopt(fd),
+        Err(e) => {
+            private::drop_raw(fd);
+            Err(e)
+        }
+    }
+}
+
+/// Who is at the other end of an accepted connection.
+enum Caller {
+    Peer,
+    /// It has not said anything yet.
+    Silent,
+    Stranger,
+}
+
+fn caller(fd: i32, token: u64) -> Caller {
+    match look(fd) {
+        Look::Nothing => Caller::Silent,
+        Look::End | Look::Message { descriptors: true, .. } => Caller::Stranger,
+        Look::Message { .. } => {
+            let mut said = [0u8; 8];
+            let n = raw::recv(fd, said.as_mut_ptr(), said.len(), libc::MSG_DONTWAIT);
+            if n == Ok(said.len()) && u64::from_le_bytes(said) == token { Caller::Peer } else { Caller::Stranger }
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Our base is a socket that listens, and the peer's connection to it is not accepted here.
+    pub fn base_listens(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & LISTENS != 0
+    }
+
+    /// Our end of the peer's connection to the base, or -1.
+    pub fn accepted_fd(&self) -> i32 {
+        self.accepted.load(Ordering::Acquire) - 1
+    }
+
+    /// The socket by which a process without a link of its own is woken, or -1: the base, or what came to it.
+    pub fn base_to_hear(&self) -> i32 {
+        match self.accepted_fd() {
+            fd if fd >= 0 && !self.base_listens() => fd,
+            _ => self.base_fd(),
+        }
+    }
+
+    /// Accepts the peer's connection to our base, if it is there; true if it has come just now.
+    pub(super) fn accept_peer(&self) -> bool {
+        let base = self.base_fd();
+        if !self.base_listens() || base < 0 {
+            return false;
+        }
+        let Some(_accepting) = ACCEPTING.try_lock() else { return false };
+        let token = self.token.load(Ordering::Relaxed);
+        for _ in 0..LOOKS {
+            let waiting = self.accepted_fd();
+            match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
+                Caller::Peer => {
+                    // Release: who sees this hears the accepted socket.
+                    self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
+                    return true;
+                }
+                Caller::Stranger => self.drop_accepted(),
+                Caller::Silent => {}
+            }
+            let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+            let Ok(fd) = raw::accept4(base, core::ptr::null_mut(), core::ptr::null_mut(), flags) else { break };
+            #[allow(unsafe_code)]
+            // SAFETY: just accepted, owned by nobody else.
+            let adopted = private::adopt(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) });
+            if let Ok(fd) = adopted {
+                // One that was silent so far is somebody else's: the peer speaks as soon as it is connected.
+                self.drop_accepted();
+                self.accepted.store(fd + 1, Ordering::Release);
+                self.flags.fetch_or(ARRIVED, Ordering::AcqRel);
+            }
+        }
+        false
+    }
+
+    pub(super) fn drop_accepted(&self) {
+        let there = self.accepted.load(Ordering::Relaxed) != 0;
+        if there {
+            let fd = self.accepted.swap(0, Ordering::AcqRel) - 1;
+            if fd >= 0 {
+                dismiss_private(fd);
+            }
+        }
+    }
+
+    /// The peer, a stranger, is about to fork with connection `epoch`, and its base listens: connects to it.
+    pub(crate) fn learn_token(&self, epoch: u32, token: u64) {
+        if !self.expects(epoch) || self.witness_epoch() == Some(epoch) {
+            return;
+        }
+        self.peer_token.store(token, Ordering::Relaxed);
+        self.dialed.store(1, Ordering::Relaxed);
+        match dial(token) {
+            Ok(fd) => self.learn_witness(epoch, fd),
+            // Its holders are gone already.
+            Err(_) if self.is_live() => {
+                self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+                self.poke_self();
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// The witness has ended. Whether that is the end of the peer's last holder: of a base that listens only the connection
+    /// has ended, if one more can be made, and that one is the witness from then on.
+    pub(super) fn has_peer_ended(&self, v: &View) -> bool {
+        let token = self.peer_token.load(Ordering::Relaxed);
+        let fd = self.witness_fd();
+        let known = token == 0 || fd < 0 || v.link.passes_descriptors();
+        if known || self.dialed.fetch_add(1, Ordering::Relaxed) >= DIALS {
+            return true;
+        }
+        let Ok(fresh) = dial(token) else { return true };
+        // Under the same number, which another thread may be polling. What is there is kept until it is known to be harmless.
+        let old = private::copy(fd);
+        let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
+        private::close(fresh);
+        if let Ok(old) = old {
+            dismiss_private(old);
+        }
+        self.flags.fetch_or(REJOINED, Ordering::AcqRel);
+        false
+    }
+
+    /// Whether [`ShmEndpoint::take_rejoined`] or [`ShmEndpoint::take_arrived`] has something to tell.
+    #[inline]
+    pub fn has_other_files(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (REJOINED | ARRIVED) != 0
+    }
+
+    /// Whether the witness is another file than before, which is told once: an epoll instance has to be told of it.
+    pub fn take_rejoined(&self) -> bool {
+        self.take_flag(REJOINED)
+    }
+
+    /// What came to our base since the last call, or -1: an epoll instance has to be told of it.
+    pub fn take_arrived(&self) -> i32 {
+        if self.take_flag(ARRIVED) { self.accepted_fd() } else { -1 }
+    }
+
+    fn take_flag(&self, flag: u32) -> bool {
+        self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+
+    fn accept(listener: &OwnedFd) -> Option<i32> {
+        let none = core::ptr::null_mut;
+        raw::accept4(listener.as_raw_fd(), none(), none(), libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).ok()
+    }
+
+    #[test]
+    fn only_who_was_told_the_token_is_the_peer() {
+        let (listener, token) = open().unwrap();
+        let ours = dial(token).unwrap();
+        let theirs = accept(&listener).unwrap();
+        assert!(matches!(caller(theirs, token), Caller::Peer));
+        assert!(matches!(caller(theirs, token), Caller::Silent));
+        private::close(ours);
+        // Whoever knows the name alone.
+        let name = Name::liveness(token);
+        let third = unix_socket().unwrap();
+        connect(&third, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        let theirs = accept(&listener).unwrap();
+        assert!(matches!(caller(theirs, token), Caller::Silent));
+        rustix::io::write(&third, b"12345678").unwrap();
+        assert!(matches!(caller(theirs, token), Caller::Stranger));
+        drop(listener);
+        assert_eq!(dial(token), Err(Errno::CONNREFUSED));
+    }
+}
