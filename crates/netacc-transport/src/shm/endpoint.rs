@@ -37,6 +37,8 @@ pub(super) const LISTENS: u32 = 2048;
 pub(super) const REJOINED: u32 = 4096;
 /// What came to our base is another file than before; see [`ShmEndpoint::take_arrived`].
 pub(super) const ARRIVED: u32 = 8192;
+/// A process of the peer's family is to be rung by the witness as soon as that has come: see `ring_family`.
+pub(super) const RING_OWED: u32 = 16384;
 /// Our large window holds pages.
 pub(super) const LARGE_USED: u32 = 1 << 16;
 

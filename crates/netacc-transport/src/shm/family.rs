@@ -11,14 +11,14 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
-use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LISTENS, LIVE, MOVING, SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LISTENS, LIVE, MOVING, RING_OWED, SHARED, View, WITNESS_GONE};
 use crate::shm::guard::{Look, look};
 use crate::shm::kin;
 use crate::shm::link::Side;
 use crate::shm::liveness;
 use crate::shm::sockets::keep;
 use crate::wait::WaitSet;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::{Consumer, MOVED, Producer, Ring, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
@@ -430,20 +430,7 @@ impl ShmEndpoint {
                 continue;
             }
             if id == BASE_BELL {
-                // The witness was sent before the sleeper was forked: it is in the control socket, or in the
-                // hands of another thread that reads it. To a process without the link it does not come; the
-                // sleeper has our base's other end for a witness then.
-                for _ in 0..PATIENCE {
-                    if self.witness.load(Ordering::Acquire) != 0 || v.link.is_inherited() {
-                        break;
-                    }
-                    v.link.service();
-                    raw::sched_yield();
-                }
-                match self.witness_fd() {
-                    -1 => self.poke_base(),
-                    fd => poke(fd),
-                }
+                self.ring_family(v);
             } else if !v.link.is_inherited() {
                 v.link.ring_peer(id);
             } else if !v.link.ring_known(id) {
@@ -459,6 +446,38 @@ impl ShmEndpoint {
         self.accept_peer();
         if !self.base_listens() {
             poke(self.base_to_hear());
+        }
+    }
+
+    /// Wakes a process of the peer's family that has no link of its own and sleeps on the other end of our witness.
+    ///
+    /// The peer sent the witness before it forked that process, so it is in the control socket, or in the hands of another
+    /// thread that reads there: that one rings then ([`ShmEndpoint::ring_if_owed`]), and nothing is waited for. The peer
+    /// can write the word without having forked; all that this costs is one look into the control socket.
+    fn ring_family(&self, v: &View) {
+        // A process without the link is not told of the witness; the sleeper has the other end of our base then.
+        let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
+        if may_come && self.witness_fd() < 0 {
+            self.flags.fetch_or(RING_OWED, Ordering::AcqRel);
+            // SeqCst: this side leaves the mark and then looks for the witness, the thread that takes the witness in stores it
+            // and then looks for the mark. One of them sees the other.
+            fence(Ordering::SeqCst);
+            v.link.service();
+        }
+        match self.witness_fd() {
+            -1 => self.poke_base(),
+            fd => poke(fd),
+        }
+    }
+
+    /// After the witness has been taken in: rings whoever asked for it when it was not there.
+    pub(super) fn ring_if_owed(&self) {
+        // SeqCst: see [`ShmEndpoint::ring_family`].
+        fence(Ordering::SeqCst);
+        if self.flags.load(Ordering::Relaxed) & RING_OWED != 0
+            && self.flags.fetch_and(!RING_OWED, Ordering::AcqRel) & RING_OWED != 0
+        {
+            poke(self.witness_fd());
         }
     }
 }

@@ -93,6 +93,7 @@ impl ShmEndpoint {
             Ok(old) => self.close_word(old),
             Err(_) => private::close(fd),
         }
+        self.ring_if_owed();
         // What costs a descriptor more than by TCP can be given back only while there are some.
         private::reserve();
         self.poke_self();

@@ -1,0 +1,57 @@
+"""Words that a hostile client writes into shared memory: they cost a server's thread next to nothing."""
+
+from harness import check
+from hostile import BASE_BELL, FORKED, RX_WAITER, SERVER, TX_WAITER, Client, Stranger, ping, victim
+from matrix import case
+
+
+def ask_with_a_forged_bell(voice, port, count, forked):
+    """Requests whose sender asks to be woken by its base, which it has never passed."""
+    link = Client(port)
+    slots = range(1, count + 1)
+    for slot in slots:
+        link.connect(slot, 42000 + slot)
+    for slot in slots:
+        link.await_taken(slot)
+    voice.say("taken")
+    voice.hear()
+    for slot in slots:
+        line = link.line(slot)
+        link.word(line + FORKED, int(forked))
+        link.word(line + RX_WAITER, BASE_BELL)
+        link.word(line + TX_WAITER, BASE_BELL)
+        link.write(slot, b"q")
+    for slot in slots:
+        check(link.await_bytes(slot)[0] == b"q", "the echo is wrong")
+    voice.say("answered")
+    voice.hear()
+
+
+def forged_bells(ctx, forked):
+    server = victim(ctx)
+    ping(server.port)
+    with Stranger(ask_with_a_forged_bell, server.port, 100, forked) as stranger:
+        stranger.hear("taken")
+        before = cpu_time(server)
+        stranger.tell("go")
+        stranger.hear("answered", 120)
+        spent = cpu_time(server) - before
+        ping(server.port)
+        # A server that looks for a base while it sends spends ten milliseconds on each answer, and this is time of its own.
+        check(spent < 0.3, f"100 answers cost the server {spent:.2f} s")
+
+
+def cpu_time(proc):
+    """What the process has run, in seconds."""
+    return int(open(f"/proc/{proc.pid}/schedstat").read().split()[0]) / 1e9
+
+
+@case(modes=SERVER)
+def bell_of_a_base_that_never_came(ctx):
+    forged_bells(ctx, False)
+
+
+@case(modes=SERVER)
+def bell_of_a_base_that_was_promised(ctx):
+    """The peer also says that it has forked."""
+    forged_bells(ctx, True)
