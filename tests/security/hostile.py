@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import pathlib
+import select
 import signal
 import socket
 import struct
@@ -240,12 +241,19 @@ class Squatter:
         self.rendezvous.setblocking(False)
         self.what, self.links, self.got = what, [], []
 
+    def leave(self):
+        """Takes no further links, and goes on with those that there are."""
+        self.rendezvous.close()
+        self.rendezvous = None
+
     def step(self):
         """Does what there is to do once."""
-        with contextlib.suppress(BlockingIOError):
-            control, _ = self.rendezvous.accept()
-            control.settimeout(5)
-            self.links.append((Server(control), []))
+        if self.rendezvous:
+            # A client that has looked whom it would speak to may go again without a word.
+            with contextlib.suppress(BlockingIOError, IndexError):
+                control, _ = self.rendezvous.accept()
+                control.settimeout(5)
+                self.links.append((Server(control), []))
         for link, slots in self.links:
             link.drain()
             slot = link.accept()
@@ -321,9 +329,7 @@ class Voice:
 
     def told(self):
         """Whether something has come."""
-        with contextlib.suppress(BlockingIOError):
-            return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        return False
+        return bool(select.select([self.sock], [], [], 0)[0])
 
     def close(self):
         self.sock.close()

@@ -3,9 +3,11 @@
 pub mod accept;
 pub mod adopt;
 pub mod asking;
+pub mod beliefs;
 pub mod connect;
 pub mod control;
 pub mod create;
+mod current;
 pub mod demote;
 pub mod dissolve;
 pub mod far;

@@ -1,6 +1,7 @@
 //! Links to servers, kept for the next connection to the same destination.
 
 use crate::fork;
+use crate::socket::current;
 use crate::socket::group::{self, Group, Members};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_transport::shm::Link;
-use netacc_transport::shm::owner;
+use netacc_transport::shm::owner::{self, Word};
 use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_transport::shm::slots::Claimed;
 
@@ -101,9 +102,14 @@ fn look(l: &'static Link) {
 
 /// Takes links out of the list that will never carry another connection, as far as is known.
 fn sweep(t: &'static Target) {
+    retain(t, Link::accepting);
+}
+
+/// Takes links out of the list of which `keep` says so. Their connections go on.
+fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = follow(cell) {
-        if l.accepting() {
+        if keep(l) {
             cell = &l.next;
         } else {
             cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -166,6 +172,8 @@ struct View {
     members: Option<Members>,
     /// Processes that do not take what waits on one of their links, and so do not look at the others either.
     stuck: [u32; STUCK],
+    /// The kernel does not tell whose the port is: then servers of other users are not believed.
+    untold: bool,
 }
 
 fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
@@ -179,7 +187,7 @@ fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Li
 
 impl View {
     fn of(t: &'static Target) -> View {
-        let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK] };
+        let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK], untold: false };
         let mut room = v.stuck.iter_mut();
         for link in links(t) {
             let member = link.member.load(Ordering::Relaxed);
@@ -212,10 +220,27 @@ impl View {
     }
 
     fn avoids(&self, link: &'static Link) -> bool {
+        if self.untold && !link.trusts_peer() {
+            return true;
+        }
         // A process in a PID namespace that we do not see into has number 0, as the free places here have.
         let pid = link.peer_pid();
         self.shared && (link.is_stuck() || (pid != 0 && self.stuck.contains(&pid)))
     }
+}
+
+/// Asks the kernel which listener a connect from `any` is for, if there are links of which that has to be known: the `turn`th
+/// connect is theirs, and no answer holds, or the members of a group are still to be found.
+fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> Option<Word> {
+    let members = view.known();
+    let next = view.members.as_ref().and_then(|m| m.at(turn)).unwrap_or(0);
+    let link = links_to(t, next).next()?;
+    // First, since it also notes that the question is asked.
+    let due = members > 0 && t.group.due(turn, members);
+    let asks = due || !current::is_confirmed(link);
+    // Without a group the port does not matter, and with none the kernel never finds a connection in the listener's place.
+    let dest = t.dest.get()?;
+    asks.then(|| owner::listener((members > 0).then_some(any), dest))
 }
 
 /// A slot on a link from `from` (whose port may be 0: any) to `dest`: on one that is there, else on a new one. `member`
@@ -235,14 +260,22 @@ pub fn claim(
     sweep(t);
     let mut view = View::of(t);
     let turn = t.turn.fetch_add(1, Ordering::Relaxed) as usize;
-    let count = view.known();
     let any = SocketAddr::new(from.ip(), if from.port() == 0 { group::any_port() } else { from.port() });
-    let asked = member.or_else(|| {
-        let due = count > 0 && t.group.due(turn, count);
-        if due { owner::listener_cookie(any, dest) } else { None }
-    });
+    let mut named = member;
+    if named.is_none() {
+        let word = ask_if_due(t, &view, turn, any);
+        if let Some(word) = word {
+            retain(t, |link| current::heed(link, word));
+            view = View { untold: word == Word::Untold, ..View::of(t) };
+        }
+        named = match word {
+            Some(Word::Listener(found)) if view.known() > 0 => Some(found.cookie),
+            _ => None,
+        };
+    }
+    let count = view.known();
     // Of a group the members are served in turn, of one member its links.
-    let (meant, turn) = match asked.or_else(|| view.members.as_ref()?.at(turn)) {
+    let (meant, turn) = match named.or_else(|| view.members.as_ref()?.at(turn)) {
         Some(cookie) => (Some(cookie), turn / count.max(1)),
         None => (None, turn),
     };
@@ -250,7 +283,7 @@ pub fn claim(
     if view.count > 0 && !view.wants_link(turn) {
         match claim_known(t, &view, (meant.unwrap_or(0), turn), late, order)? {
             Ok(c) => {
-                if asked.is_some() {
+                if named.is_some() {
                     t.group.heard(false);
                 }
                 return Ok(c);
@@ -261,11 +294,18 @@ pub fn claim(
     sweep_all();
     // Processes that have the listener each by itself are found one after the other.
     let place = if view.shared { turn as u16 % rendezvous::PLACES } else { 0 };
+    let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
     let made = rendezvous::connect_link(any, dest, meant, place);
-    if asked.is_some() {
+    if named.is_some() {
         t.group.heard(matches!(made, Err(NoLink::Nobody)));
     }
     let link = made.map_err(|e| why_not(e, meant.is_some()))?;
+    current::confirm(link);
+    if link.member.load(Ordering::Relaxed) == 0 {
+        // Those that were made for another listener are out of date.
+        let listener = link.listener.load(Ordering::Relaxed);
+        retain(t, |l| l.member.load(Ordering::Relaxed) != 0 || l.listener.load(Ordering::Relaxed) == listener);
+    }
     if count == 0 {
         // Of a group whose first member this is, the others are to be found.
         t.turn.store(1, Ordering::Relaxed);
@@ -389,6 +429,7 @@ pub fn push(c: Claim) -> bool {
 pub fn after_fork() {
     POOL.reset();
     TARGETS.reset_lock();
+    super::ports::after_fork();
     for b in &BUCKET {
         let mut p = b.load(Ordering::Relaxed);
         // SAFETY: as in `target`; the child has a single thread.

@@ -1,7 +1,7 @@
 //! What is known about destinations, and the local ports that clients hold.
 
+use crate::socket::beliefs::Beliefs;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;
 use netacc_transport::shm::rendezvous::Probe;
 
@@ -13,55 +13,29 @@ const FAR_BELIEVED: u64 = 1_000_000_000;
 const ADDRESS_BELIEVED: u64 = 1_000_000_000;
 const CELLS: usize = 64;
 
-/// Destinations without a rendezvous: key hash and time of the answer, packed.
-static ABSENT: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
-/// Destinations with a rendezvous of another version of the protocol: the same.
-static OTHER_VERSION: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
-/// Destinations on other hosts that have refused: the same.
-static REFUSED: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
-/// Destinations that are this host: the same.
-static LOCAL: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
-/// Hosts (hashed) that have answered and could not be reached; 0: none.
-static DOUBTED: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
-/// Destinations that are another host: the same.
-static FAR: [AtomicU64; CELLS] = [const { AtomicU64::new(0) }; CELLS];
+type Table = Beliefs<CELLS>;
 
-/// FNV-1a over address and port; 0 never occurs.
-fn hash(ip: IpAddr, port: u16) -> u64 {
-    let mut h: u64 = 0xcbf2_9ce4_8422_2325;
-    let mut eat = |b: u8| h = (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
-    match ip {
-        IpAddr::V4(a) => a.octets().into_iter().for_each(&mut eat),
-        IpAddr::V6(a) => a.octets().into_iter().for_each(&mut eat),
-    }
-    port.to_le_bytes().into_iter().for_each(&mut eat);
-    h | 1
-}
+/// Destinations without a rendezvous.
+static ABSENT: Table = Table::new();
+/// Destinations with a rendezvous of another version of the protocol.
+static OTHER_VERSION: Table = Table::new();
+/// Destinations on other hosts that have refused.
+static REFUSED: Table = Table::new();
+/// Addresses that are this host's.
+static LOCAL: Table = Table::new();
+/// Hosts that have answered and could not be reached.
+static DOUBTED: Table = Table::new();
+/// Addresses that are another host's.
+static FAR: Table = Table::new();
 
-/// 24 bits of hash and 40 bits of time in microseconds (12 days; older reads as long ago).
-fn pack(h: u64, now: u64) -> u64 {
-    h >> 40 << 40 | (now / 1000) & ((1 << 40) - 1)
-}
-
-fn fresh(cells: &[AtomicU64; CELLS], h: u64, now: u64, believed: u64) -> bool {
-    let Some(c) = cells.get(h as usize / 2 % CELLS) else {
-        return false;
-    };
-    let v = c.load(Ordering::Relaxed);
-    let age = ((now / 1000) & ((1 << 40) - 1)).wrapping_sub(v & ((1 << 40) - 1)) & ((1 << 40) - 1);
-    v != 0 && v >> 40 == h >> 40 && age < believed / 1000
-}
-
-fn note(cells: &[AtomicU64; CELLS], h: u64, now: u64) {
-    if let Some(c) = cells.get(h as usize / 2 % CELLS) {
-        c.store(pack(h, now), Ordering::Relaxed);
-    }
+/// An address without a port, as the tables have it.
+fn host(ip: IpAddr) -> SocketAddr {
+    SocketAddr::new(ip, 0)
 }
 
 /// Why `dest` was lately found to have no rendezvous for us; `None` if it was not.
 pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
-    let h = hash(dest.ip(), dest.port());
-    let known = |cells, believed, reason| fresh(cells, h, now, believed).then_some(reason);
+    let known = |table: &Table, believed, reason| table.holds(dest, now, believed).then_some(reason);
     known(&ABSENT, BELIEVED, Reason::PeerPlain)
         .or_else(|| known(&OTHER_VERSION, BELIEVED, Reason::PeerVersion))
         .or_else(|| known(&REFUSED, FAR_BELIEVED, Reason::PeerPlain))
@@ -70,25 +44,28 @@ pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
 /// `dest`, on another host, has refused to be reached by RDMA.
 pub fn note_refused(dest: SocketAddr, why: Reason, now: u64) {
     if why == Reason::PeerPlain {
-        note(&REFUSED, hash(dest.ip(), dest.port()), now);
+        REFUSED.note(dest, now);
     }
 }
 
 /// `dest` has no rendezvous for us, if that is the reason.
 pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
-    let cells = match why {
+    let table = match why {
         Reason::PeerPlain => &ABSENT,
         Reason::PeerVersion => &OTHER_VERSION,
         _ => return,
     };
-    note(cells, hash(dest.ip(), dest.port()), now);
+    table.note(dest, now);
 }
 
 /// Forgets what was believed (our own process opened a listener).
 pub fn forget_absent() {
-    for c in ABSENT.iter().chain(&OTHER_VERSION).chain(&REFUSED).chain(&FAR) {
-        c.store(0, Ordering::Relaxed);
-    }
+    [&ABSENT, &OTHER_VERSION, &REFUSED, &FAR].into_iter().for_each(Table::clear);
+}
+
+/// For the child of a fork.
+pub fn after_fork() {
+    [&ABSENT, &OTHER_VERSION, &REFUSED, &LOCAL, &DOUBTED, &FAR].into_iter().for_each(Table::after_fork);
 }
 
 /// The source address of a connection to `ip` when `ip` is an address of this host.
@@ -102,7 +79,7 @@ pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> 
     if let Some(source) = believed_source(ip, now) {
         return Ok(source);
     }
-    if fresh(&FAR, hash(ip, 0), now, ADDRESS_BELIEVED) {
+    if FAR.holds(host(ip), now, ADDRESS_BELIEVED) {
         return Err(None);
     }
     let probe = Probe::new(ip);
@@ -112,29 +89,22 @@ pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> 
 
 /// A connect to `ip` goes to another host by RDMA.
 pub fn note_far(ip: IpAddr, now: u64) {
-    note(&FAR, hash(ip, 0), now);
+    FAR.note(host(ip), now);
 }
 
 /// A host that has answered was not reached by RDMA: connects to it are to wait until one was.
-pub fn note_broken(host: IpAddr) {
-    let h = hash(host, 0);
-    if let Some(c) = DOUBTED.get(h as usize / 2 % CELLS) {
-        c.store(h, Ordering::Relaxed);
-    }
+pub fn note_broken(ip: IpAddr) {
+    DOUBTED.note(host(ip), 0);
 }
 
 /// It was reached.
-pub fn note_kept(host: IpAddr) {
-    let h = hash(host, 0);
-    if let Some(c) = DOUBTED.get(h as usize / 2 % CELLS) {
-        let _ = c.compare_exchange(h, 0, Ordering::Relaxed, Ordering::Relaxed);
-    }
+pub fn note_kept(ip: IpAddr) {
+    DOUBTED.forget(host(ip));
 }
 
 /// Whether its last answer led to nothing.
-pub fn is_doubted(host: IpAddr) -> bool {
-    let h = hash(host, 0);
-    DOUBTED.get(h as usize / 2 % CELLS).is_some_and(|c| c.load(Ordering::Relaxed) == h)
+pub fn is_doubted(ip: IpAddr) -> bool {
+    DOUBTED.holds(host(ip), 0, u64::MAX)
 }
 
 /// Where a destination is its own source; 127/8 answers 127.0.0.1.
@@ -146,13 +116,13 @@ fn expected(ip: IpAddr) -> IpAddr {
 }
 
 fn believed_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
-    fresh(&LOCAL, hash(ip, 0), now, ADDRESS_BELIEVED).then(|| expected(ip))
+    LOCAL.holds(host(ip), now, ADDRESS_BELIEVED).then(|| expected(ip))
 }
 
 /// Only destinations that are their own source are remembered.
 fn believe(ip: IpAddr, source: Option<IpAddr>, now: u64) -> Option<IpAddr> {
     if source == Some(expected(ip)) {
-        note(&LOCAL, hash(ip, 0), now);
+        LOCAL.note(host(ip), now);
     }
     source
 }

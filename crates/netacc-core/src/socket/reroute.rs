@@ -9,19 +9,18 @@ use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::fork;
 use crate::kernel_only;
+use crate::socket::beliefs::Beliefs;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, untaken};
 use alloc::vec::Vec;
-use core::hash::{Hash, Hasher};
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{lock, raw};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
-use std::hash::DefaultHasher;
 
 /// A connection is [displaced](ShmEndpoint::displaced): it goes on elsewhere. Takes both direction locks.
 #[cold]
@@ -87,6 +86,7 @@ pub(super) fn nap() {
 /// In the child of a fork there are none.
 pub fn after_fork() {
     MOVING.store(0, Ordering::Relaxed);
+    SILENT.after_fork();
 }
 
 /// Whether a connect to another host waits for a queue pair, and this process alone knows what was written to it.
@@ -311,6 +311,10 @@ fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reaso
         // Of this host the rendezvous of that name would be somebody else's.
         return Err(Reason::OtherHost);
     }
+    if s.endpoint().is_some_and(|ep| ep.link().was_refused()) {
+        // So would be the next one, and the one after that.
+        return Err(Reason::Refused);
+    }
     let claim = pool::claim(local, target, None, false)?;
     let (link, slot) = (claim.link, claim.claimed.slot);
     let epoch = claim.claimed.epoch;
@@ -343,29 +347,22 @@ const PATIENCE_SPENT: i64 = 5_000_000;
 /// That is remembered for so long (ns).
 const SPENT: u64 = 10_000_000_000;
 
-/// The host (hashed) that did not answer last, and until when ([`time::coarse`]) that is believed.
-static SILENT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-
-fn hashed(host: IpAddr) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    host.hash(&mut hasher);
-    hasher.finish()
-}
+/// Hosts that did not answer.
+static SILENT: Beliefs<8> = Beliefs::new();
 
 /// How long to wait for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {
     if !s.endpoint().is_some_and(ShmEndpoint::is_far) {
         return PATIENCE;
     }
-    let [silent, until] = SILENT.each_ref().map(|word| word.load(Ordering::Relaxed));
-    if silent == hashed(host) && time::coarse() < until { PATIENCE_SPENT } else { PATIENCE_FAR }
+    let silent = SILENT.holds(SocketAddr::new(host, 0), time::coarse(), SPENT);
+    if silent { PATIENCE_SPENT } else { PATIENCE_FAR }
 }
 
 fn note_silent(host: IpAddr) {
-    let [silent, until] = &SILENT;
-    silent.store(hashed(host), Ordering::Relaxed);
-    until.store(time::coarse().saturating_add(SPENT), Ordering::Relaxed);
+    SILENT.note(SocketAddr::new(host, 0), time::coarse());
 }
+
 /// How long (ns) a connect that the program has closed may wait for a queue pair. The carrier gives one up after less.
 const PATIENCE_CLOSED: i64 = 4_000_000_000;
 /// How long (ns) the kernel may take for a connect that could also stay where it is.

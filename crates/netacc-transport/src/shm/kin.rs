@@ -2,7 +2,7 @@
 
 use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, BorrowedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, statat};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
 
 /// Whether `pid` has ended and nobody has waited for it: the kernel still has its number. False where that cannot be seen.
 pub(super) fn is_zombie(pid: u32) -> bool {
@@ -41,6 +41,25 @@ pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
     while let Some(Ok(entry)) = entries.next() {
         let theirs = statat(&folder, entry.file_name(), AtFlags::empty());
         found |= theirs.is_ok_and(|t| (t.st_dev, t.st_ino) == (file.st_dev, file.st_ino));
+    }
+    private::drop_raw(folder);
+    found
+}
+
+/// Whether `pid` has the socket with this number open. False where that cannot be seen: of a process of another user, or
+/// without /proc.
+pub(super) fn has_socket(pid: u32, inode: u32) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = open(format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { return false };
+    let wanted = format!("socket:[{inode}]");
+    let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut buf);
+    let mut found = false;
+    while let Some(Ok(entry)) = entries.next() {
+        // No path of a file looks like this: those begin with a slash.
+        let mut text = [0u8; 64];
+        let length = readlinkat_raw(&folder, entry.file_name(), &mut text);
+        found |= length.is_ok_and(|n| text.get(..n) == Some(wanted.as_bytes()));
     }
     private::drop_raw(folder);
     found
@@ -113,6 +132,8 @@ mod tests {
         assert!(has_open(sleeper.id(), c.as_fd()));
         assert!(!has_open(sleeper.id(), d.as_fd()));
         assert!(has_open(std::process::id(), a.as_fd()));
+        let [held, not] = [c.as_fd(), d.as_fd()].map(|fd| fstat(fd).unwrap().st_ino as u32);
+        assert!(has_socket(sleeper.id(), held) && !has_socket(sleeper.id(), not));
         sleeper.kill().unwrap();
         sleeper.wait().unwrap();
         assert!(!has_open(sleeper.id(), c.as_fd()));

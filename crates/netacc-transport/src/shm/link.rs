@@ -106,6 +106,12 @@ pub struct Link {
     /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
     /// (client side).
     pub member: AtomicU64,
+    /// The kernel's cookie for the listener at the time when the link was made, whether others share its port or not; 0: the
+    /// kernel does not tell (client side).
+    pub listener: AtomicU64,
+    /// When the kernel last said that this listener would get a connection, in [`netacc_sys::cpu::ticks`] (client side,
+    /// under the owner's lock).
+    pub confirmed: AtomicU64,
     /// The server is on another host: its side is held by a carrier of our own process (client side).
     pub far: AtomicU32,
     /// The peer passed descriptors for connections: some may lie here for one that is not open when the link ends.
@@ -171,6 +177,8 @@ impl Link {
         link.asked.store(0, Ordering::Relaxed);
         link.seen.store(0, Ordering::Relaxed);
         link.member.store(0, Ordering::Relaxed);
+        link.listener.store(0, Ordering::Relaxed);
+        link.confirmed.store(0, Ordering::Relaxed);
         link.passed.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
         link.far.store(0, Ordering::Relaxed);
@@ -279,6 +287,20 @@ impl Link {
     /// The listener lives on in other processes only.
     pub fn is_left(&self) -> bool {
         self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_LEFT)
+    }
+
+    /// Client: the link ended before the server had taken it up, as where it refuses it.
+    pub fn was_refused(&self) -> bool {
+        let pending = |s: Segment| s.header().server.load(Ordering::SeqCst) == SERVER_PENDING;
+        self.is_lost() && self.segment().is_some_and(pending)
+    }
+
+    /// Server: no connection is open here, and none waits to be taken. Each has a reference to the link, as have the watches,
+    /// of which each has a channel.
+    pub fn is_idle(&self) -> bool {
+        // The bit of channel 0, which nobody has, stands for the listener's own reference.
+        let held = self.channels.load(Ordering::Relaxed).count_ones();
+        self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
     }
 
     /// The server has not taken the link up yet, and is our own process.
@@ -440,4 +462,5 @@ pub fn reset_after_fork() {
     crate::shm::far::reset_after_fork();
     crate::shm::liveness::reset_after_fork();
     netacc_sys::closer::after_fork();
+    crate::shm::owner::reset_after_fork();
 }

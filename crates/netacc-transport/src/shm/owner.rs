@@ -1,72 +1,185 @@
 //! Who owns a TCP socket: asked from the kernel by sock_diag(7).
+//!
+//! A question is one message each way over a netlink socket that is kept for the next one, some three microseconds in all: it
+//! is asked for a connect, over a link that was made before.
 
 use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
-use netacc_sys::{private, raw};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{Lock, cpu, private, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
 const REQUEST: usize = 16 + 56;
-/// `idiag_cookie` and `idiag_uid` in `struct inet_diag_msg`, after the netlink header.
+/// `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
 const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
+const INODE_AT: usize = 16 + 68;
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_LISTEN: u8 = 10;
+/// The number of the loopback interface, in every network namespace. What a host sends to itself arrives there.
+const LOOPBACK: u32 = 1;
+/// Source ports that are tried where the kernel names a connection, which has that port, and not the listener.
+const PORTS: u16 = 4;
 
 /// What the kernel says of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Found {
     state: u8,
-    uid: u32,
-    cookie: u64,
+    owned: Owned,
+}
+
+/// A socket and who owns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owned {
+    /// The kernel's number for the socket, which no other one ever has (`SO_COOKIE`).
+    pub cookie: u64,
+    /// The user who made it.
+    pub uid: u32,
+    /// The number by which /proc/PID/fd shows it.
+    pub inode: u32,
+}
+
+/// What the kernel says of the listener that a connection would reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// There is one.
+    Listener(Owned),
+    /// There is none.
+    Nobody,
+    /// The kernel does not say: it has no sock_diag(7), or the process may not ask.
+    Untold,
+}
+
+/// The listener that a connection to `dest` would reach. Of several that share a port by `SO_REUSEPORT` it is the one that
+/// the kernel would choose for a connection from `from`, whose port may be any.
+pub fn listener(from: Option<SocketAddr>, dest: SocketAddr) -> Word {
+    for more in 0..PORTS {
+        let from = from.map(|f| SocketAddr::new(f.ip(), f.port().wrapping_add(more).max(1)));
+        match ask(dest, from) {
+            Ok(Some(found)) if found.state == TCP_LISTEN => return Word::Listener(found.owned),
+            Ok(Some(_)) => {}
+            Ok(None) if is_there() => return Word::Nobody,
+            Ok(None) | Err(_) => return Word::Untold,
+        }
+    }
+    Word::Untold
 }
 
 /// The cookie (`SO_COOKIE`) of the listener that a connection from `from` to `dest` would reach, if the kernel tells. Of
 /// several that share a port by `SO_REUSEPORT` it is the one that the kernel would choose. `None` also where a connection of
 /// before with these addresses is in TIME_WAIT.
 pub fn listener_cookie(from: SocketAddr, dest: SocketAddr) -> Option<u64> {
-    ask(dest, Some(from)).filter(|f| f.state == TCP_LISTEN).map(|f| f.cookie)
-}
-
-/// The effective uid behind the socket that a connection to `dest` would reach, if there is a listener, the kernel tells,
-/// and the number stands for one user.
-pub fn listener_uid(dest: SocketAddr) -> Option<u32> {
-    one_user(ask(dest, None), TCP_LISTEN)
+    ask(dest, Some(from)).ok()?.filter(|f| f.state == TCP_LISTEN).map(|f| f.owned.cookie)
 }
 
 /// The effective uid behind the end `local` of an established connection to `remote`.
 pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-    one_user(ask(local, Some(remote)), TCP_ESTABLISHED)
+    let found = ask(local, Some(remote)).ok()??;
+    (found.state == TCP_ESTABLISHED && is_one_user(found.owned.uid)).then_some(found.owned.uid)
 }
 
-fn one_user(found: Option<Found>, wanted: u8) -> Option<u32> {
-    found.filter(|f| f.state == wanted && is_one_user(f.uid)).map(|f| f.uid)
+/// The socket of the last question (private descriptor + 1), for the next one; its users hold `ASKING`.
+static KEPT: AtomicI32 = AtomicI32::new(0);
+static ASKING: Lock = Lock::new();
+/// The kernel has answered a question once, so that "there is none" means just that.
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// In the child of a fork, which would get answers to its parent's questions.
+pub(super) fn reset_after_fork() {
+    ASKING.reset();
+    let kept = KEPT.swap(0, Ordering::Relaxed);
+    if kept != 0 {
+        private::close(kept - 1);
+    }
 }
 
-fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Option<Found> {
-    let fd: OwnedFd =
-        socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG)).ok()?;
-    let req = request(local, remote);
-    let mut reply = [0u8; 1024];
-    let n = raw::send(fd.as_raw_fd(), req.as_ptr(), req.len(), 0)
-        .and_then(|_| raw::recv(fd.as_raw_fd(), reply.as_mut_ptr(), reply.len(), 0));
-    private::drop_raw(fd);
-    parse(reply.get(..n.ok()?)?)
+/// Whether the kernel has sock_diag(7) for TCP. Where it has not it says "there is none" of every socket; a list of the
+/// sockets in no state at all it begins only where it has.
+fn is_there() -> bool {
+    if ANSWERS.load(Ordering::Relaxed) {
+        return true;
+    }
+    let mut nothing = request(SocketAddr::from(([0; 4], 0)), None);
+    put(&mut nothing, 6, &(NLM_F_REQUEST | NLM_F_DUMP).to_ne_bytes());
+    put(&mut nothing, 20, &[0; 4]);
+    let there = exchange(&mut nothing).is_ok_and(|reply| kind(&reply) == Some(NLMSG_DONE));
+    if there {
+        ANSWERS.store(true, Ordering::Relaxed);
+    }
+    there
+}
+
+/// The socket with these addresses; `None` if there is none, or no sock_diag(7).
+fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
+    let reply = exchange(&mut request(local, remote))?;
+    if let Some(found) = parse(&reply) {
+        ANSWERS.store(true, Ordering::Relaxed);
+        return Ok(Some(found));
+    }
+    match error(&reply) {
+        Some(libc::ENOENT) => Ok(None),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+type Reply = [u8; 1024];
+
+/// The kernel's answer to a question, which is there when the question has been sent.
+fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
+    let Some(_alone) = ASKING.try_lock() else {
+        let fd = open()?;
+        let reply = exchange_over(fd.as_raw_fd(), question);
+        private::drop_raw(fd);
+        return reply;
+    };
+    let kept = match KEPT.load(Ordering::Relaxed) {
+        0 => private::adopt(open()?)?,
+        kept => kept - 1,
+    };
+    let reply = exchange_over(kept, question);
+    // One that has failed may have answers to come that nobody waits for.
+    KEPT.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
+    if reply.is_err() {
+        private::close(kept);
+    }
+    reply
+}
+
+fn open() -> Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(netlink::SOCK_DIAG))?)
+}
+
+fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
+    // Another process that has the socket, which it was given behind our back, counts alike: a clock does not.
+    let number = (cpu::ticks() as u32).to_ne_bytes();
+    put(question, 8, &number);
+    raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
+    let mut reply = [0; 1024];
+    raw::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)?;
+    if reply.get(8..12) == Some(&number[..]) { Ok(reply) } else { Err(Errno::PROTO) }
+}
+
+fn put(message: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = message.get_mut(at..at + bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
 }
 
 /// `struct nlmsghdr` and `struct inet_diag_req_v2` for an exact look-up: the kernel finds the socket
 /// a SYN with these addresses would reach.
 fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
     let mut r = [0u8; REQUEST];
-    let mut put = |at: usize, b: &[u8]| {
-        if let Some(dst) = r.get_mut(at..at + b.len()) {
-            dst.copy_from_slice(b);
-        }
-    };
+    let mut put = |at: usize, b: &[u8]| put(&mut r, at, b);
     put(0, &(REQUEST as u32).to_ne_bytes());
     put(4, &SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    put(6, &1u16.to_ne_bytes()); // NLM_F_REQUEST
+    put(6, &NLM_F_REQUEST.to_ne_bytes());
     let family = if dest.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     put(16, &[family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
     put(20, &u32::MAX.to_ne_bytes());
@@ -83,20 +196,34 @@ fn request(dest: SocketAddr, remote: Option<SocketAddr>) -> [u8; REQUEST] {
             IpAddr::V6(a) => put(44, &a.octets()),
         }
     }
+    put(60, &LOOPBACK.to_ne_bytes());
     put(64, &[0xff; 8]); // no cookie
     r
 }
 
+fn kind(reply: &[u8]) -> Option<u16> {
+    Some(u16::from_ne_bytes(reply.get(4..6)?.try_into().ok()?))
+}
+
+fn word(reply: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The error that an answer consists of.
+fn error(reply: &[u8]) -> Option<i32> {
+    let code = word(reply, 16).filter(|_| kind(reply) == Some(NLMSG_ERROR))?;
+    Some((code as i32).wrapping_neg())
+}
+
 /// State, owner and cookie in `struct inet_diag_msg`.
 fn parse(reply: &[u8]) -> Option<Found> {
-    let kind = u16::from_ne_bytes(reply.get(4..6)?.try_into().ok()?);
-    if kind != SOCK_DIAG_BY_FAMILY {
+    if kind(reply)? != SOCK_DIAG_BY_FAMILY {
         return None;
     }
-    let word = |at: usize| Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?));
     // Two words, the lower one first.
-    let cookie = u64::from(word(COOKIE_AT + 4)?) << 32 | u64::from(word(COOKIE_AT)?);
-    Some(Found { state: *reply.get(17)?, uid: word(UID_AT)?, cookie })
+    let cookie = u64::from(word(reply, COOKIE_AT + 4)?) << 32 | u64::from(word(reply, COOKIE_AT)?);
+    let owned = Owned { cookie, uid: word(reply, UID_AT)?, inode: word(reply, INODE_AT)? };
+    Some(Found { state: *reply.get(17)?, owned })
 }
 
 #[cfg(test)]
@@ -110,11 +237,42 @@ mod tests {
         for bind in ["127.0.0.1:0", "0.0.0.0:0", "[::]:0"] {
             let l = TcpListener::bind(bind).unwrap();
             let port = l.local_addr().unwrap().port();
-            assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), Some(me), "{bind}");
+            let at = SocketAddr::new([127, 0, 0, 1].into(), port);
+            let inode = rustix::fs::fstat(&l).unwrap().st_ino as u32;
+            let cookie = rustix::net::sockopt::socket_cookie(&l).unwrap();
+            let expected = Word::Listener(Owned { cookie, uid: me, inode });
+            assert_eq!([listener(None, at), listener(Some(at), at)], [expected; 2], "{bind}");
             let _alone = crate::starting();
             drop(l);
-            assert_eq!(listener_uid(SocketAddr::new([127, 0, 0, 1].into(), port)), None);
+            assert_eq!(listener(None, at), Word::Nobody);
         }
+    }
+
+    #[test]
+    fn a_kernel_that_answers_is_known_by_an_empty_list() {
+        ANSWERS.store(false, Ordering::Relaxed);
+        assert!(is_there());
+    }
+
+    #[test]
+    fn a_listener_is_found_behind_a_connection_from_the_same_port() {
+        let l = TcpListener::bind("127.0.0.1:0").unwrap();
+        let c = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
+        let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
+        assert_eq!(listener_cookie(from, to), None);
+        assert_eq!(listener(Some(from), to), listener(None, to));
+    }
+
+    #[test]
+    fn several_threads_ask_at_once() {
+        let l = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = l.local_addr().unwrap();
+        let told = listener(None, at);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| (0..500).for_each(|_| assert_eq!(listener(None, at), told)));
+            }
+        });
     }
 
     #[test]
@@ -166,5 +324,6 @@ mod tests {
     fn garbage_replies_name_nobody() {
         assert_eq!(parse(&[]), None);
         assert_eq!(parse(&[0xff; 40]), None);
+        assert_eq!(error(&[0xff; 40]), None);
     }
 }

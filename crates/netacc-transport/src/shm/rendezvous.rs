@@ -4,10 +4,11 @@
 
 use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::guard::{Look, ask_for_senders, brings_memfd, dismiss, look, may_pass};
+use crate::shm::kin;
 use crate::shm::link::{Link, Side};
-use crate::shm::owner;
+use crate::shm::owner::{self, Word};
 use crate::shm::segment::{Mapped, SEGMENT, SERVER_OPEN, Segment};
-use crate::shm::users::trusted;
+use crate::shm::users::{is_one_user, trusted};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
@@ -181,13 +182,14 @@ pub fn connect_link(
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     ask_for_senders(fd.as_fd());
-    let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, dest)?, found)));
+    let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found)?, found)));
     match made {
-        Ok(((mapped, uid, pid), found)) => {
+        Ok((Made { mapped, uid, pid, listener }, found)) => {
             let control = private::adopt(fd).map_err(NoLink::Resources)?;
             let link = Link::new(Side::Client, mapped, control, trusted(uid), pid).map_err(NoLink::Resources)?;
             link.set_peer_uid(uid);
             link.member.store(found, Ordering::Relaxed);
+            link.listener.store(listener, Ordering::Relaxed);
             Ok(link)
         }
         Err(e) => {
@@ -282,19 +284,38 @@ fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     }
 }
 
-/// Whether a rendezvous of user `uid` is believed to be that of the TCP listener at `dest`.
+/// Whether a process of user `uid` with number `pid`, which has a rendezvous, is believed to serve the TCP listener of which
+/// the kernel says `word`. The answer is the listener's cookie, 0 if the kernel does not tell.
 ///
-/// Anybody can take an abstract name. Root and our own user need no proof; of another user we ask the kernel whether the
-/// TCP listener is theirs.
-pub fn accepts(uid: u32, dest: SocketAddr) -> bool {
-    trusted(uid) || owner::listener_uid(dest) == Some(uid)
+/// Anybody can take an abstract name. So the listener has to be of that user. Root needs no proof; of our own user, to whom
+/// another one may have given its listener (systemd.socket(5)), the process has to have it open. Where the kernel does not
+/// tell, root and our own user are believed.
+pub fn accepts(uid: u32, pid: u32, word: Word) -> core::result::Result<u64, NoLink> {
+    match word {
+        Word::Listener(l) if l.uid == uid && is_one_user(uid) => Ok(l.cookie),
+        Word::Listener(l) if trusted(uid) && (uid == 0 || kin::has_socket(pid, l.inode)) => Ok(l.cookie),
+        Word::Listener(_) => Err(NoLink::Stranger),
+        Word::Nobody => Err(NoLink::Nobody),
+        Word::Untold if trusted(uid) => Ok(0),
+        Word::Untold => Err(NoLink::Stranger),
+    }
 }
 
-fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, u32, u32), NoLink> {
+/// What a link is made of.
+struct Made {
+    mapped: Mapped,
+    uid: u32,
+    pid: u32,
+    listener: u64,
+}
+
+/// Says hello over `fd`, which leads to the rendezvous of `member`, a listener that may share its port (0: of one that is
+/// alone), if whoever is there may serve it.
+fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
-    if !accepts(uid, dest) {
-        return Err(NoLink::Stranger);
-    }
+    // Those that share a port are of one user, but have each their cookie.
+    let told = accepts(uid, pid, owner::listener((member != 0).then_some(from), dest))?;
+    let listener = if member != 0 { member } else { told };
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
@@ -303,7 +324,7 @@ fn client_link(fd: &OwnedFd, dest: SocketAddr) -> core::result::Result<(Mapped, 
         Ok(s)
     });
     private::drop_raw(memfd);
-    Ok((sent?, uid, pid))
+    Ok(Made { mapped: sent?, uid, pid, listener })
 }
 
 /// The kernel's answer where a connection would come from: a datagram socket that is connected, which sends nothing.

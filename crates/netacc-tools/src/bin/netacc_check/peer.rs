@@ -6,7 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddr
 
 use netacc_conf::Config;
 use netacc_stats::Reason;
-use netacc_transport::shm::{owner, rendezvous};
+use netacc_transport::shm::owner;
+use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_wire::{Name, Scope};
 
 use crate::facts::Host;
@@ -178,13 +179,18 @@ fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Conf
         advice: advice.map(str::to_owned),
         alive: true,
     };
+    let word = owner::listener(Some(SocketAddr::new(target.ip(), FIRST_PORT)), target);
+    let is_stranger = |uid| {
+        let pids = holders.iter().map(|holder| holder.pid).chain(holders.is_empty().then_some(0));
+        pids.into_iter().all(|pid| rendezvous::accepts(uid, pid, word) == Err(NoLink::Stranger))
+    };
     match uid {
         None => make(
             Level::Note,
             format!("probably shared memory: the rendezvous of {who} is there, but not whose it is"),
             Some("ask again as root"),
         ),
-        Some(uid) if !rendezvous::accepts(uid, target) => make(
+        Some(uid) if is_stranger(uid) => make(
             Level::Warn,
             format!("TCP: the rendezvous is held by user {uid} ({who}), to whom the TCP listener does not belong"),
             Some(remedy(Reason::PeerUid)),

@@ -1,0 +1,211 @@
+//! What is believed of an address for a while: small tables without a lock.
+//!
+//! An entry holds the whole address, since a hash would have one address pass for another one. The hash only says where an
+//! entry lies; one takes the place of another.
+
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// One belief. Threads that read look at `turn` before and after; one that writes makes it odd meanwhile.
+#[derive(Debug)]
+struct Cell {
+    turn: AtomicU32,
+    /// 4 or 6 in the upper half, the port in the lower; 0: nothing is believed.
+    family_port: AtomicU32,
+    ip: [AtomicU64; 2],
+    /// Since when.
+    since: AtomicU64,
+}
+
+/// An address as a cell holds it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    family_port: u32,
+    ip: [u64; 2],
+}
+
+impl Key {
+    fn of(at: SocketAddr) -> Key {
+        let (family, ip) = match at.ip() {
+            IpAddr::V4(a) => (4u32, u128::from(u32::from(a))),
+            IpAddr::V6(a) => (6, u128::from(a)),
+        };
+        Key { family_port: family << 16 | u32::from(at.port()), ip: [(ip >> 64) as u64, ip as u64] }
+    }
+
+    /// FNV-1a.
+    fn hash(self) -> u64 {
+        let [high, low] = self.ip;
+        let bytes = [high, low, self.family_port.into()].into_iter().flat_map(u64::to_le_bytes);
+        bytes.fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+    }
+}
+
+impl Cell {
+    const fn new() -> Cell {
+        Cell {
+            turn: AtomicU32::new(0),
+            family_port: AtomicU32::new(0),
+            ip: [const { AtomicU64::new(0) }; 2],
+            since: AtomicU64::new(0),
+        }
+    }
+
+    /// The address and since when it is believed; `None` if there is none, or another thread is changing it.
+    fn read(&self) -> Option<(Key, u64)> {
+        // Acquire, and the fence: the words between are those of one turn.
+        let turn = self.turn.load(Ordering::Acquire);
+        let key = Key {
+            family_port: self.family_port.load(Ordering::Relaxed),
+            ip: self.ip.each_ref().map(|word| word.load(Ordering::Relaxed)),
+        };
+        let since = self.since.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let whole = turn & 1 == 0 && self.turn.load(Ordering::Relaxed) == turn;
+        (whole && key.family_port != 0).then_some((key, since))
+    }
+
+    /// Of two threads that change it at once one does.
+    fn write(&self, key: Key, since: u64) {
+        let turn = self.turn.load(Ordering::Relaxed) & !1;
+        if self.turn.compare_exchange(turn, turn | 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // Release: who sees one of the words sees that it is being changed.
+        fence(Ordering::Release);
+        self.family_port.store(key.family_port, Ordering::Relaxed);
+        for (word, value) in self.ip.iter().zip(key.ip) {
+            word.store(value, Ordering::Relaxed);
+        }
+        self.since.store(since, Ordering::Relaxed);
+        self.turn.store((turn | 1).wrapping_add(1), Ordering::Release);
+    }
+}
+
+const NOBODY: Key = Key { family_port: 0, ip: [0; 2] };
+
+/// A table of so many entries.
+#[derive(Debug)]
+pub struct Beliefs<const N: usize>([Cell; N]);
+
+impl<const N: usize> Beliefs<N> {
+    /// Nothing is believed.
+    pub const fn new() -> Beliefs<N> {
+        Beliefs([const { Cell::new() }; N])
+    }
+
+    fn cell(&self, key: Key) -> Option<&Cell> {
+        self.0.get((key.hash() % N as u64) as usize)
+    }
+
+    /// It is believed of `at` from `now` on.
+    pub fn note(&self, at: SocketAddr, now: u64) {
+        let key = Key::of(at);
+        if let Some(cell) = self.cell(key) {
+            cell.write(key, now);
+        }
+    }
+
+    /// Whether it is believed of `at`, and has been for less than `limit`.
+    pub fn holds(&self, at: SocketAddr, now: u64, limit: u64) -> bool {
+        let key = Key::of(at);
+        let found = self.cell(key).and_then(Cell::read);
+        found.is_some_and(|(of, since)| of == key && now.saturating_sub(since) < limit)
+    }
+
+    /// It is not believed of `at` any more.
+    pub fn forget(&self, at: SocketAddr) {
+        let key = Key::of(at);
+        if let Some(cell) = self.cell(key)
+            && cell.read().is_some_and(|(of, _)| of == key)
+        {
+            cell.write(NOBODY, 0);
+        }
+    }
+
+    /// It is believed of nobody.
+    pub fn clear(&self) {
+        for cell in self.0.iter().filter(|c| c.family_port.load(Ordering::Relaxed) != 0) {
+            cell.write(NOBODY, 0);
+        }
+    }
+
+    /// In the child of a fork: another thread of the parent may have been changing an entry, and is not there.
+    pub fn after_fork(&self) {
+        for cell in self.0.iter().filter(|c| c.turn.load(Ordering::Relaxed) & 1 != 0) {
+            cell.family_port.store(0, Ordering::Relaxed);
+            cell.turn.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_is_believed_for_a_while() {
+        let table = Beliefs::<4>::new();
+        assert!(!table.holds(at("0.0.0.0:0"), 0, u64::MAX));
+        table.note(at("192.0.2.1:80"), 1000);
+        assert!(table.holds(at("192.0.2.1:80"), 1999, 1000));
+        assert!(!table.holds(at("192.0.2.1:80"), 2000, 1000));
+        // However long ago: 2^40 microseconds are less than two weeks.
+        assert!(!table.holds(at("192.0.2.1:80"), 1000 + (1 << 40) * 1000, 1000));
+        table.forget(at("192.0.2.1:80"));
+        assert!(!table.holds(at("192.0.2.1:80"), 1000, 1000));
+    }
+
+    #[test]
+    fn no_address_passes_for_another_one() {
+        let table = Beliefs::<1>::new();
+        let addresses = ["10.77.0.1:0", "24.55.160.161:0", "10.77.0.1:1", "[::10.77.0.1]:0", "[::1:0:0]:0", "[::1]:0"];
+        for noted in addresses {
+            table.note(at(noted), 5);
+            for other in addresses {
+                assert_eq!(table.holds(at(other), 6, 10), other == noted, "{noted} noted, {other} asked for");
+                table.forget(at(if other == noted { "10.0.0.1:9" } else { other }));
+            }
+        }
+        table.clear();
+        assert!(addresses.iter().all(|a| !table.holds(at(a), 6, 10)));
+    }
+
+    #[test]
+    fn a_reader_never_sees_half_of_an_entry() {
+        let table = Beliefs::<1>::new();
+        let [a, b] = ["[1:1::1:1]:1", "[2:2::2:2]:2"].map(at);
+        let mixed = ["[1:1::2:2]:1", "[2:2::1:1]:2", "[1:1::2:2]:2", "[2:2::1:1]:1", "[1:1::1:1]:2"].map(at);
+        std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                for _ in 0..50_000 {
+                    table.note(a, 1);
+                    table.note(b, 2);
+                }
+            });
+            while !writer.is_finished() {
+                assert!(mixed.iter().all(|m| !table.holds(*m, 3, 10)));
+                // What was noted at 2 is no belief of `a`.
+                assert!(!table.holds(a, 2, 1) && !table.holds(b, 3, 1));
+            }
+        });
+    }
+
+    #[test]
+    fn an_entry_that_was_being_changed_at_a_fork_is_free() {
+        let table = Beliefs::<1>::new();
+        table.note(at("10.0.0.1:1"), 1);
+        table.0[0].turn.fetch_add(1, Ordering::Relaxed);
+        assert!(!table.holds(at("10.0.0.1:1"), 1, 10));
+        table.note(at("10.0.0.1:1"), 1);
+        assert!(!table.holds(at("10.0.0.1:1"), 1, 10));
+        table.after_fork();
+        assert!(!table.holds(at("10.0.0.1:1"), 1, 10));
+        table.note(at("10.0.0.1:1"), 1);
+        assert!(table.holds(at("10.0.0.1:1"), 1, 10));
+    }
+}
