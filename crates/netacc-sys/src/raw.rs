@@ -348,16 +348,16 @@ pub fn detached(run: impl FnOnce()) -> Result<()> {
     let child = call(libc::SYS_clone, [0; 6]);
     if child == Ok(0) {
         // The second process loses its parent at once, so that nobody has to wait for it.
-        if call(libc::SYS_clone, [0; 6]) == Ok(0) {
+        let second = call(libc::SYS_clone, [0; 6]);
+        if second == Ok(0) {
             run();
         }
-        let _ = call(libc::SYS_exit_group, [0; 6]);
+        exit_group(second.is_err().into());
     }
-    if let Ok(pid) = child {
-        let _ = reap(pid as u32);
-    }
+    let status = child.map(|pid| reap(pid as u32));
     mask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut())?;
-    child.map(drop)
+    // What the second one failed by is not told, but there is hardly anything else.
+    if status?.is_some_and(|status| status != 0) { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
 /// Waits for the end of a child, and says how it ended (wait4(2)); `None`: nobody knows.

@@ -1,8 +1,39 @@
 //! What can be known of another process of the family that is in the middle of an operation.
 
+use core::fmt::{self, Write};
 use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
+
+/// The name of a file about a process, on the stack: where another thread was copied in the middle of an allocation
+/// nothing can be allocated.
+#[derive(Default)]
+struct Path {
+    text: [u8; 32],
+    len: usize,
+}
+
+impl Path {
+    fn new(pid: u32, file: &str) -> Path {
+        let mut path = Path::default();
+        // The longest of them has 21 bytes.
+        let _ = write!(path, "/proc/{pid}/{file}");
+        path
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.text.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Write for Path {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let end = self.len + s.len();
+        self.text.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(s.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
 
 /// Whether `pid` has ended and nobody has waited for it: the kernel still has its number. False where that cannot be seen.
 pub(super) fn is_zombie(pid: u32) -> bool {
@@ -16,7 +47,7 @@ pub(super) fn is_stopped(pid: u32) -> bool {
 
 fn state_of(pid: u32) -> Option<u8> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = open(format!("/proc/{pid}/stat").as_str(), flags, Mode::empty()).ok()?;
+    let file = open(Path::new(pid, "stat").as_bytes(), flags, Mode::empty()).ok()?;
     let mut text = [0u8; 256];
     let read = raw::read(file.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
     private::drop_raw(file);
@@ -34,7 +65,7 @@ fn state(stat: &[u8]) -> Option<u8> {
 pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(file) = fstat(ours) else { return false };
-    let Ok(folder) = open(format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { return false };
+    let Ok(folder) = open(Path::new(pid, "fd").as_bytes(), flags, Mode::empty()) else { return false };
     let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
     let mut entries = RawDir::new(&folder, &mut buf);
     let mut found = false;
@@ -83,6 +114,12 @@ mod tests {
         drop(last);
         assert_eq!(rustix::io::read(&end, &mut [0]), Ok(0));
         child
+    }
+
+    #[test]
+    fn names_of_any_process_fit() {
+        assert_eq!(Path::new(u32::MAX, "stat").as_bytes(), b"/proc/4294967295/stat");
+        assert_eq!(Path::new(1, "fd").as_bytes(), b"/proc/1/fd");
     }
 
     #[test]
