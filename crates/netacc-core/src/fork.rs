@@ -4,9 +4,9 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::namespace;
 use crate::socket::{self, Path, SHARED, Socket};
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
-use netacc_sys::errno::Result;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Guard, Lock, private, raw, time};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -30,6 +30,13 @@ static TURN: Lock = Lock::new();
 const PATIENCE: u64 = 1_000_000_000;
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 static FORKING: AtomicU32 = AtomicU32::new(0);
+/// Forks between this process and the first of its family, as far as they are counted.
+const GENERATIONS: usize = 16;
+/// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their
+/// descendants, the oldest first.
+static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATIONS];
+/// There were more of them than places.
+static TOO_DEEP: AtomicBool = AtomicBool::new(false);
 /// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
 /// between work and sleep must not pay for it each time.
 const LOOK_EVERY: u64 = 1_000_000;
@@ -111,14 +118,50 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
                 forking.unread.push((link, reader));
             }
         });
-        forking.pipe = pipe_with(PipeFlags::CLOEXEC).ok().and_then(|(r, w)| {
-            let r = private::adopt(r).ok()?;
-            Some((r, private::adopt(w).ok()?))
-        });
+        forking.pipe = end_of_life();
     }
     // Last: the carrier is the peer of its connections, and has to read what they were passed.
     forking.carriers = crate::carrier::before_fork();
     forking
+}
+
+/// The reading and the writing end of a pipe.
+fn end_of_life() -> Option<(i32, i32)> {
+    let (r, w) = pipe_with(PipeFlags::CLOEXEC).ok()?;
+    let r = private::adopt(r).ok()?;
+    Some((r, private::adopt(w).ok()?))
+}
+
+/// What a process of our own that goes on with a connection holds, so that everybody who shares the connection's slot knows
+/// that it is still in use.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    pipe: Option<(i32, i32)>,
+    /// To be kept open by it.
+    pub(crate) held: [i32; GENERATIONS + 1],
+}
+
+impl Heir {
+    /// Before it is made. This process itself asks for it only where it is the one that gives the slot to a next connection.
+    pub(crate) fn begin(asked_for: bool) -> Result<Heir> {
+        if TOO_DEEP.load(Ordering::Relaxed) {
+            return Err(Errno::MFILE);
+        }
+        let pipe = if asked_for { Some(end_of_life().ok_or(Errno::MFILE)?) } else { None };
+        let mut held = [-1; GENERATIONS + 1];
+        let before = HELD.iter().map(|h| h.load(Ordering::Relaxed) - 1);
+        for (place, fd) in held.iter_mut().zip(before.chain(pipe.map(|(_, writing)| writing))) {
+            *place = fd;
+        }
+        Ok(Heir { pipe, held })
+    }
+
+    /// Afterwards, in this process, whether it was `made` or not.
+    pub(crate) fn end(self, made: bool) {
+        let Some((reading, writing)) = self.pipe else { return };
+        private::close(writing);
+        if made { follow(reading) } else { private::close(reading) }
+    }
 }
 
 fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
@@ -370,8 +413,12 @@ pub fn child(f: Forking) {
     LIVE.store(0, Ordering::Relaxed);
     FORKING.store(0, Ordering::Relaxed);
     // The writing end stays open as long as we live: that is its purpose.
-    if let Some((reading, _)) = f.pipe {
+    if let Some((reading, writing)) = f.pipe {
         private::close(reading);
+        match HELD.iter().find(|h| h.load(Ordering::Relaxed) == 0) {
+            Some(h) => h.store(writing + 1, Ordering::Relaxed),
+            None => TOO_DEEP.store(true, Ordering::Relaxed),
+        }
     }
     crate::runtime::reset_locks();
     crate::epoll::reset_locks();

@@ -72,12 +72,18 @@ pub fn all_leave(why: Reason) {
     for two in [true, false] {
         each(|fd, r| {
             if r.obj.endpoint().is_some_and(|ep| ep.witness_fd() >= 0) == two
+                && !costs_more(r, why)
                 && let Err(e) = demote::demote(fd, r, why)
             {
                 crate::log!(Warn, "fd {fd}: stays in shared memory ({}): {e}", why.name());
             }
         });
     }
+}
+
+/// Descriptors are wanted, and the connection would need a process of its own to go to the kernel.
+fn costs_more(r: Ref<Socket>, why: Reason) -> bool {
+    why == Reason::NoDescriptors && r.obj.endpoint().is_some_and(|ep| !ep.link().trust_is_mutual())
 }
 
 /// Calls `f` for every number of a socket of ours.

@@ -3,9 +3,11 @@
 
 use crate::runtime;
 use core::fmt::{self, Write};
+use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_conf::LogLevel;
 use netacc_stats::{Counter, page};
-use netacc_sys::{private, raw};
+use netacc_sys::{private, raw, time};
+use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 
@@ -50,6 +52,23 @@ pub fn line(level: LogLevel, text: fmt::Arguments<'_>) {
         let _ = raw::write(fd.as_raw_fd(), l.buf.as_ptr(), l.len);
         private::drop_raw(fd);
         page().count(Counter::LogLines);
+    }
+}
+
+/// When ([`netacc_sys::time::now`]) the next offence of a peer may be logged: a peer must not fill the file.
+static NEXT_OFFENCE: AtomicU64 = AtomicU64::new(0);
+/// Between two such lines (ns).
+const OFFENCE_EVERY: u64 = 1_000_000_000;
+
+/// A peer did what ends its connection.
+pub fn offence(o: &Offence) {
+    let (now, due) = (time::now(), NEXT_OFFENCE.load(Ordering::Relaxed));
+    // Relaxed: of several threads one writes.
+    if now >= due
+        && NEXT_OFFENCE.compare_exchange(due, now + OFFENCE_EVERY, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    {
+        let Offence { pid, uid, slot, what } = o;
+        crate::log!(Warn, "peer {pid} of user {uid}: it {what} (slot {slot}); its connection is reset");
     }
 }
 

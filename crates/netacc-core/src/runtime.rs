@@ -75,6 +75,7 @@ fn start() -> Option<&'static Runtime> {
     }
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
     let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
+    netacc_transport::shm::strangers::report_to(crate::log::offence);
     RUNTIME.store(rt, Ordering::Release);
     STARTER.store(0, Ordering::Relaxed);
     for d in &diags {

@@ -2,12 +2,15 @@
 //!
 //! What a ring cannot do (exec by a program that inherits the connection, passing it to another process, stdio,
 //! urgent data, signal-driven I/O) a kernel socket can: so the connection gets one, under the same number, and
-//! the byte stream goes on there. See [`netacc_transport::shm`]'s `depart` for how no byte is lost on the way.
+//! the byte stream goes on there. See [`netacc_transport::shm`]'s `depart` for how no byte is lost on the way. Where the two
+//! sides do not trust each other the ring stays, and a process of our own stands between it and the socket ([`ring_relay`]).
 
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
-use crate::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, relay, reroute};
+use crate::socket::{
+    CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, relay, reroute, ring_relay,
+};
 use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
 use netacc_stats::{Reason, Transport, page};
@@ -94,7 +97,8 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
         return bypass(s, ep, why);
     }
     let (near, far) = pair::connected(s)?;
-    if let Err(e) = ep.depart(&near, far) {
+    let left = if ep.link().trust_is_mutual() { ep.depart(&near, far) } else { ring_relay::start(s, ep, far) };
+    if let Err(e) = left {
         pair::discard(near);
         return Err(e);
     }

@@ -25,6 +25,8 @@ pub mod ports;
 pub mod promote;
 pub mod relay;
 pub mod reroute;
+pub mod ring_relay;
+pub mod shed;
 pub mod untaken;
 pub mod vacant;
 

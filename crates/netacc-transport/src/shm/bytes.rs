@@ -6,7 +6,7 @@ use crate::shm::endpoint::{DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN, RX_
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
-use netacc_ring::{CLOSED, FIN, GONE, MOVED, RESET, Violation};
+use netacc_ring::{CLOSED, FIN, GONE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
 
 impl ShmEndpoint {
@@ -43,7 +43,7 @@ impl ShmEndpoint {
             self.tx.publish(own);
             self.tell_data(v);
             // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
-            if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+            if self.peer_moved(v) {
                 self.flags.fetch_or(MOVING, Ordering::AcqRel);
             }
         }
@@ -163,7 +163,7 @@ impl ShmEndpoint {
                 Err(Violation) => return Err(self.violated(&v)),
             }
         }
-        let moved = || line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0;
+        let moved = || self.peer_moved(&v);
         if n > 0 && self.peer_closed(&v) && !moved() {
             // Never published: a peer that shut both directions down must not read it.
             self.answered_by_reset(&v);
@@ -294,7 +294,7 @@ impl ShmEndpoint {
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
         // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
-        if line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 {
+        if self.peer_moved(v) {
             self.flags.fetch_or(MOVING, Ordering::AcqRel);
             return Some(reset);
         }

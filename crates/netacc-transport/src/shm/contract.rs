@@ -145,6 +145,9 @@ impl Endpoint for ShmEndpoint {
             Shut::Write => TX_SHUT,
             Shut::Both => RX_SHUT | TX_SHUT,
         };
+        if bits & TX_SHUT != 0 {
+            self.let_relays_end(&v);
+        }
         let old = self.flags.fetch_or(bits, Ordering::AcqRel);
         if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
             // Whoever writes to us from now on gets a reset, as from a closed socket.

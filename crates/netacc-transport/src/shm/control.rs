@@ -271,6 +271,12 @@ impl Link {
                     self.answer_kick();
                     return None;
                 }
+                Received::Message(m, fd) if self.refuses(&m) => {
+                    if let Some(fd) = fd {
+                        private::drop_raw(fd);
+                    }
+                    return Some(Received::Garbage);
+                }
                 Received::Message(m, fd) => self.handle(m, fd),
                 end => return Some(end),
             }

@@ -65,7 +65,7 @@ impl Link {
         } else {
             match self.hand_bell(id, fd) {
                 Ok(true) => Ok(()),
-                Ok(false) if !self.passes_descriptors() => Ok(()),
+                Ok(false) if !self.trust_is_mutual() => Ok(()),
                 Ok(false) => self.send(Message::Doorbell { id }, Some(fd)),
                 Err(e) => Err(e),
             }

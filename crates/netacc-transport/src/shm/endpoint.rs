@@ -39,6 +39,8 @@ pub(super) const REJOINED: u32 = 4096;
 pub(super) const ARRIVED: u32 = 8192;
 /// A process of the peer's family is to be rung by the witness as soon as that has come: see `ring_family`.
 pub(super) const RING_OWED: u32 = 16384;
+/// This process writes without waiting for a relay: see [`ShmEndpoint::let_relays_end`].
+pub(super) const AHEAD: u32 = 32768;
 /// Our large window holds pages.
 pub(super) const LARGE_USED: u32 = 1 << 16;
 
@@ -298,10 +300,19 @@ impl ShmEndpoint {
             self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
         }
         if flags & MOVING == 0 {
-            if fin & MOVED != 0 {
-                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            let moved = if fin & MOVED != 0 {
+                MOVING
             } else if flags & SHARED != 0 && line!(v, producer, v.me).fin.load(Ordering::Acquire) & MOVED != 0 {
-                self.flags.fetch_or(MOVING | FAMILY_MOVED, Ordering::AcqRel);
+                MOVING | FAMILY_MOVED
+            } else {
+                0
+            };
+            if moved != 0 && !v.link.trusts_peer() {
+                self.reset_for(v, "marked the connection as moved");
+                return self.flags.load(Ordering::Acquire);
+            }
+            if moved != 0 {
+                self.flags.fetch_or(moved, Ordering::AcqRel);
             }
         }
         let over = TX_SHUT | PEER_FIN;

@@ -89,6 +89,9 @@ impl ShmEndpoint {
 
     #[cold]
     fn enter_shared(&self, v: &View, dir: Direction) -> core::result::Result<Entered<'static>, Violation> {
+        if matches!(dir, Direction::Write) {
+            self.let_relays_end(v);
+        }
         let owner = line!(v, side, v.me).owner.get(dir as usize).ok_or(Violation)?;
         let me = raw::getpid();
         let mut looks = 0;
@@ -134,7 +137,9 @@ impl ShmEndpoint {
     pub(super) fn family_left(&self, v: &View) -> bool {
         // Relaxed: whoever left held both words of [`ShmEndpoint::enter`], one of which we hold now.
         let left = self.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & MOVED != 0;
-        if left {
+        if left && !v.link.trusts_peer() {
+            self.reset_for(v, "marked the connection as moved");
+        } else if left {
             self.flags.fetch_or(MOVING | FAMILY_MOVED, Ordering::AcqRel);
         }
         left
@@ -208,7 +213,7 @@ impl ShmEndpoint {
         forked.store(FORKED, Ordering::SeqCst);
         // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
         v.link.service();
-        let (ours, theirs, token) = if v.link.passes_descriptors() {
+        let (ours, theirs, token) = if v.link.trust_is_mutual() {
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
             (ours, Some(theirs), 0)
         } else {
@@ -384,10 +389,10 @@ impl ShmEndpoint {
         for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
             // A family reads one socket: what all of them need stays in it.
             let shared = fd == base || self.is_shared();
-            match if fd >= 0 { self.drain(v, fd, shared) } else { Heard::Nothing } {
+            match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
                 Heard::Woken => self.ring_fellows(v),
-                Heard::End if fd == witness && !self.has_peer_ended(v) => self.ring_fellows(v),
+                Heard::End if fd == witness && !self.has_peer_ended() => self.ring_fellows(v),
                 Heard::End => {
                     self.flags.fetch_or(gone, Ordering::AcqRel);
                     self.ring_fellows(v);
@@ -502,14 +507,16 @@ enum Heard {
 impl ShmEndpoint {
     /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` that is left for the others of
     /// the family.
-    fn drain(&self, v: &View, fd: i32, stays: bool) -> Heard {
+    fn drain(&self, fd: i32, stays: bool) -> Heard {
         let mut buf = [0u8; 64];
         let mut heard = Heard::Nothing;
-        // Between strangers nothing is taken but bytes, each by whoever finds it: nobody of the family needs it twice.
-        let strangers = !v.link.passes_descriptors();
-        let stays = stays && !strangers;
+        // A stranger passes nothing that the others of the family would need.
+        let lends = self.link().trusts_peer();
+        let stays = stays && lends;
         for _ in 0..64 {
-            if strangers && matches!(look(fd), Look::Message { descriptors: true, .. }) {
+            // They stay in the socket, which is closed with care.
+            if !lends && matches!(look(fd), Look::Message { descriptors: true, .. }) {
+                self.report("passed descriptors over a liveness socket");
                 return Heard::Strange;
             }
             let (got, fds) = receive_descriptors(fd, &mut buf, stays);
@@ -528,7 +535,9 @@ impl ShmEndpoint {
             match got {
                 Ok(0) => return Heard::End,
                 Ok(_) if found => return Heard::Woken,
-                Ok(n) if buf.iter().take(n).all(|b| matches!(*b, WAKE | PASSES | PASSES_TAIL)) => heard = Heard::Woken,
+                Ok(n) if buf.iter().take(n).all(|b| *b == WAKE || (lends && matches!(*b, PASSES | PASSES_TAIL))) => {
+                    heard = Heard::Woken
+                }
                 Ok(_) => return Heard::Strange,
                 Err(Errno::AGAIN | Errno::INTR) => return heard,
                 Err(_) => return Heard::End,

@@ -3,7 +3,6 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_private;
 use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
-use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -189,6 +188,7 @@ impl Link {
         }
         link.endpoints().for_each(ShmEndpoint::reset);
         link.refs.store(1, Ordering::Release);
+        link.tell_trust();
         page().count(Counter::LinksOpened);
         link.enter();
         Ok(link)
@@ -447,12 +447,7 @@ impl Link {
     /// The peer is somebody else's from now on: its doorbells are not written to any more.
     pub(super) fn distrust(&self) {
         self.trusted.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether descriptors may go over the control socket, in either direction: each side has to trust the other. Between
-    /// strangers only the first message brings one.
-    pub fn passes_descriptors(&self) -> bool {
-        self.trusts_peer() && are_trusted_by(self.peer_uid())
+        self.tell_trust();
     }
 }
 

@@ -13,7 +13,7 @@
 //! Names of sockets are public (`/proc/net/unix`), so half of the token is no part of the name: the peer says it first.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, View, WITNESS_GONE};
+use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, WITNESS_GONE};
 use crate::shm::guard::{Look, dismiss_private, look};
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -193,10 +193,10 @@ impl ShmEndpoint {
 
     /// The witness has ended. Whether that is the end of the peer's last holder: of a base that listens only the connection
     /// has ended, if one more can be made, and that one is the witness from then on.
-    pub(super) fn has_peer_ended(&self, v: &View) -> bool {
+    pub(super) fn has_peer_ended(&self) -> bool {
         let token = self.peer_token.load(Ordering::Relaxed);
         let fd = self.witness_fd();
-        let known = token == 0 || fd < 0 || v.link.passes_descriptors();
+        let known = token == 0 || fd < 0;
         if known || self.dialed.fetch_add(1, Ordering::Relaxed) >= DIALS {
             return true;
         }
@@ -239,8 +239,8 @@ mod tests {
     use super::*;
 
     fn accept(listener: &OwnedFd) -> Option<i32> {
-        let none = core::ptr::null_mut;
-        raw::accept4(listener.as_raw_fd(), none(), none(), libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC).ok()
+        let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        raw::accept4(listener.as_raw_fd(), core::ptr::null_mut(), core::ptr::null_mut(), flags).ok()
     }
 
     #[test]

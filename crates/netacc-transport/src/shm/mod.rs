@@ -48,6 +48,7 @@ mod shown;
 pub mod slots;
 mod sockets;
 mod state;
+pub mod strangers;
 pub mod tail;
 mod users;
 mod waiters;

@@ -85,6 +85,14 @@ pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     (found.state == TCP_ESTABLISHED && is_one_user(found.owned.uid)).then_some(found.owned.uid)
 }
 
+/// Whether a process still has the end `local` of the connection to `remote`, of which the caller has the other end: a stream
+/// that a program has only shut down has a holder, one that every process has closed has none. Where the kernel does not
+/// tell, there may be one.
+pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
+    let held = |a, b| ask(a, Some(b)).ok().flatten().is_some_and(|f| f.owned.inode != 0);
+    held(local, remote) || !held(remote, local)
+}
+
 /// The socket of the last question (private descriptor + 1), for the next one; its users hold `ASKING`.
 static KEPT: AtomicI32 = AtomicI32::new(0);
 static ASKING: Lock = Lock::new();
@@ -283,6 +291,21 @@ mod tests {
         let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
         assert_eq!(connection_uid(from, to), Some(me));
         assert_eq!(connection_uid(to, to), None);
+    }
+
+    #[test]
+    fn a_connection_is_held_until_its_end_is_closed() {
+        let l = TcpListener::bind("127.0.0.1:0").unwrap();
+        let c = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
+        let (s, _) = l.accept().unwrap();
+        let (from, to) = (c.local_addr().unwrap(), c.peer_addr().unwrap());
+        c.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(is_held(from, to));
+        let _alone = crate::starting();
+        drop(c);
+        assert!(!is_held(from, to));
+        assert!(is_held(to, from));
+        drop(s);
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub struct Header {
     /// Per side: a wake-up message found the control socket full; ring all your doorbells. Set by the
     /// other side, cleared by the side itself.
     pub kick_all: [AtomicU32; 2],
+    /// Per side: whether it takes descriptors from the other side, as [`LENDING_UNKNOWN`], [`TAKES_LENT`] or
+    /// [`REFUSES_LENT`]. Written by the side itself when it makes its end of the link.
+    pub lending: [AtomicU32; 2],
     /// Connect queue: positions of the next push (client) and the next pop (server), each on a line of its
     /// own, since both sides write all the time.
     pub pushed: Position,
@@ -60,6 +63,13 @@ impl core::ops::Deref for Position {
         &self.0
     }
 }
+
+/// [`Header::lending`]: the side has not made its end of the link yet.
+pub const LENDING_UNKNOWN: u32 = 0;
+/// [`Header::lending`]: the side trusts the other one.
+pub const TAKES_LENT: u32 = 1;
+/// [`Header::lending`]: the side does not trust the other one.
+pub const REFUSES_LENT: u32 = 2;
 
 /// [`Header::server`]: the server has not looked yet.
 pub const SERVER_PENDING: u32 = 0;

@@ -37,6 +37,10 @@ impl ShmEndpoint {
         if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
             self.await_witness(&v);
             let fin = &line!(v, producer, v.me.other()).fin;
+            if !link.trusts_peer() {
+                // A stranger does not depart, whatever its mark says.
+                return link.put();
+            }
             let told = || self.kernel_fd() >= 0 || brings_descriptors(self.base_fd());
             self.await_word(&v, || fin.load(Ordering::SeqCst) & MOVED == 0 || told());
         }
@@ -128,7 +132,7 @@ impl ShmEndpoint {
             Ok(_) => None,
             Err(_) => Some(false),
         });
-        let gone = ended == Some(true) && self.view().is_none_or(|v| self.has_peer_ended(&v));
+        let gone = ended == Some(true) && self.has_peer_ended();
         if gone {
             self.close_witness();
         }
@@ -147,7 +151,7 @@ impl ShmEndpoint {
     fn close_word(&self, w: u64) {
         let fd = w as u32 as i32 - 1;
         if fd >= 0 {
-            if self.link().passes_descriptors() { private::close(fd) } else { dismiss_private(fd) }
+            if self.link().trusts_peer() { private::close(fd) } else { dismiss_private(fd) }
         }
     }
 

@@ -8,6 +8,7 @@ mod closing;
 mod ends;
 mod shm;
 mod sleeping;
+mod strangers;
 
 use bytes::*;
 use closing::*;

@@ -55,13 +55,13 @@ fn pair(trusted: bool, a: Side) -> Pair {
 }
 
 /// Both sides of a link, over one segment that is mapped twice as in two processes.
-struct Links {
-    client: &'static Link,
-    server: &'static Link,
+pub struct Links {
+    pub client: &'static Link,
+    pub server: &'static Link,
 }
 
 impl Links {
-    fn new(trusted: bool) -> Links {
+    pub fn new(trusted: bool) -> Links {
         let memfd = Segment::create().unwrap();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (c, s) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -73,7 +73,7 @@ impl Links {
     }
 
     /// A connection, as connect(2) and accept(2) make it.
-    fn connect(&self) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
+    pub fn connect(&self) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint)> {
         let seg = self.client.segment().unwrap();
         let claimed = self.client.claim()?;
         let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
@@ -84,7 +84,7 @@ impl Links {
     }
 
     /// A control socket, to say things on it that no link says.
-    fn control(link: &Link) -> BorrowedFd<'_> {
+    pub fn control(link: &Link) -> BorrowedFd<'_> {
         // SAFETY: open as long as the link is held.
         unsafe { BorrowedFd::borrow_raw(link.control_fd()) }
     }
@@ -98,7 +98,7 @@ impl Drop for Links {
 }
 
 /// A pipe whose writing end is given away: true once nobody has it any more.
-fn pipe() -> (OwnedFd, impl FnOnce() -> bool) {
+pub fn pipe() -> (OwnedFd, impl FnOnce() -> bool) {
     let (r, w) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK).unwrap();
     (w, move || rustix::io::read(&r, &mut [0u8; 1]) == Ok(0))
 }

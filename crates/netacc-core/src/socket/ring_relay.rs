@@ -1,0 +1,369 @@
+//! Between a ring and a kernel socket, in a process of its own: for a connection that has to be a kernel socket now, with a
+//! peer of another user, to which no socket can be passed.
+//!
+//! The program gets one end of a fresh pair under its numbers. The relay is a copy of this process that shares the connection as
+//! the child of a fork does, and moves bytes between the ring and the other end of the pair. The peer sees no more of it
+//! than of a fork: this process gives the connection up, another one of its family has it.
+//!
+//! What ends one of the two ends the other: an end of stream is handed on as one, a reset as one. The relay ends with the
+//! connection. It is nobody's child, has all signals blocked, and keeps no descriptor of the program's and of the program's
+//! memory as little as it can.
+//!
+//! Where the connection was shared before, others of the family stay at the ring. A program that closes its socket has
+//! then left the connection to them, and nobody else is to hear of it.
+
+use crate::addr;
+use crate::fork::{self, Heir};
+use crate::namespace;
+use crate::socket::shed::shed;
+use crate::socket::{SHARED, Socket, pair};
+use core::sync::atomic::AtomicU32;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Owned;
+use netacc_sys::time::Deadline;
+use netacc_sys::{cancel, cpu, lock, private, raw, time};
+use netacc_transport::shm::{ShmEndpoint, Side, owner, reset_at_close};
+use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
+use rustix::fd::{AsRawFd, OwnedFd};
+
+/// For so long (ns) this process waits for a thread of its own that reads the link.
+const PATIENCE: u64 = 100_000_000;
+/// At most so much of a direction is in the relay's hands.
+const BUFFER: usize = 64 * 1024;
+/// While one direction has ended the relay looks so often (ns) whether the program has closed its socket since, of which the
+/// other end of a TCP connection is not told.
+const LOOK: i64 = 4_000_000_000;
+/// And so often, a millisecond apart, when the end comes: close(2) sends it a moment before nobody has the socket any more.
+const LOOKS: u32 = 5;
+
+/// Who has the connection beside the relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// Nobody: when it ends, the connection does.
+    None,
+    /// Perhaps another process of the family, at the ring.
+    Perhaps,
+}
+
+/// Leaves the connection to a relay between its ring and `far`, the other end of what the program gets. The caller holds both
+/// direction locks and then leaves the endpoint.
+pub fn start(s: &Socket, ep: &'static ShmEndpoint, far: OwnedFd) -> Result<()> {
+    let done = share(s, ep).and_then(|others| fork_relay(ep, far.as_raw_fd(), others));
+    pair::discard(far);
+    // The caller tries again after this one, and what failed here would fail again.
+    done.map_err(|e| if e == Errno::AGAIN { Errno::NOMEM } else { e })
+}
+
+/// As before a fork.
+fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
+    if namespace::splits_family() {
+        // The relay would be the first process of that namespace, which ends with it.
+        return Err(Errno::OPNOTSUPP);
+    }
+    let alone = ep.base_fd() < 0 || (!ep.link().is_inherited() && fork::alone());
+    s.set(SHARED, true);
+    if let Some(base) = ep.share()? {
+        ep.set_base(private::adopt(base)?);
+    }
+    ep.before_fork();
+    Ok(if alone { Others::None } else { Others::Perhaps })
+}
+
+fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> {
+    let link = ep.link();
+    let heir = Heir::begin(link.side() == Side::Client && !link.is_inherited())?;
+    // What this finds out once must be known before.
+    let _ = cpu::current();
+    ep.relay_begins();
+    // What another thread takes in just now the relay would know of without having it.
+    let reader = if link.is_inherited() { None } else { link.stop_reading(PATIENCE) };
+    let done = raw::detached(|| live(ep, far, others, &heir));
+    heir.end(done.is_ok());
+    if done.is_err() {
+        ep.relay_ends();
+    }
+    if let Some(reader) = reader {
+        link.go_on_reading(reader);
+    }
+    done
+}
+
+/// The relay's life. Threads of the process that it is a copy of may have been anywhere: nothing is allocated here, and no lock
+/// taken that was not made free.
+fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
+    raw::set_name(b"netacc-relay\0\0\0\0");
+    lock::forget_held();
+    cancel::forget();
+    let link = ep.link();
+    link.inherit();
+    link.reset_locks();
+    link.close_descriptors();
+    netacc_transport::shm::link::reset_after_fork();
+    ep.forget_sleepers();
+    ep.forget_missing();
+    close_all_but(ep, far, heir);
+    // The page is the program's, and this is another process.
+    if let Ok(page) = netacc_stats::reinit_after_fork(raw::getpid(), []) {
+        private::drop_raw(page);
+    }
+    // Nothing that is mounted has to stay for it.
+    let _ = rustix::process::chdir(c"/");
+    ep.set_lowat(1);
+    ep.is_relay();
+    shed_memory(ep);
+    match Relay::new(ep, far, others) {
+        Ok(relay) => relay.run(),
+        Err(_) => reset_at_close(far),
+    }
+}
+
+/// What the relay uses of the program's memory: its stack, what the thread is to libc, the objects of its connection, the
+/// segment, the stats page, and the data of this library.
+fn shed_memory(ep: &'static ShmEndpoint) {
+    // A variable of ours lies beside all others.
+    static DATA: AtomicU32 = AtomicU32::new(0);
+    let (stack, [own, table]) = (0u8, cpu::thread_memory());
+    let page = core::ptr::from_ref(netacc_stats::page()).addr();
+    let segment = ep.link().segment().map_or(0, |seg| core::ptr::from_ref(seg.header()).addr());
+    let (ours, link) = (core::ptr::from_ref(ep).addr(), core::ptr::from_ref(ep.link()).addr());
+    shed(&[(&raw const stack).addr(), (&raw const DATA).addr(), own, table, page, segment, ours, link]);
+}
+
+fn close_all_but(ep: &ShmEndpoint, far: i32, heir: &Heir) {
+    let mut kept = [-1; 32];
+    let all = ep.descriptors().into_iter().chain([far]).chain(heir.held);
+    for (place, fd) in kept.iter_mut().zip(all.filter(|fd| *fd >= 0)) {
+        *place = fd;
+    }
+    kept.sort_unstable();
+    let mut from = 0u32;
+    for fd in kept.into_iter().filter(|fd| *fd >= 0).map(|fd| fd as u32).chain([private::MAX_FDS as u32]) {
+        if from < fd && raw::close_range(from, fd - 1, 0).is_err() {
+            // Before Linux 5.9.
+            for fd in from..fd {
+                let _ = raw::close(fd as i32);
+            }
+        }
+        from = fd + 1;
+    }
+}
+
+/// Bytes of one direction on their way.
+#[derive(Default)]
+struct Lane {
+    buf: Owned,
+    at: usize,
+    len: usize,
+    /// Nothing more comes.
+    ended: bool,
+    /// And that was handed on.
+    done: bool,
+}
+
+impl Lane {
+    fn new() -> Result<Lane> {
+        Ok(Lane { buf: Owned::new(BUFFER)?, ..Lane::default() })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.at == self.len
+    }
+
+    /// It can take something.
+    fn wants(&self) -> bool {
+        self.is_empty() && !self.ended
+    }
+
+    /// Takes in what `read` gives, if it has nothing. Whether there was anything, or the end.
+    fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<bool> {
+        if !self.wants() {
+            return Ok(false);
+        }
+        match read(&mut self.buf) {
+            Ok(n) => {
+                (self.at, self.len, self.ended) = (0, n, n == 0);
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives what it has to `write`. Whether that took anything.
+    fn empty(&mut self, write: impl FnOnce(&[u8]) -> Result<usize>) -> Result<bool> {
+        let left = self.buf.get(self.at..self.len).unwrap_or_default();
+        if left.is_empty() {
+            return Ok(false);
+        }
+        match write(left) {
+            Ok(n) => {
+                self.at += n;
+                Ok(n > 0)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// How a connection ends other than by the end of both streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The program's socket was reset, or gave up in another way.
+    Socket,
+    /// Every process has closed that.
+    Closed,
+    /// The ring's connection was reset.
+    Ring,
+}
+
+struct Relay {
+    ep: &'static ShmEndpoint,
+    far: i32,
+    others: Others,
+    /// From the program to the peer.
+    up: Lane,
+    /// From the peer to the program.
+    down: Lane,
+}
+
+impl Relay {
+    fn new(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<Relay> {
+        Ok(Relay { ep, far, others, up: Lane::new()?, down: Lane::new()? })
+    }
+
+    fn run(mut self) {
+        let mut steps = 0;
+        let end = loop {
+            match self.step() {
+                Ok(true) => steps = 0,
+                Ok(false) if self.up.done && self.down.done => break None,
+                Ok(false) => match self.sleep(steps) {
+                    Ok(true) => steps = 0,
+                    Ok(false) => steps += 1,
+                    Err(end) => break Some(end),
+                },
+                Err(end) => break Some(end),
+            }
+        };
+        self.finish(end);
+    }
+
+    /// Moves what can be moved. Whether that was anything.
+    fn step(&mut self) -> core::result::Result<bool, End> {
+        Ok(self.step_up()? | self.step_down()?)
+    }
+
+    fn step_up(&mut self) -> core::result::Result<bool, End> {
+        let (ep, far) = (self.ep, self.far);
+        let filled = self.up.fill(|b| raw::recv(far, b.as_mut_ptr(), b.len(), libc::MSG_DONTWAIT));
+        let filled = filled.map_err(|_| End::Socket)?;
+        let given = self.up.empty(|b| {
+            let piece = libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
+            ep.try_write(&mut Iov::one(&piece))
+        });
+        let given = given.map_err(|_| End::Ring)?;
+        if self.up.ended && !self.up.done {
+            self.up.done = true;
+            if !self.is_held_still() {
+                return Err(End::Closed);
+            }
+            ep.shutdown(Shut::Write);
+        }
+        Ok(filled | given)
+    }
+
+    fn step_down(&mut self) -> core::result::Result<bool, End> {
+        let (ep, far) = (self.ep, self.far);
+        let filled = self.down.fill(|b| {
+            let piece = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
+            ep.try_read(&mut Iov::one(&piece), false)
+        });
+        let filled = filled.map_err(|_| End::Ring)?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let given = self.down.empty(|b| raw::send(far, b.as_ptr(), b.len(), flags)).map_err(|_| End::Socket)?;
+        if self.down.ended && !self.down.done {
+            self.down.done = true;
+            let _ = raw::shutdown(far, libc::SHUT_WR);
+        }
+        Ok(filled | given)
+    }
+
+    /// Sleeps until something may have come. Whether anything did, as far as the kernel tells.
+    fn sleep(&mut self, steps: u32) -> core::result::Result<bool, End> {
+        if self.ep.displaced() {
+            // The server has left before it took the connect, which only the client's own process could make again.
+            return Err(End::Ring);
+        }
+        let deadline = if self.up.done { Deadline::after(LOOK) } else { Deadline::Never };
+        let mut set = WaitSet::new();
+        set.steps = steps;
+        let reads = if self.up.wants() { libc::POLLIN } else { 0 };
+        let at = set.add(self.far, reads | if self.down.is_empty() { 0 } else { libc::POLLOUT });
+        let slept = self.sleep_in(&mut set, deadline);
+        if self.up.done {
+            // Asked for or not, these say that nothing more is to be had from the socket.
+            if set.revents(at) & (libc::POLLHUP | libc::POLLERR) != 0 {
+                return Err(End::Socket);
+            }
+            if slept == Ok(0) && !self.is_held() {
+                return Err(End::Closed);
+            }
+        }
+        Ok(slept.is_ok_and(|n| n > 0))
+    }
+
+    fn sleep_in(&self, set: &mut WaitSet, deadline: Deadline) -> Result<usize> {
+        if self.ep.peer_is_gone() {
+            // The ring is read to its end at once, and what is written there is answered at once.
+            return set.sleep(deadline, core::ptr::null());
+        }
+        let interest = Interest { read: self.down.wants(), write: !self.up.is_empty() };
+        let ready = self.ep.arm(interest, set);
+        let slept = if ready { Ok(1) } else { set.sleep(deadline, core::ptr::null()) };
+        self.ep.disarm(interest, set);
+        slept
+    }
+
+    /// The socket's stream has ended: whether a program still has the socket, and has shut it down. Others of the family must not
+    /// lose their stream because the end was seen before the close was over.
+    fn is_held_still(&self) -> bool {
+        let looks = if self.others == Others::None { 1 } else { LOOKS };
+        (0..looks).all(|look| {
+            if look > 0 {
+                time::pause();
+            }
+            self.is_held()
+        })
+    }
+
+    fn is_held(&self) -> bool {
+        if let (Some(near), Some(ours)) = (addr::peer_of(self.far), addr::local_of(self.far)) {
+            return owner::is_held(near, ours);
+        }
+        // Of UNIX sockets the kernel tells it (unix(7)).
+        let mut p = libc::pollfd { fd: self.far, events: 0, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+        p.revents & libc::POLLHUP == 0
+    }
+
+    fn finish(mut self, end: Option<End>) {
+        let abort = match end {
+            None => false,
+            Some(End::Closed) => !self.down.is_empty(),
+            Some(End::Socket) => true,
+            Some(End::Ring) => {
+                // What came before the reset, as far as the program makes room for it; and no end.
+                self.down.done = true;
+                while self.step_down() == Ok(true) {}
+                reset_at_close(self.far);
+                true
+            }
+        };
+        self.ep.relay_ends();
+        if self.others == Others::None {
+            self.ep.close(abort);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Peers of another user: what they may not do, and how that ends.
+//!
+//! A connection with such a peer never leaves the rings by a socket that one side passes to the other. Whoever passes a socket
+//! keeps a copy of it, and so a hand on what the program at the other end reads, writes and waits for. A side that needs a
+//! kernel socket makes both ends of a pair itself and leaves its place at the ring to a small process of its own, of which
+//! the peer sees as much as of a fork.
+//!
+//! Each side trusts on its own account, and root trusts fewer than it is trusted by. So each side says in the segment's header
+//! whether it takes descriptors, for the other one to know: a false word is no danger, since a side acts on it only where it
+//! trusts the other one.
+
+use crate::shm::endpoint::{AHEAD, SHARED, View, WITNESS_GONE};
+use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
+use crate::shm::users::are_trusted_by;
+use crate::shm::{Link, ShmEndpoint, Side};
+use core::sync::atomic::Ordering;
+use netacc_ring::{MOVED, RESET};
+use netacc_stats::{Counter, Reason, page};
+use netacc_sys::errno::Errno;
+use netacc_sys::time;
+use netacc_wire::Message;
+use std::sync::OnceLock;
+
+/// What a peer did that no program of ours does.
+#[derive(Clone, Copy, Debug)]
+pub struct Offence {
+    /// The peer's process, as far as it is known; 0: it is not.
+    pub pid: u32,
+    /// The peer's user.
+    pub uid: u32,
+    /// The slot of the connection.
+    pub slot: usize,
+    /// What it did, as the end of a sentence that begins with the peer.
+    pub what: &'static str,
+}
+
+static REPORT: OnceLock<fn(&Offence)> = OnceLock::new();
+
+/// From here on `report` is called for every offence, by whichever thread finds it.
+pub fn report_to(report: fn(&Offence)) {
+    let _ = REPORT.set(report);
+}
+
+impl Link {
+    /// Says in the header whether this side takes descriptors from the peer.
+    pub(super) fn tell_trust(&self) {
+        let word = if self.trusts_peer() { TAKES_LENT } else { REFUSES_LENT };
+        if let Some(cell) = self.segment().as_ref().and_then(|s| s.header().lending.get(self.side().index())) {
+            // Relaxed: the word stands for itself.
+            cell.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether either side may pass descriptors to the other. The peer is told by the kernel who sends a message, and refuses
+    /// descriptors of a process that has another user since.
+    pub fn trust_is_mutual(&self) -> bool {
+        let theirs = self
+            .segment()
+            .as_ref()
+            .and_then(|s| s.header().lending.get(self.side().other().index()))
+            .map_or(LENDING_UNKNOWN, |cell| cell.load(Ordering::Relaxed));
+        // One that has not looked yet will trust root and its own user.
+        self.trusts_peer() && matches!(theirs, TAKES_LENT | LENDING_UNKNOWN) && are_trusted_by(self.peer_uid())
+    }
+
+    /// Whether a message passes what a stranger must not pass. The connection that it is for is reset; the caller closes
+    /// what came with it and ends the link.
+    pub(super) fn refuses(&'static self, m: &Message) -> bool {
+        let (Message::Tail { slot, epoch } | Message::Moved { slot, epoch }) = *m else { return false };
+        if self.trusts_peer() {
+            return false;
+        }
+        // One that was never used has no connection, and is not to take memory.
+        match self.endpoints().find(|ep| ep.slot_index() == slot as usize) {
+            Some(ep) => ep.refuse_passed(epoch),
+            None => self.report(slot as usize, PASSED),
+        }
+        true
+    }
+
+    fn report(&self, slot: usize, what: &'static str) {
+        if let Some(report) = REPORT.get() {
+            report(&Offence { pid: self.peer_pid(), uid: self.peer_uid(), slot, what });
+        }
+    }
+}
+
+/// What each relay adds to the word `forked` of its side.
+const RELAY: u32 = 4;
+/// For so long (ms) a process of a family waits for a relay.
+const PATIENCE: u32 = 50;
+
+const PASSED: &str = "passed a socket for a connection to go on by";
+
+impl ShmEndpoint {
+    /// Whether the peer has left the rings, as only one does that may pass the socket by which to follow it. SeqCst: the caller
+    /// published something before, and a peer that leaves marks that before it looks for the last time.
+    pub(super) fn peer_moved(&self, v: &View) -> bool {
+        line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 && v.link.trusts_peer()
+    }
+
+    /// The peer did what ends its connection: it is reset on both sides, and the error is left for whoever asks next.
+    #[cold]
+    pub(super) fn reset_for(&self, v: &View, what: &'static str) {
+        page().count(Counter::ProtocolErrors);
+        page().fallback(Reason::ProtocolError);
+        self.report(what);
+        line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
+        self.fail(Errno::CONNRESET);
+        self.tell_data(v);
+    }
+
+    fn refuse_passed(&self, epoch: u32) {
+        match self.view().filter(|_| self.is_live() && self.epoch.load(Ordering::Relaxed) == epoch && !self.is_dead()) {
+            Some(v) => self.reset_for(&v, PASSED),
+            None => self.report(PASSED),
+        }
+    }
+
+    pub(super) fn report(&self, what: &'static str) {
+        self.link().report(self.slot_index(), what);
+    }
+
+    /// A process of ours is about to stand between the ring and a socket that a program gets.
+    pub fn relay_begins(&self) {
+        if let Some(v) = self.view() {
+            line!(v, side, v.me).forked.fetch_add(RELAY, Ordering::SeqCst);
+        }
+    }
+
+    /// It has handed on all that it had, or did not come about.
+    pub fn relay_ends(&self) {
+        if let Some(v) = self.view() {
+            let one_less = |word: u32| word.checked_sub(RELAY);
+            let _ = line!(v, side, v.me).forked.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        }
+    }
+
+    /// This process is the relay, and waits for none.
+    pub fn is_relay(&self) {
+        self.flags.fetch_or(AHEAD, Ordering::AcqRel);
+    }
+
+    /// Before a process of a family writes, or ends its stream. A program that was executed with the connection may just have
+    /// written and ended: what it wrote comes first, and is with a relay that ends with it. Of a program that goes on nobody
+    /// knows what comes first, so that is waited for once.
+    pub(super) fn let_relays_end(&self, v: &View) {
+        if self.flags.load(Ordering::Relaxed) & (AHEAD | SHARED) != SHARED {
+            return;
+        }
+        // The peer can write the word, too.
+        let at_work = || line!(v, side, v.me).forked.load(Ordering::SeqCst) >= RELAY;
+        if at_work()
+            && !(0..PATIENCE).any(|_| {
+                time::pause();
+                !at_work()
+            })
+        {
+            self.flags.fetch_or(AHEAD, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether every process that had the other end is known to be gone: then nothing more comes by the ring, and nobody is
+    /// to be waited for there.
+    pub fn peer_is_gone(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0
+    }
+}
