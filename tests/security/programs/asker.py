@@ -8,7 +8,7 @@ def main():
     address, port = sys.argv[1], int(sys.argv[2])
     for line in sys.stdin:
         try:
-            with socket.create_connection((address, port), timeout=10) as s:
+            with socket.create_connection((address, port), timeout=60) as s:
                 s.sendall(line.strip().encode())
                 print(s.recv(100).decode(), flush=True)
         except OSError as error:
