@@ -3,7 +3,7 @@
 #include "t.h"
 #include <grp.h>
 enum { BULK = 400000, STRANGER = 12345, LARGE = 48 << 20 };
-enum act { EXEC, FORK_EXEC, KEPT, PASSED, RESETS, KILLED, PEER_RESETS, PEER_KILLED, ACTS };
+enum act { EXEC, FORK_EXEC, KEPT, BOTH, PASSED, RESETS, KILLED, PEER_RESETS, PEER_KILLED, ACTS };
 static char self[500];
 static unsigned char b[BULK], g[BULK];
 static void become(int stranger)
@@ -93,6 +93,16 @@ static void streams(int fd, unsigned k) // both ways at once, with the contents 
 	pthread_join(t, NULL);
 	EQ(recv(fd, g, 1, 0), 0);
 }
+__attribute__((noreturn)) static void run(int fd, char *what)
+{
+	char *av[] = { self, what, NULL };
+	EQ(dup2(fd, 0), 0);
+	EQ(dup2(fd, 1), 1);
+	if (fd > 1)
+		close(fd);
+	execv(self, av);
+	_exit(9);
+}
 static void peer(int fd, enum act act)
 {
 	char c = 'x';
@@ -121,6 +131,8 @@ static void peer(int fd, enum act act)
 		recv_all(fd, &c, 1);
 		raise(SIGKILL);
 		break;
+	case BOTH:
+		run(fd, "streams");
 	default:
 		streams(fd, act);
 	}
@@ -150,22 +162,13 @@ static void worker(int u, enum act act) // to whom the connection is passed
 	}
 	close(fd);
 }
-__attribute__((noreturn)) static void run(int fd, char *what)
-{
-	char *av[] = { self, what, NULL };
-	EQ(dup2(fd, 0), 0);
-	EQ(dup2(fd, 1), 1);
-	if (fd > 1)
-		close(fd);
-	execv(self, av);
-	_exit(9);
-}
 static void departs(int fd, enum act act, int u, pid_t w)
 {
 	char c;
 	pid_t kid;
 	switch (act) {
 	case EXEC:
+	case BOTH:
 		run(fd, "served");
 	case FORK_EXEC:
 	case KEPT:
@@ -251,7 +254,10 @@ int main(int argc, char **argv)
 		if (!strcmp(argv[1], "writes"))
 			return write(1, "child", 5) != 5;
 		expect_relay();
-		serve(0, 1);
+		if (!strcmp(argv[1], "streams"))
+			streams(0, BOTH);
+		else
+			serve(0, 1);
 		return 0;
 	}
 	t_init();

@@ -2,12 +2,17 @@
 
 import array
 import contextlib
+import os
+import shutil
 import socket
+import stat
+import sys
 
-from harness import check
+from harness import check, equal
 from host import wait_until
 from hostile import (
-    BASE, FIN, MOVED, SERVER, SERVER_SIDE, SLOTS, TAIL, Client, Stranger, message, ping, victim)
+    BASE, CLIENT, EPOCH, FIN, MOVED, PROGRAMS, SERVER, SERVER_SIDE, SLOTS, TAIL, Client, Server, Stranger, message, name, ping,
+    victim)
 from matrix import case
 
 RESET_MARK, MOVED_MARK = 2, 4
@@ -77,7 +82,7 @@ def passing(kinds, marked=True, times=1, slot=1):
 def before_accept(port):
     link = Client(port)
     mine, his = pair()
-    link.word(link.open(1) + 40, 1)
+    link.word(link.open(1) + EPOCH, 1)
     mark(link, 1)
     link.say(MOVED, 1, 1, [his.fileno()])
     his.close()
@@ -196,3 +201,104 @@ def flooding(ctx):
             ping(server.port)
         stranger.tell("enough")
         check(stranger.hear("moved") == 0, "the server carried bytes from one of the stranger's sockets to the other")
+
+
+class Collector(Client):
+    """Keeps the descriptors that the server passes."""
+
+    def __init__(self, port):
+        self.passed = []
+        super().__init__(port)
+
+    def drain(self):
+        while True:
+            try:
+                data, rights, _, _ = self.control.recvmsg(64, socket.CMSG_SPACE(4), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            for _, _, fds in rights:
+                self.passed += [(data, fd) for fd in array.array("i", fds[:4])]
+            if not data:
+                return False
+
+
+def depart_from_a_child(voice, port, byte, count):
+    link = Collector(port)
+    link.connect(1)
+    link.await_taken(1)
+    link.write(1, b"x")
+    check(link.await_bytes(1)[0] == b"x", "the echo is wrong")
+    link.drain()
+    held = [fd for data, fd in link.passed if data[6] == BASE and stat.S_ISSOCK(os.fstat(fd).st_mode)]
+    ends = []
+    for fd in held:
+        passed = [pair() for _ in range(count)]
+        pass_over(socket.socket(fileno=os.dup(fd)), byte, [his.fileno() for _, his in passed])
+        for mine, his in passed:
+            his.close()
+            ends.append(mine)
+    if held:
+        wait_until(lambda: has_ended(link, 1), 30, "the connection ends")
+    wait_until(lambda: all(map(is_closed, ends)), 30, "what was passed is closed")
+    voice.say("ended")
+    voice.hear()
+
+
+@case(modes=SERVER)
+def hostile_to_a_child(ctx):
+    """The same over what a server gives its peer before it forks."""
+    server = ctx.serve(lambda port: [sys.executable, PROGRAMS / "fork_echo.py", "0.0.0.0", port])
+    ping(server.port)
+    for byte, count in (PASSES, 1), (PASSES, 2), (PASSES_TAIL, 3):
+        with Stranger(depart_from_a_child, server.port, byte, count) as stranger:
+            stranger.hear("ended", 90)
+            ping(server.port)
+
+
+def serve_and_depart(voice, kinds):
+    """A server that passes its clients sockets of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    rendezvous = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    rendezvous.bind(name(port, "7f000001"))
+    rendezvous.listen(8)
+    voice.say("listens", port)
+    control, _ = rendezvous.accept()
+    link = Server(control)
+    slot = None
+
+    def taken():
+        nonlocal slot
+        link.drain()
+        slot = link.accept()
+        return slot is not None
+    wait_until(taken, 30, "a connect comes")
+    wait_until(lambda: link.read(slot) == b"question", 30, "the question comes")
+    ends = []
+    mark(link, slot)
+    for kind in kinds:
+        mine, his = pair()
+        link.say(kind, slot, link.word(link.open(slot) + EPOCH), [his.fileno()])
+        his.close()
+        ends.append(mine)
+    link.ring(slot)
+    wait_until(lambda: all(map(is_closed, ends)), 30, "what was passed is closed")
+    voice.say("ended")
+    voice.hear()
+
+
+@case(modes=CLIENT)
+def hostile_server(ctx):
+    shutil.copy(PROGRAMS / "asker.py", ctx.dir)
+    for kinds in [MOVED], [TAIL], [TAIL, MOVED], []:
+        with Stranger(serve_and_depart, kinds) as stranger:
+            question, feed = os.pipe()
+            client = ctx.client([sys.executable, ctx.dir / "asker.py", "127.0.0.1", stranger.hear("listens")], stdin=question)
+            os.close(question)
+            os.write(feed, b"question\n")
+            os.close(feed)
+            stranger.hear("ended", 90)
+            equal(client.wait(), 0, "status of the client")
+            equal(client.stdout().strip(), "ConnectionResetError", "what the client gets")

@@ -30,12 +30,12 @@ static TURN: Lock = Lock::new();
 const PATIENCE: u64 = 1_000_000_000;
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 static FORKING: AtomicU32 = AtomicU32::new(0);
-/// Forks between this process and the first of its family, as far as they are counted.
+/// How many generations of a family are told apart.
 const GENERATIONS: usize = 16;
 /// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their
 /// descendants, the oldest first.
 static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATIONS];
-/// There were more of them than places.
+/// Set in a process with more ancestors than `HELD` has places.
 static TOO_DEEP: AtomicBool = AtomicBool::new(false);
 /// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
 /// between work and sleep must not pay for it each time.
@@ -125,24 +125,25 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     forking
 }
 
-/// The reading and the writing end of a pipe.
+/// Makes the pipe of a fork: its reading end for this process, its writing end for the descendants.
 fn end_of_life() -> Option<(i32, i32)> {
     let (r, w) = pipe_with(PipeFlags::CLOEXEC).ok()?;
     let r = private::adopt(r).ok()?;
     Some((r, private::adopt(w).ok()?))
 }
 
-/// What a process of our own that goes on with a connection holds, so that everybody who shares the connection's slot knows
-/// that it is still in use.
+/// The pipes that a process of our own holds while it goes on with a connection: all processes that share the connection's slot
+/// learn from them that the slot is still in use.
 #[derive(Debug)]
 pub(crate) struct Heir {
     pipe: Option<(i32, i32)>,
-    /// To be kept open by it.
+    /// Descriptors that the new process keeps open, or -1.
     pub(crate) held: [i32; GENERATIONS + 1],
 }
 
 impl Heir {
-    /// Before it is made. This process itself asks for it only where it is the one that gives the slot to a next connection.
+    /// Prepares for it. This process has a pipe of its own made only if `asked_for`: where it gives the slot to a next
+    /// connection later.
     pub(crate) fn begin(asked_for: bool) -> Result<Heir> {
         if TOO_DEEP.load(Ordering::Relaxed) {
             return Err(Errno::MFILE);
@@ -156,7 +157,7 @@ impl Heir {
         Ok(Heir { pipe, held })
     }
 
-    /// Afterwards, in this process, whether it was `made` or not.
+    /// Ends the preparation in this process, when the new process was `made` or could not be.
     pub(crate) fn end(self, made: bool) {
         let Some((reading, writing)) = self.pipe else { return };
         private::close(writing);

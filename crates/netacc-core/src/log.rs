@@ -57,10 +57,10 @@ pub fn line(level: LogLevel, text: fmt::Arguments<'_>) {
 
 /// When ([`netacc_sys::time::now`]) the next offence of a peer may be logged: a peer must not fill the file.
 static NEXT_OFFENCE: AtomicU64 = AtomicU64::new(0);
-/// Between two such lines (ns).
+/// The time (ns) between two such lines.
 const OFFENCE_EVERY: u64 = 1_000_000_000;
 
-/// A peer did what ends its connection.
+/// Logs what a peer did that ends its connection, at most once a second.
 pub fn offence(o: &Offence) {
     let (now, due) = (time::now(), NEXT_OFFENCE.load(Ordering::Relaxed));
     // Relaxed: of several threads one writes.

@@ -26,22 +26,23 @@ use netacc_transport::shm::{ShmEndpoint, Side, owner, reset_at_close};
 use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// For so long (ns) this process waits for a thread of its own that reads the link.
+/// How long (ns) the starting process waits for a thread of its own that reads the link.
 const PATIENCE: u64 = 100_000_000;
-/// At most so much of a direction is in the relay's hands.
+/// How many bytes of a direction the relay holds at most.
 const BUFFER: usize = 64 * 1024;
-/// While one direction has ended the relay looks so often (ns) whether the program has closed its socket since, of which the
-/// other end of a TCP connection is not told.
+/// How often (ns) the relay asks whether the program has closed its socket, once that has been shut down: the other end of a
+/// TCP connection is not told of such a close.
 const LOOK: i64 = 4_000_000_000;
-/// And so often, a millisecond apart, when the end comes: close(2) sends it a moment before nobody has the socket any more.
+/// How often, a millisecond apart, the relay asks the same when the end of the stream comes: close(2) sends that end a moment
+/// before it gives the socket up.
 const LOOKS: u32 = 5;
 
-/// Who has the connection beside the relay.
+/// Which processes have the connection beside the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
-    /// Nobody: when it ends, the connection does.
+    /// There is none, so the connection ends with the relay.
     None,
-    /// Perhaps another process of the family, at the ring.
+    /// Another process of the family may be at the ring.
     Perhaps,
 }
 
@@ -54,7 +55,7 @@ pub fn start(s: &Socket, ep: &'static ShmEndpoint, far: OwnedFd) -> Result<()> {
     done.map_err(|e| if e == Errno::AGAIN { Errno::NOMEM } else { e })
 }
 
-/// As before a fork.
+/// Prepares the connection for one more process, as before a fork, and says which others have it.
 fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
     if namespace::splits_family() {
         // The relay would be the first process of that namespace, which ends with it.
@@ -72,10 +73,11 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
 fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> {
     let link = ep.link();
     let heir = Heir::begin(link.side() == Side::Client && !link.is_inherited())?;
-    // What this finds out once must be known before.
+    // The first call asks the dynamic linker, which the relay cannot do.
     let _ = cpu::current();
     ep.relay_begins();
-    // What another thread takes in just now the relay would know of without having it.
+    // The kernel copies descriptors first and memory later: what another thread received in between the relay would know of
+    // without having it.
     let reader = if link.is_inherited() { None } else { link.stop_reading(PATIENCE) };
     let done = raw::detached(|| live(ep, far, others, &heir));
     heir.end(done.is_ok());
@@ -88,8 +90,8 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
     done
 }
 
-/// The relay's life. Threads of the process that it is a copy of may have been anywhere: nothing is allocated here, and no lock
-/// taken that was not made free.
+/// Runs the relay from its first instruction to its end. The threads of the process that it is a copy of may have held any
+/// lock, the allocator's too: so nothing here allocates, and every lock that is taken here was freed before.
 fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     raw::set_name(b"netacc-relay\0\0\0\0");
     lock::forget_held();
@@ -102,11 +104,13 @@ fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     ep.forget_sleepers();
     ep.forget_missing();
     close_all_but(ep, far, heir);
-    // The page is the program's, and this is another process.
+    // The stats page is the program's.
     if let Ok(page) = netacc_stats::reinit_after_fork(raw::getpid(), []) {
         private::drop_raw(page);
     }
-    // Nothing that is mounted has to stay for it.
+    // What the peer wrote has waited once already. A UNIX socket has no such option.
+    let _ = raw::setsockopt_int(far, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    // A file system that this process is in could not be unmounted.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
     ep.is_relay();
@@ -117,10 +121,10 @@ fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     }
 }
 
-/// What the relay uses of the program's memory: its stack, what the thread is to libc, the objects of its connection, the
-/// segment, the stats page, and the data of this library.
+/// Gives back all of the program's memory but what the relay uses: its stack, libc's block of the thread, the objects of the
+/// connection, the segment, the stats page, and the data of this library.
 fn shed_memory(ep: &'static ShmEndpoint) {
-    // A variable of ours lies beside all others.
+    // All variables of the library lie in one mapping, as this one does.
     static DATA: AtomicU32 = AtomicU32::new(0);
     let (stack, [own, table]) = (0u8, cpu::thread_memory());
     let page = core::ptr::from_ref(netacc_stats::page()).addr();
@@ -154,9 +158,9 @@ struct Lane {
     buf: Owned,
     at: usize,
     len: usize,
-    /// Nothing more comes.
+    /// The source has ended its stream.
     ended: bool,
-    /// And that was handed on.
+    /// The end was handed on, behind all bytes.
     done: bool,
 }
 
@@ -169,7 +173,7 @@ impl Lane {
         self.at == self.len
     }
 
-    /// It can take something.
+    /// Whether it has room for what the source sends next.
     fn wants(&self) -> bool {
         self.is_empty() && !self.ended
     }
@@ -209,9 +213,9 @@ impl Lane {
 /// How a connection ends other than by the end of both streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// The program's socket was reset, or gave up in another way.
+    /// The program's socket was reset, or failed in another way.
     Socket,
-    /// Every process has closed that.
+    /// Every process has closed the program's socket.
     Closed,
     /// The ring's connection was reset.
     Ring,
@@ -289,7 +293,7 @@ impl Relay {
         Ok(filled | given)
     }
 
-    /// Sleeps until something may have come. Whether anything did, as far as the kernel tells.
+    /// Sleeps until something may have come; false if the sleep ended by itself.
     fn sleep(&mut self, steps: u32) -> core::result::Result<bool, End> {
         if self.ep.displaced() {
             // The server has left before it took the connect, which only the client's own process could make again.
@@ -302,7 +306,7 @@ impl Relay {
         let at = set.add(self.far, reads | if self.down.is_empty() { 0 } else { libc::POLLOUT });
         let slept = self.sleep_in(&mut set, deadline);
         if self.up.done {
-            // Asked for or not, these say that nothing more is to be had from the socket.
+            // The kernel reports these unasked, again and again; both say that the socket takes nothing more.
             if set.revents(at) & (libc::POLLHUP | libc::POLLERR) != 0 {
                 return Err(End::Socket);
             }
@@ -325,8 +329,8 @@ impl Relay {
         slept
     }
 
-    /// The socket's stream has ended: whether a program still has the socket, and has shut it down. Others of the family must not
-    /// lose their stream because the end was seen before the close was over.
+    /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is not over
+    /// yet looks the same for a moment, and must not end the stream of the other processes of the family.
     fn is_held_still(&self) -> bool {
         let looks = if self.others == Others::None { 1 } else { LOOKS };
         (0..looks).all(|look| {
@@ -341,7 +345,7 @@ impl Relay {
         if let (Some(near), Some(ours)) = (addr::peer_of(self.far), addr::local_of(self.far)) {
             return owner::is_held(near, ours);
         }
-        // Of UNIX sockets the kernel tells it (unix(7)).
+        // A UNIX socket reports it once the other one is closed (unix(7)).
         let mut p = libc::pollfd { fd: self.far, events: 0, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
@@ -354,7 +358,8 @@ impl Relay {
             Some(End::Closed) => !self.down.is_empty(),
             Some(End::Socket) => true,
             Some(End::Ring) => {
-                // What came before the reset, as far as the program makes room for it; and no end.
+                // Bytes that came before the reset reach the program as far as it makes room for them; an end of stream would
+                // hide the reset.
                 self.down.done = true;
                 while self.step_down() == Ok(true) {}
                 reset_at_close(self.far);

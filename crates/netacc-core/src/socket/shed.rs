@@ -22,7 +22,7 @@ struct Mapping {
     to: usize,
     shared: bool,
     writable: bool,
-    /// It is the main thread's stack, or one of the kernel's own.
+    /// The kernel made it: the main thread's stack, or a page of its own.
     special: bool,
     /// Device and inode; zeroes: it is anonymous.
     file: (u64, u64),
@@ -34,8 +34,9 @@ impl Mapping {
     }
 }
 
-/// Gives back what holds none of these addresses: to be called by a process with one thread, which uses the memory around
-/// them, the code and data of libraries, and its stack. Of a file that lies at one of the addresses all mappings stay.
+/// Gives back all mappings that hold none of these addresses. The caller is a process with one thread that goes on with the
+/// memory around these addresses and with the code and small data of libraries only. Where a shared file lies at one of the
+/// addresses, all of its mappings stay.
 pub fn shed(needed: &[usize]) {
     let mut kept = [(0, 0); FILES];
     let mut places = kept.iter_mut();

@@ -6,6 +6,9 @@
 //! has read goes into its socket next, then everything it writes; it reads the ring to its end and then the
 //! socket. So each direction changes its path at its own byte, and no byte is counted.
 //!
+//! Only sides that trust each other do so: whoever passes a socket keeps a hand on it. What a side does that trusts its peer
+//! less is described in [`super::strangers`].
+//!
 //! [`MOVED`] is one word for both directions: the side stores it (SeqCst) and then looks at the other ring for
 //! the last time; the peer publishes (SeqCst) and then looks at the word. One of them sees the other.
 //!

@@ -36,7 +36,7 @@ pub struct Offence {
 
 static REPORT: OnceLock<fn(&Offence)> = OnceLock::new();
 
-/// From here on `report` is called for every offence, by whichever thread finds it.
+/// Sets the function that is called for every offence, by the thread that finds it. Only the first call has an effect.
 pub fn report_to(report: fn(&Offence)) {
     let _ = REPORT.set(report);
 }
@@ -59,7 +59,7 @@ impl Link {
             .as_ref()
             .and_then(|s| s.header().lending.get(self.side().other().index()))
             .map_or(LENDING_UNKNOWN, |cell| cell.load(Ordering::Relaxed));
-        // One that has not looked yet will trust root and its own user.
+        // A server that has not taken the link up yet will trust root and its own user.
         self.trusts_peer() && matches!(theirs, TAKES_LENT | LENDING_UNKNOWN) && are_trusted_by(self.peer_uid())
     }
 
@@ -70,7 +70,7 @@ impl Link {
         if self.trusts_peer() {
             return false;
         }
-        // One that was never used has no connection, and is not to take memory.
+        // A slot that was never used has no connection, and its endpoint is not to take memory.
         match self.endpoints().find(|ep| ep.slot_index() == slot as usize) {
             Some(ep) => ep.refuse_passed(epoch),
             None => self.report(slot as usize, PASSED),
@@ -87,7 +87,7 @@ impl Link {
 
 /// What each relay adds to the word `forked` of its side.
 const RELAY: u32 = 4;
-/// For so long (ms) a process of a family waits for a relay.
+/// How long (ms) a process of a family waits for a relay.
 const PATIENCE: u32 = 50;
 
 const PASSED: &str = "passed a socket for a connection to go on by";
@@ -99,7 +99,7 @@ impl ShmEndpoint {
         line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 && v.link.trusts_peer()
     }
 
-    /// The peer did what ends its connection: it is reset on both sides, and the error is left for whoever asks next.
+    /// Resets the connection on both sides, since the peer did `what` no peer may. The error is left for the next call that asks.
     #[cold]
     pub(super) fn reset_for(&self, v: &View, what: &'static str) {
         page().count(Counter::ProtocolErrors);
@@ -121,14 +121,14 @@ impl ShmEndpoint {
         self.link().report(self.slot_index(), what);
     }
 
-    /// A process of ours is about to stand between the ring and a socket that a program gets.
+    /// Counts a relay that is about to begin; see [`ShmEndpoint::let_relays_end`].
     pub fn relay_begins(&self) {
         if let Some(v) = self.view() {
             line!(v, side, v.me).forked.fetch_add(RELAY, Ordering::SeqCst);
         }
     }
 
-    /// It has handed on all that it had, or did not come about.
+    /// Takes back [`ShmEndpoint::relay_begins`]: the relay has handed on all that it had, or could not be made.
     pub fn relay_ends(&self) {
         if let Some(v) = self.view() {
             let one_less = |word: u32| word.checked_sub(RELAY);
@@ -136,14 +136,14 @@ impl ShmEndpoint {
         }
     }
 
-    /// This process is the relay, and waits for none.
+    /// Marks this process as the relay itself, which waits for none.
     pub fn is_relay(&self) {
         self.flags.fetch_or(AHEAD, Ordering::AcqRel);
     }
 
-    /// Before a process of a family writes, or ends its stream. A program that was executed with the connection may just have
-    /// written and ended: what it wrote comes first, and is with a relay that ends with it. Of a program that goes on nobody
-    /// knows what comes first, so that is waited for once.
+    /// Waits for relays before a process of a family writes or ends its stream. A program that was executed with the connection
+    /// may just have written and ended: its bytes come first, and a relay that ends with it still has them. A program that
+    /// goes on is waited for once per connection, since its bytes have no order with those of other processes.
     pub(super) fn let_relays_end(&self, v: &View) {
         if self.flags.load(Ordering::Relaxed) & (AHEAD | SHARED) != SHARED {
             return;
