@@ -1,10 +1,12 @@
 """Strangers at port + 20000: refused, or their queue pair closed, while the connections of others go on."""
 
 import os
+import pathlib
+import time
 
 import harness
 import world
-from harness import check
+from harness import check, equal
 from host import wait_until
 from matrix import case
 from test_settings import Held
@@ -33,6 +35,18 @@ def queue_pairs(ctx):
 
 def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def listens(ctx, port):
+    """Whether a TCP socket of the server's host listens there."""
+    table = pathlib.Path(f"/proc/{ctx.held.server.pid}/net/tcp").read_text().splitlines()[1:]
+    return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in table)
+
+
+def converse_with(ctx, port, role):
+    """A conversation of its own from the client's host: by RDMA where `role` is accelerated."""
+    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    return ctx.spawn(["python3", script, "Prefork", "client", ctx.server_end.address, port], role=role)
 
 
 @case(limit=300)
@@ -83,19 +97,89 @@ def nobody_gets_anothers_connection(ctx):
     proc.kill()
 
 
+# A client that connects to the port that it is told.
+ELSEWHERE = """import socket, sys
+print("ready", flush=True)
+print(socket.create_connection((sys.argv[1], int(sys.stdin.readline())), 30).recv(1))
+"""
+
+# Queue pairs that have said nothing, of one address, and clients of a companion connection: as the library has them.
+SILENT, STRANGERS = 64, 16
+
+
 @case(modes=("rxe",), limit=300)
 def a_flood_of_connects(ctx):
-    """Others are still served, those that are there and one that comes now; afterwards all is given back."""
+    """Few of them are kept, others are still served, those that are there and one that comes now; afterwards all is given
+    back."""
     held = Held(ctx, "Prefork")
     port, before = ctx.next_port, queue_pairs(ctx)
     proc = stranger(ctx, "flood", port, 120)
     wait_until(lambda: proc.stdout().strip() or not proc.running(), 120, "the flood")
-    print(f"    {ctx.kind}: {proc.stdout().strip()}", flush=True)
+    more = queue_pairs(ctx) - before
+    print(f"    {ctx.kind}: {proc.stdout().strip()}, {more} queue pairs more", flush=True)
     check(proc.running(), proc.text())
-    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
-    late = ctx.spawn(["python3", script, "Prefork", "client", ctx.server_end.address, port], role="client")
-    late.result(100)
+    check(more <= SILENT, f"{more} queue pairs that have said nothing")
+    converse_with(ctx, port, "client").result(100)
     proc.kill()
     wait_until(lambda: queue_pairs(ctx) <= before, 60, f"the {before} queue pairs from before are left")
+    held.end()
+    held.server.end()
+
+
+@case(limit=300)
+def others_go_on_beside_a_flood(ctx):
+    """Somebody makes queue pairs without an end that say nothing. Meanwhile conversations begin by TCP and from an
+    accelerated client, and those that there are go on."""
+    held = Held(ctx, "Prefork")
+    port, before = ctx.next_port, queue_pairs(ctx)
+    read_end, write_end = os.pipe()
+    proc = ctx.spawn([ctx.built("rdma_stranger"), "flood-on", ctx.server_end.address, port + 20000, port, 100],
+                     role="stranger", stdin=read_end)
+    os.close(read_end)
+    wait_until(lambda: proc.stdout().strip() or not proc.running(), 120, "the first hundred")
+    most = 0
+    for role in ("plain", "client"):
+        conversation = converse_with(ctx, port, role)
+        while conversation.running():
+            most = max(most, queue_pairs(ctx))
+            check(proc.running(), proc.text())
+            time.sleep(0.05)
+        conversation.result(100)
+    held.end()
+    os.close(write_end)
+    print(f"    {ctx.kind}: {proc.stdout().split()[-1]} made, {most - before} more at a time", flush=True)
+    # The client that came later has some as well.
+    check(most <= before + SILENT + 16, f"{most} queue pairs, {before} of them from before")
+    proc.result(60)
+    held.server.end()
+
+
+@case(limit=200)
+def companions_of_nobody(ctx):
+    """Where a queue pair waits for its companion connection few clients that say nothing are kept, none from another
+    address; and the port is closed when nobody is awaited any more."""
+    ctx.held = held = Held(ctx, "Prefork")
+    port, before = ctx.next_port, descriptors(held.server.pid)
+    # Started before, since the server does not wait for long.
+    ctx.accelerated = ("client",)
+    read_end, write_end = os.pipe()
+    elsewhere = ctx.spawn(["python3", "-c", ELSEWHERE, ctx.server_end.address], role="server", stdin=read_end)
+    os.close(read_end)
+    wait_until(lambda: "ready" in elsewhere.stdout() or not elsewhere.running(), 60, "a client at another address")
+    proc = stranger(ctx, "companions", port, 60)
+    wait_until(lambda: "port" in proc.stdout() or not proc.running(), 60, "a companion connection is awaited")
+    companion = int(proc.stdout().split()[1])
+    check(listens(ctx, companion), f"nobody listens at {companion}")
+    os.write(write_end, f"{companion}\n".encode())
+    os.close(write_end)
+    equal(elsewhere.result(60).split(), ["ready", "b''"], "what a client at another address gets")
+    wait_until(lambda: "kept" in proc.stdout() or not proc.running(), 60, "what became of them")
+    kept = int(proc.stdout().split()[3])
+    print(f"    {ctx.kind}: {kept} of 60 kept", flush=True)
+    check(kept <= STRANGERS, f"{kept} clients that have said nothing")
+    # Not before it has waited for a while, though nobody who has been heard so far is one.
+    wait_until(lambda: not listens(ctx, companion), 30, f"nobody listens at {companion} any more")
+    proc.kill()
+    wait_until(lambda: descriptors(held.server.pid) <= before + 2, 60, f"no more descriptors than the {before} from before")
     held.end()
     held.server.end()

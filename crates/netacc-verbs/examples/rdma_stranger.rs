@@ -12,7 +12,9 @@ use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Transport, Wc};
 use netacc_wire::base::Base;
 use netacc_wire::frame::{ASK, Ask, Brief, FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -90,11 +92,18 @@ impl Stranger {
 
     /// Whether the server has accepted.
     fn is_let_in(&self) -> Outcome<bool> {
+        Ok(self.answer()?.is_some())
+    }
+
+    /// What the server has said when it accepted, if it has.
+    fn answer(&self) -> Outcome<Option<Vec<u8>>> {
         let began = Instant::now();
         loop {
             match self.events.get_event().map_err(text)? {
-                Some(event) if event.event_type == CmEventType::ESTABLISHED => return Ok(true),
-                Some(event) if event.event_type.is_failure() => return Ok(false),
+                Some(event) if event.event_type == CmEventType::ESTABLISHED => {
+                    return Ok(Some(event.private_data.as_slice().to_vec()));
+                }
+                Some(event) if event.event_type.is_failure() => return Ok(None),
                 Some(event) => return Err(format!("{} came first", event.event_type)),
                 None if began.elapsed() > PATIENCE => return Err("no answer".into()),
                 None => std::thread::sleep(PAUSE),
@@ -274,10 +283,55 @@ fn flood(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
     Ok(())
 }
 
+/// Makes queue pairs that say nothing until standard input ends, and keeps the last `count` of them.
+fn flood_on(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
+    let ended = std::thread::spawn(wait_for_end);
+    let mut kept = VecDeque::new();
+    let mut made = 0usize;
+    while !ended.is_finished() {
+        kept.extend(Stranger::knock(address, greeting).ok());
+        if kept.len() > count {
+            kept.pop_front();
+        }
+        made += 1;
+        if made.is_multiple_of(count) {
+            println!("{made}");
+        }
+    }
+    Ok(())
+}
+
+/// Asks for a companion connection, and makes `count` connections there that say nothing. Printed is how many of them the
+/// server has kept, and its port.
+fn companions(address: SocketAddr, count: usize) -> Outcome<()> {
+    let greeting = Greeting { receives: 16, size: 16_384, base: Base::Wanted }.encode();
+    let stranger = Stranger::knock(address, &greeting)?;
+    let answer = stranger.answer()?.ok_or("a good greeting was refused")?;
+    let Ok(Greeting { base: Base::At(port, _), .. }) = Greeting::decode(&answer) else {
+        return Err("no companion connection is awaited".into());
+    };
+    println!("port {port}");
+    let there = SocketAddr::new(address.ip(), port);
+    let mut made = Vec::new();
+    for _ in 0..count {
+        made.push(TcpStream::connect_timeout(&there, PATIENCE).map_err(text)?);
+    }
+    std::thread::sleep(QUIET);
+    for connection in &made {
+        connection.set_nonblocking(true).map_err(text)?;
+    }
+    let is_open = |mut c: &TcpStream| c.read(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
+    println!("kept {}", made.iter().filter(|c| is_open(c)).count());
+    wait_for_end();
+    Ok(())
+}
+
 fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outcome<()> {
     let greeting = Greeting { receives: 16, size: 16_384, base: Base::None }.encode();
     match scenario {
         "flood" => return flood(address, &greeting, count),
+        "flood-on" => return flood_on(address, &greeting, count),
+        "companions" => return companions(address, count),
         "gone-at-once" => {
             let _stranger = Stranger::knock(address, &greeting)?;
             println!("ended");

@@ -1,20 +1,22 @@
 //! The TCP connection beside each queue pair, its base ([`netacc_wire::base`]): how it is made, and how it is lost.
 //!
-//! The server's carrier waits at a port of its own for each of its addresses, which the kernel chooses. That port and a
+//! While a queue pair is to have its base the server's carrier waits for it at a port that the kernel chooses
+//! ([`arrivals`](crate::carrier::arrivals)). That port and a
 //! token go to the client while the queue pair is connected, so a base is found by nobody else, and a program's listener
 //! never sees it. Bases are made by the thread, which sleeps on one epoll instance for all of them: those that nobody needs
 //! cost nothing.
 
 use crate::addr;
+use crate::carrier::arrivals::Arrivals;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::knock;
 use crate::carrier::moved::REMOVALS;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_conf::LogLevel;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_verbs::cm::OpenDevice;
@@ -25,11 +27,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 pub(super) const PATIENCE: u64 = 5_000_000_000;
 /// When a base has ended, its queue pair does so within this time (ns), or it goes on without.
 const DOUBT: u64 = 1_000_000_000;
-/// Clients that have not said who they are: of more, the oldest goes.
-const STRANGERS: usize = 64;
 
-/// What an event of the epoll instance is about: a queue pair's base, a listener, a stranger.
-const KIND: u64 = 1 << 32;
+/// What an event of the epoll instance is about: a queue pair's base, a listening socket, a stranger, a door.
+pub(super) const KIND: u64 = 1 << 32;
 
 /// A queue pair's base.
 #[derive(Debug)]
@@ -90,11 +90,7 @@ impl Base {
 pub(super) struct Bases {
     /// Where the thread hears of them, or -1.
     pub epoll: i32,
-    /// Our addresses, with a listener and its port.
-    listeners: Vec<(IpAddr, i32, u16)>,
-    strangers: VecDeque<Stranger>,
-    /// A listener is not heard, since there was no descriptor for who came.
-    deaf: bool,
+    pub arrivals: Arrivals,
     /// Queue pairs that have failed.
     pub moved: Vec<usize>,
     /// Descriptors of devices that are removed and that librdmacm may still have open.
@@ -115,9 +111,7 @@ impl Default for Bases {
     fn default() -> Bases {
         Bases {
             epoll: -1,
-            listeners: Vec::new(),
-            strangers: VecDeque::new(),
-            deaf: false,
+            arrivals: Arrivals::default(),
             moved: Vec::new(),
             removed: Vec::new(),
             open: Vec::new(),
@@ -129,12 +123,14 @@ impl Default for Bases {
     }
 }
 
-/// Whoever has connected and not said which queue pair's base it is.
-#[derive(Debug)]
-struct Stranger {
-    fd: i32,
-    ip: Option<IpAddr>,
-    said: Vec<u8>,
+/// Client's host: a queue pair to `server` has no companion connection, mostly because of a packet filter. An operator hears of
+/// that once, since each further queue pair says the same.
+fn warn_of_none(server: IpAddr, why: Errno) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // Relaxed: nothing else depends on it.
+    let level = if SAID.swap(true, Ordering::Relaxed) { LogLevel::Info } else { LogLevel::Warn };
+    let text = "no companion TCP connection";
+    crate::log::line(level, format_args!("{server}: {text} ({why}); connections end where their queue pair fails"));
 }
 
 /// A socket of our own at `ip`.
@@ -148,34 +144,17 @@ fn socket_at(ip: IpAddr) -> Result<i32> {
 }
 
 /// What goes by a base is whole messages: none waits until the one before is acknowledged (tcp(7)).
-fn without_delay(fd: i32) {
+pub(super) fn without_delay(fd: i32) {
     let _ = raw::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
 impl Bases {
     /// The epoll instance, which is made if there is none.
-    fn watch(&mut self, op: i32, fd: i32, events: i32, what: u64) -> Result<()> {
+    pub fn watch(&mut self, op: i32, fd: i32, events: i32, what: u64) -> Result<()> {
         if self.epoll < 0 {
             self.epoll = private::raise(raw::epoll_create1(libc::EPOLL_CLOEXEC)?);
         }
         raw::epoll_ctl(self.epoll, op, fd, events as u32, what)
-    }
-
-    /// The port at which we wait for the bases of queue pairs at `ip`.
-    fn listen(&mut self, ip: IpAddr) -> Result<u16> {
-        if let Some((_, _, port)) = self.listeners.iter().find(|(at, _, _)| *at == ip) {
-            return Ok(*port);
-        }
-        let fd = private::raise(raw::socket(addr::domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
-        let at = self.listeners.len() as u64;
-        let opened = addr::with(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n))
-            .and_then(|()| raw::listen(fd, 128))
-            .and_then(|()| addr::local_of(fd).ok_or(Errno::NOTCONN))
-            .and_then(|local| self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, KIND | at).map(|()| local.port()));
-        let port = opened.inspect_err(|_| private::close(fd))?;
-        crate::log!(Info, "waits at {} for the TCP connections beside queue pairs", SocketAddr::new(ip, port));
-        self.listeners.push((ip, fd, port));
-        Ok(port)
     }
 
     /// The thread answers what is asked at this door.
@@ -188,68 +167,6 @@ impl Bases {
         // Not by closing it alone: a copy may be in a child that is about to execute a program.
         let _ = raw::epoll_ctl(self.epoll, libc::EPOLL_CTL_DEL, door, 0, 0);
         private::close(door);
-    }
-
-    /// One more has connected to listener `at`, if that is so.
-    fn accept(&mut self, at: usize) -> bool {
-        let Some((_, listener, _)) = self.listeners.get(at).copied() else { return false };
-        let (nobody, flags) = (core::ptr::null_mut(), SOCK_CLOEXEC | SOCK_NONBLOCK);
-        let fd = match raw::accept4(listener, nobody, core::ptr::null_mut(), flags) {
-            Ok(fd) => private::raise(fd),
-            Err(Errno::INTR | Errno::CONNABORTED) => return true,
-            Err(Errno::AGAIN) => return false,
-            // Without a descriptor for it, it would wake the thread over and over.
-            Err(_) => {
-                self.deaf = self.watch(EPOLL_CTL_MOD, listener, 0, KIND | at as u64).is_ok();
-                return false;
-            }
-        };
-        without_delay(fd);
-        let ip = addr::peer_of(fd).map(|a| a.ip().to_canonical());
-        self.strangers.push_back(Stranger { fd, ip, said: Vec::with_capacity(HELLO) });
-        if self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_err() {
-            self.strangers.pop_back();
-            private::close(fd);
-        }
-        true
-    }
-
-    /// Whether some listener is not heard.
-    pub fn is_deaf(&self) -> bool {
-        self.deaf
-    }
-
-    /// Once in a while: there may be descriptors again.
-    pub fn listen_again(&mut self) {
-        if !core::mem::take(&mut self.deaf) {
-            return;
-        }
-        for (at, (_, listener, _)) in self.listeners.iter().enumerate() {
-            let _ = raw::epoll_ctl(self.epoll, EPOLL_CTL_MOD, *listener, EPOLLIN as u32, KIND | at as u64);
-        }
-    }
-
-    /// A stranger has said something: who it is, if that is all.
-    fn hear(&mut self, fd: i32) -> Option<(Stranger, [u8; TOKEN])> {
-        let at = self.strangers.iter().position(|s| s.fd == fd)?;
-        let s = self.strangers.get_mut(at)?;
-        let mut said = [0u8; HELLO];
-        // Not a byte more than that: what follows belongs to the queue pair.
-        let got = raw::recv(fd, said.as_mut_ptr(), HELLO - s.said.len(), libc::MSG_DONTWAIT);
-        s.said.extend_from_slice(said.get(..got.unwrap_or(0))?);
-        match got {
-            Err(Errno::AGAIN | Errno::INTR) => return None,
-            Ok(1..) if s.said.len() < HELLO => return None,
-            _ => {}
-        }
-        let s = self.strangers.remove(at)?;
-        match s.said.first_chunk().and_then(wire::token) {
-            Some(token) => Some((s, token)),
-            None => {
-                private::close(s.fd);
-                None
-            }
-        }
     }
 }
 
@@ -296,8 +213,16 @@ impl Engine {
                     self.lose_base(at);
                 }
             }
-            Err(e) => crate::log!(Info, "no TCP connection beside a queue pair to {theirs}: {e}"),
+            Err(e) => warn_of_none(theirs, e),
         }
+    }
+
+    /// A base should be there by now, and is not.
+    pub(super) fn base_is_late(&mut self, at: usize) {
+        if let Some(Entry { base: Base::Connecting(..), ips: Some((_, theirs)), .. }) = self.pipes.get(at) {
+            warn_of_none(*theirs, Errno::TIMEDOUT);
+        }
+        self.lose_base(at);
     }
 
     /// There will be no base: nothing is kept for it.
@@ -312,7 +237,7 @@ impl Engine {
     }
 
     /// The base of a queue pair is there.
-    fn base_is_there(&mut self, at: usize, fd: i32) {
+    pub(super) fn base_is_there(&mut self, at: usize, fd: i32) {
         let Some(entry) = self.pipes.get_mut(at) else { return private::close(fd) };
         match &mut entry.stage {
             // It was waited for.
@@ -332,7 +257,7 @@ impl Engine {
             let what = event.u64;
             match what / KIND {
                 0 => self.base_event(what as u32),
-                1 => self.accept_bases((what % KIND) as usize),
+                1 => self.accept_companions((what % KIND) as i32),
                 // It may have been closed since, and the number be another one's.
                 3 => {
                     if let Some(fd) = self.doors().find(|fd| *fd as u64 == what % KIND) {
@@ -342,44 +267,7 @@ impl Engine {
                 _ => self.hear_stranger((what % KIND) as i32),
             }
         }
-    }
-
-    /// All that have connected to listener `at`. Those that have said who they are make room for others.
-    fn accept_bases(&mut self, at: usize) {
-        while self.bases.accept(at) {
-            if self.bases.strangers.len() <= STRANGERS {
-                continue;
-            }
-            let all: Vec<i32> = self.bases.strangers.iter().map(|s| s.fd).collect();
-            all.into_iter().for_each(|fd| self.hear_stranger(fd));
-            if self.bases.strangers.len() > STRANGERS
-                && let Some(oldest) = self.bases.strangers.pop_front()
-            {
-                private::close(oldest.fd);
-            }
-        }
-    }
-
-    fn hear_stranger(&mut self, fd: i32) {
-        if let Some((stranger, token)) = self.bases.hear(fd) {
-            self.welcome(stranger, token);
-        }
-    }
-
-    /// Server's host: a base for a queue pair has come.
-    fn welcome(&mut self, stranger: Stranger, token: [u8; TOKEN]) {
-        let is = |base: &Base| matches!(base, Base::Awaited(wanted, _) if *wanted == token);
-        let from = |ips: Option<(IpAddr, IpAddr)>| ips.map(|(_, theirs)| theirs) == stranger.ip;
-        let found = self.pipes.each().find(|(_, e)| is(&e.base) && from(e.ips)).map(|(at, _)| at);
-        let Some(at) = found else { return private::close(stranger.fd) };
-        let name = u64::from(tag(&self.pipes, at));
-        match self.bases.watch(EPOLL_CTL_MOD, stranger.fd, EPOLLIN, name) {
-            Ok(()) => self.base_is_there(at, stranger.fd),
-            Err(_) => {
-                private::close(stranger.fd);
-                self.lose_base(at);
-            }
-        }
+        self.close_unawaited();
     }
 
     /// Whether the other side's process seems to be gone, as its base has it: the kernel ends that first, and the connection
@@ -431,7 +319,9 @@ impl Engine {
         {
             return self.base_is_there(at, fd);
         }
-        crate::log!(Info, "no TCP connection beside a queue pair: {}", Errno(failed));
+        if let Some((_, theirs)) = self.pipes.get(at).and_then(|e| e.ips) {
+            warn_of_none(theirs, Errno(failed));
+        }
         self.lose_base(at);
     }
 
@@ -445,10 +335,8 @@ impl Engine {
     /// The descriptors of all that has to do with bases.
     pub(super) fn all_bases(&self) -> impl Iterator<Item = i32> {
         let ours = [self.bases.epoll].into_iter();
-        let listeners = self.bases.listeners.iter().map(|(_, fd, _)| *fd);
-        let strangers = self.bases.strangers.iter().map(|s| s.fd);
         let bases = self.pipes.each().flat_map(|(_, e)| e.base_fds());
-        ours.chain(listeners).chain(strangers).chain(bases).filter(|fd| *fd >= 0)
+        ours.chain(self.bases.arrivals.fds()).chain(bases).filter(|fd| *fd >= 0)
     }
 }
 

@@ -256,7 +256,7 @@ impl Engine {
     }
 
     /// Takes completions.
-    fn complete(&mut self, mut reader: Option<&mut Reader<'_, '_>>) -> bool {
+    pub(super) fn complete(&mut self, mut reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = false;
         self.rest = false;
         let mut found = core::mem::take(&mut self.found);

@@ -1,5 +1,6 @@
 //! What the configuration says, to one engine.
 
+use crate::carrier::admission::Bounds;
 use netacc_conf::Config;
 use netacc_transport::rdma::Sizes;
 
@@ -16,7 +17,13 @@ pub struct Limits {
     pub idle_all: usize,
     pub idle_per: usize,
     pub tcp_base: bool,
+    pub silent: Bounds,
 }
+
+/// Queue pairs of clients that have said nothing yet, in the whole process.
+const SILENT: Bounds = Bounds { per_address: 64, all: 256 };
+/// An engine may have so many of an address whatever its share is: a client's host makes several at a time.
+const SILENT_LEAST: usize = 4;
 
 /// What engine `index` of so many may have where all together may have `all`.
 fn share(all: u32, engines: u32, index: usize) -> usize {
@@ -39,6 +46,10 @@ impl Limits {
             idle_per: share(conf.empty_qp_max_per, conf.io_threads, index),
             // Whoever wants to be connected fast wants nothing beside it.
             tcp_base: conf.tcp_base && !conf.fast_connect,
+            silent: Bounds {
+                per_address: share(SILENT.per_address as u32, conf.io_threads, index).max(SILENT_LEAST),
+                all: share(SILENT.all as u32, conf.io_threads, index).max(SILENT_LEAST),
+            },
         }
     }
 

@@ -338,8 +338,12 @@ impl Engine {
 
     fn accept(&mut self, request: Request) {
         let Request { id, greeting, port, .. } = request;
-        let Some(at) = self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port)) else {
+        let admitted = id.peer_addr().is_some_and(|peer| self.make_room(peer.ip().to_canonical()));
+        let place = admitted.then(|| self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port))).flatten();
+        let Some(at) = place else {
             self.place.served.fetch_sub(1, Ordering::Relaxed);
+            // It goes by TCP.
+            let _ = id.reject(&netacc_transport::rdma::greeting(self.limits.msg_size, Base::None).encode());
             return;
         };
         id.set_cookie(u64::from(tag(&self.pipes, at)));

@@ -28,6 +28,10 @@ pub(super) const PATIENCE: u64 = 2_000_000_000;
 /// So many ports in a row that turn out to be somebody else's are no accident.
 const PORTS_TAKEN: u32 = 8;
 
+/// Events of the connection manager that are dealt with before others have their turn at the engine's lock: anybody can
+/// cause them, and one that asks for a queue pair costs more than most work that waits.
+const TURN: usize = 8;
+
 /// Set in what events call a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
 
@@ -68,9 +72,10 @@ impl Engine {
         Ok(())
     }
 
-    /// What the connection manager has to say.
+    /// What the connection manager has to say, a few events at a time. Its descriptor stays readable while there are more.
     pub fn meet_events(&mut self) {
-        while let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) {
+        for _ in 0..TURN {
+            let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) else { return };
             if event.event_type == CmEventType::CONNECT_REQUEST {
                 self.requested(event);
                 continue;

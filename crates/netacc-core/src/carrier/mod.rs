@@ -14,7 +14,8 @@
 //! - `knock`: whether a server is reached at all, before `manager` loads the libraries for that.
 //! - `routes`: the ways to servers on other hosts; `follow`: those that another engine has found; `meet`: queue pairs that come
 //!   and go (`entry`: one of them); `listeners`: those that clients there find.
-//! - `base`: the TCP connection beside each queue pair; `moved`: what goes on over it when the queue pair has failed; `quiet`:
+//! - `base`: the TCP connection beside each queue pair, `arrivals`: how it comes to the server's host, `admission`: how many
+//!   of those that have said nothing there may be; `moved`: what goes on over it when the queue pair has failed; `quiet`:
 //!   whether the other side is still there.
 //! - `inherited`: what a fork leaves to the child; `leave`: what is done before the
 //!   process ends; `outlive`: what goes on afterwards. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
@@ -31,6 +32,8 @@
 //! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
 
+mod admission;
+mod arrivals;
 mod ask;
 mod asked;
 mod base;

@@ -68,7 +68,7 @@ impl Engine {
             }
         }
         for at in late {
-            self.lose_base(at);
+            self.base_is_late(at);
         }
         self.ask_devices(&alone);
         if !silent.is_empty() {

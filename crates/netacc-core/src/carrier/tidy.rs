@@ -17,7 +17,7 @@ impl Engine {
         self.pipes.each().next().is_some()
             || self.routes.each().next().is_some()
             || self.bases.releases > 0
-            || self.bases.is_deaf()
+            || self.bases.arrivals.has_any()
             || self.has_missed_a_removal()
             || self.listeners.iter().any(FarListener::has_to_try)
             || self.devices.iter().any(|d| d.pool.holds_any())
@@ -64,6 +64,7 @@ impl Engine {
         self.look_after_moved(now);
         self.tell_whole();
         self.economise();
+        self.close_unawaited();
         self.bases.listen_again();
         self.rejoin_untaken();
         self.tidy_early(now);
