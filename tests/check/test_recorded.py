@@ -1,5 +1,7 @@
 """Recorded hosts and what is to be said of them."""
 
+import json
+
 import hosts
 from checking import HOSTS, ONE, ask, expect, run
 from harness import check, equal, need
@@ -39,6 +41,8 @@ VERDICTS = {
         ("host", "memlock"): ("warn", "64 KiB", "together 15 MiB", "ulimit -l unlimited"),
         ("host", "config"): ("warn", "/etc/netacc.conf:5: NACC_SOR_IO_THREADS"),
         ("host", "glibc"): ("note", "2.32"),
+        ("host", "kernel"): ("note", "5.10.134", "epoll_pwait2"),
+        ("host", "rdma-fork"): ("ok", "5.10.134", "RDMA is used"),
     }),
     "alibaba-erdma-down": (1, {
         ("eth0", "rdma"): ("warn", "erdma_0 port 1: DOWN, Disabled", "dmesg"),
@@ -89,6 +93,17 @@ def verdicts(ctx):
         equal(answer.status, status, f"status of {name}")
         for (subject, what), (level, *parts) in lines.items():
             expect(answer.one(subject, what), level, *parts)
+
+
+@case(modes=ONE)
+def kernels_for_rdma(ctx):
+    """From 5.9 on what a device has of a program is copied when that forks; without a device nothing depends on it."""
+    recorded = json.loads((HOSTS / "alibaba-erdma.json").read_text())
+    for kernel, level, text in (("5.8.18", "warn", "stay on TCP"), ("4.18.0-553.el8_10.x86_64", "warn", "stay on TCP"),
+                                ("5.9.0", "ok", "RDMA is used"), ("6.18.44", "ok", "RDMA is used")):
+        facts = ctx.file("host.json", json.dumps({**recorded, "kernel": kernel}).encode())
+        expect(ask(ctx, "--facts", facts).one("host", "rdma-fork"), level, kernel, text)
+    equal(ask(ctx, "--facts", HOSTS / "alibaba-plain.json").all("host", "rdma-fork"), [], "without a device")
 
 
 @case(modes=ONE)

@@ -9,8 +9,10 @@
 //! them writes, the parent may end up with a copy, and the device with the page that it no longer looks
 //! at. There are three answers:
 //!
-//! - Linux 5.12 and later copies pinned pages during the fork. Nothing is to be done;
-//!   [`status`] says `Unneeded` (rdma-core 32 and later asks the kernel). NetACC uses no RDMA elsewhere ([`is_safe`]).
+//! - Linux 5.9 and later copies pinned ordinary pages during the fork, and splits pinned huge ones that it has made by itself;
+//!   hugetlb pages follow in 5.12, and from then on [`status`] says `Unneeded` (rdma-core 32 and later asks the kernel).
+//!   NetACC registers ordinary pages only, so it needs 5.9, and uses no RDMA elsewhere ([`is_safe`]). The kernel counts pages
+//!   that are pinned during a fork in another thread from 5.11 on, and in 5.10's later releases; NetACC pins none then.
 //! - [`init`] (`ibv_fork_init`) withholds registered pages from every child. It has to come before the
 //!   first registration, makes each registration slower, and a child that touches any byte on such
 //!   a page dies. **NetACC never calls it**: the pages are its own, but the children are not.
@@ -46,25 +48,27 @@ pub fn status() -> Result<ForkStatus> {
     })
 }
 
-/// Whether a process may fork while a device has memory of it.
+/// The oldest kernel that copies pinned ordinary pages during a fork.
+pub const OLDEST_KERNEL: (u32, u32) = (5, 9);
+
+/// Whether a process may fork while a device has ordinary pages of it.
 pub fn is_safe() -> bool {
     match status() {
         Ok(ForkStatus::Unneeded | ForkStatus::Enabled) => true,
-        // The library cannot tell; the kernel can.
-        Ok(ForkStatus::Unknown) => copies_pinned_pages(),
-        Ok(ForkStatus::Disabled) | Err(_) => false,
+        // The library cannot tell, or tells of a kernel that copies all pinned pages but hugetlb's.
+        Ok(ForkStatus::Unknown | ForkStatus::Disabled) => {
+            copies_ordinary_pages(rustix::system::uname().release().to_bytes())
+        }
+        Err(_) => false,
     }
 }
 
-/// Linux 5.12 does.
-fn copies_pinned_pages() -> bool {
-    let name = rustix::system::uname();
-    let mut numbers = name
-        .release()
-        .to_bytes()
+/// Whether a kernel of this release copies pinned ordinary pages during a fork.
+pub fn copies_ordinary_pages(release: &[u8]) -> bool {
+    let mut numbers = release
         .split(|b| !b.is_ascii_digit())
         .map(|digits| digits.iter().fold(0u32, |n, d| n.saturating_mul(10).saturating_add(u32::from(d - b'0'))));
-    (numbers.next(), numbers.next()) >= (Some(5), Some(12))
+    numbers.next().zip(numbers.next()).is_some_and(|version| version >= OLDEST_KERNEL)
 }
 
 /// Withholds registered memory from children (`ibv_fork_init`); see above before you call it.
@@ -72,4 +76,19 @@ pub fn init() -> Result<()> {
     // SAFETY: takes nothing.
     #[allow(unsafe_code)]
     check("ibv_fork_init", unsafe { (api()?.verbs.ibv_fork_init)() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_copy_ordinary_pages() {
+        for release in ["5.9.0", "5.10.134-16.3.al8.x86_64", "5.12", "6.1.0-31-cloud-amd64", "10.0-rc1"] {
+            assert!(copies_ordinary_pages(release.as_bytes()), "{release}");
+        }
+        for release in ["5.8.18", "4.18.0-553.el8_10.x86_64", "3.10.0", "", "5", "unknown"] {
+            assert!(!copies_ordinary_pages(release.as_bytes()), "{release}");
+        }
+    }
 }

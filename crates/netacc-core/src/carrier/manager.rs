@@ -42,10 +42,7 @@ fn make() -> Result<EventChannel> {
     let events = EventChannel::create()?;
     if !fork::is_safe() {
         // A fork by anybody, libc's own system(3) too, would part a device from the pages that the program sees.
-        return Err(Error::Misuse {
-            verb: "fork",
-            why: "a kernel that copies registered memory is needed: Linux 5.12",
-        });
+        return Err(Error::Misuse { verb: "fork", why: "a kernel that copies registered memory is needed: Linux 5.9" });
     }
     events.set_nonblocking(true)?;
     Ok(events)

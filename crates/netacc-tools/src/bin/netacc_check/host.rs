@@ -1,6 +1,7 @@
 //! Judges a host.
 
 use netacc_conf::{Config, ENV_CMDLINE};
+use netacc_verbs::fork;
 
 use crate::facts::{Config as Written, Host, Limits};
 use crate::finding::{Level, Report};
@@ -53,6 +54,7 @@ pub(crate) fn judge(host: &Host, rules: &Rules, only: Option<&str>, all: bool, r
     }
     loose_rdma(host, report);
     system(host, report);
+    rdma_kernel(host, report);
     let config = configuration(&host.config, report);
     library(host, report);
     limits(host, &config, report);
@@ -91,14 +93,16 @@ fn system(host: &Host, report: &mut Report) {
             .advice(
                 "use a newer kernel, or allow memfd_create and fcntl F_ADD_SEALS; until then everything stays on TCP",
             ),
-        old if older(old, "5.11") => report.add(
-            Level::Note,
-            SUBJECT,
-            "kernel",
-            format!(
-                "Linux {old}: without close_range (5.9) or epoll_pwait2 (5.11), which are used where they are there"
-            ),
-        ),
+        old if older(old, "5.11") => {
+            let newer = "epoll_pwait2 (5.11)";
+            let missing = if older(old, "5.9") { format!("close_range (5.9) and {newer}") } else { newer.to_owned() };
+            report.add(
+                Level::Note,
+                SUBJECT,
+                "kernel",
+                format!("Linux {old}: without {missing}; older calls do the same there"),
+            )
+        }
         kernel => report.add(Level::Ok, SUBJECT, "kernel", format!("Linux {kernel}")),
     };
     match host.glibc.as_deref() {
@@ -131,6 +135,33 @@ fn system(host: &Host, report: &mut Report) {
             format!("{} MiB, not used: NetACC's memory has no name (memfd)", size / MIB),
         );
     }
+}
+
+/// Whether the kernel lets programs fork that have given memory to an RDMA device.
+fn rdma_kernel(host: &Host, report: &mut Report) {
+    let kernel = host.kernel.as_str();
+    if host.rdma.is_empty() {
+        return;
+    }
+    if fork::copies_ordinary_pages(kernel.as_bytes()) {
+        let text = format!("Linux {kernel}: copies what a device has of a program when that forks, so RDMA is used");
+        report.add(Level::Ok, SUBJECT, "rdma-fork", text);
+        return;
+    }
+    report
+        .add(
+            Level::Warn,
+            SUBJECT,
+            "rdma-fork",
+            format!("Linux {kernel}: RDMA is not used, connections to other hosts stay on TCP"),
+        )
+        .why(
+            "before Linux 5.9 a program that forks may be left with copies of the pages that a device writes to; \
+             some older kernels of distributions have that change, which the library asks the kernel for",
+        )
+        .advice(
+            "use Linux 5.9 or newer; 'NACC_LOG_LEVEL=3' in a program's environment shows what the library has found",
+        );
 }
 
 /// Reads the configuration as the library would, and checks it.
