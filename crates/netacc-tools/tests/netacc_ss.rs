@@ -311,9 +311,28 @@ fn the_manual_page_names_every_metric() {
     assert_eq!(printed, promised);
 }
 
+/// Other tests of this host may run accelerated programs at the same time.
+#[test]
+fn without_a_pid_the_sockets_of_every_process_are_shown() {
+    let text = good(&["-s", "sock"]);
+    let lines = words(&text);
+    assert_eq!(lines[0][..4], ["Pid", "Program", "Fd", "Transport"]);
+    let pid = own();
+    let ours: Vec<_> = lines.iter().filter(|line| line.first() == Some(&pid.as_str())).collect();
+    assert_eq!(ours.len(), 3, "{text}");
+    assert_eq!(ours[1][..5], [pid.as_str(), "redis-server", "7", "SHM", "ESTAB"]);
+    assert!(text.contains(Reason::PlainClient.sentence()));
+    let all = json(&["-s", "sock,mem", "--json"]);
+    let own = all.as_array().and_then(|all| all.iter().find(|one| one["pid"] == std::process::id())).expect("this one");
+    assert_eq!(own["sock"].as_array().map(Vec::len), Some(3));
+    assert!(own["mem"].is_object() && own.get("cnt").is_none());
+    let text = good(&["-s", "cnt,cfg"]);
+    assert!(text.contains(&format!("{pid} redis-server:\n")) && text.contains("counters (cnt):"), "{text}");
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
-    assert!(bad(&["-s", "all"], 2).contains("-s needs the PID"));
+    assert!(bad(&["-s", "all", "-w", "1"], 2).contains("-s with -w needs the PID"));
     assert!(bad(&["-p", &own(), "-s", "nonsense"], 2).contains("cnt"));
     bad(&["redis"], 2);
     bad(&["0"], 2);

@@ -43,7 +43,7 @@ sock: socket information";
     disable_help_flag = true,
     override_usage = "netacc_ss [-p] <PID> [OPTIONS]\n       netacc_ss [OPTIONS]",
     after_help = "Without a PID all accelerated processes are shown.\n\n\
-                  Examples:\n  netacc_ss\n  netacc_ss 12345\n  netacc_ss -p 12345 -s mem,cnt\n  \
+                  Examples:\n  netacc_ss\n  netacc_ss -s sock\n  netacc_ss 12345\n  netacc_ss -p 12345 -s mem,cnt\n  \
                   netacc_ss -w 2\n  netacc_ss --explain 12345:8\n  netacc_ss --serve 127.0.0.1:9467"
 )]
 pub(crate) struct Args {
@@ -105,11 +105,15 @@ impl Args {
     pub(crate) fn read() -> Self {
         netacc_tools::completions::serve(Self::command);
         let args = Self::parse();
-        let many = args.clear || args.openmetrics || args.serve.is_some();
-        if !args.show.is_empty() && args.pid().is_none() && !many {
-            Self::command().error(ErrorKind::MissingRequiredArgument, "-s needs the PID of a process").exit();
+        if args.names_groups() && args.pid().is_none() && args.watch.is_some() {
+            Self::command().error(ErrorKind::MissingRequiredArgument, "-s with -w needs the PID of a process").exit();
         }
         args
+    }
+
+    /// Whether groups are asked for by name.
+    pub(crate) fn names_groups(&self) -> bool {
+        !self.show.is_empty()
     }
 
     /// The process asked for.

@@ -47,13 +47,20 @@ pub(crate) fn all(json: bool, style: Style) -> io::Result<String> {
         let each: Value = listing.processes.iter().map(one).collect();
         return Ok(format!("{each:#}\n"));
     }
-    if listing.processes.is_empty() {
-        note("no accelerated process found; start one with 'netacc_run COMMAND'");
-        return Ok(String::new());
-    }
     let mut out = String::new();
-    table(&listing.processes, style, &mut out);
+    if is_any(&listing) {
+        table(&listing.processes, style, &mut out);
+    }
     Ok(out)
+}
+
+/// Whether there is an accelerated process; that there is none is said on stderr.
+pub(crate) fn is_any(listing: &Listing) -> bool {
+    let any = !listing.processes.is_empty();
+    if !any {
+        note("no accelerated process found; start one with 'netacc_run COMMAND'");
+    }
+    any
 }
 
 /// All accelerated processes; what could not be seen is said on stderr.

@@ -58,6 +58,7 @@ fn run(args: &Args) -> Result<String, String> {
         return watch::run(&watch::Order::new(args, interval));
     }
     match (args.pid(), args.openmetrics) {
+        (None, false) if args.names_groups() => show::all(&args.groups(), args.json, style).map_err(no_proc),
         (None, false) => list::all(args.json, style).map_err(no_proc),
         (None, true) => Ok(metrics::text(list::listed().map_err(no_proc)?, &args.metrics())),
         (Some(pid), true) => {

@@ -1,4 +1,6 @@
-//! The metrics of one process.
+//! The metrics of one process, or of each.
+
+use std::io;
 
 use netacc_stats::reader::{Error, Snapshot};
 use netacc_tools::terminal::Style;
@@ -6,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::Group;
 use crate::mem::{self, Memory};
-use crate::{cfg, cnt, qp, rendezvous, sock, time};
+use crate::{cfg, cnt, list, qp, rendezvous, sock, time};
 
 /// What was seen of a process: its page, and what /proc says beside it.
 #[derive(Debug)]
@@ -14,7 +16,7 @@ pub(crate) struct Seen {
     pub(crate) page: Snapshot,
     /// If it was asked for, and the process was still there.
     pub(crate) memory: Option<Memory>,
-    rendezvous: Vec<String>,
+    pub(crate) rendezvous: Vec<String>,
     /// When: CLOCK_REALTIME in nanoseconds.
     pub(crate) now: u64,
 }
@@ -87,4 +89,30 @@ impl Seen {
         }
         out
     }
+}
+
+/// The groups asked for of all accelerated processes of this host. Sockets alone are one table, as ss(8) shows them.
+pub(crate) fn all(groups: &[Group], json: bool, style: Style) -> io::Result<String> {
+    let listing = list::listed()?;
+    let any = json || list::is_any(&listing);
+    // One that has ended meanwhile is not there any more.
+    let seen: Vec<Seen> = listing.processes.into_iter().filter_map(|page| Seen::new(page, groups).ok()).collect();
+    if json {
+        let each: Value = seen.iter().map(|seen| seen.json(groups)).collect();
+        return Ok(format!("{each:#}\n"));
+    }
+    let mut out = String::new();
+    if any && groups == [Group::Sock] {
+        sock::text_of_all(&seen, style, &mut out);
+        return Ok(out);
+    }
+    for seen in &seen {
+        if !out.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(&style.paint("1;36", &format!("{} {}:", seen.page.pid, seen.page.program)));
+        out.push('\n');
+        out.push_str(&seen.text(groups, style));
+    }
+    Ok(out)
 }

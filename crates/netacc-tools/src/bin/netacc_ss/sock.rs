@@ -5,7 +5,8 @@ use netacc_stats::reader::{Snapshot, Sock};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 
-use crate::table::Align::{Left, Right};
+use crate::show::Seen;
+use crate::table::Align::{self, Left, Right};
 use crate::table::Table;
 use crate::{reasons, rendezvous, time};
 
@@ -22,39 +23,60 @@ fn reason(sock: &Sock) -> String {
     reasons::of(sock).map_or_else(|| "-".into(), |reason| reason.to_string())
 }
 
+const COLUMNS: [(&str, Align); 12] = [
+    ("Fd", Right),
+    ("Transport", Left),
+    ("State", Left),
+    ("Local Address:Port", Left),
+    ("Peer Address:Port", Left),
+    ("Peer-Pid", Right),
+    ("Reason", Left),
+    ("QP", Right),
+    ("Msgs-In", Right),
+    ("Bytes-In", Right),
+    ("Msgs-Out", Right),
+    ("Bytes-Out", Right),
+];
+/// Those that a narrow terminal may go without.
+const SPARE: [&str; 7] = ["QP", "Peer-Pid", "Local Address:Port", "Reason", "State", "Msgs-In", "Msgs-Out"];
+
+fn cells(sock: &Sock) -> [String; 12] {
+    [
+        sock.fd.to_string(),
+        sock.transport.to_string(),
+        sock.state.to_string(),
+        sock.local.to_string(),
+        sock.peer.to_string(),
+        pid(sock.peer_pid),
+        reason(sock),
+        if sock.link == 0 { "-".into() } else { sock.link.to_string() },
+        sock.msgs_in.to_string(),
+        sock.bytes_in.to_string(),
+        sock.msgs_out.to_string(),
+        sock.bytes_out.to_string(),
+    ]
+}
+
+/// Appends the sockets of several processes as one table, each with its process, and what the reasons mean.
+pub(crate) fn text_of_all(all: &[Seen], style: Style, out: &mut String) {
+    let [c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11] = COLUMNS;
+    let columns = [("Pid", Right), ("Program", Left), c0, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11];
+    let mut table = Table::new(columns).spare(&SPARE);
+    for page in all.iter().map(|seen| &seen.page) {
+        for sock in &page.socks {
+            let [a, b, c, d, e, f, g, h, i, j, k, l] = cells(sock);
+            table.row([page.pid.to_string(), page.program.clone(), a, b, c, d, e, f, g, h, i, j, k, l]);
+        }
+    }
+    table.write(style, out);
+    let shown = all.iter().flat_map(|seen| &seen.page.socks).filter_map(reasons::of);
+    reasons::explain(shown.filter_map(|reason| reason.get()), style, out);
+}
+
 /// Appends the sockets as a table, the listeners once more with where they are found, and what the reasons mean.
 pub(crate) fn text(page: &Snapshot, names: &[String], style: Style, out: &mut String) {
-    let mut table = Table::new([
-        ("Fd", Right),
-        ("Transport", Left),
-        ("State", Left),
-        ("Local Address:Port", Left),
-        ("Peer Address:Port", Left),
-        ("Peer-Pid", Right),
-        ("Reason", Left),
-        ("QP", Right),
-        ("Msgs-In", Right),
-        ("Bytes-In", Right),
-        ("Msgs-Out", Right),
-        ("Bytes-Out", Right),
-    ])
-    .spare(&["QP", "Peer-Pid", "Local Address:Port", "Reason", "State", "Msgs-In", "Msgs-Out"]);
-    for sock in &page.socks {
-        table.row([
-            sock.fd.to_string(),
-            sock.transport.to_string(),
-            sock.state.to_string(),
-            sock.local.to_string(),
-            sock.peer.to_string(),
-            pid(sock.peer_pid),
-            reason(sock),
-            if sock.link == 0 { "-".into() } else { sock.link.to_string() },
-            sock.msgs_in.to_string(),
-            sock.bytes_in.to_string(),
-            sock.msgs_out.to_string(),
-            sock.bytes_out.to_string(),
-        ]);
-    }
+    let mut table = Table::new(COLUMNS).spare(&SPARE);
+    page.socks.iter().for_each(|sock| table.row(cells(sock)));
     table.write(style, out);
     listeners(page, names, style, out);
     let shown = page.socks.iter().filter_map(reasons::of);
