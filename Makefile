@@ -30,6 +30,7 @@ RELEASE_DIR := $(TARGET_DIR)/release
 endif
 LIBRARY := libnetacc-preload.so
 PROGRAMS := netacc_run netacc_ss netacc_check netacc_bench
+SCRIPTS := run_with_netacc
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions
 # The programs write their completions themselves, so those of another architecture come from this machine's programs.
@@ -39,6 +40,11 @@ COMPLETIONS_FROM := $(if $(filter $(shell uname -m),$(ARCH)),$(BUILD),build)
 MULTIARCH := $(shell $(CC) -print-multiarch 2>/dev/null || $(CC) -dumpmachine 2>/dev/null)
 LIBDIR ?= $(firstword $(if $(MULTIARCH),$(wildcard $(PREFIX)/lib/$(MULTIARCH))) \
 	$(wildcard $(PREFIX)/lib64) $(PREFIX)/lib)
+
+# Scripts name the library as /lib64/NAME, wherever else it lies: there is a link to it in that folder, which is /usr/lib64 on a
+# system whose layout is not known yet. Empty: none.
+LIB64 ?= $(if $(DESTDIR),/usr/lib64,$(wildcard /lib64))
+LINK64 := $(if $(LIB64),$(DESTDIR)$(LIB64)/$(LIBRARY))
 
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 CONFIG := $(DESTDIR)$(SYSCONFDIR)/netacc.conf
@@ -77,9 +83,13 @@ all: need-cargo
 install:
 	@for file in $(BUILT) $(COMPLETIONS); do test -e "$$file" || exec $(MAKE) all; done
 	$(INSTALL) -d "$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(dir $(CONFIG))"
-	$(INSTALL) -m 755 $(addprefix $(BUILD)/,$(PROGRAMS)) "$(BINDIR)"
+	$(INSTALL) -m 755 $(addprefix $(BUILD)/,$(PROGRAMS)) $(addprefix dist/,$(SCRIPTS)) "$(BINDIR)"
 	$(INSTALL) -m 644 "$(BUILD)/$(LIBRARY)" "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new"
 	@mv -f "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new" "$(DESTDIR)$(LIBDIR)/$(LIBRARY)"
+	@set -e; test -z "$(LINK64)" || test "$(LINK64)" -ef "$(DESTDIR)$(LIBDIR)/$(LIBRARY)" || { \
+		$(INSTALL) -d "$(DESTDIR)$(LIB64)"; to="$(LIBDIR)"; \
+		test -z "$(DESTDIR)" || to="$$(realpath -m --relative-to="$(LIB64)" "$(LIBDIR)")"; \
+		ln -sfn "$$to/$(LIBRARY)" "$(LINK64)" || echo "no link: $(LINK64)"; }
 	@if test -e "$(CONFIG)"; then echo "kept: $(CONFIG)"; \
 	else $(INSTALL) -m 644 dist/netacc.conf "$(CONFIG)"; fi
 	@set -e; for page in $(PAGES); do \
@@ -95,7 +105,8 @@ install:
 
 # A configuration that somebody has changed stays.
 uninstall:
-	rm -f $(foreach p,$(PROGRAMS),"$(BINDIR)/$(p)") "$(DESTDIR)$(LIBDIR)/$(LIBRARY)"
+	rm -f $(foreach p,$(PROGRAMS) $(SCRIPTS),"$(BINDIR)/$(p)") "$(DESTDIR)$(LIBDIR)/$(LIBRARY)"
+	@if test -L "$(LINK64)" && ! test -e "$(LINK64)"; then rm -f "$(LINK64)"; fi
 	rm -f "$(SHARED)/grafana-netacc.json"
 	@rmdir "$(SHARED)" 2>/dev/null || true
 	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page#man/}"; done

@@ -185,8 +185,26 @@ Remove that first, or choose another --prefix. Nothing was installed."
         put "$source/files/$file" "$root$to"
         echo "$expected  $to" >>"$work/manifest"
     done <"$source/SHA256SUMS"
+    link_in_lib64
     remove_obsolete
     put "$work/manifest" "$manifest"
+}
+
+# Scripts name the library as /lib64/NAME. Where that folder is there and may be written to, that is the library.
+link_in_lib64() {
+    name=libnetacc-preload.so
+    folder=/usr/lib64
+    # A link to a folder of the system itself would lead out of --root.
+    [ -d "$root/lib64" ] && [ ! -L "$root/lib64" ] && folder=/lib64
+    link=$folder/$name
+    [ -d "$root$folder" ] && [ "$link" != "$libdir/$name" ] || return 0
+    if [ -e "$root$link" ] && [ ! -L "$root$link" ]; then
+        say "kept: $root$link, which is not from this script"
+    elif ln -sfn "$libdir/$name" "$root$link" 2>/dev/null; then
+        echo "link  $link" >>"$work/manifest"
+    else
+        say "note: there is no $root$link, which only root can make"
+    fi
 }
 
 # What an earlier version had and this one has not.
@@ -199,10 +217,11 @@ remove_obsolete() {
 
 remove_files() {
     [ -e "$manifest" ] || fail "nothing to uninstall: $manifest is not there (was another --prefix used, or a package?)"
+    library=$(sed -n 's/^[^l][^ ]*  \(.*\/libnetacc-preload\.so\)$/\1/p' "$manifest")
     while read -r expected file; do
         if [ "$file" = /etc/netacc.conf ] && [ -e "$root$file" ] && [ "$(sha256 "$root$file")" != "$expected" ]; then
             say "kept, because it was changed: $root$file"
-        else
+        elif [ "$expected" != link ] || [ "$(readlink "$root$file")" = "$library" ]; then
             rm -f "$root$file" || fail "$root$file cannot be removed; are you root?"
         fi
     done <"$manifest"

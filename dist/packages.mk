@@ -7,16 +7,18 @@ OUTPUT ?= build/packages
 CARGO_TOOLS := build/cargo-tools/bin
 FOREIGN := $(filter-out $(shell uname -m),$(ARCH))
 STRIP ?= $(if $(FOREIGN),$(ARCH)-linux-gnu-strip,strip)
-# Into a clean folder, laid out for a system that need not be this one. Line numbers are four fifths of the size.
+# Into a clean folder, laid out for a system that need not be this one: where the library, zsh's completions, and the link to
+# the library go. Line numbers are four fifths of the size.
 STAGE = rm -rf "$(1)" && $(MAKE) --no-print-directory install DESTDIR="$(CURDIR)/$(1)" BUILD="$(BUILD)" PREFIX=/usr \
-	SYSCONFDIR=/etc LIBDIR="$(2)" ZSHDIR="$(3)" >/dev/null && \
-	if command -v $(STRIP) >/dev/null; then $(STRIP) --strip-unneeded "$(1)"/usr/bin/* "$(1)$(2)"/*.so; \
+	SYSCONFDIR=/etc LIBDIR="$(2)" ZSHDIR="$(3)" LIB64="$(4)" >/dev/null && \
+	if command -v $(STRIP) >/dev/null; then \
+		$(STRIP) --strip-unneeded $(foreach p,$(PROGRAMS),"$(1)/usr/bin/$(p)") "$(1)$(2)/$(LIBRARY)"; \
 	else echo "not stripped: $(STRIP) is not there"; fi
 # The same files give the same archive: no names, no times but that of the last change.
 EPOCH := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2>/dev/null),0)
 
 dist: all
-	@$(call STAGE,$(OUTPUT)/stage/$(ARCHIVE)/files,/usr/lib,/usr/share/zsh/site-functions)
+	@$(call STAGE,$(OUTPUT)/stage/$(ARCHIVE)/files,/usr/lib,/usr/share/zsh/site-functions,)
 	@cp dist/install.sh "$(OUTPUT)/stage/$(ARCHIVE)/"
 	@{ echo "machine=$(ARCH)"; echo "glibc=$$(scripts/glibc-needed $(BUILT))"; } >"$(OUTPUT)/stage/$(ARCHIVE)/REQUIRES"
 	@cd "$(OUTPUT)/stage/$(ARCHIVE)" && find files -type f | LC_ALL=C sort | xargs sha256sum >SHA256SUMS
@@ -31,7 +33,7 @@ DEB_STAGE := build/stage-deb
 DEB_ARCH := $(ARCH:x86_64=amd64)
 
 deb: all
-	@$(call STAGE,$(DEB_STAGE),/usr/lib/$(ARCH)-linux-gnu,/usr/share/zsh/vendor-completions)
+	@$(call STAGE,$(DEB_STAGE),/usr/lib/$(ARCH)-linux-gnu,/usr/share/zsh/vendor-completions,/usr/lib64)
 	@mkdir -p "$(OUTPUT)"
 	@PATH="$(CURDIR)/$(CARGO_TOOLS):$$PATH"; command -v cargo-deb >/dev/null || { \
 		echo "cargo-deb is missing; \"scripts/deps packages\" gets it, or: cargo install --locked cargo-deb" >&2; exit 1; }; \
@@ -42,7 +44,7 @@ RPM_STAGE := build/stage-rpm
 
 rpm: all
 	@command -v rpmbuild >/dev/null || { echo "rpmbuild is missing (packages rpm or rpm-build)" >&2; exit 1; }
-	@$(call STAGE,$(RPM_STAGE),/usr/lib64,/usr/share/zsh/site-functions)
+	@$(call STAGE,$(RPM_STAGE),/usr/lib64,/usr/share/zsh/site-functions,/usr/lib64)
 	@mkdir -p "$(OUTPUT)"
 	SOURCE_DATE_EPOCH=$(EPOCH) rpmbuild -bb --quiet --target "$(ARCH)-linux" --define "_topdir $(CURDIR)/build/rpmbuild" \
 		--define "_rpmdir $(CURDIR)/$(OUTPUT)" --define "_build_name_fmt %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm" \

@@ -75,6 +75,11 @@ def programs():
     return variable("PROGRAMS")
 
 
+def scripts():
+    """What is installed beside them, and takes no options."""
+    return variable("SCRIPTS")
+
+
 def pages():
     """The manual pages that there are, as SECTION/NAME."""
     return sorted(f"man{p.suffix[1:]}/{p.name}" for p in (ROOT / "man").glob("*.[1-8]"))

@@ -77,6 +77,34 @@ def install_and_uninstall(ctx):
 
 
 @case(modes=made.ONE)
+def the_path_of_the_manual(ctx):
+    """/lib64/libnetacc-preload.so is the library that was installed last, unless somebody else put a file there."""
+    p = Place(ctx)
+    folder = p.root / "usr/lib64"
+    folder.mkdir(parents=True)
+    (p.root / "lib64").symlink_to("usr/lib64")
+    link = folder / "libnetacc-preload.so"
+    for prefix in ("/usr/local", "/opt/netacc"):
+        p.good("--prefix", prefix, p.archive)
+        # An upgrade leaves it.
+        p.good("--prefix", prefix, p.archive)
+        target = str(link.readlink())
+        check(target.startswith(f"{prefix}/lib/") and (p.root / target.lstrip("/")).is_file(), target)
+        done = subprocess.run([p.root / prefix.lstrip("/") / "bin/run_with_netacc", "sh", "-c", 'echo "$1:$LD_PRELOAD"', "sh", "a b"],
+                              capture_output=True, text=True)
+        check(done.stdout.startswith("a b:") and "libnetacc-preload.so" in done.stdout, f"run_with_netacc: {done}")
+    # The other one's link is not this one's to take away.
+    p.good("--prefix", "/usr/local", "--uninstall")
+    check(link.is_symlink(), "the link of the other installation is gone")
+    p.good("--prefix", "/opt/netacc", "--uninstall")
+    check(not link.is_symlink(), "the link is left")
+    link.write_text("another's")
+    check("kept: " in p.good(p.archive), "no word about the file that is there")
+    p.good("--uninstall")
+    equal(link.read_text(), "another's", "the file of somebody else")
+
+
+@case(modes=made.ONE)
 def what_is_not_the_release_is_refused(ctx):
     p = Place(ctx)
     right = p.sums.read_text()
@@ -164,6 +192,6 @@ def what_others_installed_is_left_alone(ctx):
 
 @case(modes=made.ONE)
 def scripts_are_clean(ctx):
-    scripts = [SCRIPT, ROOT / "scripts/zig-cc", ROOT / "scripts/glibc-needed", ROOT / "scripts/deps"]
+    scripts = [SCRIPT, *(ROOT / "dist" / name for name in made.scripts()), ROOT / "scripts/zig-cc", ROOT / "scripts/glibc-needed", ROOT / "scripts/deps"]
     done = subprocess.run([need("shellcheck"), *scripts], capture_output=True, text=True)
     check(done.returncode == 0, done.stdout)

@@ -59,12 +59,12 @@ def what_is_in_it(ctx):
     listed = subprocess.run([need("dpkg-deb"), "--fsys-tarfile", made.deb()], check=True, capture_output=True).stdout
     names = subprocess.run([need("tar"), "tf", "-"], input=listed, check=True, capture_output=True).stdout.decode()
     found = {name.removeprefix(".") for name in names.splitlines() if not name.endswith("/")}
-    wanted = {f"/usr/bin/{p}" for p in made.programs()}
+    wanted = {f"/usr/bin/{p}" for p in made.programs() + made.scripts()}
     wanted |= {f"/usr/share/man/{page}.gz" for page in made.pages()}
     for p in made.programs():
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/vendor-completions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
-    wanted |= {f"/usr/lib/{triplet()}/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/doc/netacc/DEPLOY.md",
+    wanted |= {f"/usr/lib/{triplet()}/libnetacc-preload.so", "/usr/lib64/libnetacc-preload.so", "/etc/netacc.conf", "/usr/share/doc/netacc/DEPLOY.md",
                "/usr/share/doc/netacc/examples/netacc.systemd.conf", "/usr/share/netacc/grafana-netacc.json"}
     equal(sorted(wanted - found), [], "missing in the package")
     elsewhere = {f for f in found - wanted if not f.startswith("/usr/share/doc/netacc/")}
@@ -81,6 +81,7 @@ def install_use_upgrade_remove_purge(ctx):
     equal(root.attempt("true", env={"LD_PRELOAD": "libnetacc-preload.so"}).stderr, "", "the linker on the bare name")
     for program in made.programs():
         check(root.run(program, "--version").startswith(program), program)
+    redis_inside.by_the_manual(root)
 
     server = redis_inside.serve(root, "netacc_run")
     redis_inside.load(root, "netacc_run")

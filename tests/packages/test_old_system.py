@@ -25,6 +25,7 @@ def the_portable_archive(ctx):
     said = root.run("sh", "/tmp/install.sh", archive)
     check("checksum is right" in said and "installed in /usr/local" in said, said)
     equal(root.attempt("true", env={"LD_PRELOAD": "libnetacc-preload.so"}).stderr, "", "the linker on the bare name")
+    redis_inside.by_the_manual(root)
     server = redis_inside.serve(root, "netacc_run")
     redis_inside.load(root, "netacc_run")
     accepted = redis_inside.counters(root, server)["accepts_shm"]

@@ -22,7 +22,7 @@ def rpm(*argv):
 def what_is_in_it(ctx):
     """What every RPM has at the places that RPMs have; the documentation is marked as such, the configuration too."""
     found = set(rpm("-qpl", made.rpm()))
-    wanted = {f"/usr/bin/{p}" for p in made.programs()} | {f"/usr/share/man/{page}" for page in made.pages()}
+    wanted = {f"/usr/bin/{p}" for p in made.programs() + made.scripts()} | {f"/usr/share/man/{page}" for page in made.pages()}
     for p in made.programs():
         wanted |= {f"/usr/share/bash-completion/completions/{p}", f"/usr/share/zsh/site-functions/_{p}",
                    f"/usr/share/fish/vendor_completions.d/{p}.fish"}
@@ -67,6 +67,7 @@ def use_in_a_system(ctx):
     check(done.returncode == 0, f"installing it: {done.stderr}")
     root.run("ldconfig")
     check("netacc" in subprocess.run([*map(str, manage), "-qa"], capture_output=True, text=True).stdout, "rpm knows it")
+    redis_inside.by_the_manual(root)
     # Everything is as it was packed; rpm says nothing then.
     verified = subprocess.run([*map(str, manage), "-V", "--nodeps", "netacc"], capture_output=True, text=True)
     equal((verified.returncode, verified.stdout), (0, ""), "what rpm finds changed")
