@@ -25,7 +25,6 @@ fn until(ns: u64) -> Deadline {
 /// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
 fn pump(
     r: Ref<Socket>,
-    ep: &'static ShmEndpoint,
     count: usize,
     nonblock: bool,
     mut source: impl FnMut(*mut u8, usize) -> Result<usize>,
@@ -34,7 +33,7 @@ fn pump(
     let mut done = 0;
     while done < count {
         let ended = Cell::new(false);
-        let res = {
+        let (ep, res) = {
             let _g = s.tx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
@@ -50,7 +49,7 @@ fn pump(
             };
             let res = ep.write_with(count - done, &mut fill);
             let again = res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room();
-            if again { ep.write_with(count - done, fill) } else { res }
+            (ep, if again { ep.write_with(count - done, fill) } else { res })
         };
         match res {
             Ok(n) => {
@@ -116,7 +115,7 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
         return Outcome::Done(0);
     }
     let nonblock = r.obj.has(NONBLOCK);
-    let res = pump(r, ep, count.min(MAX), nonblock, |p, n| {
+    let res = pump(r, count.min(MAX), nonblock, |p, n| {
         let got = raw::read(input, p, n, at)?;
         at = at.map(|o| o + got as i64);
         Ok(got)
@@ -165,21 +164,21 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     }
     let nonblock = nonblock || status & libc::O_NONBLOCK != 0;
     match (from, to) {
-        (_, Some((r, ep))) => from_pipe(r, ep, pipe, len, nonblock).into(),
-        (Some((r, ep)), None) => to_pipe(r, ep, pipe, len, nonblock).into(),
+        (_, Some((r, _))) => from_pipe(r, pipe, len, nonblock).into(),
+        (Some((r, _)), None) => to_pipe(r, pipe, len, nonblock).into(),
         (None, None) => Outcome::Pass,
     }
 }
 
 /// Of the pipe it waits without a lock, and before it looks at the connection, as the kernel does. What `nonblock` says
 /// is said of the pipe alone.
-fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     loop {
         if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
             return Ok(0);
         }
         let (mut taken, mut dry) = (false, false);
-        let res = pump(r, ep, len, r.obj.has(NONBLOCK), |p, n| match read_now(pipe, p, n) {
+        let res = pump(r, len, r.obj.has(NONBLOCK), |p, n| match read_now(pipe, p, n) {
             Err(Errno::AGAIN) if taken => Ok(0),
             got => {
                 taken |= got.is_ok();
@@ -195,12 +194,12 @@ fn from_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, no
 }
 
 /// The same the other way.
-fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     let s = r.obj;
     loop {
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
         let mut full = false;
-        let res = {
+        let (ep, res) = {
             let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
@@ -211,7 +210,7 @@ fn to_pipe(r: Ref<Socket>, ep: &'static ShmEndpoint, pipe: i32, len: usize, nonb
                 full = given == Err(Errno::AGAIN);
                 given
             };
-            if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) }
+            (ep, if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) })
         };
         match res {
             Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),

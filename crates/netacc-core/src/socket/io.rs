@@ -44,7 +44,7 @@ pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
 }
 
 /// recv(2) and its kin on an accelerated connection.
-pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
+pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
         // No urgent data ever arrives: what tcp(7) answers then.
         return Err(Errno::INVAL);
@@ -86,11 +86,13 @@ pub fn receive(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flag
                 return Err(Errno::BADF);
             }
             // While nobody held the lock the connection may have gone elsewhere.
-            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+            let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 drop(_g);
                 let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
                 return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
             };
+            // What follows asks it, and not the one before, which may be another connection's by now.
+            ep = here;
             if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
                 let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
@@ -221,7 +223,7 @@ fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
 }
 
 /// send(2) and its kin on an accelerated connection.
-pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
+pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
         if ep.is_far() {
             // No kernel socket here leads to the other host, and the byte would not arrive.
@@ -259,10 +261,12 @@ pub fn transmit(r: Ref<Socket>, ep: &'static ShmEndpoint, src: &mut Iov<'_>, fla
                 return Err(Errno::BADF);
             }
             // While nobody held the lock the connection may have gone elsewhere.
-            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+            let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 drop(_g);
                 return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
             };
+            // As for a reader.
+            ep = here;
             let res = ep.try_write(src);
             // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
             // again, before the answer goes out.
