@@ -2,6 +2,7 @@
 //! that our system calls may be forbidden. Its new sockets are the kernel's, its listeners are left to it.
 
 use crate::fdtable::{self, Entry, Ref};
+use crate::log;
 use crate::socket::{self, Path, Socket, demote, listen};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
@@ -39,6 +40,7 @@ pub fn from_here(why: Reason) {
 #[cold]
 pub fn confine() {
     all_leave(Reason::Confined);
+    log::end();
 }
 
 /// A server has used up its descriptors for connections. Some are ours: a link's, an epoll instance's, and one for each
