@@ -154,6 +154,9 @@ pub fn epoll(fd: i32) -> Option<Ref<Epoll>> {
 /// Makes the table exist.
 pub fn ensure() -> Result<()> {
     if TABLE.load(Ordering::Acquire).is_null() {
+        if !mem::is_affordable(size_of::<[AtomicU64; MAX_FDS]>()) {
+            return Err(Errno::NOMEM);
+        }
         let t: &'static [AtomicU64] = mem::array(MAX_FDS)?;
         // The loser of a race leaves an untouched mapping behind.
         let _ =

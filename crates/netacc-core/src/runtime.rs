@@ -89,6 +89,9 @@ fn publish(conf: &Config) {
     let mut comm = [0u8; 64];
     let n = read_into(b"/proc/self/comm", &mut comm);
     let name = comm.get(..n).unwrap_or(&[]).trim_ascii_end();
+    if netacc_sys::mem::is_locking() {
+        netacc_stats::note_locking();
+    }
     if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
         keep_page(fd);
     }

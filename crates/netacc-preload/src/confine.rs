@@ -1,8 +1,10 @@
-//! Calls by which a process takes from itself what the fast path needs: system calls, descriptors.
+//! Calls by which a process takes from itself what the fast path needs: system calls, descriptors. And one by which it takes
+//! memory that the fast path does not need.
 
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64};
 use netacc_core::kernel_only;
+use netacc_sys::mem;
 
 /// A program with fewer descriptors than this does not mean to open any: OpenSSH's confined process sets the limit to 0.
 const FEW: u64 = 16;
@@ -14,6 +16,15 @@ pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usi
         kernel_only::confine();
     }
     call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
+}
+
+/// mlockall(2): what the program maps from now on is brought into memory, and what we map is not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if flags & libc::MCL_FUTURE != 0 {
+        mem::note_locking();
+    }
+    call_next!(mlockall(flags => c_int) -> c_int)
 }
 
 /// A limit of descriptors is about to be set.

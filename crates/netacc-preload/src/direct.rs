@@ -89,6 +89,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             #[cfg(target_arch = "x86_64")]
             libc::SYS_setrlimit => c_long::from(confine::setrlimit(a as c_uint, b as _)),
             libc::SYS_prlimit64 => c_long::from(confine::prlimit(fd, b as c_uint, c as _, d as _)),
+            libc::SYS_mlockall => c_long::from(confine::mlockall(fd)),
             libc::SYS_prctl => c_long::from(confine::prctl(fd, b, c, d, e)),
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>

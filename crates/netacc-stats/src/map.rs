@@ -16,20 +16,35 @@
 #![allow(unsafe_code)]
 
 use core::ptr;
-use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munlock, munmap,
+};
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::page::{PAGE_SIZE, Page, PageOf, SOCK_ENTRIES};
 use crate::sock::SockEntry;
 
+/// Of a limited address space the page takes one part in so many at most.
+const SHARE: u64 = 8;
+
 type FullPage = PageOf<[SockEntry; SOCK_ENTRIES]>;
+
+/// The program locks what it maps (mlockall(2)).
+static LOCKING: AtomicBool = AtomicBool::new(false);
+
+/// Says so before [`init`]: the page is then mapped without access first, since
+/// the kernel brings all that it locks into memory but for what cannot be
+/// accessed, and unlocked.
+pub fn note_locking() {
+    LOCKING.store(true, Relaxed);
+}
 
 /// Takes what is counted before [`init`], or when there is no memory for more.
 static EMPTY: PageOf<[SockEntry; 0]> = PageOf::empty();
@@ -63,7 +78,8 @@ pub fn page() -> &'static Page {
 /// # Errors
 ///
 /// What memfd_create, ftruncate or mmap says; `FBIG` if RLIMIT_FSIZE is below
-/// [`PAGE_SIZE`]. [`page`] then stays as it was.
+/// [`PAGE_SIZE`], `NOMEM` if RLIMIT_AS is below eight times that. [`page`] then
+/// stays as it was.
 pub fn init(program: &[u8], pid: u32) -> Result<OwnedFd, Errno> {
     let fd = make_memfd()?;
     let fresh = map(fd.as_fd(), ptr::null_mut(), MapFlags::empty())?;
@@ -139,6 +155,11 @@ fn make_memfd() -> Result<OwnedFd, Errno> {
     if limit.is_some_and(|limit| limit < PAGE_SIZE as u64) {
         return Err(Errno::FBIG);
     }
+    // A limited address space is the program's.
+    let limit = getrlimit(Resource::As).current;
+    if limit.is_some_and(|limit| limit / SHARE < PAGE_SIZE as u64) {
+        return Err(Errno::NOMEM);
+    }
     let fd = memfd_create(c"netacc-stats", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&fd, PAGE_SIZE as u64)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -149,10 +170,34 @@ fn make_memfd() -> Result<OwnedFd, Errno> {
 fn map(fd: BorrowedFd<'_>, at: *mut core::ffi::c_void, extra: MapFlags) -> Result<*mut FullPage, Errno> {
     // NORESERVE: untouched memory pages cost nothing, also under strict overcommit.
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | extra;
+    // A forked child has locked nothing (mlockall(2)), and a signal handler of it may count.
+    let apart = LOCKING.load(Relaxed) && !extra.contains(MapFlags::FIXED);
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let first = if apart { ProtFlags::empty() } else { prot };
     // SAFETY: without FIXED the kernel chooses free addresses; with it, `at` is
     // the mapping in MAPPED, whose users expect exactly such a page there.
-    let address = unsafe { mmap(at, PAGE_SIZE, ProtFlags::READ | ProtFlags::WRITE, flags, fd, 0)? };
+    let address = unsafe { mmap(at, PAGE_SIZE, first, flags, fd, 0)? };
+    // SAFETY: mapped just now. A core dump without it lacks nothing of the program's.
+    let _ = unsafe { madvise(address, PAGE_SIZE, Advice::LinuxDontDump) };
+    // SAFETY: as above.
+    if apart && let Err(e) = unsafe { open_up(address) } {
+        // SAFETY: as above, and nobody knows of it.
+        let _ = unsafe { munmap(address, PAGE_SIZE) };
+        return Err(e);
+    }
     Ok(address.cast())
+}
+
+/// Makes a mapping of the page that nobody may access so far readable and writable, and unlocks it.
+///
+/// # Safety
+/// `address` is such a mapping of [`PAGE_SIZE`] bytes.
+unsafe fn open_up(address: *mut core::ffi::c_void) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let _ = munlock(address, PAGE_SIZE);
+        mprotect(address, PAGE_SIZE, MprotectFlags::READ | MprotectFlags::WRITE)
+    }
 }
 
 /// CLOCK_REALTIME in nanoseconds.

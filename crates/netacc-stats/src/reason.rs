@@ -67,6 +67,8 @@ numbered! {
         IoUring = 29, "io-uring";
         /// The queue pair of a connection over RDMA failed.
         QpFailed = 30, "qp-failed";
+        /// The process may not make a file as large as a link's segment (RLIMIT_FSIZE).
+        FileSize = 31, "file-size-limit";
     }
 }
 
@@ -116,7 +118,8 @@ impl Reason {
             }
             Self::NoMemory => {
                 "Memory for the connection could not be had; raise the limit of memory or \
-                 address space (ulimit -v, the cgroup), a link to another process maps 258 MiB. \
+                 address space (ulimit -v, the cgroup): a link to another process maps 4 MiB, and more for many \
+                 connections, in all an eighth of a limited address space. \
                  To another host: raise RLIMIT_MEMLOCK (ulimit -l), the log says what was to be registered."
             }
             Self::NameTaken => {
@@ -132,8 +135,8 @@ impl Reason {
                  promoted; set it to 0 to begin on the fast path."
             }
             Self::Refused => {
-                "The listener closed or its process ended while the connection was being made; \
-                 the next one finds what is there now."
+                "The listener closed, its process ended or it had no room for shared memory while the connection was being \
+                 made; the next one finds what is there now, netacc_ss says of the server's process what it lacked."
             }
             Self::PeerUid => {
                 "The peer runs as another user and the link was not allowed; \
@@ -202,6 +205,10 @@ impl Reason {
             Self::QpFailed => {
                 "The queue pair that carried it failed (an error, a device that was removed, a path that fell silent), and \
                  it went on by TCP; look at the device (rdma link) and the log, new connections try RDMA again."
+            }
+            Self::FileSize => {
+                "The process may not make a file as large as a link's shared memory, which is a sparse file of 258 MiB; \
+                 raise RLIMIT_FSIZE (ulimit -f)."
             }
         }
     }

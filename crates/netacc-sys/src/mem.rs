@@ -10,8 +10,9 @@ use crate::errno::Result;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicUsize, Ordering};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munlock};
+use rustix::process::{Resource, getrlimit};
 
 /// A type for which all-zero memory is a valid, initial value, and which needs no drop.
 ///
@@ -30,16 +31,57 @@ unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 
 /// Maps `len` zeroed bytes, committed only when touched. In huge pages where the kernel gives those unasked.
 pub fn map(len: usize) -> Result<NonNull<u8>> {
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh private mapping overlaps nothing.
-    let p = unsafe {
-        mmap_anonymous(
-            ptr::null_mut(),
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
-    };
-    NonNull::new(p.cast()).ok_or(crate::Errno::NOMEM)
+    let at = unsafe { mmap_anonymous(ptr::null_mut(), len, first_access(), flags)? };
+    let at = NonNull::new(at.cast()).ok_or(crate::Errno::NOMEM)?;
+    // SAFETY: mapped just now, and nobody knows of it.
+    unsafe { open_up(at, len).inspect_err(|_| unmap(at, len))? };
+    Ok(at)
+}
+
+/// The program has asked to lock what it maps from here on.
+static LOCKING: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to call mlockall(MCL_FUTURE). That of a child of a fork, or taken back, makes no difference but some
+/// system calls.
+pub fn note_locking() {
+    LOCKING.store(true, Ordering::Relaxed);
+}
+
+/// Whether the program has asked to lock what it maps.
+pub fn is_locking() -> bool {
+    LOCKING.load(Ordering::Relaxed)
+}
+
+/// How a mapping of ours may be accessed until [`open_up`]. After mlockall(MCL_FUTURE) the kernel locks what is mapped, and brings
+/// all of it into memory at once but for what cannot be accessed.
+pub fn first_access() -> ProtFlags {
+    if is_locking() { ProtFlags::empty() } else { ProtFlags::READ | ProtFlags::WRITE }
+}
+
+/// Makes a fresh mapping readable and writable that was made with [`first_access`]. Its pages come into memory when they are
+/// touched, as in a program that locks nothing: the program's own memory is locked as it wants.
+///
+/// # Safety
+/// The range is a mapping of the caller's.
+pub unsafe fn open_up(at: NonNull<u8>, len: usize) -> Result<()> {
+    if is_locking() {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { munlock(at.as_ptr().cast(), len) };
+        // SAFETY: the caller's promise.
+        unsafe { mprotect(at.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
+    }
+    Ok(())
+}
+
+/// Of an address space with a limit (RLIMIT_AS) no use of ours takes more than one part in so many.
+const SHARE: u64 = 8;
+
+/// Whether the process may give `len` bytes of its address space to one use of ours. Where that has a limit most of it is left
+/// to the program, which would have all of it with the kernel's TCP.
+pub fn is_affordable(len: usize) -> bool {
+    getrlimit(Resource::As).current.is_none_or(|limit| len as u64 <= limit / SHARE)
 }
 
 /// Unmaps a region got from [`map`].

@@ -16,7 +16,6 @@ use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
-use netacc_conf::LogLevel;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_verbs::cm::OpenDevice;
@@ -128,9 +127,17 @@ impl Default for Bases {
 fn warn_of_none(server: IpAddr, why: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // Relaxed: nothing else depends on it.
-    let level = if SAID.swap(true, Ordering::Relaxed) { LogLevel::Info } else { LogLevel::Warn };
-    let text = "no companion TCP connection";
-    crate::log::line(level, format_args!("{server}: {text} ({why}); connections end where their queue pair fails"));
+    if SAID.swap(true, Ordering::Relaxed) {
+        crate::log!(
+            Info,
+            "{server}: no companion TCP connection ({why}); connections end where their queue pair fails"
+        );
+    } else {
+        crate::log!(
+            Warn,
+            "{server}: no companion TCP connection ({why}); connections end where their queue pair fails"
+        );
+    }
 }
 
 /// A socket of our own at `ip`.

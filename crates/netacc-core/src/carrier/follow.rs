@@ -3,6 +3,7 @@
 use crate::carrier::engine::Engine;
 use crate::carrier::meet::why;
 use crate::carrier::routes::{Led, State};
+use crate::socket::pool;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::Reason;
@@ -59,9 +60,8 @@ impl Engine {
 
     /// A link for the connects to a route's server: the socket layer's side, and ours.
     pub(super) fn link_to(&mut self, route: usize) -> Result<(&'static Link, usize), (Reason, Error)> {
-        let Ok((client, server)) = Link::pair(self.index) else {
-            return Err((Reason::NoMemory, Error::Verb { verb: "memfd_create", errno: Errno::NOMEM }));
-        };
+        let (client, server) = Link::pair(self.index)
+            .map_err(|errno| (pool::segment_lacks(errno), Error::Verb { verb: "memfd_create", errno }))?;
         let Some(local) = self.add_local(server, Some(route)) else {
             client.put();
             return Err((Reason::NoDescriptors, Error::Verb { verb: "eventfd", errno: Errno::MFILE }));

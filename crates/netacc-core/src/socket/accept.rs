@@ -257,6 +257,13 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
     let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
     let epoch = link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.epoch.load(Ordering::Relaxed));
     match (ep, epoch) {
+        (Some(ep), Some(_)) if !ep.has_windows() => {
+            // Nothing of it has been read: the client makes it again, by TCP if a further link cannot be had either.
+            page().fallback(Reason::NoMemory);
+            link.turn_away();
+            ep.stir_peer();
+            None
+        }
         (Some(ep), Some(epoch)) => {
             if !ep.take() {
                 ep.never_mind(epoch);

@@ -176,6 +176,8 @@ pub struct Socket {
     pub(crate) member: AtomicU64,
     /// Calls made while it was a candidate for promotion.
     pub(crate) calls: AtomicU32,
+    /// How often its connect was made again over another link.
+    pub(crate) rerouted: AtomicU32,
     /// Bytes sent by the kernel while it was one.
     pub(crate) kernel_sent: AtomicU64,
     /// And received.
@@ -219,6 +221,7 @@ impl Socket {
             w.store(0, Ordering::Relaxed);
         }
         s.calls.store(0, Ordering::Relaxed);
+        s.rerouted.store(0, Ordering::Relaxed);
         s.far.reset();
         s.spin.reset();
         s.local.clear();

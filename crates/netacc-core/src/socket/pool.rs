@@ -403,8 +403,13 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
         NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,
         // A security module keeps abstract names of other domains from us (Landlock, AppArmor).
         NoLink::Resources(Errno(libc::EPERM | libc::EACCES)) => Reason::Unsupported,
-        NoLink::Resources(_) => Reason::NoMemory,
+        NoLink::Resources(e) => segment_lacks(e),
     }
+}
+
+/// Why there is no segment for a link.
+pub fn segment_lacks(e: Errno) -> Reason {
+    if e == Errno(libc::EFBIG) { Reason::FileSize } else { Reason::NoMemory }
 }
 
 /// Whether links to `dest` lead to listeners that share a port, of whom `which` is true.

@@ -7,6 +7,8 @@ use netacc_transport::shm::rendezvous::Probe;
 
 /// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
 const BELIEVED: u64 = 50_000_000;
+/// "The listener there turns links away" is believed for so long (ns).
+const TURNED_AWAY_BELIEVED: u64 = 200_000_000;
 /// "Nobody on that other host is reached by RDMA there" is believed for so long (ns).
 const FAR_BELIEVED: u64 = 1_000_000_000;
 /// "This is an address of this host, with that source" is believed for so long (ns).
@@ -19,6 +21,8 @@ type Table = Beliefs<CELLS>;
 static ABSENT: Table = Table::new();
 /// Destinations with a rendezvous of another version of the protocol.
 static OTHER_VERSION: Table = Table::new();
+/// Destinations whose listener turns links away.
+static TURNS_AWAY: Table = Table::new();
 /// Destinations on other hosts that have refused.
 static REFUSED: Table = Table::new();
 /// Addresses that are this host's.
@@ -38,6 +42,7 @@ pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
     let known = |table: &Table, believed, reason| table.holds(dest, now, believed).then_some(reason);
     known(&ABSENT, BELIEVED, Reason::PeerPlain)
         .or_else(|| known(&OTHER_VERSION, BELIEVED, Reason::PeerVersion))
+        .or_else(|| known(&TURNS_AWAY, TURNED_AWAY_BELIEVED, Reason::Refused))
         .or_else(|| known(&REFUSED, FAR_BELIEVED, Reason::PeerPlain))
 }
 
@@ -53,6 +58,7 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
     let table = match why {
         Reason::PeerPlain => &ABSENT,
         Reason::PeerVersion => &OTHER_VERSION,
+        Reason::Refused => &TURNS_AWAY,
         _ => return,
     };
     table.note(dest, now);
@@ -60,12 +66,12 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
 
 /// Forgets what was believed (our own process opened a listener).
 pub fn forget_absent() {
-    [&ABSENT, &OTHER_VERSION, &REFUSED, &FAR].into_iter().for_each(Table::clear);
+    [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &FAR].into_iter().for_each(Table::clear);
 }
 
 /// For the child of a fork.
 pub fn after_fork() {
-    [&ABSENT, &OTHER_VERSION, &REFUSED, &LOCAL, &DOUBTED, &FAR].into_iter().for_each(Table::after_fork);
+    [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &LOCAL, &DOUBTED, &FAR].into_iter().for_each(Table::after_fork);
 }
 
 /// The source address of a connection to `ip` when `ip` is an address of this host.
@@ -148,6 +154,9 @@ mod tests {
         note_absent(d, Reason::PeerPlain, t);
         assert_eq!(known_absent(d, t + BELIEVED / 2), Some(Reason::PeerPlain));
         assert_eq!(known_absent(d, t + BELIEVED + 1000), None);
+        note_absent(d, Reason::Refused, t);
+        assert_eq!(known_absent(d, t + TURNED_AWAY_BELIEVED / 2), Some(Reason::Refused));
+        assert_eq!(known_absent(d, t + TURNED_AWAY_BELIEVED + 1000), None);
         assert_eq!(known_absent("127.0.0.1:8".parse().unwrap(), t), None);
         note_refused(d, Reason::PeerPlain, t);
         assert_eq!(known_absent(d, t + FAR_BELIEVED / 2), Some(Reason::PeerPlain));

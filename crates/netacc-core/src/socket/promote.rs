@@ -258,7 +258,7 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, epoch: u32) {
     {
         let _g = (s.rx.lock(), s.tx.lock());
         let there = r.valid() && s.has(CANDIDATE) && fdtable::get(fd).is_some_and(|e| e.is(r));
-        if !there {
+        if !there || !ep.has_windows() {
             return ep.refuse(epoch);
         }
         if !ep.take() {

@@ -11,7 +11,7 @@ use crate::fork;
 use crate::kernel_only;
 use crate::socket::beliefs::Beliefs;
 use crate::socket::create::{replace_everywhere, status_flags};
-use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, untaken};
+use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, ports, untaken};
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -199,7 +199,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
     let (mut bytes, first) = written(old);
     let ended = old.ended();
-    match again(s) {
+    match again(s, old) {
         Ok(new) => {
             if !write_again(new, &mut bytes, first, ended) {
                 new.fail(Errno::CONNRESET);
@@ -215,7 +215,8 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             old.close(false);
             crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());
         }
-        Err(_) => {
+        Err(not) => {
+            let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
             crate::log!(Info, "fd {}: {}, by TCP with {} bytes: {done:?}", s.first_fd(), why.name(), bytes.len());
             match done {
@@ -304,8 +305,19 @@ pub fn bypass(r: Ref<Socket>) {
     drop((rx, tx));
 }
 
-/// The same connect once more, over another link.
-fn again(s: &'static Socket) -> core::result::Result<&'static ShmEndpoint, Reason> {
+/// A connect is made again over so many links, and then by TCP: a server may turn away each link that it is offered.
+const LINKS_TRIED: u32 = 3;
+
+/// The same connect once more, over another link than that of `old`.
+fn again(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
+    if s.rerouted.fetch_add(1, Ordering::Relaxed) >= LINKS_TRIED {
+        if let Some(target) = s.peer.get()
+            && old.link().is_turned_away()
+        {
+            ports::note_absent(target, Reason::Refused, time::coarse());
+        }
+        return Err(Reason::Refused);
+    }
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
     if s.endpoint().is_some_and(ShmEndpoint::is_far) {
         // Of this host the rendezvous of that name would be somebody else's.

@@ -202,11 +202,16 @@ impl ShmEndpoint {
         self.drop_kernel();
     }
 
-    /// Begins a connection in this slot, unless there is one. The client also wipes the shared words; the server then finds
+    /// Whether the windows of this slot are mapped, or could be just now: without them no connection can begin.
+    pub fn has_windows(&self) -> bool {
+        self.view().is_some_and(|v| v.seg.reach(v.index).is_ok())
+    }
+
+    /// Begins a connection in this slot, unless there is one or no room for its windows. The client also wipes the shared words; the server then finds
     /// them wiped, or the client lies and hurts itself.
     pub fn begin(&'static self, epoch: u32) -> bool {
         let Some(v) = self.view() else { return false };
-        if self.is_live() {
+        if self.is_live() || v.seg.reach(v.index).is_err() {
             return false;
         }
         v.link.hold();

@@ -40,13 +40,7 @@ impl Link {
         let one = |side, control: OwnedFd| {
             private::adopt(control).and_then(|control| Link::new(side, mapped, control, true, raw::getpid()))
         };
-        let client = one(Side::Client, near).inspect_err(|_| {
-            #[allow(unsafe_code)]
-            // SAFETY: nobody has it.
-            unsafe {
-                mapped.seg.unmap();
-            }
-        })?;
+        let client = one(Side::Client, near).inspect_err(|_| mapped.discard())?;
         let server = one(Side::Server, far).inspect_err(|_| client.put())?;
         {
             let _g = PAIRS.lock();

@@ -2,6 +2,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_private;
+use crate::shm::mapping::Blocks;
 use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
@@ -61,6 +62,8 @@ pub struct Link {
     /// Not 0: somebody was told of a message, and found the reader busy.
     pub(super) more: AtomicU32,
     pub(super) seg: AtomicPtr<u8>,
+    /// Where the segment's large windows are.
+    blocks: AtomicPtr<Blocks>,
     /// The other side, while it is in this process as well and uses the same mapping ([`Link::pair`]). Under `far`'s lock.
     pub(super) mate: AtomicPtr<Link>,
     /// Which memfd that is ([`Mapped::file`]).
@@ -159,6 +162,7 @@ impl Link {
     /// A link over a mapped segment and a connected control socket (a private descriptor).
     pub fn new(side: Side, mapped: Mapped, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
+        link.blocks.store(core::ptr::from_ref(mapped.seg.blocks).cast_mut(), Ordering::Relaxed);
         link.seg.store(mapped.seg.as_ptr(), Ordering::Relaxed);
         link.file.store(mapped.file, Ordering::Relaxed);
         link.control.store(control + 1, Ordering::Relaxed);
@@ -244,8 +248,8 @@ impl Link {
     #[inline]
     #[allow(unsafe_code)]
     pub fn segment(&self) -> Option<Segment> {
-        // SAFETY: set from `as_ptr` in `new`, cleared before the unmapping in `put`.
-        unsafe { Segment::from_ptr(self.seg.load(Ordering::Relaxed)) }
+        // SAFETY: both set from a segment in `new`, the first cleared before the unmapping in `put`.
+        unsafe { Segment::from_ptrs(self.seg.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed)) }
     }
 
     /// The endpoint of a slot.
@@ -282,6 +286,12 @@ impl Link {
     pub fn accepting(&self) -> bool {
         let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
+    }
+
+    /// The peer ended the link without having taken it up (client side).
+    pub fn is_turned_away(&self) -> bool {
+        let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
+        self.is_lost() && self.segment().is_some_and(pending)
     }
 
     /// The listener lives on in other processes only.
@@ -454,6 +464,7 @@ impl Link {
 /// For the child of a fork: no other thread is inside the pool any more.
 pub fn reset_after_fork() {
     LINKS.reset_lock();
+    crate::shm::mapping::reset_after_fork();
     crate::shm::far::reset_after_fork();
     crate::shm::liveness::reset_after_fork();
     netacc_sys::closer::after_fork();

@@ -37,6 +37,7 @@ pub mod guard;
 mod kin;
 pub mod link;
 mod liveness;
+mod mapping;
 mod open;
 pub mod owner;
 mod passed;

@@ -8,9 +8,16 @@ use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
 impl Link {
-    /// A slot for a connection (client).
+    /// A slot for a connection (client); none if there is no room in our address space for its windows either.
     pub fn claim(&'static self) -> Option<Claimed> {
-        self.slots.claim(self.segment()?, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))
+        let seg = self.segment()?;
+        let claimed = self.slots.claim(seg, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))?;
+        if seg.reach(claimed.slot).is_err() {
+            // The server has not heard of this use, and its mark is still that of the one before.
+            self.slots.closed(claimed.slot);
+            return None;
+        }
+        Some(claimed)
     }
 
     /// Queues a connect (client, under the owner's lock).

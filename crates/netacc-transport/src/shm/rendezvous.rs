@@ -6,6 +6,7 @@ use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::guard::{Look, ask_for_senders, brings_memfd, dismiss, look, may_pass};
 use crate::shm::kin;
 use crate::shm::link::{Link, Side};
+use crate::shm::mapping;
 use crate::shm::owner::{self, Word};
 use crate::shm::segment::{Mapped, SEGMENT, SERVER_OPEN, Segment};
 use crate::shm::users::{is_one_user, trusted};
@@ -126,14 +127,30 @@ pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
     };
     let mapped = Segment::map(memfd.as_fd());
     private::drop_raw(memfd);
-    let Ok(mapped) = mapped else {
-        dismiss(fd);
-        return Taken::Refused;
+    let mapped = match mapped {
+        Ok(mapped) => mapped,
+        Err(e) => {
+            dismiss(fd);
+            return refused(e);
+        }
     };
-    server_link(fd, mapped, (pid, seen, uid), backlog).map_or(Taken::Refused, Taken::Link)
+    server_link(fd, mapped, (pid, seen, uid), backlog)
+        .inspect_err(|_| mapped.discard())
+        .map_or_else(refused, Taken::Link)
 }
 
-/// `pid` is the client's own idea of its process id, `seen` and `uid` are the kernel's words.
+/// A client's link cannot be taken up. The client hears the end of its control socket, and goes by TCP.
+fn refused(e: Errno) -> Taken {
+    page().fallback(match e {
+        Errno::PROTO => Reason::ProtocolError,
+        Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
+        _ => Reason::NoMemory,
+    });
+    Taken::Refused
+}
+
+/// The server's side of a link whose segment is mapped. `pid` is the client's own idea of its process id, `seen` and `uid` are
+/// the kernel's words.
 fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
     let h = mapped.seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
@@ -180,13 +197,15 @@ pub fn connect_link(
     place: u16,
 ) -> core::result::Result<&'static Link, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
+    mapping::affordable().map_err(NoLink::Resources)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
     ask_for_senders(fd.as_fd());
     let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found)?, found)));
     match made {
         Ok((Made { mapped, uid, pid, listener }, found)) => {
-            let control = private::adopt(fd).map_err(NoLink::Resources)?;
-            let link = Link::new(Side::Client, mapped, control, trusted(uid), pid).map_err(NoLink::Resources)?;
+            let link =
+                private::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
+            let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.set_peer_uid(uid);
             link.member.store(found, Ordering::Relaxed);
             link.listener.store(listener, Ordering::Relaxed);
@@ -319,9 +338,9 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
-    let sent = mapped.and_then(|s| {
-        send_message(fd.as_fd(), hello, Some(memfd.as_fd())).map_err(NoLink::Resources)?;
-        Ok(s)
+    let sent = mapped.and_then(|mapped| {
+        let sent = send_message(fd.as_fd(), hello, Some(memfd.as_fd())).inspect_err(|_| mapped.discard());
+        sent.map(|()| mapped).map_err(NoLink::Resources)
     });
     private::drop_raw(memfd);
     Ok(Made { mapped: sent?, uid, pid, listener })

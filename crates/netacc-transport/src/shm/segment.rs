@@ -1,21 +1,19 @@
 //! The layout of a link's shared segment, and the only way to get at it.
 //!
 //! # Safety
-//! A segment is mapped once at its full, fixed size: the memfd is sealed against shrinking, so no
-//! access to the mapping can fault, whatever the peer does. Every accessor takes an index, checks it
-//! against a constant, and hands out references to atomics only.
+//! What is mapped of a segment, and that no access to it can fault, says [`super::mapping`]: the words and small windows
+//! from the beginning, large windows from a connection's begin on. Every accessor takes an index, checks it against a
+//! constant, and hands out references to atomics only.
 #![allow(unsafe_code)]
 
 use crate::shm::link::Side;
+use crate::shm::mapping::Blocks;
+pub use crate::shm::mapping::Mapped;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, Channel, ConsumerLine, LARGE, OwnLine, SLOTS, SMALL};
 use netacc_sys::cpu;
-use netacc_sys::errno::{Errno, Result};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Ready-set channels per side; number 0 means "none".
 pub const CHANNELS: usize = 64;
@@ -131,7 +129,7 @@ pub struct Slot {
 const NEAR: usize = 4;
 
 #[repr(C, align(4096))]
-struct Control {
+pub(super) struct Control {
     header: Header,
     near: [[Channel; 2]; NEAR],
     queue: [AtomicU32; SLOTS],
@@ -141,7 +139,8 @@ struct Control {
 
 const SMALL_AT: usize = size_of::<Control>();
 const SMALL_PAGE: usize = 2 * SMALL;
-const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
+/// Where the large windows begin: two for each slot, the client's first.
+pub(super) const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
 
 /// Bytes of a segment. Only touched pages take memory.
 pub const SEGMENT: usize = LARGE_AT + SLOTS * 2 * LARGE;
@@ -165,16 +164,9 @@ impl Slot {
 /// A mapped segment.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
-    base: NonNull<Control>,
-}
-
-/// A segment that has just been mapped.
-#[derive(Clone, Copy, Debug)]
-pub struct Mapped {
-    /// It.
-    pub seg: Segment,
-    /// The memfd's inode number, by the kernel's word: no two have the same. 0: of our own making, with one mapping.
-    pub file: u64,
+    pub(super) base: NonNull<Control>,
+    /// Where the large windows are.
+    pub(super) blocks: &'static Blocks,
 }
 
 // SAFETY: all shared words are atomics, the rest is copied as raw bytes.
@@ -183,58 +175,20 @@ unsafe impl Send for Segment {}
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A fresh memfd of the right size, sealed against any change of it.
-    pub fn create() -> Result<OwnedFd> {
-        let fd = memfd_create(c"netacc-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&fd, SEGMENT as u64)?;
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(fd)
-    }
-
-    /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
-    pub fn map(fd: BorrowedFd<'_>) -> Result<Mapped> {
-        let (seals, stat) = (fcntl_get_seals(fd)?, fstat(fd)?);
-        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || stat.st_size != SEGMENT as i64 {
-            return Err(Errno::PROTO);
-        }
-        Ok(Mapped { seg: Segment::map_own(fd)?, file: stat.st_ino })
-    }
-
-    /// Maps a segment of our own making.
-    pub fn map_own(fd: BorrowedFd<'_>) -> Result<Segment> {
-        // SAFETY: a fresh mapping overlaps nothing.
-        let p = unsafe {
-            mmap(
-                core::ptr::null_mut(),
-                SEGMENT,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                fd.as_fd(),
-                0,
-            )?
-        };
-        Ok(Segment { base: NonNull::new(p.cast()).ok_or(Errno::NOMEM)? })
-    }
-
-    /// # Safety
-    /// No reference into the segment may be used afterwards.
-    pub unsafe fn unmap(self) {
-        // SAFETY: the caller's promise; base and length are those of `map`.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), SEGMENT) };
-    }
-
     /// The mapping's address, to be kept in an atomic.
     pub fn as_ptr(self) -> *mut u8 {
         self.base.as_ptr().cast()
     }
 
-    /// The segment whose [`Segment::as_ptr`] was kept.
+    /// The segment whose [`Segment::as_ptr`] and blocks were kept.
     ///
     /// # Safety
-    /// `p` came from `as_ptr` of a segment that is still mapped.
+    /// `p` is null, or `as_ptr` of a segment that is still mapped; `blocks` is null, or was that segment's.
     #[inline]
-    pub unsafe fn from_ptr(p: *mut u8) -> Option<Segment> {
-        NonNull::new(p.cast()).map(|base| Segment { base })
+    pub(super) unsafe fn from_ptrs(p: *mut u8, blocks: *const Blocks) -> Option<Segment> {
+        // SAFETY: the caller's promise; such objects are never freed.
+        let blocks = unsafe { blocks.as_ref() }?;
+        NonNull::new(p.cast()).map(|base| Segment { base, blocks })
     }
 
     #[inline]
@@ -264,34 +218,18 @@ impl Segment {
         channel?.get(side.index())
     }
 
-    /// The bytes of the direction that `producer` writes in `slot`.
+    /// The bytes of the direction that `producer` writes in `slot`; `None` if the slot's windows are not mapped.
     #[inline]
     pub fn area(&self, slot: usize, producer: Side) -> Option<Area> {
         if slot >= SLOTS {
             return None;
         }
-        let base = self.base.cast::<u8>();
-        // SAFETY: slot < SLOTS, so both ranges lie within SEGMENT and are disjoint from all others.
+        let windows = self.blocks.windows(slot)?;
+        // SAFETY: slot < SLOTS, so the small window lies within the first mapping, and the large one in the slot's windows;
+        // both are disjoint from all others.
         unsafe {
-            let small = base.add(SMALL_AT + slot * SMALL_PAGE + producer.index() * SMALL);
-            let large = base.add(LARGE_AT + (slot * 2 + producer.index()) * LARGE);
-            Some(Area::new(small, large))
-        }
-    }
-
-    /// Gives the pages of a large window back to the system.
-    pub fn drop_large(&self, slot: usize, producer: Side) {
-        if slot < SLOTS {
-            let at = LARGE_AT + (slot * 2 + producer.index()) * LARGE;
-            // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which
-            // is a valid content for raw bytes.
-            let _ = unsafe {
-                rustix::mm::madvise(
-                    self.base.cast::<u8>().add(at).as_ptr().cast(),
-                    LARGE,
-                    rustix::mm::Advice::LinuxRemove,
-                )
-            };
+            let small = self.base.cast::<u8>().add(SMALL_AT + slot * SMALL_PAGE + producer.index() * SMALL);
+            Some(Area::new(small, windows.add(producer.index() * LARGE)))
         }
     }
 
@@ -389,37 +327,26 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_segment_of_another_size_or_unsealed_is_refused() {
-        let fd = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).unwrap();
-        assert!(Segment::map(fd.as_fd()).is_err());
-        ftruncate(&fd, SEGMENT as u64).unwrap();
-        assert!(Segment::map(fd.as_fd()).is_err(), "not sealed");
-        let fd = Segment::create().unwrap();
-        assert!(Segment::map(fd.as_fd()).is_ok());
-        assert!(ftruncate(&fd, 10).is_err());
-    }
+    use rustix::fd::AsFd;
 
     #[test]
     fn windows_are_disjoint_and_inside() {
         let fd = Segment::create().unwrap();
         let s = Segment::map(fd.as_fd()).unwrap().seg;
-        let base = s.as_ptr() as usize;
         let mut ranges = Vec::new();
         for slot in 0..SLOTS {
+            assert!(slot < 4 || !slot.is_power_of_two() || s.area(slot, Side::Client).is_none(), "mapped too early");
+            s.reach(slot).unwrap();
             for side in [Side::Client, Side::Server] {
                 let a = s.area(slot, side).unwrap();
                 let l = |large| netacc_ring::Layout { large, origin: 0 };
-                ranges.push((a.at(l(false), 0).0.as_ptr() as usize - base, SMALL));
-                ranges.push((a.at(l(true), 0).0.as_ptr() as usize - base, LARGE));
+                ranges.push((a.at(l(false), 0).0.as_ptr() as usize, SMALL));
+                ranges.push((a.at(l(true), 0).0.as_ptr() as usize, LARGE));
             }
         }
+        ranges.push((s.as_ptr() as usize, size_of::<Control>()));
         ranges.sort();
         assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
-        assert!(ranges[0].0 >= size_of::<Control>());
-        let last = ranges[ranges.len() - 1];
-        assert!(last.0 + last.1 <= SEGMENT);
         assert!(s.slot(SLOTS).is_none() && s.area(SLOTS, Side::Client).is_none());
         assert!(s.channel(Side::Client, CHANNELS as u32).is_none());
     }

@@ -9,8 +9,14 @@ use crate::interface;
 use crate::rules::{Rules, compare};
 
 const SUBJECT: &str = "host";
-/// What a link to another process maps.
-const LINK_BYTES: u64 = 258 << 20;
+/// What a link to another process maps, with few connections.
+const LINK_BYTES: u64 = 5 << 20;
+/// Of a limited address space all links together map one part in so many, and so does whatever else is large.
+const SHARE: u64 = 8;
+/// The table of a process's descriptors, without which nothing is accelerated.
+const TABLE_BYTES: u64 = 8 << 20;
+/// The page of a process's figures, and some more.
+const PAGE_BYTES: u64 = 20 << 20;
 const MIB: u64 = 1 << 20;
 /// An RDMA connection to TCP port P goes to this port above it.
 const RDMA_PORT_OFFSET: u32 = 20000;
@@ -272,14 +278,17 @@ fn limits(host: &Host, config: &Config, report: &mut Report) {
         None => report.add(Level::Ok, SUBJECT, "nofile", "unlimited"),
     };
     match address_space {
-        Some(limit) if limit < 4 * LINK_BYTES => report
+        Some(limit) if limit < SHARE * PAGE_BYTES => report
             .add(
-                if limit < LINK_BYTES { Level::Fail } else { Level::Warn },
+                if limit < SHARE * TABLE_BYTES { Level::Fail } else { Level::Warn },
                 SUBJECT,
                 "address-space",
-                format!("{}, and a link to another process maps {}", mib(limit), mib(LINK_BYTES)),
+                format!("{}: {} for links, {} each", mib(limit), mib(limit / SHARE), mib(LINK_BYTES)),
             )
-            .why("only touched pages are used, but the limit counts all of them; beyond it connections stay on TCP")
+            .why(
+                "most of a limited address space is left to the program: with so little, connections stay on TCP and \
+                 netacc_ss does not see the process",
+            )
             .advice("'ulimit -v unlimited', LimitAS=infinity in the unit; limit memory by the control group instead"),
         Some(limit) => report.add(Level::Ok, SUBJECT, "address-space", mib(limit)),
         None => report.add(Level::Ok, SUBJECT, "address-space", "unlimited"),

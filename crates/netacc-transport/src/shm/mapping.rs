@@ -1,0 +1,354 @@
+//! How much of a link's segment a process maps.
+//!
+//! The file has room for the windows of all slots from the beginning, which costs nothing: it is sparse. A mapping costs address
+//! space, which a program may limit (RLIMIT_AS), and memory where the program locks all of its own (mlockall(2)). So a process
+//! maps the words, the small windows and the large windows of the first few slots. Those of further slots come in blocks that
+//! double, before a connection begins in one of them: so the windows of every connection are mapped at both of its ends, and
+//! where that is not possible the connection goes by TCP. A block stays until the link ends, at the address where it is.
+//!
+//! # Safety
+//! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can fault.
+//! Blocks are published by their address, and unmapped when the last user of the link is gone.
+#![allow(unsafe_code)]
+
+use crate::shm::link::Side;
+use crate::shm::segment::{LARGE_AT, SEGMENT, Segment};
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use netacc_ring::{LARGE, SLOTS};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::{self, Zeroed};
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{private, signals};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, MremapFlags, madvise, mmap, mremap, munlock, munmap};
+use rustix::process::{Resource, getrlimit};
+
+/// The large windows of one slot.
+const PAIR: usize = 2 * LARGE;
+/// Slots whose large windows are mapped from the beginning. Slot 0 is the connect queue's, so three connections.
+const FIRST: usize = 4;
+/// What is mapped from the beginning.
+const HEAD: usize = LARGE_AT + FIRST * PAIR;
+/// Blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
+const BLOCKS: usize = 8;
+/// Granularity of a mapping; a multiple of it on machines with larger pages would do as well.
+const PAGE: usize = 4096;
+
+const _: () = assert!(first_of(BLOCKS - 1) + slots_in(BLOCKS - 1) == SLOTS && LARGE_AT + SLOTS * PAIR == SEGMENT);
+
+/// Slots of a block.
+const fn slots_in(block: usize) -> usize {
+    if block == 0 { FIRST } else { FIRST << (block - 1) }
+}
+
+/// The first slot of a block.
+const fn first_of(block: usize) -> usize {
+    if block == 0 { 0 } else { FIRST << (block - 1) }
+}
+
+/// The block of a slot.
+#[inline]
+fn block_of(slot: usize) -> usize {
+    (slot / FIRST).checked_ilog2().map_or(0, |n| n as usize + 1)
+}
+
+/// Where a process has the large windows of a segment. Objects are recycled, never freed.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Blocks {
+    /// The address of each block, null while it is not mapped. Block 0 is part of the segment's first mapping.
+    at: [AtomicPtr<u8>; BLOCKS],
+    next_free: AtomicPtr<Blocks>,
+}
+
+// SAFETY: atomics only; null is "not mapped".
+unsafe impl Zeroed for Blocks {}
+
+impl Pooled for Blocks {
+    fn next_free(&self) -> &AtomicPtr<Blocks> {
+        &self.next_free
+    }
+}
+
+static ALL: Slab<Blocks> = Slab::new();
+/// Bytes of segments that the process maps.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// For the child of a fork: no other thread is inside the pool any more.
+pub(super) fn reset_after_fork() {
+    ALL.reset_lock();
+}
+
+impl Blocks {
+    /// The address of a block, if it is mapped.
+    #[inline]
+    fn get(&self, block: usize) -> Option<NonNull<u8>> {
+        // Acquire: the mapping was made before its address was published.
+        NonNull::new(self.at.get(block)?.load(Ordering::Acquire))
+    }
+
+    /// The large windows of a slot, if they are mapped: the client's and, behind it, the server's.
+    #[inline]
+    pub(super) fn windows(&self, slot: usize) -> Option<NonNull<u8>> {
+        let block = block_of(slot);
+        let at = self.get(block)?;
+        // SAFETY: the slot is one of the block's, which is mapped for all of them.
+        Some(unsafe { at.add((slot - first_of(block)) * PAIR) })
+    }
+
+    /// Maps a block behind the one before it. No descriptor is needed for that, and none is held: the new mapping begins as a
+    /// second one of the last page that is mapped (mremap(2) with an old size of 0), and goes on in the file from there.
+    #[cold]
+    fn add(&self, block: usize) -> Result<()> {
+        let before = block.checked_sub(1).ok_or(Errno::INVAL)?;
+        let last = self.get(before).ok_or(Errno::NOMEM)?.as_ptr().wrapping_add(slots_in(before) * PAIR - PAGE);
+        let len = PAGE + slots_in(block) * PAIR;
+        afford(len)?;
+        if mem::is_locking() {
+            // SAFETY: a page of ours. Where the program has locked all that it had, the block would be locked as this page is.
+            let _ = unsafe { munlock(last.cast(), PAGE) };
+        }
+        // SAFETY: the page is mapped, and a second mapping of it overlaps nothing.
+        let fresh = unsafe { mremap(last.cast(), 0, len, MremapFlags::MAYMOVE)? };
+        let at = fresh.cast::<u8>().wrapping_add(PAGE);
+        MAPPED.fetch_add(len, Ordering::Relaxed);
+        let cell = self.at.get(block).ok_or(Errno::INVAL)?;
+        // Release: see `get`. Another thread may have been first.
+        if cell.compare_exchange(ptr::null_mut(), at, Ordering::Release, Ordering::Relaxed).is_err() {
+            // SAFETY: mapped just now, and nobody knows of it.
+            unsafe { unmap(fresh.cast(), len) };
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Segment::unmap`].
+    unsafe fn unmap(&self, base: *mut u8) {
+        for (block, cell) in self.at.iter().enumerate() {
+            let at = cell.swap(ptr::null_mut(), Ordering::Relaxed);
+            if block > 0 && !at.is_null() {
+                // SAFETY: mapped by `add`, which put a page before it; the caller's promise.
+                unsafe { unmap(at.wrapping_sub(PAGE), PAGE + slots_in(block) * PAIR) };
+            }
+        }
+        // SAFETY: address and length are those of `map_head`; the caller's promise.
+        unsafe { unmap(base, HEAD) };
+    }
+}
+
+/// # Safety
+/// The range is a mapping of a segment to which nothing refers any more.
+unsafe fn unmap(at: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { munmap(at.cast(), len) };
+    MAPPED.fetch_sub(len, Ordering::Relaxed);
+}
+
+/// Whether the process may map `len` bytes of segments more.
+fn afford(len: usize) -> Result<()> {
+    let wanted = MAPPED.load(Ordering::Relaxed).saturating_add(len);
+    if mem::is_affordable(wanted) { Ok(()) } else { Err(Errno::NOMEM) }
+}
+
+/// Whether the process may make and map one more segment, as far as its limits say: asked before a peer is bothered.
+pub(super) fn affordable() -> Result<()> {
+    let limit = getrlimit(Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < SEGMENT as u64) {
+        return Err(Errno(libc::EFBIG));
+    }
+    afford(HEAD)
+}
+
+/// Gives a memfd its size, for ever.
+fn fix_size(fd: &OwnedFd) -> Result<()> {
+    // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program.
+    signals::without(libc::SIGXFSZ, || ftruncate(fd, SEGMENT as u64))?;
+    fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(())
+}
+
+/// Maps the beginning of a segment.
+fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+    // SAFETY: a fresh mapping overlaps nothing.
+    let at = unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? };
+    let at: NonNull<u8> = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
+    MAPPED.fetch_add(HEAD, Ordering::Relaxed);
+    // SAFETY: the mapping made just now, which nobody knows of. A core dump without it lacks nothing of the program's.
+    unsafe {
+        let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
+        mem::open_up(at, HEAD).inspect_err(|_| unmap(at.as_ptr(), HEAD))?;
+    }
+    Ok(at)
+}
+
+/// A segment that has just been mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped {
+    /// It.
+    pub seg: Segment,
+    /// The memfd's inode number, by the kernel's word: no two have the same. 0: of our own making, with one mapping.
+    pub file: u64,
+}
+
+impl Mapped {
+    /// Unmaps a segment of which no link has come about, so that nobody refers to it.
+    pub(super) fn discard(self) {
+        // SAFETY: references into it are lent by links only, and by whoever calls this for as long as no link is there.
+        unsafe { self.seg.unmap() };
+    }
+}
+
+impl Segment {
+    /// A fresh memfd of the right size, sealed against any change of it.
+    pub fn create() -> Result<OwnedFd> {
+        let fd = memfd_create(c"netacc-link", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        match fix_size(&fd) {
+            Ok(()) => Ok(fd),
+            Err(e) => {
+                private::drop_raw(fd);
+                Err(e)
+            }
+        }
+    }
+
+    /// Maps a segment that may come from a peer: refused unless its size is fixed and ours.
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Mapped> {
+        let (seals, stat) = (fcntl_get_seals(fd)?, fstat(fd)?);
+        // Memory of huge pages (MFD_HUGETLB) is sealed as well, and faults where the host has none left.
+        let ordinary = fstatfs(fd)?.f_type == libc::TMPFS_MAGIC;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) || stat.st_size != SEGMENT as i64 || !ordinary {
+            return Err(Errno::PROTO);
+        }
+        Ok(Mapped { seg: Segment::map_own(fd)?, file: stat.st_ino })
+    }
+
+    /// Maps a segment of our own making.
+    pub fn map_own(fd: BorrowedFd<'_>) -> Result<Segment> {
+        afford(HEAD)?;
+        let blocks = ALL.alloc().ok_or(Errno::NOMEM)?;
+        let base = map_head(fd.as_fd()).inspect_err(|_| ALL.release(blocks))?;
+        if let Some(first) = blocks.at.first() {
+            first.store(base.as_ptr().wrapping_add(LARGE_AT), Ordering::Release);
+        }
+        Ok(Segment { base: base.cast(), blocks })
+    }
+
+    /// Maps the large windows of a slot, unless they are mapped.
+    #[inline]
+    pub fn reach(&self, slot: usize) -> Result<()> {
+        if self.blocks.windows(slot).is_some() { Ok(()) } else { self.reach_now(slot) }
+    }
+
+    #[cold]
+    fn reach_now(&self, slot: usize) -> Result<()> {
+        let mut missing = (1..=block_of(slot)).filter(|block| self.blocks.get(*block).is_none());
+        missing.try_for_each(|block| self.blocks.add(block))
+    }
+
+    /// # Safety
+    /// No reference into the segment may be used afterwards.
+    pub unsafe fn unmap(self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.blocks.unmap(self.as_ptr()) };
+        ALL.release(self.blocks);
+    }
+
+    /// Gives the pages of a large window back to the system.
+    pub fn drop_large(&self, slot: usize, producer: Side) {
+        let Some(windows) = self.blocks.windows(slot) else { return };
+        let at = windows.as_ptr().wrapping_add(producer.index() * LARGE);
+        // SAFETY: the range lies within the mapping; MADV_REMOVE leaves zero pages behind, which is a valid content for raw
+        // bytes.
+        let _ = unsafe { madvise(at.cast(), LARGE, Advice::LinuxRemove) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_of_another_size_or_unsealed_is_refused() {
+        let fd = memfd_create(c"x", MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(Segment::map(fd.as_fd()).is_err());
+        ftruncate(&fd, SEGMENT as u64).unwrap();
+        assert!(Segment::map(fd.as_fd()).is_err(), "not sealed");
+        let fd = Segment::create().unwrap();
+        assert!(Segment::map(fd.as_fd()).is_ok());
+        assert!(ftruncate(&fd, 10).is_err());
+    }
+
+    #[test]
+    fn every_slot_is_in_one_block() {
+        let mut slots = (0..BLOCKS).flat_map(|block| (0..slots_in(block)).map(move |n| (block, first_of(block) + n)));
+        for slot in 0..SLOTS {
+            assert_eq!(slots.next(), Some((block_of(slot), slot)));
+        }
+        assert_eq!(slots.next(), None);
+    }
+
+    /// Writes and reads through two mappings of one file.
+    #[test]
+    fn blocks_are_those_of_the_file_in_whatever_order_they_are_mapped() {
+        let fd = Segment::create().unwrap();
+        let (a, b) = (Segment::map(fd.as_fd()).unwrap().seg, Segment::map(fd.as_fd()).unwrap().seg);
+        for slot in (1..SLOTS).rev() {
+            b.reach(slot).unwrap();
+        }
+        for slot in 0..SLOTS {
+            let is_first = slot == first_of(block_of(slot));
+            assert_eq!(a.blocks.windows(slot).is_some(), slot == 0 || !is_first, "slot {slot}");
+            a.reach(slot).unwrap();
+            let ends = [0, PAIR - 1];
+            let at = |s: &Segment, end: usize| s.blocks.windows(slot).unwrap().as_ptr().wrapping_add(end);
+            for end in ends {
+                // SAFETY: mapped, and nobody else's.
+                unsafe {
+                    at(&a, end).write_volatile(slot as u8 | 1);
+                    assert_eq!(at(&b, end).read_volatile(), slot as u8 | 1, "slot {slot}");
+                    at(&b, end).write_volatile(0);
+                }
+            }
+        }
+        assert!(a.reach(SLOTS).is_err());
+        // SAFETY: nothing refers to them any more.
+        unsafe {
+            a.unmap();
+            b.unmap();
+        }
+    }
+
+    /// Of the mappings of this file: their bytes, and the kernel's flags of each.
+    fn mapped(inode: u64) -> (usize, Vec<String>) {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut ours, mut bytes, mut flags) = (false, 0, Vec::new());
+        for line in smaps.lines() {
+            let words: Vec<_> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["Size:", kib, _] if ours => bytes += kib.parse::<usize>().unwrap() << 10,
+                ["VmFlags:", rest @ ..] if ours => flags.push(rest.join(" ")),
+                [range, _, _, _, file, ..] if range.contains('-') => ours = file.parse() == Ok(inode),
+                _ => {}
+            }
+        }
+        (bytes, flags)
+    }
+
+    #[test]
+    fn what_is_mapped_grows_with_the_slots_and_is_in_no_core_dump() {
+        let fd = Segment::create().unwrap();
+        let Mapped { seg, file } = Segment::map(fd.as_fd()).unwrap();
+        assert!(mapped(file).0 < 5 << 20, "{:?}", mapped(file));
+        seg.reach(20).unwrap();
+        let (bytes, flags) = mapped(file);
+        assert!(bytes < 20 << 20, "{bytes}");
+        let all = |flag: &str| flags.iter().all(|line| line.split(' ').any(|word| word == flag));
+        assert!(flags.len() == 4 && all("dd") && all("wr"), "{flags:?}");
+        // SAFETY: nothing refers to it any more.
+        unsafe { seg.unmap() };
+        assert_eq!(mapped(file).0, 0);
+    }
+}
