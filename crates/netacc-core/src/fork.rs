@@ -16,11 +16,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 /// which costs a little speed and nothing else.
 const FORKS: usize = 64;
 
-/// Reading ends (descriptor + 1) of pipes whose writing ends the descendants hold: the kernel ends one when
-/// the last of them is gone or runs another program.
-static DESCENDANTS: [AtomicI32; FORKS] = [const { AtomicI32::new(0) }; FORKS];
-/// Pipes in `DESCENDANTS`, or `FORKS + 1` when there was no room for one.
-static LIVE: AtomicU32 = AtomicU32::new(0);
+/// Descendants that share something, known by pipes.
+#[derive(Debug)]
+struct Descendants {
+    /// Reading ends (descriptor + 1) of pipes whose writing ends the descendants hold: the kernel ends one when
+    /// the last of them is gone or runs another program.
+    pipes: [AtomicI32; FORKS],
+    /// Pipes in `pipes`, or `FORKS + 1` when there was no room for one.
+    live: AtomicU32,
+}
+
+/// Those that may have a connection of ours.
+static CONNECTED: Descendants = Descendants::new();
+/// Those that may have an epoll instance of ours, and no connection.
+static WAITING: Descendants = Descendants::new();
 /// Guards both.
 static LOCK: Lock = Lock::new();
 /// Held by the thread that forks while it keeps others from reading: of two each would wait for what the other has.
@@ -45,8 +54,10 @@ static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
 /// What [`prepare`] hands to [`parent`] and [`child`].
 #[derive(Debug, Default)]
 pub struct Forking {
-    /// Reading and writing end of the pipe, if there is anything to share.
+    /// Reading and writing end of the pipe, if there is anything to share, and what it tells of.
     pipe: Option<(i32, i32)>,
+    /// No connection is shared, only epoll instances.
+    instances: bool,
     /// [`TURN`], if anything is unread.
     turn: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
@@ -103,7 +114,11 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             Path::Tcp => {}
         }
     });
-    let mut forking = Forking::default();
+    let instances = crate::epoll::before_fork();
+    let mut forking = Forking { instances: !shared, ..Forking::default() };
+    if shared || instances {
+        forking.pipe = end_of_life();
+    }
     if shared {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
         each_shared(ShmEndpoint::before_fork);
@@ -118,7 +133,6 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
                 forking.unread.push((link, reader));
             }
         });
-        forking.pipe = end_of_life();
     }
     // Last: the carrier is the peer of its connections, and has to read what they were passed.
     forking.carriers = crate::carrier::before_fork();
@@ -161,7 +175,7 @@ impl Heir {
     pub(crate) fn end(self, made: bool) {
         let Some((reading, writing)) = self.pipe else { return };
         private::close(writing);
-        if made { follow(reading) } else { private::close(reading) }
+        if made { CONNECTED.follow(reading) } else { private::close(reading) }
     }
 }
 
@@ -267,7 +281,8 @@ pub fn parent(f: Forking, forked: bool) {
     }
     if let Some((reading, writing)) = f.pipe {
         private::close(writing);
-        follow(reading);
+        let which = if f.instances { &WAITING } else { &CONNECTED };
+        which.follow(reading);
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
     for (link, reader) in f.unread {
@@ -276,34 +291,83 @@ pub fn parent(f: Forking, forked: bool) {
     drop(f.turn);
 }
 
-/// Remembers a fork by the end of its pipe.
-fn follow(reading: i32) {
-    // A process that forks for each request must not run out of places because it never sleeps in between.
-    let _g = LOCK.lock();
-    forget_ended();
-    match DESCENDANTS.iter().find(|d| d.load(Ordering::Relaxed) == 0) {
-        Some(d) => {
-            d.store(reading + 1, Ordering::Relaxed);
-            LIVE.fetch_add(1, Ordering::Relaxed);
+impl Descendants {
+    const fn new() -> Descendants {
+        Descendants { pipes: [const { AtomicI32::new(0) }; FORKS], live: AtomicU32::new(0) }
+    }
+
+    /// Remembers a fork by the end of its pipe.
+    fn follow(&self, reading: i32) {
+        // A process that forks for each request must not run out of places because it never sleeps in between.
+        let _g = LOCK.lock();
+        self.forget_ended();
+        match self.pipes.iter().find(|d| d.load(Ordering::Relaxed) == 0) {
+            Some(d) => {
+                d.store(reading + 1, Ordering::Relaxed);
+                self.live.fetch_add(1, Ordering::Relaxed);
+            }
+            None => {
+                private::close(reading);
+                self.live.store(FORKS as u32 + 1, Ordering::Relaxed);
+            }
         }
-        None => {
-            private::close(reading);
-            LIVE.store(FORKS as u32 + 1, Ordering::Relaxed);
+    }
+
+    /// As far as is known without asking the kernel.
+    fn none(&self) -> bool {
+        self.live.load(Ordering::Relaxed) == 0
+    }
+
+    /// Asks the kernel whether there are any.
+    fn all_ended(&self) -> bool {
+        if self.none() {
+            return true;
         }
+        let _g = LOCK.lock();
+        self.forget_ended();
+        self.none()
+    }
+
+    /// Forgets the forks of which nobody is left. Under `LOCK`.
+    fn forget_ended(&self) {
+        let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; FORKS];
+        for (p, d) in polled.iter_mut().zip(&self.pipes) {
+            p.fd = d.load(Ordering::Relaxed) - 1;
+        }
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        if !raw::ppoll(polled.as_mut_ptr(), FORKS, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0) {
+            return;
+        }
+        for (p, d) in polled.iter().zip(&self.pipes) {
+            if p.fd >= 0 && p.revents != 0 {
+                // In this order: another thread may fork in between, and the child closes what it finds.
+                d.store(0, Ordering::Relaxed);
+                private::close(p.fd);
+                self.live.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// For the child of a fork: they are the parent's.
+    fn after_fork(&self) {
+        for d in &self.pipes {
+            let fd = d.swap(0, Ordering::Relaxed) - 1;
+            if fd >= 0 {
+                private::close(fd);
+            }
+        }
+        self.live.store(0, Ordering::Relaxed);
     }
 }
 
 /// Whether no descendant can hold a connection of ours any more. Asks the kernel.
 pub(crate) fn alone() -> bool {
-    if under_way() {
-        return false;
-    }
-    if LIVE.load(Ordering::Relaxed) == 0 {
-        return true;
-    }
-    let _g = LOCK.lock();
-    forget_ended();
-    LIVE.load(Ordering::Relaxed) == 0
+    !under_way() && CONNECTED.all_ended()
+}
+
+/// Whether no descendant can use an epoll instance of ours, as far as is known without asking the kernel.
+pub(crate) fn nobody_inherits() -> bool {
+    !under_way() && CONNECTED.none() && WAITING.none()
 }
 
 /// Whether a thread is about to fork: what it has shared has to stay where it is until the child is there.
@@ -325,27 +389,7 @@ pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
 /// Whether this process never forked, or nobody who could have a connection of ours is left, as far as is known without
 /// asking the kernel.
 pub(crate) fn has_no_children() -> bool {
-    !under_way() && LIVE.load(Ordering::Relaxed) == 0
-}
-
-/// Forgets the forks of which nobody is left. Under `LOCK`.
-fn forget_ended() {
-    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; FORKS];
-    for (p, d) in polled.iter_mut().zip(&DESCENDANTS) {
-        p.fd = d.load(Ordering::Relaxed) - 1;
-    }
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    if !raw::ppoll(polled.as_mut_ptr(), FORKS, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0) {
-        return;
-    }
-    for (p, d) in polled.iter().zip(&DESCENDANTS) {
-        if p.fd >= 0 && p.revents != 0 {
-            // In this order: another thread may fork in between, and the child closes what it finds.
-            d.store(0, Ordering::Relaxed);
-            private::close(p.fd);
-            LIVE.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
+    !under_way() && CONNECTED.none()
 }
 
 /// Whether a connection is ours alone again. The caller holds both direction locks of `s`.
@@ -364,7 +408,7 @@ pub fn unshare_if_alone(s: &Socket) {
 /// happen while a thread sleeps, since it uses nothing then.
 #[inline]
 pub fn idle_check() {
-    if LIVE.load(Ordering::Relaxed) != 0 {
+    if !(CONNECTED.none() && WAITING.none()) {
         look_for_ended();
     }
 }
@@ -376,7 +420,8 @@ fn look_for_ended() {
     if now < due || NEXT_LOOK.compare_exchange(due, now + LOOK_EVERY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return;
     }
-    if !alone() {
+    WAITING.all_ended();
+    if CONNECTED.none() || !alone() {
         return;
     }
     fdtable::each(0, usize::MAX, |_, e| {
@@ -405,13 +450,8 @@ pub fn child(f: Forking) {
     netacc_sys::cancel::forget();
     LOCK.reset();
     TURN.reset();
-    for d in &DESCENDANTS {
-        let fd = d.swap(0, Ordering::Relaxed) - 1;
-        if fd >= 0 {
-            private::close(fd);
-        }
-    }
-    LIVE.store(0, Ordering::Relaxed);
+    CONNECTED.after_fork();
+    WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
     // The writing end stays open as long as we live: that is its purpose.
     if let Some((reading, writing)) = f.pipe {

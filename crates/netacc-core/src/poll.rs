@@ -217,7 +217,7 @@ impl Fds {
                 }
             }
             Some(Ours::Epoll) => {
-                set.add(p.fd, POLLIN);
+                set.add(epoll::sleeps_on(p.fd), POLLIN);
                 ready |= !epoll::arm(p.fd);
             }
             // It was ours when the set was made, and nobody would wake us for it now.

@@ -84,6 +84,13 @@ pub fn is_affordable(len: usize) -> bool {
     getrlimit(Resource::As).current.is_none_or(|limit| len as u64 <= limit / SHARE)
 }
 
+/// Maps `len` zeroed bytes that are shared with all processes forked from this one.
+pub fn map_shared(len: usize) -> Result<NonNull<u8>> {
+    // SAFETY: a fresh mapping overlaps nothing.
+    let p = unsafe { mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)? };
+    NonNull::new(p.cast()).ok_or(crate::Errno::NOMEM)
+}
+
 /// Unmaps a region got from [`map`].
 ///
 /// # Safety

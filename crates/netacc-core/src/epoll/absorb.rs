@@ -1,12 +1,12 @@
 //! Instances that nobody waits in by epoll_wait: nested in another one, or asked by poll(2) whether they are readable.
 
 use crate::epoll::nested::absorb_children;
+use crate::epoll::shared;
 use crate::epoll::stash::stash;
-use crate::epoll::wait::{handle, settle};
+use crate::epoll::wait::{Said, handle, settle};
 use crate::epoll::{Epoll, STASH};
 use crate::fdtable;
 use core::sync::atomic::Ordering;
-use netacc_sys::raw;
 
 /// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for
 /// somebody who only asks whether the instance is readable. Nested instances first: their descriptors are
@@ -28,18 +28,20 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
         return false;
     }
-    let n = raw::epoll_wait(e.fd(), buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
+    let n = shared::look(e, buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
     let (mut foreign, mut own, mut kept) = (false, false, false);
     for ev in buf.iter().take(n) {
-        if let Some((events, data)) = handle(e, ev.events, ev.u64) {
-            foreign = true;
-            // What is registered by level the kernel will say again.
-            if e.edges.load(Ordering::Relaxed) != 0 {
-                stash(e, events, data, ev.u64);
-                kept = true;
+        match handle(e, ev.events, ev.u64) {
+            Said::Program(events, data) => {
+                foreign = true;
+                // What is registered by level the kernel will say again.
+                if e.edges.load(Ordering::Relaxed) != 0 {
+                    stash(e, events, data, ev.u64);
+                    kept = true;
+                }
             }
-        } else {
-            own = true;
+            Said::Ours => own = true,
+            Said::Stranger => {}
         }
     }
     e.foreign.store(foreign.into(), Ordering::Relaxed);
@@ -56,11 +58,21 @@ pub fn readable(fd: i32) -> Option<bool> {
     if e.is_plain() {
         return None;
     }
+    shared::attend(e);
     if absorb(e) && e.is_inner() {
         // A thread that sleeps in an instance around this one has not been told, and is not by the kernel any more.
         e.ring();
     }
     Some(super::ready::is_ready(e))
+}
+
+/// The descriptor on which a thread sleeps that waits for instance `fd`.
+pub fn sleeps_on(fd: i32) -> i32 {
+    fdtable::epoll(fd).map_or(fd, |r| match r.obj.set_fd() {
+        // Perhaps another number of the instance: the caller's own is as good.
+        set if set == r.obj.fd() => fd,
+        set => set,
+    })
 }
 
 /// Arms an instance for a sleep on its descriptor; false when it is readable already.

@@ -1,13 +1,14 @@
 //! epoll_ctl(2).
 
+use crate::epoll::listeners::{hear_listener, listener_events, unhear_listener};
 use crate::epoll::nested::{self, linked};
 use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::{
-    ACCEPTED, BASED, DISABLED, Epoll, GONE, KERNEL, Kind, ON_KERNEL, POLLED, QUEUED, Reg, STRUCTURE, TAILED, WATCHED,
-    WITNESSED, at, cookie, looks_like_cookie, new_reg, release_reg,
+    ACCEPTED, BASED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, ON_KERNEL, POLLED, PROGRAMS, QUEUED, Reg,
+    STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie, looks_like_cookie, new_reg, release_reg,
 };
-use crate::epoll::{stash, watch};
+use crate::epoll::{shared, stash, watch};
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::materialize;
@@ -16,7 +17,6 @@ use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
-use netacc_transport::shm::slots::CONTROL_SLOT;
 
 /// epoll_ctl(2). `event` is the application's, if the operation has one.
 pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcome {
@@ -32,6 +32,10 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
     let itself = matches!(entry, Some(Entry::Epoll(r)) if core::ptr::eq(r.obj, e));
     if itself || (entry.is_some() && exclusive_misused(op, event, is_epoll)) {
         return Outcome::Failed(Errno::INVAL);
+    }
+    // What is removed in a child that does not use the instance is removed there alone.
+    if entry.is_some() && op != EPOLL_CTL_DEL {
+        shared::attend(e);
     }
     match entry {
         Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
@@ -159,7 +163,7 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
                 e.add_ours(1);
                 reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
             }
-            raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
+            e.enter_plain(reg, EPOLL_CTL_ADD, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
             reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
             Ok(())
         }
@@ -195,9 +199,9 @@ pub fn candidate(s: &'static Socket) {
     }
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
-        let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
+        let events = reg.events.load(Ordering::Relaxed);
         if reg.flags.load(Ordering::Relaxed) & KERNEL != 0
-            && raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, events, cookie(Kind::Candidate, reg)).is_ok()
+            && e.enter_plain(reg, EPOLL_CTL_MOD, events, cookie(Kind::Candidate, reg)).is_ok()
             && reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0
         {
             e.add_ours(1);
@@ -207,7 +211,10 @@ pub fn candidate(s: &'static Socket) {
 
 /// A registration changes its kind: what it was counted as before is taken back.
 pub(super) fn uncount(e: &Epoll, reg: &Reg) -> u32 {
-    let old = reg.flags.fetch_and(!(WATCHED | POLLED), Ordering::Relaxed);
+    let old = reg.flags.fetch_and(!(WATCHED | POLLED | LISTENED), Ordering::Relaxed);
+    if old & LISTENED != 0 {
+        e.listened.fetch_sub(1, Ordering::Relaxed);
+    }
     if old & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
     }
@@ -229,7 +236,7 @@ pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket
         e.polled.fetch_add(1, Ordering::Relaxed);
         let base = if ep.link().is_inherited() { ep.base_to_hear() } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
-        if base >= 0 && raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok() {
+        if base >= 0 && e.enter(EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok() {
             reg.flags.fetch_or(BASED, Ordering::Relaxed);
             e.based.fetch_add(1, Ordering::Relaxed);
         }
@@ -271,45 +278,6 @@ fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
     events & EPOLLEXCLUSIVE as u32 != 0 && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
 }
 
-fn listener_events(events: u32) -> u32 {
-    EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
-}
-
-/// The kernel's listener and the rendezvous go into the kernel's set; the links' queues report by watches.
-pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
-    uncount(e, reg);
-    e.add_ours(1);
-    reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
-    let Some(l) = s.listener() else {
-        return Err(Errno::BADF);
-    };
-    let events = listener_events(reg.events.load(Ordering::Relaxed));
-    let exclusive = events & EPOLLEXCLUSIVE as u32;
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;
-    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
-    let rendezvous = EPOLLIN as u32 | exclusive;
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
-        // Another number of this listener is registered here, and hears for both.
-        .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
-    for g in l.greeting() {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
-    }
-    l.each_link(|link| {
-        if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            watch::attach(e, q, core::ptr::from_ref(reg) as usize);
-        }
-    });
-    let mut elsewhere = false;
-    each_reg(s, |other, _| elsewhere |= !core::ptr::eq(other, e));
-    if elsewhere {
-        // A queue of connects reports to one instance.
-        reg.flags.fetch_or(POLLED, Ordering::Relaxed);
-        e.polled.fetch_add(1, Ordering::Relaxed);
-    }
-    touch(e, reg);
-    Ok(())
-}
-
 pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u64)) -> Result<()> {
     if (events | reg.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE as u32 != 0 {
         return Err(Errno::INVAL);
@@ -332,7 +300,10 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
             _ => (events, at(reg.sock.load(Ordering::Relaxed)).map_or(data, |s| shown(s, reg, data))),
         };
         note_edges(e, ev);
-        raw::epoll_ctl(e.fd(), EPOLL_CTL_MOD, fd, ev, shown)?;
+        match path {
+            Some(Path::New | Path::Tcp) => e.enter_plain(reg, EPOLL_CTL_MOD, ev, shown)?,
+            _ => e.enter(EPOLL_CTL_MOD, fd, ev, shown)?,
+        }
     }
     match path {
         // It was disabled when its connection became the kernel's.
@@ -345,33 +316,45 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
     }
 }
 
+/// Why a registration is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    /// By epoll_ctl(2).
+    Asked,
+    /// The descriptor or the instance is closed.
+    Closed,
+}
+
 /// Removes a registration everywhere. Under `STRUCTURE`.
 pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
-    remove(e, reg, true);
+    remove(e, reg, Removed::Asked);
 }
 
-/// As [`unlink`], because the descriptor or the instance is closed here. In the child of a fork the kernel's
-/// set is the parent's as well, and there a close changes nothing as long as the parent has the socket.
+/// As [`unlink`], because the descriptor or the instance is closed here. A set of the kernel's may be another process'
+/// as well, and there a close changes nothing as long as that one has the socket.
 pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Reg) {
-    remove(e, reg, !e.is_inherited());
+    remove(e, reg, Removed::Closed);
 }
 
-fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
+fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     let del = |fd: i32| {
-        if in_kernel {
-            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
-        }
+        let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
     };
     let fd = reg.fd.load(Ordering::Relaxed);
     let s = at(reg.sock.load(Ordering::Relaxed));
     let flags = reg.flags.load(Ordering::Relaxed);
     if flags & KERNEL != 0 {
-        del(fd);
+        let plain = s.is_some_and(|s| matches!(s.path(), Path::New | Path::Tcp));
+        if plain && why == Removed::Asked {
+            let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
+        } else if flags & PROGRAMS == 0 {
+            del(fd);
+        }
     }
     stash::forget(e, reg);
     if let Some(s) = s {
         match s.path() {
-            Path::Listener => unhear_listener(e, reg, s, in_kernel),
+            Path::Listener => unhear_listener(e, reg, s),
             Path::Shm => {
                 if let Some(ep) = s.endpoint() {
                     watch::detach(e, ep, core::ptr::from_ref(reg) as usize);
@@ -388,7 +371,11 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
             cell = &x.next_sock;
         }
     } else {
+        nested::leave_own(e, reg);
         e.nested.fetch_sub(1, Ordering::Relaxed);
+    }
+    if flags & LISTENED != 0 {
+        e.listened.fetch_sub(1, Ordering::Relaxed);
     }
     if flags & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
@@ -438,22 +425,6 @@ fn remove(e: &'static Epoll, reg: &'static Reg, in_kernel: bool) {
     if !queued {
         release_reg(reg);
     }
-}
-
-pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, in_kernel: bool) {
-    let Some(l) = s.listener() else { return };
-    let rendezvous = l.rendezvous_fd();
-    if rendezvous >= 0 && in_kernel {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, rendezvous, 0, 0);
-    }
-    for g in l.greeting().filter(|_| in_kernel) {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, g, 0, 0);
-    }
-    l.each_link(|link| {
-        if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            watch::detach(e, q, core::ptr::from_ref(reg) as usize);
-        }
-    });
 }
 
 /// A foreign descriptor whose value looks like a cookie: we keep the value.

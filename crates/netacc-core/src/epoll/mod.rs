@@ -13,22 +13,28 @@
 mod absorb;
 mod arrivals;
 mod call;
+mod cookies;
 mod ctl;
+mod listeners;
 mod nested;
 mod paths;
 pub(crate) mod ready;
+mod shared;
 mod stash;
 mod threads;
 mod turns;
 mod wait;
 pub(crate) mod watch;
 
-pub use absorb::{arm, readable};
+pub use absorb::{arm, readable, sleeps_on};
 pub use call::Call;
 pub use ctl::{candidate, control, stirred};
 pub use paths::{accelerate, accelerated, became_listener, greeting, moved, no_listener, to_kernel, withdraw};
+pub use shared::before_fork;
 pub use wait::{concerns, wait};
 pub use watch::{Watch, link_gone, link_taken};
+
+pub(crate) use cookies::{Kind, cookie, looks_like_cookie};
 
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -38,74 +44,10 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, cpu, private, raw};
+use netacc_sys::{Lock, cpu, private};
 
 /// Guards every list of registrations and watches.
 pub(crate) static STRUCTURE: Lock = Lock::new();
-
-/// High 16 bits of a cookie: no pointer looks like this, and an application's value that does is kept by us
-/// and replaced by a cookie of its own.
-const MAGIC: u64 = 0xACC7 << 48;
-const MAGIC_MASK: u64 = 0xffff << 48;
-const KIND_MASK: u64 = 15;
-
-/// What an event of ours in the kernel's set means; the low bits of its cookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Kind {
-    /// A [`Reg`]: the kernel's half of a listener.
-    TcpListener = 1,
-    /// A [`Reg`]: a listener's rendezvous, or a client there that has not said hello.
-    Rendezvous = 2,
-    /// A [`Watch`]: its doorbell rang.
-    Bell = 3,
-    /// A [`Watch`]: its link's control socket.
-    Control = 4,
-    /// A [`Reg`] that only keeps an application's value.
-    Foreign = 5,
-    /// A [`Reg`]: the base of an accelerated connection.
-    Base = 6,
-    /// Another thread changed something; nothing but a wake-up.
-    Kick = 7,
-    /// A [`Reg`]: a nested epoll instance.
-    Nested = 8,
-    /// A [`Reg`]: a TCP connection that may be promoted.
-    Candidate = 9,
-}
-
-/// The cookie for an object, which is aligned to 64 bytes and below 2^48.
-pub(crate) fn cookie<T>(kind: Kind, obj: &T) -> u64 {
-    MAGIC | core::ptr::from_ref(obj) as u64 | kind as u64
-}
-
-/// Whether an application's value could be taken for a cookie.
-pub(crate) fn looks_like_cookie(data: u64) -> bool {
-    data & MAGIC_MASK == MAGIC
-}
-
-fn open_cookie(data: u64) -> Option<(Kind, usize)> {
-    if !looks_like_cookie(data) {
-        return None;
-    }
-    let kind = match data & KIND_MASK {
-        1 => Kind::TcpListener,
-        2 => Kind::Rendezvous,
-        3 => Kind::Bell,
-        4 => Kind::Control,
-        5 => Kind::Foreign,
-        6 => Kind::Base,
-        7 => Kind::Kick,
-        8 => Kind::Nested,
-        9 => Kind::Candidate,
-        _ => return None,
-    };
-    Some((kind, (data & !MAGIC_MASK & !KIND_MASK) as usize))
-}
-
-/// Whether an event in the kernel's set is of a connection that may be promoted.
-fn is_candidate(data: u64) -> bool {
-    matches!(open_cookie(data), Some((Kind::Candidate, _)))
-}
 
 /// [`Reg::queue`]: in the ready queue.
 pub(crate) const QUEUED: u32 = 1;
@@ -129,6 +71,10 @@ pub(crate) const BASED: u32 = 128;
 pub(crate) const TAILED: u32 = 1 << 16;
 /// The kernel socket that a connection moves to is in the kernel's set.
 pub(crate) const ON_KERNEL: u32 = 1 << 17;
+/// The application's own event is in its own set, though ours is another one.
+pub(crate) const PROGRAMS: u32 = 1 << 18;
+/// A listener that other instances hear as well: counted in [`Epoll::listened`].
+pub(crate) const LISTENED: u32 = 1 << 19;
 
 /// What came to the connection's base is in the kernel's set.
 pub(crate) const ACCEPTED: u32 = 1 << 18;
@@ -138,6 +84,7 @@ pub(crate) const ACCEPTED: u32 = 1 << 18;
 #[repr(align(64))]
 pub struct Reg {
     next_free: AtomicPtr<Reg>,
+    name: cookies::Name,
     pub(crate) epoll: AtomicPtr<Epoll>,
     pub(crate) sock: AtomicPtr<Socket>,
     /// A nested epoll instance instead of a socket.
@@ -189,6 +136,7 @@ impl Reg {
 #[repr(align(64))]
 pub struct Epoll {
     next_free: AtomicPtr<Epoll>,
+    name: cookies::Name,
     generation: AtomicU32,
     refs: AtomicU32,
     pub(crate) lock: Lock,
@@ -205,12 +153,18 @@ pub struct Epoll {
     pub(crate) polled: AtomicU32,
     /// Those of them that are woken by a base.
     pub(crate) based: AtomicU32,
+    /// Those of them that are listeners: a sleep is registered with each.
+    pub(crate) listened: AtomicU32,
     pub(crate) nested: AtomicU32,
     /// It is, or was, registered in another instance: what it hears is counted for that one.
     inner: AtomicU32,
     pub(crate) sleepers: AtomicU32,
-    /// The instance was there before our process was forked: the kernel's set is shared with the parent.
-    inherited: AtomicU32,
+    /// A [`shared::Usage`].
+    usage: AtomicU32,
+    /// The kernel's set of what is ours (descriptor + 1), if that is not the application's.
+    own: AtomicI32,
+    /// Threads of the parent that slept in it at the fork.
+    others: AtomicU32,
     /// Doorbell for changes by other threads (descriptor + 1).
     kick: AtomicI32,
     pub(crate) last_kernel: AtomicU64,
@@ -279,7 +233,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         Ok(fd) => fd,
         Err(e) => return Outcome::Failed(e),
     };
-    if let Some(e) = EPOLLS.alloc() {
+    if let Some(e) = EPOLLS.alloc().filter(|e| cookies::enter(*e).inspect_err(|_| EPOLLS.release(e)).is_ok()) {
         e.fd.store(fd, Ordering::Relaxed);
         for n in [
             &e.ours,
@@ -287,7 +241,9 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.based,
             &e.nested,
             &e.inner,
-            &e.inherited,
+            &e.usage,
+            &e.others,
+            &e.listened,
             &e.sleepers,
             &e.stash_len,
             &e.stash_queueable,
@@ -299,6 +255,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         ] {
             n.store(0, Ordering::Relaxed);
         }
+        e.own.store(0, Ordering::Relaxed);
         e.last_kernel.store(0, Ordering::Relaxed);
         e.turn.store(0, Ordering::Relaxed);
         e.place.store(turns::place(), Ordering::Relaxed);
@@ -336,11 +293,6 @@ impl Epoll {
         self.generation.load(Ordering::Relaxed) as u16
     }
 
-    /// Whether the kernel's set is shared with the process that forked us.
-    pub(crate) fn is_inherited(&self) -> bool {
-        self.inherited.load(Ordering::Relaxed) != 0
-    }
-
     /// One more descriptor refers to it.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
@@ -374,7 +326,7 @@ impl Epoll {
         }
         let fd = netacc_transport::bells::create()?;
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
-        if let Err(e) = raw::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Kick, self)) {
+        if let Err(e) = self.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Kick, self)) {
             private::close(fd);
             return Err(e);
         }
@@ -424,6 +376,10 @@ pub fn put(e: &'static Epoll) {
     if k != 0 {
         private::close(k - 1);
     }
+    let own = e.own.swap(0, Ordering::AcqRel);
+    if own != 0 {
+        private::close(own - 1);
+    }
     EPOLLS.release(e);
 }
 
@@ -448,6 +404,7 @@ pub fn forget_socket(s: &'static Socket) {
 
 pub(crate) fn new_reg() -> Result<&'static Reg> {
     let r = REGS.alloc().ok_or(Errno::NOMEM)?;
+    cookies::enter(r).inspect_err(|_| REGS.release(r))?;
     r.flags.store(0, Ordering::Relaxed);
     r.queue.store(0, Ordering::Relaxed);
     r.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -464,14 +421,13 @@ pub(crate) fn release_reg(r: &'static Reg) {
 /// For the child of a fork.
 pub fn reset_locks() {
     STRUCTURE.reset();
+    cookies::after_fork();
     EPOLLS.reset_lock();
     REGS.reset_lock();
     watch::reset_locks();
     fdtable::each(0, usize::MAX, |_, e| {
         if let Entry::Epoll(r) = e {
-            r.obj.lock.reset();
-            r.obj.sleepers.store(0, Ordering::Relaxed);
-            r.obj.inherited.store(1, Ordering::Relaxed);
+            shared::after_fork(r.obj);
         }
     });
 }

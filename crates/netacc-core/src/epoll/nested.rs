@@ -10,13 +10,12 @@ use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};
 use crate::epoll::ready::{arm, changed, look, news};
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, at, cookie};
-use crate::fdtable::Ref;
+use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
 
 /// Whether an instance was ever put into another one: programs that make and close instances all the time hardly do.
 static NESTING: AtomicU32 = AtomicU32::new(0);
@@ -148,13 +147,56 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     let reg = link(e, None, fd, ev)?;
     e.nests();
     // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
-    raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
+    e.enter(EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;
     e.add_ours(1);
     reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
     reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
+    enter_own(e, reg, child.obj);
     touch(e, reg);
     Ok(())
+}
+
+/// What is ours of a nested instance may be in a set of its own: that wakes the instance around it as well.
+fn enter_own(e: &Epoll, reg: &Reg, child: &Epoll) {
+    let own = child.set_fd();
+    if own != child.fd() {
+        let events = reg.events.load(Ordering::Relaxed) & !(EPOLLONESHOT as u32);
+        let _ = e.enter(EPOLL_CTL_ADD, own, events, cookie(Kind::Nested, reg));
+    }
+}
+
+/// Undoes [`enter_own`].
+pub(super) fn leave_own(e: &Epoll, reg: &Reg) {
+    if let Some(child) = at(reg.child.load(Ordering::Relaxed)).filter(|c| c.set_fd() != c.fd()) {
+        let _ = e.enter(EPOLL_CTL_DEL, child.set_fd(), 0, 0);
+    }
+}
+
+/// A nested registration goes into a new set. Under `STRUCTURE`.
+pub(super) fn enter(e: &Epoll, reg: &Reg) {
+    let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
+    let _ = e.enter(EPOLL_CTL_ADD, fd, events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg));
+    if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
+        enter_own(e, reg, child);
+    }
+}
+
+/// `child` has a set of its own from here on: instances around it hear of that. Under `STRUCTURE`.
+pub(super) fn show_own(child: &Epoll) {
+    if !child.is_inner() {
+        return;
+    }
+    fdtable::each(0, usize::MAX, |_, entry| {
+        let Entry::Epoll(outer) = entry else { return };
+        let mut p = outer.obj.regs.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
+                enter_own(outer.obj, reg, child);
+            }
+        }
+    });
 }
 
 /// Instances directly inside of one that are found without allocating.

@@ -1,8 +1,9 @@
 //! What happens to registrations when a socket changes its path.
 
-use crate::epoll::ctl::{hear_listener, listen_in, note_edges, touch, uncount, unhear_listener};
+use crate::epoll::ctl::{listen_in, note_edges, touch, uncount};
+use crate::epoll::listeners::{hear_listener, unhear_listener};
 use crate::epoll::{
-    BASED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
+    BASED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
     looks_like_cookie, watch,
 };
 use crate::socket::Socket;
@@ -10,7 +11,6 @@ use crate::socket::listen::Listener;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 use netacc_sys::errno::Result;
-use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
 
 /// A socket that was registered before it connected is accelerated now.
@@ -27,9 +27,7 @@ pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
     each_reg(s, |e, reg| {
-        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
-            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
-        }
+        hide_from_kernel(e, reg);
         let _ = e.ensure_kick();
         listen_in(e, reg, s);
     });
@@ -61,9 +59,21 @@ pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> R
         }
     }
     note_edges(e, events);
-    raw::epoll_ctl(e.fd(), op, reg.fd.load(Ordering::Relaxed), events, shown)?;
+    if e.is_inherited() {
+        // It is entered when this process first uses the instance.
+        return Ok(());
+    }
+    e.enter_plain(reg, op, events, shown)?;
     reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
     Ok(())
+}
+
+/// A registration that was a plain one of the kernel's leaves its set.
+fn hide_from_kernel(e: &Epoll, reg: &Reg) {
+    if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+        let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
+        reg.flags.fetch_and(!(KERNEL | PROGRAMS), Ordering::Relaxed);
+    }
 }
 
 /// Before the kernel sockets of an accelerated connection make place for another one: they leave the kernel's sets,
@@ -76,7 +86,7 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
             [(WITNESSED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (BASED, ep.base_fd()), (TAILED, ep.tail_fd())]
         {
             if flags & bit != 0 && fd >= 0 {
-                let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
+                let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
             }
         }
     });
@@ -121,9 +131,7 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
         let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
             continue;
         };
-        if reg.flags.fetch_and(!KERNEL, Ordering::Relaxed) & KERNEL != 0 {
-            let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
-        }
+        hide_from_kernel(e, reg);
         let _ = e.ensure_kick();
         let _ = hear_listener(e, reg, fd, s);
     }
@@ -136,13 +144,11 @@ pub fn no_listener(s: &'static Socket) {
     }
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
-        unhear_listener(e, reg, s, true);
-        let data = reg.data.load(Ordering::Relaxed);
-        let shown = if looks_like_cookie(data) { cookie(Kind::Foreign, reg) } else { data };
-        let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
-        note_edges(e, events);
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_DEL, fd, 0, 0);
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, events, shown);
+        unhear_listener(e, reg, s);
+        uncount(e, reg);
+        let _ = e.enter(EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
+        reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
+        let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
     });
 }
 
@@ -153,9 +159,11 @@ pub fn greeting(l: &'static Listener, fd: i32) {
     };
     // Without STRUCTURE, which may be held above us; registrations are type-stable and an event for a
     // removed one is ignored.
-    if let Some(reg) = at(s.regs.load(Ordering::Acquire))
-        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
-    {
-        let _ = raw::epoll_ctl(e.fd(), EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
-    }
+    each_reg(s, |e, reg| {
+        // One that was removed meanwhile may lead to those of another socket.
+        if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
+            return;
+        }
+        let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    });
 }

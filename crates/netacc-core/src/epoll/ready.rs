@@ -4,14 +4,13 @@ use crate::epoll::arrivals::Arrivals;
 use crate::epoll::nested::{arm_children, heard};
 use crate::epoll::watch;
 use crate::epoll::{
-    ACCEPTED, BASED, DISABLED, Epoll, FRESH, GONE, Kind, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED, at, cookie,
-    release_reg,
+    ACCEPTED, BASED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED,
+    at, cookie, release_reg,
 };
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
-use netacc_sys::raw;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Readiness};
 
@@ -196,6 +195,10 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
         now_rest = u64::from(m.turns) << 32 | u64::from(m.room);
         // Below SO_RCVLOWAT an arrival is no event. After the end there is none, but setting that option is one.
         lowat = ep.lowat() > 1 && ep.unread() < ep.lowat() && !ep.peer_ended();
+    } else if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
+        && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
+    {
+        (now, now_rest, lowat) = (l.arrived(), 0, false);
     } else {
         // A listener: every connection is an edge, and a hint stands for one.
         return events & FOR_DATA != 0;
@@ -242,7 +245,7 @@ fn hear_others(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
 fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
     if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         let events = (libc::EPOLLIN | EPOLLOUT | libc::EPOLLRDHUP | EPOLLET) as u32;
-        let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
+        let _ = e.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
     }
 }
 
@@ -290,6 +293,12 @@ fn find(e: &Epoll, reg: &'static Reg) -> u32 {
         reg.unmark(FRESH);
     }
     if told { found } else { 0 }
+}
+
+/// Whether a registration is to be reported, without reporting it. Under the instance's lock.
+pub(super) fn is_wanted(e: &Epoll, reg: &'static Reg) -> bool {
+    let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
+    reg.queue() & (DISABLED | GONE) == 0 && (level || news(reg, false)) && look(e, reg) != 0
 }
 
 /// Reports from the queue into `out`, at most `max`. Level-triggered registrations stay queued and are

@@ -1,7 +1,8 @@
 //! Foreign events taken from the kernel while only looking whether there are any.
 
 use crate::epoll::call::Call;
-use crate::epoll::{Epoll, KERNEL, Kind, Reg, cookie, is_candidate};
+use crate::epoll::cookies::{Named, Value, open as open_value};
+use crate::epoll::{Epoll, KERNEL, Kind, Reg, cookie};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::Result;
 use netacc_sys::{private, raw};
@@ -11,7 +12,7 @@ use rustix::fs::{Mode, OFlags, open};
 /// Keeps an event, together with an earlier one of the same registration, which is in the kernel's set as `shown`.
 pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
     let _g = e.lock.lock();
-    if is_candidate(shown) {
+    if matches!(open_value(shown), Value::Ours(Named::Candidate(_))) {
         // Of a connection that may be promoted.
         e.stash_queueable.store(1, Ordering::Relaxed);
     }

@@ -2,13 +2,15 @@
 
 use crate::carrier::drive::{self, Attend, Who};
 use crate::epoll::call::Call;
+use crate::epoll::cookies::{Named, Value, open};
+use crate::epoll::listeners::Queues;
 use crate::epoll::nested::{absorb_children, arm_children, stirred_by_others};
 use crate::epoll::ready::{arm_bases, collect, enqueue, harvest, hinted, tcp_waits};
 use crate::epoll::stash::unstash;
 use crate::epoll::threads::{hand_over, plain};
 use crate::epoll::turns;
 use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, Kind, Reg, STRUCTURE, at, open_cookie};
+use crate::epoll::{DISABLED, Epoll, FRESH, GONE, LISTENED, Reg, STRUCTURE, at, shared};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{Path, Socket, create, untaken};
@@ -42,6 +44,8 @@ pub(super) struct Looked {
     pub(super) foreign: usize,
     /// Events of ours.
     own: usize,
+    /// Events of other processes that share the set, or of nobody.
+    strange: usize,
     /// Some of `foreign` are of connections that may be promoted, or of listeners. Such a one can be in our queue a
     /// moment later, and no call reports a registration twice: what the queue has is for the next one.
     queueable: bool,
@@ -86,6 +90,7 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
 #[inline(never)]
 fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     page().count(Counter::EpollWaits);
+    shared::attend(e);
     let done = run(e, call);
     hand_over(e);
     match done {
@@ -204,7 +209,8 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
 fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
     for _ in 0..AT_ONCE {
         let seen = kernel(e, call, 0, 0, true)?;
-        if seen.own == 0 {
+        // A full array of another process' events hides ours.
+        if seen.own == 0 && (seen.foreign > 0 || (seen.strange as i32) < call.max) {
             return Ok(seen.foreign);
         }
         let n = seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign).0 };
@@ -220,6 +226,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let until = untaken::within(call.deadline);
     // Announced before the last look, so that a thread that enqueues afterwards kicks us.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
+    let announced = shared::announce(e);
     let quiet = {
         let _g = e.lock.lock();
         arm_all(e)
@@ -229,7 +236,10 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     };
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
-    if e.polled.load(Ordering::Relaxed) > e.based.load(Ordering::Relaxed) && !(0..=POLLED_STEP).contains(&left) {
+    let heard = e.based.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
+    // Nobody wakes us for these, nor for anything in a set that is another process' alone.
+    let unheard = e.polled.load(Ordering::Relaxed) > heard || e.is_inherited();
+    if unheard && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
         bounded = true;
     }
@@ -239,6 +249,10 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         bounded = true;
     }
     let mut set = WaitSet::new();
+    let queues = Queues::arm(e, &mut set, left != 0);
+    if queues.ready(e) {
+        left = 0;
+    }
     let duty = if quiet && left != 0 { drive::attend(&mut set, Who::All) } else { Attend::No };
     if matches!(duty, Attend::Look) {
         left = 0;
@@ -246,19 +260,22 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     if quiet && left != 0 {
         crate::wait::before_sleep();
     }
-    let seen = match duty {
-        Attend::Yes(duty) => {
-            // The kernel's set and the completion channels.
-            let own = set.add(e.fd(), libc::POLLIN);
-            let slept = set.sleep(Deadline::after(left), call.sigmask);
+    let seen = if matches!(duty, Attend::Yes(_)) || !queues.is_empty() {
+        // The kernel's set and the completion channels, or what the queues of listeners ring.
+        let own = set.add(e.set_fd(), libc::POLLIN);
+        let slept = set.sleep(Deadline::after(left), call.sigmask);
+        if let Attend::Yes(duty) = duty {
             drive::leave(duty, &set, true);
-            bounded = true;
-            // Mostly the channels alone have something.
-            let said = set.revents(own) != 0;
-            slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Looked::default()) })
         }
-        _ => kernel(e, call, 0, left, true),
+        bounded = true;
+        // Mostly the others alone have something.
+        let said = set.revents(own) != 0;
+        slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Looked::default()) })
+    } else {
+        kernel(e, call, 0, left, true)
     };
+    queues.disarm(&set);
+    drop(announced);
     e.sleepers.fetch_sub(1, Ordering::SeqCst);
     let seen = seen?;
     e.last_kernel.store(cpu::ticks(), Ordering::Relaxed);
@@ -268,10 +285,22 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     if seen.foreign > 0 {
         return Ok(Some(seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign).0 }));
     }
-    if quiet && !bounded && seen.own == 0 && call.deadline.passed() {
+    if quiet && !bounded && seen.own + seen.strange == 0 && call.deadline.passed() {
         return Ok(Some(0));
     }
+    if seen.strange > 0 && seen.own == 0 {
+        let_others_look(call)?;
+    }
     Ok(None)
+}
+
+/// The set has events of another process alone, which only that one can end.
+#[cold]
+fn let_others_look(call: &Call) -> Result<()> {
+    let left = call.deadline.left();
+    let ns = if (0..POLLED_STEP).contains(&left) { left } else { POLLED_STEP };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: ns };
+    raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, call.sigmask).map(drop)
 }
 
 /// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled,
@@ -290,7 +319,7 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         // SAFETY: from < max.
         unsafe { call.events.add(from) }
     };
-    let look = || raw::epoll_wait(e.fd(), array, room, timeout, mask);
+    let look = || shared::look(e, array, room, timeout, mask);
     let n = match if timeout == 0 { look() } else { cancel::asleep(look) } {
         Ok(n) => n,
         // Events were found before: they must not be lost to a signal.
@@ -308,26 +337,47 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
         #[allow(unsafe_code)]
         // SAFETY: the kernel has just written n events. They are packed.
         let ev = unsafe { array.add(i).read_unaligned() };
-        let in_place = match open_cookie(ev.u64) {
-            Some((Kind::TcpListener, addr)) => at(addr as *mut Reg).and_then(|reg| tcp_waits(e, reg)),
+        let value = open(ev.u64);
+        let in_place = match value {
+            Value::Ours(Named::Listener(reg)) => tcp_waits(e, reg),
             _ => None,
         };
-        match in_place.or_else(|| handle(e, ev.events, ev.u64)) {
-            Some((events, data)) => {
+        match in_place
+            .map_or_else(|| handle_value(e, value, ev.events, ev.u64), |(events, data)| Said::Program(events, data))
+        {
+            Said::Program(events, data) => {
                 call.put(from + seen.foreign, events, data);
                 seen.foreign += 1;
-                seen.queueable |= matches!(open_cookie(ev.u64), Some((Kind::Candidate | Kind::TcpListener, _)));
+                seen.queueable |= matches!(value, Value::Ours(Named::Candidate(_) | Named::Listener(_)));
             }
-            None => seen.own += 1,
+            Said::Ours => seen.own += 1,
+            Said::Stranger => seen.strange += 1,
         }
     }
     seen
 }
 
-/// Handles one event of the kernel's set. Returns what the application gets to see, if anything.
-pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, u64)> {
-    let Some((kind, addr)) = open_cookie(data) else {
-        return Some((events, data));
+/// What one event of the kernel's set comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Said {
+    /// The application gets to see these events, with this value.
+    Program(u32, u64),
+    /// It was for us.
+    Ours,
+    /// It was for another process that shares the set, or for what is gone.
+    Stranger,
+}
+
+/// Handles one event of the kernel's set.
+pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Said {
+    handle_value(e, open(data), events, data)
+}
+
+fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said {
+    let named = match value {
+        Value::Program => return Said::Program(events, data),
+        Value::Stranger => return Said::Stranger,
+        Value::Ours(named) => named,
     };
     let queue_as = |reg: &'static Reg, fresh: u32| {
         let _g = e.lock.lock();
@@ -342,10 +392,9 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
     };
     let queue = |reg: &'static Reg| queue_as(reg, 0);
     let sock = |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
-    match kind {
-        Kind::Kick => {}
-        Kind::Bell => {
-            let w = at(addr as *mut Watch)?;
+    match named {
+        Named::Kick | Named::Program => {}
+        Named::Bell(w) => {
             activate_own(e, w);
             // The thread that saw the link's end rang every bell after it. The end's own event on the control socket
             // may have come while that thread was still reading, and there is no second one.
@@ -353,20 +402,16 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
                 serve(e, w);
             }
         }
-        Kind::Control => serve(e, at(addr as *mut Watch)?),
-        Kind::Foreign => {
-            let reg = at(addr as *mut Reg)?;
-            return Some((events, reg.data.load(Ordering::Relaxed)));
-        }
-        Kind::TcpListener => {
-            let reg = at(addr as *mut Reg)?;
+        Named::Control(w) => serve(e, w),
+        Named::Foreign(reg) => return Said::Program(events, reg.data.load(Ordering::Relaxed)),
+        Named::Listener(reg) => {
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
                 l.tcp_waits.store(1, Ordering::Relaxed);
             }
-            queue(reg);
+            // Where arrivals are counted the kernel's are not among them.
+            queue_as(reg, if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 { FRESH } else { 0 });
         }
-        Kind::Rendezvous => {
-            let reg = at(addr as *mut Reg)?;
+        Named::Rendezvous(reg) => {
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
                 l.take_links();
                 if l.is_shut()
@@ -377,9 +422,8 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
             }
             queue(reg);
         }
-        Kind::Candidate => {
-            let reg = at(addr as *mut Reg)?;
-            let s = sock(reg)?;
+        Named::Candidate(reg) => {
+            let Some(s) = sock(reg) else { return Said::Ours };
             let r = Ref { obj: s, generation: s.generation() };
             if !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
                 // Its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
@@ -390,13 +434,12 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
                     if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
                         reg.mark(DISABLED);
                     }
-                    return Some((events, reg.data.load(Ordering::Relaxed)));
+                    return Said::Program(events, reg.data.load(Ordering::Relaxed));
                 }
             }
             queue(reg);
         }
-        Kind::Base => {
-            let reg = at(addr as *mut Reg)?;
+        Named::Base(reg) => {
             let mut fresh = 0;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
                 ep.hear();
@@ -409,12 +452,9 @@ pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Option<(u32, 
             }
             queue_as(reg, fresh);
         }
-        Kind::Nested => {
-            let reg = at(addr as *mut Reg)?;
-            queue_as(reg, if stirred_by_others(reg) { FRESH } else { 0 });
-        }
+        Named::Nested(reg) => queue_as(reg, if stirred_by_others(reg) { FRESH } else { 0 }),
     }
-    None
+    Said::Ours
 }
 
 /// A link's control socket has something: messages, or the end.

@@ -1,5 +1,6 @@
 //! Watches: an epoll instance's ear on a link.
 
+use crate::epoll::cookies::{self, Name};
 use crate::epoll::{self, Epoll, Kind, Reg, STRUCTURE, at, cookie};
 use crate::socket::listen::Listener;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -16,6 +17,7 @@ use netacc_transport::shm::{Link, ShmEndpoint};
 #[repr(align(64))]
 pub struct Watch {
     next_free: AtomicPtr<Watch>,
+    pub(crate) name: Name,
     pub(crate) link: AtomicPtr<Link>,
     pub(crate) epoll: AtomicPtr<Epoll>,
     pub(crate) channel: AtomicU32,
@@ -54,12 +56,10 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
         return Ok(w);
     }
     let w = WATCHES.alloc().ok_or(Errno::NOMEM)?;
+    cookies::enter(w).inspect_err(|_| WATCHES.release(w))?;
     let ch = link.open_channel().inspect_err(|_| WATCHES.release(w))?;
-    let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
-    let added = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.bell_fd(ch), edge, cookie(Kind::Bell, w))
-        .and_then(|()| raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w)));
-    if let Err(err) = added {
-        let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, link.bell_fd(ch), 0, 0);
+    if let Err(err) = enter(e, w, link, ch) {
+        let _ = e.enter(libc::EPOLL_CTL_DEL, link.bell_fd(ch), 0, 0);
         link.close_channel(ch);
         WATCHES.release(w);
         return Err(err);
@@ -76,6 +76,35 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
     e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
     activate(e, w);
     Ok(w)
+}
+
+/// What wakes a sleeper for the link goes into the kernel's set.
+fn enter(e: &Epoll, w: &Watch, link: &Link, channel: u32) -> Result<()> {
+    let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    e.enter(libc::EPOLL_CTL_ADD, link.bell_fd(channel), edge, cookie(Kind::Bell, w))?;
+    e.enter(libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w))
+}
+
+/// The instance has a new set: its watches go there, out of `from`, the one they were in before. Those that a child has
+/// from its parent are none of its own, and are dropped. Under `STRUCTURE`.
+pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
+    let mut p = e.watches.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        p = w.next.load(Ordering::Relaxed);
+        let Some(link) = w.link().filter(|l| !l.is_inherited()) else {
+            drop_watch(e, w);
+            continue;
+        };
+        let channel = w.channel.load(Ordering::Relaxed);
+        if let Some(from) = from {
+            for fd in [link.bell_fd(channel), link.control_fd()] {
+                let _ = raw::epoll_ctl(from, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+        }
+        let _ = enter(e, w, link, channel);
+        let _g = e.lock.lock();
+        activate(e, w);
+    }
 }
 
 fn find(e: &Epoll, link: &Link) -> Option<&'static Watch> {
@@ -245,11 +274,11 @@ fn drop_watch(e: &'static Epoll, w: &'static Watch) {
         let ch = w.channel.load(Ordering::Relaxed);
         let bell = link.bell_fd(ch);
         if bell >= 0 {
-            let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, bell, 0, 0);
+            let _ = e.enter(libc::EPOLL_CTL_DEL, bell, 0, 0);
         }
         let control = link.control_fd();
         if control >= 0 {
-            let _ = raw::epoll_ctl(e.fd(), libc::EPOLL_CTL_DEL, control, 0, 0);
+            let _ = e.enter(libc::EPOLL_CTL_DEL, control, 0, 0);
         }
         link.close_channel(ch);
         link.put();
@@ -274,15 +303,15 @@ pub fn link_taken(l: &'static Listener, link: &'static Link) {
     }
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
-    if let (Some(reg), Some(q)) = (at(s.regs.load(Ordering::Relaxed)), link.endpoint(CONTROL_SLOT))
-        && let Some(e) = at(reg.epoll.load(Ordering::Relaxed))
-    {
+    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
+    // The first instance has its watch; the others look at the queue themselves.
+    epoll::paths::each_reg(s, |e, reg| {
         attach(e, q, core::ptr::from_ref(reg) as usize);
-        let _g = e.lock.lock();
+        let queue = e.lock.lock();
         epoll::ready::enqueue(e, reg);
-        drop(_g);
+        drop(queue);
         e.kick();
-    }
+    });
 }
 
 /// A link leaves its listener or pool: instances that only listened for its connects let it go.

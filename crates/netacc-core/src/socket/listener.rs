@@ -418,6 +418,12 @@ impl Listener {
         self.links().any(|l| l.segment().is_some_and(|s| s.queued() > 0))
     }
 
+    /// Counts the connects that clients have queued: what it was before tells of new ones.
+    pub fn arrived(&self) -> u64 {
+        let _g = self.lock.lock();
+        self.links().filter_map(|l| l.segment()).fold(0, |n, s| n.wrapping_add(s.pushed()))
+    }
+
     /// Arms every link's connect queue; true if one holds something.
     pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
         // Before the lock: who takes up a link under it afterwards sees us, and if it was before, we see the

@@ -272,6 +272,12 @@ impl Segment {
         true
     }
 
+    /// Connects that were ever queued, by the client's word.
+    pub fn pushed(&self) -> u64 {
+        // SeqCst: as in `queued`, for a server that has registered and looks for the last time.
+        self.header().pushed.load(Ordering::SeqCst)
+    }
+
     /// Connects queued and not yet taken. A client that claims more than fits has queued none.
     pub fn queued(&self) -> u64 {
         let h = self.header();

@@ -1,0 +1,296 @@
+//! The values by which the kernel names our entries in its set.
+//!
+//! A cookie is no address: several processes may share a kernel's set after a fork, and what one of them registered the
+//! others may not have in their memory. It is an index into a table of this process, where an object of ours has one
+//! place for ever, and a stamp that the object gets anew each time it is put to use. The stamps of a process begin
+//! at random and those of a forked child begin anew: so a cookie that another process made, or that was made for
+//! an earlier use of the object, names nothing here.
+//!
+//! # Safety
+//! A cell holds 0 or the address of an object in a [`netacc_sys::slab::Slab`], which is valid for ever, and in its low
+//! bits which type the object has.
+#![allow(unsafe_code)]
+
+use crate::epoll::{Epoll, Reg, Watch};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{cpu, mem};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// The high bits of a cookie: no pointer looks like this, and an application's value that does is kept by us and
+/// replaced by a cookie of its own.
+const MAGIC: u64 = 0xACC << MAGIC_SHIFT;
+const MAGIC_SHIFT: u32 = 52;
+const KIND_SHIFT: u32 = 48;
+const STAMP_BITS: u32 = 24;
+const INDEX_BITS: u32 = 24;
+const STAMP_MASK: u32 = (1 << STAMP_BITS) - 1;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// A cookie that names nothing in any process.
+pub(super) const NOBODY: u64 = MAGIC | (Kind::Kick as u64) << KIND_SHIFT;
+
+/// What an event of ours in the kernel's set means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Kind {
+    /// A [`Reg`]: the kernel's half of a listener.
+    TcpListener = 1,
+    /// A [`Reg`]: a listener's rendezvous, or a client there that has not said hello.
+    Rendezvous = 2,
+    /// A [`Watch`]: its doorbell rang.
+    Bell = 3,
+    /// A [`Watch`]: its link's control socket.
+    Control = 4,
+    /// A [`Reg`] that only keeps an application's value.
+    Foreign = 5,
+    /// A [`Reg`]: the base of an accelerated connection.
+    Base = 6,
+    /// An [`Epoll`]: another thread changed something; nothing but a wake-up.
+    Kick = 7,
+    /// A [`Reg`]: a nested epoll instance.
+    Nested = 8,
+    /// A [`Reg`]: a TCP connection that may be promoted.
+    Candidate = 9,
+    /// An [`Epoll`]: the program's own set, beside which ours is another one (see [`super::shared`]).
+    Program = 10,
+}
+
+/// What a cookie of this process names.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Named {
+    Listener(&'static Reg),
+    Rendezvous(&'static Reg),
+    Bell(&'static Watch),
+    Control(&'static Watch),
+    Foreign(&'static Reg),
+    Base(&'static Reg),
+    Kick,
+    Nested(&'static Reg),
+    Candidate(&'static Reg),
+    Program,
+}
+
+/// What a value in the kernel's set is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value {
+    /// The application's.
+    Program,
+    /// A cookie of ours.
+    Ours(Named),
+    /// A cookie that names nothing here: another process' or a stale one.
+    Stranger,
+}
+
+/// Place in the table and stamp of an object.
+#[derive(Debug)]
+pub(crate) struct Name {
+    /// 0: none yet.
+    index: AtomicU32,
+    stamp: AtomicU32,
+}
+
+/// An object that cookies can name.
+pub(crate) trait Nameable: Sized + 'static {
+    /// Which type it is, in the low bits of its cell.
+    const TYPE: u64;
+    fn name(&self) -> &Name;
+}
+
+impl Nameable for Reg {
+    const TYPE: u64 = 1;
+    fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+impl Nameable for Watch {
+    const TYPE: u64 = 2;
+    fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+impl Nameable for Epoll {
+    const TYPE: u64 = 3;
+    fn name(&self) -> &Name {
+        &self.name
+    }
+}
+
+const TYPE_MASK: u64 = 63;
+
+/// Cells in the first chunk of the table; each further one has twice as many as the one before.
+const FIRST: u32 = 512;
+const CHUNKS: usize = (INDEX_BITS - FIRST.trailing_zeros()) as usize;
+
+static TABLE: [AtomicPtr<AtomicU64>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
+static NEXT_INDEX: AtomicU32 = AtomicU32::new(1);
+/// The last stamp that was given; 0: none was in this process.
+static LAST_STAMP: AtomicU32 = AtomicU32::new(0);
+static LOCK: netacc_sys::Lock = netacc_sys::Lock::new();
+
+/// Chunk and place in it of an index.
+fn place(index: u32) -> (usize, usize) {
+    let chunk = (index / FIRST + 1).ilog2();
+    (chunk as usize, (index - ((1 << chunk) - 1) * FIRST) as usize)
+}
+
+fn cell(index: u32) -> Option<&'static AtomicU64> {
+    let (chunk, at) = place(index);
+    // Acquire pairs with the publication in `make_cell`.
+    let chunk = TABLE.get(chunk)?.load(Ordering::Acquire);
+    if chunk.is_null() {
+        return None;
+    }
+    // SAFETY: chunk k has FIRST << k cells, which `place` stays below, and is never unmapped.
+    Some(unsafe { &*chunk.add(at) })
+}
+
+/// As [`cell`], with a chunk for it. Under `LOCK`.
+fn make_cell(index: u32) -> Result<&'static AtomicU64> {
+    let (chunk, _) = place(index);
+    let entry = TABLE.get(chunk).ok_or(Errno::NOMEM)?;
+    if entry.load(Ordering::Relaxed).is_null() {
+        let cells: &'static [AtomicU64] = mem::array((FIRST << chunk) as usize)?;
+        // Release: whoever sees the chunk sees its zeros.
+        entry.store(cells.as_ptr().cast_mut(), Ordering::Release);
+    }
+    cell(index).ok_or(Errno::NOMEM)
+}
+
+fn next_stamp() -> u32 {
+    if LAST_STAMP.load(Ordering::Relaxed) == 0 {
+        let mut random = [0u8; 4];
+        let word = match getrandom(&mut random, GetRandomFlags::NONBLOCK) {
+            Ok(4) => u32::from_ne_bytes(random),
+            _ => cpu::ticks() as u32,
+        };
+        // Whoever comes second finds the first one's. Relaxed: a number and nothing behind it.
+        let _ = LAST_STAMP.compare_exchange(0, word | 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    loop {
+        match LAST_STAMP.fetch_add(1, Ordering::Relaxed).wrapping_add(1) & STAMP_MASK {
+            0 => {}
+            stamp => return stamp,
+        }
+    }
+}
+
+/// Gives an object that is put to use a stamp, and a place if it has none. What cookies of an earlier use name is gone.
+pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
+    let name = obj.name();
+    if name.index.load(Ordering::Relaxed) == 0 {
+        let _g = LOCK.lock();
+        let index = NEXT_INDEX.load(Ordering::Relaxed);
+        // Release: whoever finds the object by its cell sees it.
+        make_cell(index)?.store(core::ptr::from_ref(obj) as u64 | T::TYPE, Ordering::Release);
+        NEXT_INDEX.store(index + 1, Ordering::Relaxed);
+        name.index.store(index, Ordering::Relaxed);
+    }
+    // Relaxed: an event that comes with the new stamp was registered after this, by a system call.
+    name.stamp.store(next_stamp(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// For the child of a fork: what it enters from here on the parent does not know, and the other way round.
+pub(super) fn after_fork() {
+    LOCK.reset();
+    LAST_STAMP.store(0, Ordering::Relaxed);
+}
+
+/// The cookie for an object that was entered.
+pub(crate) fn cookie<T: Nameable>(kind: Kind, obj: &T) -> u64 {
+    let name = obj.name();
+    let (index, stamp) = (name.index.load(Ordering::Relaxed), name.stamp.load(Ordering::Relaxed));
+    MAGIC | (kind as u64) << KIND_SHIFT | u64::from(stamp) << INDEX_BITS | u64::from(index)
+}
+
+/// Whether an application's value could be taken for a cookie.
+pub(crate) fn looks_like_cookie(data: u64) -> bool {
+    data >> MAGIC_SHIFT == MAGIC >> MAGIC_SHIFT
+}
+
+/// What a cookie names as a `T`.
+fn find<T: Nameable>(data: u64) -> Option<&'static T> {
+    let index = data as u32 & INDEX_MASK;
+    // Acquire pairs with `enter`.
+    let word = cell(index)?.load(Ordering::Acquire);
+    if word & TYPE_MASK != T::TYPE {
+        return None;
+    }
+    // SAFETY: the cell says that an object of this type lives there, for ever.
+    let obj = unsafe { &*((word & !TYPE_MASK) as *const T) };
+    let stamp = (data >> INDEX_BITS) as u32 & STAMP_MASK;
+    (obj.name().stamp.load(Ordering::Relaxed) == stamp).then_some(obj)
+}
+
+fn named(data: u64) -> Option<Named> {
+    Some(match data >> KIND_SHIFT & 15 {
+        1 => Named::Listener(find(data)?),
+        2 => Named::Rendezvous(find(data)?),
+        3 => Named::Bell(find(data)?),
+        4 => Named::Control(find(data)?),
+        5 => Named::Foreign(find(data)?),
+        6 => Named::Base(find(data)?),
+        7 => find::<Epoll>(data).map(|_| Named::Kick)?,
+        8 => Named::Nested(find(data)?),
+        9 => Named::Candidate(find(data)?),
+        10 => find::<Epoll>(data).map(|_| Named::Program)?,
+        _ => return None,
+    })
+}
+
+/// What a value in the kernel's set is.
+#[inline]
+pub(super) fn open(data: u64) -> Value {
+    if !looks_like_cookie(data) {
+        return Value::Program;
+    }
+    named(data).map_or(Value::Stranger, Value::Ours)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_fill_the_chunks_in_order() {
+        let mut expected = (0, 0);
+        for index in 0..FIRST * 31 {
+            assert_eq!(place(index), expected);
+            expected.1 += 1;
+            if expected.1 == (FIRST as usize) << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        assert!(place(INDEX_MASK).0 <= CHUNKS);
+    }
+
+    #[test]
+    fn a_cookie_names_its_object_in_its_use_alone() {
+        let reg = crate::epoll::new_reg().unwrap();
+        let mine = cookie(Kind::Base, reg);
+        assert!(looks_like_cookie(mine));
+        assert!(matches!(open(mine), Value::Ours(Named::Base(r)) if core::ptr::eq(r, reg)));
+        // A registration is no watch and no instance.
+        assert!(matches!(open(cookie(Kind::Bell, reg)), Value::Stranger));
+        assert!(matches!(open(cookie(Kind::Kick, reg)), Value::Stranger));
+        enter(reg).unwrap();
+        assert!(matches!(open(mine), Value::Stranger));
+        assert!(matches!(open(cookie(Kind::Base, reg)), Value::Ours(Named::Base(_))));
+    }
+
+    #[test]
+    fn any_value_is_something() {
+        for high in [0, 0xACC0, 0xACC7, 0xACC9, 0xACCA, 0xACCF, 0xACBF, 0xACD0, 0xffff] {
+            for low in [0, 1, 63, 0xff_ffff, 0x1_0000_0000, 0xffff_ffff_ffff] {
+                let data = high << 48 | low;
+                let ours = looks_like_cookie(data);
+                assert_eq!(ours, (0xACC0..=0xACCF).contains(&high));
+                assert_eq!(matches!(open(data), Value::Program), !ours);
+            }
+        }
+        assert!(matches!(open(NOBODY), Value::Stranger));
+    }
+}

@@ -1,0 +1,153 @@
+//! Listeners in instances, and those that several instances hear.
+//!
+//! The queue of connects of a link reports to one instance by its watch, and perhaps nobody waits in that one: programs
+//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the instances
+//! is registered with the queues themselves, as a thread that sleeps in poll(2) is.
+
+use crate::epoll::ctl::{touch, uncount};
+use crate::epoll::paths::each_reg;
+use crate::epoll::ready::is_wanted;
+use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Reg, WATCHED, at, cookie, watch};
+use crate::socket::Socket;
+use crate::socket::listen::Listener;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
+use netacc_sys::errno::{Errno, Result};
+use netacc_transport::WaitSet;
+use netacc_transport::shm::slots::CONTROL_SLOT;
+
+/// The listeners with whose queues a sleep is registered.
+#[derive(Debug, Default)]
+pub(super) struct Queues(Vec<&'static Listener>);
+
+impl Queues {
+    /// Registers a sleep that is about to begin, if it `sleeps` at all.
+    #[inline]
+    pub(super) fn arm(e: &'static Epoll, set: &mut WaitSet, sleeps: bool) -> Queues {
+        if !sleeps || e.listened.load(Ordering::Relaxed) == 0 {
+            return Queues::default();
+        }
+        let mut found: Vec<&'static Listener> = Vec::new();
+        {
+            let _g = e.lock.lock();
+            let mut p = e.regs.load(Ordering::Relaxed);
+            while let Some(reg) = at(p) {
+                p = reg.next_all.load(Ordering::Relaxed);
+                if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
+                    && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
+                    && !found.iter().any(|x| core::ptr::eq(*x, l))
+                {
+                    found.push(l);
+                }
+            }
+        }
+        for l in &found {
+            l.arm(set);
+        }
+        Queues(found)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether something came before the registration that is to be reported.
+    pub(super) fn ready(&self, e: &'static Epoll) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let _g = e.lock.lock();
+        let mut p = e.regs.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 && is_wanted(e, reg) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Undoes [`Queues::arm`].
+    pub(super) fn disarm(self, set: &WaitSet) {
+        for l in self.0 {
+            l.disarm(set);
+            // The control socket of a dead client would end every further sleep.
+            l.sweep();
+        }
+    }
+}
+
+pub(super) fn listener_events(events: u32) -> u32 {
+    EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
+}
+
+/// The kernel's listener and the rendezvous go into the kernel's set; the links' queues report by watches.
+pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
+    uncount(e, reg);
+    e.add_ours(1);
+    reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+    let Some(l) = s.listener() else {
+        return Err(Errno::BADF);
+    };
+    let events = listener_events(reg.events.load(Ordering::Relaxed));
+    let exclusive = events & EPOLLEXCLUSIVE as u32;
+    e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;
+    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
+    let rendezvous = EPOLLIN as u32 | exclusive;
+    e.enter(EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
+        // Another number of this listener is registered here, and hears for both.
+        .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
+    for g in l.greeting() {
+        let _ = e.enter(EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    }
+    l.each_link(|link| {
+        if let Some(q) = link.endpoint(CONTROL_SLOT) {
+            watch::attach(e, q, core::ptr::from_ref(reg) as usize);
+        }
+    });
+    let mut elsewhere = false;
+    each_reg(s, |other, _| elsewhere |= !core::ptr::eq(other, e));
+    if elsewhere {
+        each_reg(s, look_at_queues);
+    }
+    touch(e, reg);
+    Ok(())
+}
+
+/// The listener is in several instances, and a queue of connects reports to one of them by its watch, which may be that
+/// where nobody waits at the moment. So each of them looks at the queues in every round, and who sleeps in it is
+/// registered with them.
+fn look_at_queues(e: &'static Epoll, reg: &'static Reg) {
+    if reg.flags.fetch_or(POLLED | LISTENED, Ordering::Relaxed) & LISTENED != 0 {
+        return;
+    }
+    e.polled.fetch_add(1, Ordering::Relaxed);
+    e.listened.fetch_add(1, Ordering::Relaxed);
+    // Who sleeps there already is not registered.
+    e.kick();
+}
+
+/// Undoes [`hear_listener`]. Under `STRUCTURE`.
+pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+    let Some(l) = s.listener() else { return };
+    // Another number of this listener that is registered here hears by it, too.
+    let mut heir = None;
+    each_reg(s, |other, r| {
+        if core::ptr::eq(other, e) && !core::ptr::eq(r, reg) {
+            heir = Some(r);
+        }
+    });
+    for fd in l.greeting().chain([l.rendezvous_fd()]).filter(|fd| *fd >= 0) {
+        let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
+        if let Some(heir) = heir {
+            let exclusive = heir.events.load(Ordering::Relaxed) & EPOLLEXCLUSIVE as u32;
+            let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32 | exclusive, cookie(Kind::Rendezvous, heir));
+        }
+    }
+    l.each_link(|link| {
+        if let Some(q) = link.endpoint(CONTROL_SLOT) {
+            watch::detach(e, q, core::ptr::from_ref(reg) as usize);
+        }
+    });
+}

@@ -1,0 +1,423 @@
+//! A kernel instance that several processes use after a fork.
+//!
+//! The kernel's set of an instance is inherited by fork(2) like a file, and each process that waits in it takes events
+//! from all others: a doorbell that one process takes is an edge that another one misses, and what one registers or
+//! removes is registered or removed for all. So only what the program itself has put there may be in a set that is
+//! shared. A child touches nothing of ours in the set of its parent. If it uses the instance (most children execute
+//! another program instead) it gets a set of its own for what is ours, in which the program's set is nested, and
+//! says so in a page that the family shares. The parent sees that before its next wait, and does the same.
+//!
+//! Until it has, and where a process has no descriptor left for a set of its own, cookies of others are seen. They name
+//! nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, and then nobody but
+//! the other process can end them: a thread that finds nothing else sleeps a millisecond before it looks again.
+
+use crate::epoll::cookies::{NOBODY, Named, Value, open};
+use crate::epoll::ctl::listen_in;
+use crate::epoll::listeners::hear_listener;
+use crate::epoll::paths::show_to_kernel;
+use crate::epoll::ready::enqueue;
+use crate::epoll::{
+    BASED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, TAILED, WITNESSED, at, cookie, nested,
+    watch,
+};
+use crate::fdtable::{self, Entry};
+use crate::fork;
+use crate::socket::{Path, Socket};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use netacc_sys::errno::Result;
+use netacc_sys::signals::Blocked;
+use netacc_sys::{mem, private, raw, time};
+use netacc_transport::shm::ShmEndpoint;
+use rustix::fd::{FromRawFd, OwnedFd};
+
+/// Who uses an instance's kernel set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Usage {
+    /// This process alone.
+    Alone = 0,
+    /// There are, or may be, processes forked from this one that have not said that they use it.
+    Forked = 1,
+    /// It came by a fork and was not used here: what is ours in it is the parent's.
+    Inherited = 2,
+    /// Others use it as well; what is ours is in a set of our own.
+    Apart = 3,
+}
+
+/// What the processes of a family tell each other of one instance.
+#[derive(Debug)]
+#[repr(C)]
+struct Marks {
+    /// A process other than its maker uses it.
+    used: AtomicU32,
+    /// Threads that sleep in it with entries of ours in the program's set.
+    sleepers: AtomicU32,
+    /// Its maker has moved what is its own.
+    moved: AtomicU32,
+    unused: AtomicU32,
+}
+
+const PAGE: usize = 4096;
+const MARKS: usize = PAGE / size_of::<Marks>();
+
+/// Shared by this process and all that were forked from it later. Instances are told apart by their place, and two that
+/// have one place share marks: then one goes apart that need not.
+static FAMILY: AtomicPtr<Marks> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A child waits for a thread that has to move its entries so many times, a millisecond each.
+const MOVES: usize = 100;
+
+fn marks(e: &Epoll) -> Option<&'static Marks> {
+    // Acquire pairs with the publication in `before_fork`.
+    let page = FAMILY.load(Ordering::Acquire);
+    if page.is_null() {
+        return None;
+    }
+    let at = e.place.load(Ordering::Relaxed) as usize % MARKS;
+    #[allow(unsafe_code)]
+    // SAFETY: the page has MARKS marks, which are all atomics, and is never unmapped.
+    Some(unsafe { &*page.add(at) })
+}
+
+impl Epoll {
+    pub(super) fn usage(&self) -> Usage {
+        match self.usage.load(Ordering::Relaxed) {
+            0 => Usage::Alone,
+            1 => Usage::Forked,
+            2 => Usage::Inherited,
+            _ => Usage::Apart,
+        }
+    }
+
+    fn set_usage(&self, usage: Usage) {
+        // Release: who sees the instance apart sees its set.
+        self.usage.store(usage as u32, Ordering::Release);
+    }
+
+    /// Whether what is ours in the kernel's set belongs to another process, and nothing of this one is there.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.usage() == Usage::Inherited
+    }
+
+    /// The kernel's set that has our entries: to sleep on it is to sleep on the program's as well.
+    pub(super) fn set_fd(&self) -> i32 {
+        match self.own.load(Ordering::Acquire) {
+            0 => self.fd(),
+            own => own - 1,
+        }
+    }
+
+    /// Changes an entry of ours. In a set that is another process' nothing is changed: the entries are made when this
+    /// process first uses the instance.
+    pub(super) fn enter(&self, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
+        if self.is_inherited() { Ok(()) } else { raw::epoll_ctl(self.set_fd(), op, fd, events, data) }
+    }
+
+    /// Changes the entry of a registration that is a plain one of the kernel's, by the program's will.
+    pub(super) fn enter_plain(&self, reg: &Reg, op: i32, events: u32, data: u64) -> Result<()> {
+        let programs = reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
+        let set = if programs { self.fd() } else { self.set_fd() };
+        raw::epoll_ctl(set, op, reg.fd.load(Ordering::Relaxed), events, data)
+    }
+}
+
+/// Before a fork: from here on instances may be shared. Returns whether there are any.
+pub fn before_fork() -> bool {
+    let mut any = false;
+    fdtable::each(0, usize::MAX, |_, entry| any |= matches!(entry, Entry::Epoll(_)));
+    if !any {
+        return false;
+    }
+    if FAMILY.load(Ordering::Relaxed).is_null()
+        && let Ok(page) = mem::map_shared(PAGE)
+    {
+        // Another thread that forks may have been faster: that one's is used. Release: whoever sees the page sees its zeros.
+        let none = core::ptr::null_mut();
+        let _ = FAMILY.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
+    }
+    // A handler that interrupted a holder of the lock cannot wait for it.
+    let _s = (!netacc_sys::lock::interrupted()).then(|| STRUCTURE.lock());
+    fdtable::each(0, usize::MAX, |_, entry| {
+        if let Entry::Epoll(r) = entry
+            && r.obj.usage() == Usage::Alone
+        {
+            r.obj.set_usage(Usage::Forked);
+        }
+    });
+    true
+}
+
+/// In the child of a fork: the set is the parent's.
+pub(super) fn after_fork(e: &'static Epoll) {
+    e.lock.reset();
+    if e.is_inherited() {
+        return;
+    }
+    e.others.store(e.sleepers.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    let own = e.own.swap(0, Ordering::Relaxed);
+    if own != 0 {
+        private::close(own - 1);
+    }
+    e.set_usage(Usage::Inherited);
+    // Never plain: what the parent puts there must not be reported.
+    e.add_ours(1);
+}
+
+/// Before this process waits in an instance or changes what is ours in it.
+#[inline]
+pub(super) fn attend(e: &'static Epoll) {
+    match e.usage() {
+        Usage::Alone | Usage::Apart => {}
+        Usage::Forked => forked(e),
+        Usage::Inherited => inherited(e),
+    }
+}
+
+#[cold]
+fn forked(e: &'static Epoll) {
+    // SeqCst: against `inherited`, as in `announce`.
+    if marks(e).is_some_and(|m| m.used.load(Ordering::SeqCst) != 0) {
+        let _ = go_apart(e);
+    } else if fork::nobody_inherits() {
+        let _s = STRUCTURE.lock();
+        // Again under the lock: a thread that forks is counted before it takes this lock and says so.
+        if fork::nobody_inherits() && e.usage() == Usage::Forked {
+            e.set_usage(Usage::Alone);
+        }
+    }
+}
+
+#[cold]
+fn inherited(e: &'static Epoll) {
+    if let Some(m) = marks(e) {
+        // SeqCst: a thread announces itself and then looks at this word; we set it and then look for threads.
+        m.used.store(1, Ordering::SeqCst);
+        let asleep = || m.sleepers.load(Ordering::SeqCst) != 0;
+        // Threads of the parent that slept when it forked may have announced nothing.
+        let unknown = e.others.swap(0, Ordering::Relaxed) != 0 && m.moved.load(Ordering::SeqCst) == 0;
+        if unknown || asleep() {
+            // Only a look of ours could take this wake-up from them.
+            e.ring();
+            if unknown {
+                time::pause();
+            }
+            for _ in 0..MOVES {
+                if !asleep() {
+                    break;
+                }
+                time::pause();
+            }
+        }
+    }
+    let _ = go_apart(e);
+}
+
+/// A thread that is about to sleep with entries of ours in the program's set, as long as it lives.
+#[derive(Debug)]
+pub(super) struct Announced(Option<&'static Marks>);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let Some(m) = self.0 {
+            // Not below 0: a process that was killed in its sleep leaves its mark, and one of another instance the same.
+            let less = |n: u32| n.checked_sub(1);
+            let _ = m.sleepers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+        }
+    }
+}
+
+/// Before a sleep in `e`.
+#[inline]
+pub(super) fn announce(e: &'static Epoll) -> Announced {
+    match e.usage() {
+        Usage::Alone | Usage::Apart => Announced(None),
+        Usage::Forked | Usage::Inherited => announced(e),
+    }
+}
+
+#[cold]
+fn announced(e: &'static Epoll) -> Announced {
+    let announced = Announced(marks(e).filter(|_| !e.is_inherited()).inspect(|m| {
+        // SeqCst: as in `inherited`.
+        m.sleepers.fetch_add(1, Ordering::SeqCst);
+    }));
+    attend(e);
+    announced
+}
+
+/// Makes a set for what is ours, and moves it there, or enters it anew in a child.
+fn go_apart(e: &'static Epoll) -> Result<()> {
+    // Rare and long: see `Blocked`.
+    let _b = Blocked::all();
+    let _s = STRUCTURE.lock();
+    let before = e.usage();
+    if before == Usage::Apart {
+        return Ok(());
+    }
+    let own = raw::epoll_create1(libc::EPOLL_CLOEXEC)?;
+    #[allow(unsafe_code)]
+    // SAFETY: just made, and nobody else's.
+    let own = private::adopt(unsafe { OwnedFd::from_raw_fd(own) })?;
+    if let Err(err) = raw::epoll_ctl(own, EPOLL_CTL_ADD, e.fd(), EPOLLIN as u32, cookie(Kind::Program, e)) {
+        private::close(own);
+        return Err(err);
+    }
+    let from = (before == Usage::Forked).then(|| e.fd());
+    e.own.store(own + 1, Ordering::Release);
+    e.set_usage(Usage::Apart);
+    move_kick(e, from);
+    watch::move_all(e, from);
+    let mut p = e.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        move_reg(e, reg, from);
+    }
+    nested::show_own(e);
+    if let Some(m) = marks(e).filter(|_| from.is_some()) {
+        m.moved.store(1, Ordering::SeqCst);
+    }
+    // A thread that sleeps in the program's set wakes, and goes on in both.
+    e.ring();
+    Ok(())
+}
+
+/// The doorbell for changes by other threads. In the program's set it stays as well, for threads that sleep there; a child
+/// gets one of its own under the number.
+fn move_kick(e: &'static Epoll, from: Option<i32>) {
+    let kick = e.kick.load(Ordering::Acquire) - 1;
+    if kick < 0 {
+        let _ = e.ensure_kick();
+        return;
+    }
+    if from.is_none()
+        && let Ok(bell) = netacc_transport::bells::create()
+    {
+        let _ = raw::dup3(bell, kick, libc::O_CLOEXEC);
+        private::close(bell);
+    }
+    let _ = e.enter(EPOLL_CTL_ADD, kick, (EPOLLIN | EPOLLET) as u32, cookie(Kind::Kick, e));
+}
+
+/// Enters a registration into our own set, out of that of the program if it was there (`from`).
+fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
+    let fd = reg.fd.load(Ordering::Relaxed);
+    let del = |fd: i32| {
+        if let Some(from) = from.filter(|_| fd >= 0) {
+            let _ = raw::epoll_ctl(from, EPOLL_CTL_DEL, fd, 0, 0);
+        }
+    };
+    let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else {
+        if !reg.child.load(Ordering::Relaxed).is_null() {
+            del(fd);
+            nested::enter(e, reg);
+        }
+        return;
+    };
+    match s.path() {
+        Path::New | Path::Tcp => {
+            if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
+                // It is the program's own, like any descriptor that is none of ours.
+                reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
+            } else if reg.queue() & DISABLED == 0 {
+                let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
+            }
+        }
+        Path::Listener => {
+            if let Some(l) = s.listener() {
+                [fd, l.rendezvous_fd()].into_iter().chain(l.greeting()).for_each(del);
+            }
+            if from.is_none() {
+                reg.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+            }
+            let _ = hear_listener(e, reg, fd, s);
+        }
+        Path::Shm => {
+            let Some(ep) = s.endpoint() else { return };
+            match from {
+                Some(from) => move_sockets(e, reg, ep, from),
+                None => hear_anew(e, reg, s, ep),
+            }
+            let _g = e.lock.lock();
+            enqueue(e, reg);
+        }
+    }
+}
+
+/// The kernel sockets of a connection that is ours as before.
+fn move_sockets(e: &'static Epoll, reg: &'static Reg, ep: &ShmEndpoint, from: i32) {
+    let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
+    let flags = reg.flags.load(Ordering::Relaxed);
+    for (bit, fd, events) in [
+        (BASED, ep.base_fd(), ends),
+        (WITNESSED, ep.witness_fd(), ends | EPOLLOUT as u32),
+        (TAILED, ep.tail_fd(), ends | EPOLLOUT as u32),
+        (ON_KERNEL, ep.kernel_fd(), ends | EPOLLOUT as u32),
+    ] {
+        if flags & bit != 0 && fd >= 0 {
+            let _ = raw::epoll_ctl(from, EPOLL_CTL_DEL, fd, 0, 0);
+            let _ = e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
+        }
+    }
+}
+
+/// In a child: nobody rings for a connection that came by the fork, but its base.
+fn hear_anew(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, ep: &ShmEndpoint) {
+    if ep.link().is_inherited() {
+        ep.registration.store(0, Ordering::Relaxed);
+        reg.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+    if reg.flags.fetch_and(!(BASED | WITNESSED | TAILED | ON_KERNEL), Ordering::Relaxed) & BASED != 0 {
+        e.based.fetch_sub(1, Ordering::Relaxed);
+    }
+    listen_in(e, reg, s);
+}
+
+/// epoll_wait(2) in our set and in the program's.
+#[inline]
+pub(super) fn look(
+    e: &Epoll,
+    array: *mut libc::epoll_event,
+    room: i32,
+    timeout: i64,
+    sigmask: *const c_void,
+) -> Result<usize> {
+    match e.own.load(Ordering::Acquire) {
+        0 => raw::epoll_wait(e.fd(), array, room, timeout, sigmask),
+        own => look_apart(e, own - 1, (array, room), timeout, sigmask),
+    }
+}
+
+#[cold]
+#[allow(unsafe_code)]
+fn look_apart(
+    e: &Epoll,
+    own: i32,
+    (array, room): (*mut libc::epoll_event, i32),
+    timeout: i64,
+    sigmask: *const c_void,
+) -> Result<usize> {
+    let n = raw::epoll_wait(own, array, room, timeout, sigmask)?;
+    // SAFETY: the kernel has written n events, and i < n at each call. They are packed.
+    let event = |i: usize| unsafe { array.add(i).read_unaligned() };
+    // SAFETY: i < n <= room at each call.
+    let put = |i: usize, ev: libc::epoll_event| unsafe { array.add(i).write_unaligned(ev) };
+    let Some(programs) = (0..n).find(|i| matches!(open(event(*i).u64), Value::Ours(Named::Program))) else {
+        return Ok(n);
+    };
+    (programs + 1..n).for_each(|i| put(i - 1, event(i)));
+    let n = n - 1;
+    // SAFETY: n < room.
+    let rest = unsafe { array.add(n) };
+    let more = raw::epoll_wait(e.fd(), rest, room - n as i32, 0, core::ptr::null()).unwrap_or(0);
+    for i in n..n + more {
+        let mut ev = event(i);
+        // What is ours there is another process', even where it came by the fork and has a name here.
+        if !matches!(open(ev.u64), Value::Program | Value::Ours(Named::Foreign(_) | Named::Candidate(_))) {
+            ev.u64 = NOBODY;
+            put(i, ev);
+        }
+    }
+    Ok(n + more)
+}
