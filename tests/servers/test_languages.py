@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import compiled
 import host
@@ -9,6 +10,9 @@ import monitor
 from harness import PROGRAMS, START_LIMIT, check, equal, need
 from host import wait_until
 from matrix import case
+
+sys.path.append(str(PROGRAMS))
+import web_app  # noqa: E402
 
 # The packages of aiohttp and gunicorn belong to Debian's interpreter, whichever one runs us.
 PYTHON = "/usr/bin/python3"
@@ -97,3 +101,16 @@ def gunicorn_threads(ctx):
 @case()
 def gunicorn_aiohttp(ctx):
     gunicorn(ctx, "aiohttp.GunicornWebWorker", "web_app:make", 2)
+
+
+@case()
+def uwsgi_threads(ctx):
+    """One process: threads with an epoll instance each, which has the one listener; a mutex lets one of them wait at a time."""
+    web = [need("uwsgi"), "--plugin", "python3", "--die-on-term", "--chdir", PROGRAMS, "--module", "web_app:wsgi"]
+    server = ctx.serve(lambda port: [*web, "--http-socket", f"127.0.0.1:{port}", "--threads", 2])
+    # Each client is a process, so that each connect comes by a link of its own.
+    for size in range(1000, 1030):
+        client = ctx.client([need("curl"), "-s", "-S", "-m", 40, f"http://127.0.0.1:{server.port}/{size}"])
+        client.result()
+        check(client.out.read_bytes() == web_app.content(size), "another answer than was asked for")
+    ctx.prove(server, accepts=30)
