@@ -1,7 +1,10 @@
 """Words that a hostile client writes into shared memory: they cost a server's thread next to nothing."""
 
+import os
+
 from harness import check
-from hostile import BASE_BELL, FORKED, RX_WAITER, SERVER, TX_WAITER, Client, Stranger, ping, victim
+from hostile import (BASE_BELL, FORKED, OWNER_READ, OWNER_WRITE, RX_WAITER, SERVER, SERVER_SIDE, TX_WAITER, Client, Stranger,
+                     ping, victim)
 from matrix import case
 
 
@@ -39,6 +42,43 @@ def forged_bells(ctx, forked):
         ping(server.port)
         # A server that looks for a base while it sends spends ten milliseconds on each answer, and this is time of its own.
         check(spent < 0.3, f"100 answers cost the server {spent:.2f} s")
+
+
+def hold_the_word(voice, port, count):
+    """After a fork of the server says of each of its connections that another process of the server's is about to read or write."""
+    link = Client(port)
+    slots = range(1, count + 1)
+    for slot in slots:
+        link.connect(slot, 42000 + slot)
+        link.await_taken(slot)
+    link.write(1, b"fork")
+    check(link.await_bytes(1)[0] == b"fork", "the echo is wrong")
+    voice.say("forked")
+    voice.hear()
+    for slot in slots:
+        line = link.line(slot, SERVER_SIDE)
+        for word in (OWNER_READ, OWNER_WRITE):
+            # Its own number: a process that is there, and cannot be looked into.
+            link.word(line + word, os.getpid())
+        link.write(slot, b"q")
+    voice.say("written")
+    voice.hear()
+
+
+@case(modes=SERVER)
+def word_of_a_process_of_the_server(ctx):
+    server = victim(ctx)
+    with Stranger(hold_the_word, server.port, 50) as stranger:
+        stranger.hear("forked")
+        ping(server.port)
+        before = cpu_time(server)
+        stranger.tell("go")
+        stranger.hear("written")
+        # The server has dealt with those connections when it answers this one.
+        ping(server.port)
+        spent = cpu_time(server) - before
+        check(spent < 0.3, f"50 requests cost the server {spent:.2f} s")
+        check(server.running(), "the server is there")
 
 
 def cpu_time(proc):

@@ -1,5 +1,7 @@
-"""An ordinary server: one thread, epoll, non-blocking sockets; it sends back what it is sent. epoll_echo.py ADDRESS PORT."""
+"""An ordinary server: one thread, epoll, non-blocking sockets; it sends back what it is sent. epoll_echo.py ADDRESS PORT. If that is
+`fork` it forks before: a process that keeps all connections open and does nothing with them."""
 
+import os
 import select
 import socket
 import sys
@@ -41,10 +43,22 @@ def accept_some(listener, poll, connections):
         poll.register(connection, select.EPOLLIN)
 
 
+def leave_a_child():
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(writing)
+        # Until the parent ends.
+        os.read(reading, 1)
+        os._exit(0)
+    os.close(reading)
+
+
 def answer(number, poll, connections):
     connection = connections[number]
     try:
         while data := connection.recv(4096):
+            if data == b"fork":
+                leave_a_child()
             connection.send(data)
     except BlockingIOError:
         return

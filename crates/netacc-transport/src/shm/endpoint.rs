@@ -1,6 +1,7 @@
 //! One side of one connection in shared memory.
 
 use crate::endpoint::Endpoint;
+use crate::shm::delays::Delays;
 use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -105,6 +106,8 @@ pub struct ShmEndpoint {
     pub(super) left_over: AtomicI32,
     /// Bytes that we sent by the kernel, of a connection that began there.
     pub(super) sent_before: AtomicU64,
+    /// Time that our threads lost by the peer's words, in this and earlier connections of the slot.
+    pub(super) delays: Delays,
 }
 
 /// Everything an operation needs, looked up once.

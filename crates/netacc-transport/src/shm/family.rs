@@ -11,6 +11,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
+use crate::shm::delays::{Next, Wait};
 use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LISTENS, LIVE, MOVING, RING_OWED, SHARED, View, WITNESS_GONE};
 use crate::shm::guard::{Look, look};
 use crate::shm::kin;
@@ -95,6 +96,7 @@ impl ShmEndpoint {
         let owner = line!(v, side, v.me).owner.get(dir as usize).ok_or(Violation)?;
         let me = raw::getpid();
         let mut looks = 0;
+        let mut wait = Wait::default();
         loop {
             match owner.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => {
@@ -108,21 +110,23 @@ impl ShmEndpoint {
                 Err(p) if p == me || !raw::process_exists(p) || (looks == PATIENCE && kin::is_zombie(p)) => {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
+                Err(p) if !v.link.trusts_peer() => {
+                    if self.wait_for_named(p, &mut wait)? == Next::Clear {
+                        let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
+                    }
+                    continue;
+                }
                 Err(_) if looks < PATIENCE => raw::sched_yield(),
                 // It may be stopped (SIGSTOP, a debugger, a frozen group): it goes on some day, or dies.
-                Err(p) if looks > PATIENCE || self.is_waited_for(v, p) => time::pause(),
+                Err(p) if looks > PATIENCE || self.has_family_member(p) => time::pause(),
                 Err(_) => return Err(Violation),
             }
             looks = if looks == PATIENCE + STOPPED { PATIENCE } else { looks + 1 };
         }
     }
 
-    /// Whether to wait for a process that the word names. The peer could have written any number: it has to be one of our
-    /// family's, and a peer of another user must not keep us waiting for one that is merely alive.
-    fn is_waited_for(&self, v: &View, pid: u32) -> bool {
-        if !v.link.trusts_peer() && !kin::is_stopped(pid) {
-            return false;
-        }
+    /// Whether a process that the word names is one of our family's: the peer could have written any number.
+    pub(super) fn has_family_member(&self, pid: u32) -> bool {
         let base = self.base_fd();
         if base < 0 {
             return false;

@@ -28,6 +28,7 @@ macro_rules! line {
 mod bytes;
 mod contract;
 pub mod control;
+mod delays;
 mod depart;
 mod doorbells;
 pub mod endpoint;
@@ -51,7 +52,7 @@ mod sockets;
 mod state;
 pub mod strangers;
 pub mod tail;
-mod users;
+pub mod users;
 mod waiters;
 mod witness;
 

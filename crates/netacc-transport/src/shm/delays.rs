@@ -1,0 +1,99 @@
+//! How long a connection may keep our threads waiting by a word that a peer of another user can write.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::kin;
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_ring::Violation;
+use netacc_sys::{raw, time};
+
+/// So many ns may be lost at once: a process of ours that is in the middle of an operation needs some microseconds, but
+/// on a busy host others may have its CPU.
+const AT_ONCE: u64 = 100_000_000;
+/// And over time one part in so many.
+const PART: u64 = 100;
+/// After so many ns (a millisecond) the word is checked.
+const UNCHECKED: u64 = 1_000_000;
+
+/// The time that was lost, as that at which all of it will have been made up for.
+#[derive(Debug)]
+pub(super) struct Delays(AtomicU64);
+
+impl Delays {
+    /// Counts `ns` that were lost just now; false: it is too much.
+    fn count(&self, now: u64, ns: u64) -> bool {
+        // Relaxed: of two directions that count at once one may be forgotten.
+        let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(AT_ONCE * PART));
+        let until = from.saturating_add(ns.saturating_mul(PART));
+        self.0.store(until, Ordering::Relaxed);
+        until <= now
+    }
+}
+
+/// A wait for another process of our family, which a word in the peer's reach names.
+#[derive(Default)]
+pub(super) struct Wait {
+    begun: u64,
+    counted: u64,
+    checked: bool,
+}
+
+/// What to do with such a word.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Look again.
+    Look,
+    /// The process has ended: clear it.
+    Clear,
+}
+
+impl ShmEndpoint {
+    /// The word named `pid` when it was looked at, of a connection whose peer is another user.
+    pub(super) fn wait_for_named(&self, pid: u32, wait: &mut Wait) -> Result<Next, Violation> {
+        let now = time::now();
+        if wait.begun == 0 {
+            (wait.begun, wait.counted) = (now, now);
+        }
+        let within = self.delays.count(now, now - wait.counted);
+        wait.counted = now;
+        let long = now - wait.begun > UNCHECKED;
+        if long && !wait.checked {
+            wait.checked = true;
+            if kin::is_zombie(pid) {
+                return Ok(Next::Clear);
+            }
+            if !self.has_family_member(pid) {
+                return Err(Violation);
+            }
+        }
+        // Who is stopped (SIGSTOP, a debugger, a frozen group) goes on some day.
+        if !within && !(kin::is_stopped(pid) && self.has_family_member(pid)) {
+            return Err(Violation);
+        }
+        if long {
+            time::pause()
+        } else {
+            raw::sched_yield()
+        }
+        Ok(Next::Look)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_connection_may_cost_a_little_at_once_and_less_over_time() {
+        let delays = Delays(AtomicU64::new(0));
+        assert!(delays.count(1000 * S, AT_ONCE / 2));
+        assert!(delays.count(1000 * S, AT_ONCE / 2));
+        assert!(!delays.count(1000 * S, 1));
+        // A second later a hundredth of it.
+        assert!(delays.count(1001 * S, S / PART - 1));
+        assert!(!delays.count(1001 * S, S / PART));
+        // However long nothing was lost, no more than at once.
+        assert!(!delays.count(9000 * S, AT_ONCE + 1));
+    }
+}
