@@ -95,7 +95,7 @@ fn counters_of_links_and_slots() {
         let (c, s) = sockets();
         let sent = rustix::net::send(&c, bytes, rustix::net::SendFlags::empty());
         assert_eq!(sent, Ok(bytes.len()));
-        assert!(s.as_raw_fd() >= 0 && matches!(greet(s, 1), Taken::Refused));
+        assert!(s.as_raw_fd() >= 0 && matches!(greet(s, 1, |_| true), Taken::Refused));
     };
     let mut hello = Message::Hello { pid: 1, segment: SEGMENT as u64 }.encode();
     hello[4] += 1;

@@ -2,34 +2,34 @@
 
 use crate::carrier;
 use crate::epoll;
+use crate::socket::crowd;
 use crate::socket::{DORMANT, Socket, UNHEARD};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private, raw};
-use netacc_transport::shm::rendezvous::{self, Taken};
 use netacc_transport::shm::segment::{SERVER_CLOSED, SERVER_LEFT, Segment};
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, guard};
-use rustix::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
-/// Clients that connected and have not said hello; a stranger can occupy one of these places at most
-/// until the next one comes.
-const GREETING: usize = 8;
+use rustix::fd::{FromRawFd, OwnedFd};
+
+/// Places for clients that have connected and not said hello. One that says nothing has its place until others need it.
+pub(super) const GREETING: usize = 8;
 
 /// The accelerated half of a listening socket.
 #[derive(Debug)]
 pub struct Listener {
     next_free: AtomicPtr<Listener>,
-    lock: Lock,
+    pub(super) lock: Lock,
     /// The rendezvous socket + 1.
-    rendezvous: AtomicI32,
+    pub(super) rendezvous: AtomicI32,
     pub(super) backlog: AtomicU32,
-    links: AtomicPtr<Link>,
-    greeting: [AtomicI32; GREETING],
-    next_greeting: AtomicU32,
+    pub(super) links: AtomicPtr<Link>,
+    pub(super) greeting: [AtomicI32; GREETING],
+    pub(super) next_greeting: AtomicU32,
     /// The process had no descriptor left when it last looked for clients.
-    starved: AtomicU32,
+    pub(super) starved: AtomicU32,
     /// Our own number (+ 1) for the kernel's listener: the application closed its last one while a call sleeps
     /// on it, which goes on as in the kernel.
     kept: AtomicI32,
@@ -38,7 +38,7 @@ pub struct Listener {
     /// The program has called accept(2) here, or had before the fork.
     pub served: AtomicU32,
     /// Another process of the family left the listener to the kernel.
-    shut: AtomicU32,
+    pub(super) shut: AtomicU32,
     /// The only link there was at the last look had more connects than the one taken: a hint.
     waits: AtomicU32,
     /// More than one process serves this listener.
@@ -122,110 +122,8 @@ impl Listener {
 
     /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
     /// mapped.
-    fn links(&self) -> Links {
+    pub(super) fn links(&self) -> Links {
         Links { at: self.links.load(Ordering::Acquire) }
-    }
-
-    /// Takes up every client that waits at the rendezvous; returns whether there was one.
-    pub fn take_links(&'static self) -> bool {
-        self.take_if(|_| true)
-    }
-
-    /// The same, if `wanted` says so under the lock.
-    pub(super) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
-        let mut any = false;
-        // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
-        // happens after ours is free.
-        loop {
-            let mut fresh = [None; 8];
-            let more = {
-                let _g = self.lock.lock();
-                wanted(self) && self.collect(&mut fresh)
-            };
-            // Filled from the first on, and mostly there is none.
-            for link in fresh.into_iter().map_while(|link| link) {
-                any = true;
-                epoll::link_taken(self, link);
-            }
-            if !more {
-                return any;
-            }
-        }
-    }
-
-    /// Fills `fresh` with new links; true when there may be more. Under `lock`.
-    fn collect(&'static self, fresh: &mut [Option<&'static Link>; 8]) -> bool {
-        let mut room = fresh.iter_mut();
-        let backlog = self.backlog.load(Ordering::Relaxed);
-        for cell in &self.greeting {
-            let fd = cell.load(Ordering::Relaxed);
-            if fd != 0 && readable(fd - 1) {
-                cell.store(0, Ordering::Relaxed);
-                if let Some(link) = self.taken(rendezvous::greet(private_back(fd - 1), backlog)) {
-                    match room.next() {
-                        Some(out) => *out = Some(link),
-                        None => return true,
-                    }
-                }
-            }
-        }
-        let sock = self.rendezvous_fd();
-        if sock < 0 {
-            return false;
-        }
-        #[allow(unsafe_code)]
-        // SAFETY: our open descriptor; closed only under `lock`.
-        let sock = unsafe { BorrowedFd::borrow_raw(sock) };
-        for out in room {
-            loop {
-                match rendezvous::accept_link(sock, backlog) {
-                    Taken::Nobody => {
-                        self.starved.store(0, Ordering::Relaxed);
-                        return false;
-                    }
-                    Taken::Shut => {
-                        self.shut.store(1, Ordering::Relaxed);
-                        return false;
-                    }
-                    Taken::Starved => {
-                        self.starved.store(1, Ordering::Relaxed);
-                        return false;
-                    }
-                    t => {
-                        *out = self.taken(t);
-                        if out.is_some() {
-                            break;
-                        }
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn taken(&'static self, t: Taken) -> Option<&'static Link> {
-        match t {
-            Taken::Link(link) => {
-                link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
-                link.set_many(self.many.load(Ordering::Relaxed) != 0);
-                link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
-                self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
-                Some(link)
-            }
-            Taken::Later(fd) | Taken::Unable(fd) => {
-                let at = self.next_greeting.fetch_add(1, Ordering::Relaxed) as usize % GREETING;
-                let fd = fd.into_raw_fd();
-                if let Some(cell) = self.greeting.get(at) {
-                    let old = cell.swap(fd + 1, Ordering::Relaxed);
-                    if old != 0 {
-                        guard::dismiss(private_back(old - 1));
-                    }
-                    epoll::greeting(self, fd);
-                }
-                None
-            }
-            Taken::Refused | Taken::Nobody | Taken::Starved | Taken::Shut => None,
-        }
     }
 
     /// Removes links whose peer is gone.
@@ -242,6 +140,7 @@ impl Listener {
         while let Some(link) = follow(cell) {
             if link.is_lost() && link.segment().is_none_or(|s| s.queued() == 0) {
                 cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
+                crowd::left(link);
                 return Some(link);
             }
             cell = &link.next;
@@ -286,15 +185,7 @@ impl Listener {
     /// Clients whose connect waits here make it once more: at the rendezvous, where another process may serve them,
     /// or by TCP.
     fn hand_on(&'static self) {
-        self.end(|link, seg| {
-            // SeqCst: as in `reset_queued`.
-            seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
-            for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
-                if let Some(ep) = link.endpoint(slot as usize) {
-                    ep.stir_peer();
-                }
-            }
-        });
+        self.end(|link, _| hand_on(link));
     }
 
     fn end(&'static self, last: impl Fn(&'static Link, Segment)) {
@@ -330,6 +221,7 @@ impl Listener {
         };
         while let Some(link) = next {
             next = follow(&link.next);
+            crowd::left(link);
             if let Some(seg) = link.segment() {
                 last(link, seg);
             }
@@ -407,6 +299,7 @@ impl Listener {
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         while let Some(link) = next {
             next = follow(&link.next);
+            crowd::left(link);
             crate::fork::inherit(link);
         }
         self.close_greeting();
@@ -457,7 +350,19 @@ impl Listener {
     }
 }
 
-fn readable(fd: i32) -> bool {
+/// A link takes no further connects: those that wait there are made once more.
+pub(super) fn hand_on(link: &'static Link) {
+    let Some(seg) = link.segment() else { return };
+    // SeqCst: as in `reset_queued`.
+    seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
+    for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
+        if let Some(ep) = link.endpoint(slot as usize) {
+            ep.stir_peer();
+        }
+    }
+}
+
+pub(super) fn readable(fd: i32) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
@@ -472,20 +377,20 @@ fn dismiss_waiting(sock: i32) {
 }
 
 #[allow(unsafe_code)]
-fn private_back(fd: i32) -> OwnedFd {
+pub(super) fn private_back(fd: i32) -> OwnedFd {
     // SAFETY: the caller took the number out of its only cell.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 #[allow(unsafe_code)]
-fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+pub(super) fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     // SAFETY: links are type-stable.
     unsafe { p.load(Ordering::Acquire).as_ref() }
 }
 
 /// A walk over a listener's links.
-#[derive(Debug)]
-struct Links {
+#[derive(Clone, Debug)]
+pub(super) struct Links {
     at: *mut Link,
 }
 

@@ -7,6 +7,7 @@ pub mod beliefs;
 pub mod connect;
 pub mod control;
 pub mod create;
+mod crowd;
 mod current;
 pub mod demote;
 pub mod dissolve;
@@ -27,6 +28,7 @@ pub mod relay;
 pub mod reroute;
 pub mod ring_relay;
 pub mod shed;
+mod taking;
 pub mod untaken;
 pub mod vacant;
 

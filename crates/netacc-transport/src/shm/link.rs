@@ -313,6 +313,12 @@ impl Link {
         self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
     }
 
+    /// Server: ends a link on which nothing is open. The client hears of it at once, and so do all who watch the link here.
+    pub fn dismiss(&'static self) {
+        self.lose();
+        let _ = netacc_sys::raw::shutdown(self.control_fd(), libc::SHUT_RDWR);
+    }
+
     /// The server has not taken the link up yet, and is our own process.
     pub fn waits_for_ourselves(&self) -> bool {
         let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;

@@ -55,8 +55,8 @@ pub enum Taken {
     Shut,
 }
 
-/// Accepts the next client of a rendezvous socket.
-pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
+/// Accepts the next client of a rendezvous socket, if there is room for one of its user.
+pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
     let mut p = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) != Ok(1) {
@@ -74,7 +74,7 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
     };
     loop {
         match accept_with(listener, FLAGS) {
-            Ok(fd) => return greet(fd, backlog),
+            Ok(fd) => return greet(fd, backlog, room),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
             // It was shut down (listen(2) no longer).
@@ -85,17 +85,22 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32) -> Taken {
     }
 }
 
-/// Receives the hello of an accepted client and makes the link.
-pub fn greet(fd: OwnedFd, backlog: u32) -> Taken {
+/// Receives the hello of an accepted client and makes the link, if there is room for one of the client's user.
+pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
+    let Ok((seen, uid)) = raw::peer_credentials(fd.as_raw_fd()) else {
+        dismiss(fd);
+        return Taken::Refused;
+    };
+    if !room(uid) {
+        page().fallback(Reason::NoDescriptors);
+        dismiss(fd);
+        return Taken::Refused;
+    }
     // The hello brings a descriptor, which would be lost where there is no room for it.
     match rustix::io::fcntl_dupfd_cloexec(&fd, 0) {
         Ok(spare) => private::drop_raw(spare),
         Err(_) => return Taken::Unable(fd),
     }
-    let Ok((seen, uid)) = raw::peer_credentials(fd.as_raw_fd()) else {
-        dismiss(fd);
-        return Taken::Refused;
-    };
     match look(fd.as_raw_fd()) {
         Look::Nothing => return Taken::Later(fd),
         Look::Message { uid: sender, descriptors: true }
