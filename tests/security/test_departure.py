@@ -40,6 +40,12 @@ def is_closed(mine):
     return True
 
 
+def await_closed(ends):
+    # One after the other: the error is told once.
+    for mine in ends:
+        wait_until(lambda mine=mine: is_closed(mine), 30, "what was passed is closed")
+
+
 def mark(link, slot):
     link.word(link.line(slot) + FIN, MOVED_MARK)
 
@@ -153,7 +159,7 @@ ACTS = {
 def depart(voice, port, what):
     link, ends = ACTS[what](port)
     wait_until(lambda: has_ended(link, 1), 30, f"{what}: the connection ends")
-    wait_until(lambda: all(map(is_closed, ends)), 30, f"{what}: what was passed is closed")
+    await_closed(ends)
     voice.say("ended")
     voice.hear()
 
@@ -188,6 +194,7 @@ def flood(voice, port):
             source.send(b"y" * 65536)
         with contextlib.suppress(OSError):
             moved += len(sink.recv(1 << 20))
+    voice.hear()
     voice.say("moved", moved)
 
 
@@ -241,7 +248,7 @@ def depart_from_a_child(voice, port, byte, count):
             ends.append(mine)
     if held:
         wait_until(lambda: has_ended(link, 1), 30, "the connection ends")
-    wait_until(lambda: all(map(is_closed, ends)), 30, "what was passed is closed")
+    await_closed(ends)
     voice.say("ended")
     voice.hear()
 
@@ -284,7 +291,7 @@ def serve_and_depart(voice, kinds):
         his.close()
         ends.append(mine)
     link.ring(slot)
-    wait_until(lambda: all(map(is_closed, ends)), 30, "what was passed is closed")
+    await_closed(ends)
     voice.say("ended")
     voice.hear()
 

@@ -44,7 +44,7 @@ const GENERATIONS: usize = 16;
 /// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their
 /// descendants, the oldest first.
 static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATIONS];
-/// Set in a process with more ancestors than `HELD` has places.
+/// Set in a process of which more ancestors wait than `HELD` has places.
 static TOO_DEEP: AtomicBool = AtomicBool::new(false);
 /// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
 /// between work and sleep must not pay for it each time.
@@ -456,10 +456,7 @@ pub fn child(f: Forking) {
     // The writing end stays open as long as we live: that is its purpose.
     if let Some((reading, writing)) = f.pipe {
         private::close(reading);
-        match HELD.iter().find(|h| h.load(Ordering::Relaxed) == 0) {
-            Some(h) => h.store(writing + 1, Ordering::Relaxed),
-            None => TOO_DEEP.store(true, Ordering::Relaxed),
-        }
+        hold(writing);
     }
     crate::runtime::reset_locks();
     crate::epoll::reset_locks();
@@ -497,6 +494,30 @@ pub fn child(f: Forking) {
     let mut live = Vec::new();
     fdtable::each(0, usize::MAX, |fd, _| live.push(fd));
     crate::runtime::after_fork(live);
+}
+
+/// In the child: keeps the pipe at which the parent waits. Those of ancestors that do not wait any more make room for it.
+fn hold(writing: i32) {
+    let free = || HELD.iter().find(|h| h.load(Ordering::Relaxed) == 0);
+    if free().is_none() {
+        HELD.iter().for_each(forget_if_gone);
+    }
+    match free() {
+        Some(h) => h.store(writing + 1, Ordering::Relaxed),
+        None => TOO_DEEP.store(true, Ordering::Relaxed),
+    }
+}
+
+/// Closes the writing end of a pipe that nobody reads (pipe(7): poll(2) reports an error there).
+fn forget_if_gone(held: &AtomicI32) {
+    let fd = held.load(Ordering::Relaxed) - 1;
+    let mut p = libc::pollfd { fd, events: 0, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+    if p.revents & libc::POLLERR != 0 {
+        held.store(0, Ordering::Relaxed);
+        private::close(fd);
+    }
 }
 
 /// A link of the parent's: its sockets must not be kept open by the child, or the parent's death would go

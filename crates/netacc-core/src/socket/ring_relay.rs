@@ -113,7 +113,7 @@ fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     // A file system that this process is in could not be unmounted.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
-    ep.is_relay();
+    ep.become_relay();
     shed_memory(ep);
     match Relay::new(ep, far, others) {
         Ok(relay) => relay.run(),

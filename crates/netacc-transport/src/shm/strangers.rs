@@ -137,7 +137,7 @@ impl ShmEndpoint {
     }
 
     /// Marks this process as the relay itself, which waits for none.
-    pub fn is_relay(&self) {
+    pub fn become_relay(&self) {
         self.flags.fetch_or(AHEAD, Ordering::AcqRel);
     }
 
