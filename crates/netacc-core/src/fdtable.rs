@@ -95,6 +95,20 @@ fn encode(e: Entry) -> u64 {
     }
 }
 
+/// Whether anything was ever entered. What a call names need not be looked at before that.
+#[inline]
+pub fn in_use() -> bool {
+    // Relaxed: nothing is looked at behind it.
+    !TABLE.load(Ordering::Relaxed).is_null()
+}
+
+/// Whether nothing is in it now.
+pub fn is_empty() -> bool {
+    // Relaxed: nothing is looked at behind a cell.
+    let free = |fd: usize| cell(fd as i32).is_none_or(|c| c.load(Ordering::Relaxed) == 0);
+    (0..=HIGH.load(Ordering::Relaxed)).all(free)
+}
+
 /// Whether `fd` is in the table. All that a call on any other descriptor costs.
 #[inline]
 pub fn knows(fd: i32) -> bool {

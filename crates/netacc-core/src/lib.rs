@@ -19,6 +19,7 @@ pub mod poll;
 pub mod runtime;
 pub mod select;
 pub mod socket;
+pub mod vfork;
 pub mod wait;
 
 pub use outcome::Outcome;

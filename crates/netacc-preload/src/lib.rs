@@ -24,3 +24,4 @@ mod process;
 mod time;
 mod uring;
 mod users;
+mod vfork;

@@ -6,7 +6,7 @@ use libc::{pid_t, termios, winsize};
 use netacc_core::fork::NewSpaces;
 use netacc_core::namespace;
 use netacc_core::socket::create;
-use netacc_core::{carrier, fork};
+use netacc_core::{carrier, fork, vfork};
 use netacc_sys::cancel;
 use netacc_sys::errno::Errno;
 
@@ -23,9 +23,19 @@ pub fn forked<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
 
 /// The same, of a child that begins in namespaces of its own.
 pub fn forked_to<R: Copy + Into<i64>>(new: NewSpaces, next: impl FnOnce() -> R) -> R {
+    made(new, -1, next)
+}
+
+/// The same for a child that keeps `end`: see [`netacc_core::vfork`].
+pub(crate) fn forked_with<R: Copy + Into<i64>>(end: c_int, next: impl FnOnce() -> R) -> R {
+    made(NewSpaces::default(), end, next)
+}
+
+fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> R) -> R {
     let forking = fork::prepare_for(new);
     let pid = next();
     if pid.into() == 0 {
+        vfork::in_child(end);
         fork::child_in(forking, new);
     } else {
         fork::parent(forking, pid.into() > 0);
@@ -54,20 +64,6 @@ pub unsafe extern "C" fn __fork() -> pid_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
     forked(|| call_next!(_Fork() -> pid_t))
-}
-
-/// vfork(2) may be a fork (POSIX): a child that shares our memory would change the parent's tables.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> pid_t {
-    // SAFETY: no contract beyond fork's.
-    unsafe { fork() }
-}
-
-/// Another name of vfork(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn __vfork() -> pid_t {
-    // SAFETY: as above.
-    unsafe { fork() }
 }
 
 /// daemon(3): libc's forks and ends the parent by internal calls, and the parent may carry what the child goes on with.

@@ -1,0 +1,64 @@
+//! vfork(2): the child runs in the parent's memory, and the parent stands still until it has ended or executed.
+//!
+//! A child that shares our memory would change the parent's tables, so where there are any the child is one of fork(2), for
+//! which the parent waits as long. What such a child writes to memory, like the errno of an exec that failed, the parent does
+//! not see. A program without TCP sockets and epoll instances has the real call.
+
+use crate::next::Next;
+use crate::process::forked_with;
+use core::arch::naked_asm;
+use core::ffi::c_void;
+use libc::pid_t;
+use netacc_core::vfork::{self, Pipe};
+
+macro_rules! vforks {
+    ($( #[doc = $doc:literal] fn $name:ident by $way:ident; )*) => {$(
+        #[doc = $doc]
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() -> pid_t {
+            // A jump, without a frame of ours: the child of the real call goes on with this stack, and returns first.
+            #[cfg(target_arch = "x86_64")]
+            naked_asm!("sub rsp, 8", "call {way}", "add rsp, 8", "jmp rax", way = sym $way);
+            #[cfg(target_arch = "aarch64")]
+            naked_asm!("stp x29, x30, [sp, #-16]!", "bl {way}", "ldp x29, x30, [sp], #16", "mov x16, x0", "br x16", way = sym $way);
+        }
+
+        extern "C" fn $way() -> *const c_void {
+            static NEXT: Next = next_of!($name);
+            let next = NEXT.get();
+            if stands_alone() && !next.is_null() { next } else { by_fork as *const c_void }
+        }
+    )*};
+}
+
+vforks! {
+    /// vfork(2).
+    fn vfork by way_of_vfork;
+    /// Another name of vfork(2).
+    fn __vfork by way_of_dunder;
+}
+
+/// Whether nothing of ours can be changed by the child: there is nothing, and no other thread that could make something
+/// meanwhile.
+fn stands_alone() -> bool {
+    static SINGLE: Next = Next::new(c"__libc_single_threaded");
+    let single = SINGLE.get().cast::<u8>();
+    // SAFETY: libc's flag (glibc, sys/single_threaded.h), which it writes only while there is one thread.
+    vfork::stands_alone() && !single.is_null() && unsafe { single.read_volatile() } != 0
+}
+
+/// A fork whose parent waits until the child has ended or executed.
+extern "C" fn by_fork() -> pid_t {
+    static FORK: Next = Next::new(c"fork");
+    let pipe = Pipe::new();
+    let end = pipe.as_ref().map_or(-1, Pipe::end);
+    let pid = forked_with(end, || call_at!(FORK, () -> pid_t));
+    let Some(pipe) = pipe else { return pid };
+    if pid == 0 {
+        pipe.keep();
+    } else {
+        pipe.wait(pid);
+    }
+    pid
+}
