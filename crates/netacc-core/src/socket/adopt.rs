@@ -1,10 +1,11 @@
 //! Listeners that the program did not make: inherited over exec (systemd's socket activation, a server that replaces
-//! itself), or received by SCM_RIGHTS.
+//! itself), or received by SCM_RIGHTS; and sockets that another program bound, on which this one calls listen(2).
 //!
 //! Such a listener is noted when it comes and gets its rendezvous when the program first waits on it: a shell that only
 //! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
 //! it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
+use crate::addr;
 use crate::fdtable::Ref;
 use crate::kernel_only;
 use crate::runtime;
@@ -23,19 +24,19 @@ pub fn after_fork() {
     WAKING.reset();
 }
 
-/// Before the program begins: notes the listeners among its descriptors.
+/// Before the program begins: notes the listeners among its descriptors, and what may become one.
 pub fn inherited() {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
     // Names that were read stay valid over what is done with them: of most programs all of them fit.
     let mut found = [-1; 32];
-    let n = listeners(&dir, &mut found);
+    let n = sockets(&dir, &mut found);
     netacc_sys::private::drop_raw(dir);
     found.iter().take(n).for_each(|fd| note(*fd));
 }
 
-/// Puts the numbers of listeners into `found`; returns how many.
-fn listeners(dir: &OwnedFd, found: &mut [i32]) -> usize {
+/// Puts the numbers of what is noted into `found`; returns how many.
+fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
     let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
     let mut entries = RawDir::new(dir, &mut buf);
     let mut n = 0;
@@ -43,7 +44,7 @@ fn listeners(dir: &OwnedFd, found: &mut [i32]) -> usize {
         let number = entry.file_name().to_str().ok().and_then(|s| s.parse::<i32>().ok());
         if let Some(fd) = number
             && fd != dir.as_raw_fd()
-            && listens(fd)
+            && (listens(fd) || is_bound(fd))
             && let Some(place) = found.get_mut(n)
         {
             *place = fd;
@@ -57,9 +58,21 @@ fn listens(fd: i32) -> bool {
     !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
+/// A TCP socket with a port that neither listens nor is connected.
+fn is_bound(fd: i32) -> bool {
+    const CLOSED: u8 = 7;
+    let mut state = 0u8;
+    let mut len = 1;
+    !is_stdio(fd)
+        && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_PROTOCOL) == Ok(IPPROTO_TCP)
+        && raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len).is_ok()
+        && state == CLOSED
+        && addr::local_of(fd).is_some_and(|a| a.port() != 0)
+}
+
 /// A descriptor has come from another process.
 pub fn received(fd: i32) {
-    if listens(fd) {
+    if listens(fd) || is_bound(fd) {
         note(fd);
     }
 }
@@ -74,7 +87,9 @@ fn note(fd: i32) {
     }
     let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
     if let Ok(r) = Socket::alloc(fd, domain, INHERITED | if blocks { 0 } else { NONBLOCK }) {
-        r.obj.set_path(Path::Tcp);
+        if listens(fd) {
+            r.obj.set_path(Path::Tcp);
+        }
         let _ = enter(fd, r);
     }
 }
@@ -85,7 +100,8 @@ fn note(fd: i32) {
 pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     let _g = WAKING.lock();
-    if s.has(INHERITED) {
+    // What was only bound may have become a listener in another process.
+    if s.has(INHERITED) && listens(fd) {
         // Accepted connections have these from it.
         for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
             if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {

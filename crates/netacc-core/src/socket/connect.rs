@@ -10,8 +10,8 @@ use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, DISSOLVED, FAR, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking, dissolve,
-    group, listen, packets, pool, ports, untaken,
+    CANDIDATE, CONNECTING, DISSOLVED, FAR, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking,
+    dissolve, group, listen, packets, pool, ports, untaken,
 };
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
@@ -58,6 +58,11 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             done.into()
         }
         Path::Tcp | Path::Listener => Outcome::Pass,
+        // Other processes have the socket too, and only the kernel can tell them that it is connected.
+        Path::New if s.has(INHERITED) => match to_kernel(fd, s) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
         Path::New => match addr::read(p, len) {
             Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
             // AF_UNSPEC, short or foreign addresses: the kernel knows the right answer.
@@ -280,7 +285,7 @@ fn occupy(
     let (link, slot, epoch) = (claim.link, claim.claimed.slot, claim.claimed.epoch);
     let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
         Some(p) => p,
-        None if claim.claimed.port != 0 && bound.is_none() => claim.claimed.port,
+        None if claim.claimed.port != 0 && bound.is_none() && !shares_port(s) => claim.claimed.port,
         None => match reserve(fd, s, link, slot, ip) {
             Ok(p) => p,
             Err(e) => {
@@ -371,10 +376,16 @@ fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
     Some(member)
 }
 
+/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows: only its own descriptor
+/// says that to the kernel.
+fn shares_port(s: &Socket) -> bool {
+    s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
+}
+
 /// A local port that nobody else gets while the connection lives: kept with the slot for its next
 /// connections, or, beyond a number, by the connection's own descriptor.
 fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
-    if s.has(PLACEHOLDER) && link.slots.ports_kept() < PORTS_KEPT {
+    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < PORTS_KEPT {
         match rendezvous::reserve_port(ip) {
             Ok((holder, port)) => {
                 link.slots.keep_port(slot, private::adopt(holder)?, port);
