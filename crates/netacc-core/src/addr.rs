@@ -15,20 +15,21 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use core::ptr;
 use netacc_stats::SockAddr;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
+use netacc_sys::{raw, user};
 
 /// The family of the address at `p`; `None` if it is too short to have one.
 pub fn family(p: *const c_void, len: u32) -> Option<i32> {
-    if nowhere(p) || (len as usize) < size_of::<libc::sa_family_t>() {
+    if (len as usize) < size_of::<libc::sa_family_t>() || !user::readable(p, size_of::<libc::sa_family_t>()) {
         return None;
     }
     // SAFETY: at least two bytes are there.
     Some(unsafe { ptr::read_unaligned(p.cast::<libc::sa_family_t>()) }.into())
 }
 
-/// The address at `p`, if it is a whole IPv4 or IPv6 one.
+/// The address at `p`, if it is a whole IPv4 or IPv6 one in memory that can be read.
 pub fn read(p: *const c_void, len: u32) -> Option<SocketAddr> {
-    if p.is_null() || (len as usize) < size_of::<libc::sa_family_t>() {
+    let whole = (len as usize).min(size_of::<libc::sockaddr_in6>());
+    if whole < size_of::<libc::sa_family_t>() || !user::readable(p, whole) {
         return None;
     }
     // SAFETY: at least two bytes are there.
@@ -92,22 +93,28 @@ fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
     (out, n)
 }
 
-/// Whether a pointer to something surely leads nowhere: null or within the first page.
-pub fn nowhere(p: *const c_void) -> bool {
-    (p as usize) < 4096
+/// What the kernel says about an address that is given to a call that has no use for it.
+pub fn given(p: *const c_void, len: u32) -> Result<()> {
+    if p.is_null() {
+        return Ok(());
+    }
+    if len as usize > size_of::<libc::sockaddr_storage>() {
+        return Err(Errno::INVAL);
+    }
+    if user::readable(p, len as usize) { Ok(()) } else { Err(Errno::FAULT) }
 }
 
 /// What the kernel says about a result buffer for an address and its length before it writes.
 pub fn check(p: *const c_void, len: *const u32) -> Result<()> {
-    if nowhere(len.cast()) {
+    if !user::writable(len, size_of::<u32>()) {
         return Err(Errno::FAULT);
     }
-    // SAFETY: the application's length.
+    // SAFETY: the application's length, in memory that can be written.
     let room = unsafe { ptr::read_unaligned(len) } as i32;
     if room < 0 {
         return Err(Errno::INVAL);
     }
-    if room > 0 && nowhere(p) {
+    if !user::writable(p, (room as usize).min(size_of::<libc::sockaddr_in6>())) {
         return Err(Errno::FAULT);
     }
     Ok(())

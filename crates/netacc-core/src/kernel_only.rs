@@ -39,6 +39,7 @@ pub fn from_here(why: Reason) {
 /// knows nothing of us, or to take all descriptors from itself. From now on we need neither.
 #[cold]
 pub fn confine() {
+    netacc_sys::user::ask_no_more();
     all_leave(Reason::Confined);
     log::end();
 }

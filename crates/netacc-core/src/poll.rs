@@ -18,12 +18,18 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, private, raw};
+use netacc_sys::{cpu, private, raw, user};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
 /// No limit of descriptors (RLIMIT_NOFILE) is below that.
 const FEW: usize = 16;
+
+/// Bytes of the kernel's signal set.
+const SIGSET: usize = 8;
+
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<pollfd>();
 
 /// What an entry of the array is to us.
 #[derive(Clone, Copy)]
@@ -332,7 +338,9 @@ impl Fds {
 pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
     // SAFETY: the caller's promise.
     let known = |i| fdtable::knows(unsafe { (*p.add(i)).fd });
-    create::has_later() || (!p.is_null() && (0..n).any(known))
+    // An array that may not be there is looked at on the long way.
+    let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
+    create::has_later() || (fdtable::in_use() && n > 0 && (!there() || (0..n).any(known)))
 }
 
 /// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; `None` is a
@@ -346,10 +354,12 @@ pub unsafe fn poll(
     deadline: impl FnOnce() -> Option<Deadline>,
     sigmask: *const c_void,
 ) -> Outcome {
-    if p.is_null() || n == 0 {
+    create::close_later();
+    // What cannot be accessed is for the kernel to refuse.
+    let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
+    if n == 0 || !there {
         return Outcome::Pass;
     }
-    create::close_later();
     let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
     let (mut first, mut any) = (None, false);
     fds.each(|_, p| {

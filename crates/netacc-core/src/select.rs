@@ -12,6 +12,7 @@ use core::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd};
 use netacc_sys::errno::Errno;
 use netacc_sys::time::Deadline;
+use netacc_sys::user;
 
 const BITS: usize = usize::BITS as usize;
 
@@ -47,6 +48,12 @@ fn bound(nfds: i32) -> usize {
     nfds.clamp(0, 1 << 20) as usize
 }
 
+/// Whether the memory of the sets is there.
+fn accessible(n: usize, sets: [*mut c_void; 3], access: user::Access) -> bool {
+    let bytes = n.div_ceil(BITS) * size_of::<usize>();
+    sets.iter().all(|p| p.is_null() || user::accessible(*p, bytes, access))
+}
+
 /// Whether one of the descriptors named is ours.
 ///
 /// # Safety
@@ -54,6 +61,14 @@ fn bound(nfds: i32) -> usize {
 #[inline]
 pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
     let n = bound(nfds);
+    if !fdtable::in_use() || n == 0 {
+        return false;
+    }
+    let bytes = n.div_ceil(BITS) * size_of::<usize>();
+    if sets.iter().any(|p| !p.is_null() && !user::known(*p, bytes, user::Access::Read)) {
+        // Sets that may not be there are looked at on the long way.
+        return true;
+    }
     let sets = sets.map(|p| Set(p.cast()));
     (0..n.div_ceil(BITS)).any(|i| {
         let mut named = sets.iter().fold(0, |all, set| all | set.word(i));
@@ -79,6 +94,10 @@ pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
 /// Each set is null or has at least `nfds` bits.
 pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigmask: *const c_void) -> Outcome {
     let n = bound(nfds);
+    if !accessible(n, sets, user::Access::Write) {
+        // For the kernel to refuse.
+        return Outcome::Pass;
+    }
     let [r, w, x] = sets.map(|p| Set(p.cast()));
     let mut fds: Vec<pollfd> = Vec::new();
     for fd in 0..n {

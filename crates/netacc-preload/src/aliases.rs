@@ -30,11 +30,7 @@ hooks! {
     fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t
         where n > room || io::concerns(fd) => {
         check(n, room);
-        let done = sleeps!(io::recv(fd, buf.cast(), n, flags));
-        if let (netacc_core::Outcome::Done(_), false, false) = (done, addr.is_null(), len.is_null()) {
-            len.write_unaligned(0);
-        }
-        done
+        io::received_from(sleeps!(io::recv(fd, buf.cast(), n, flags)), addr.cast(), len)
     };
     fn __poll_chk(fds: *mut pollfd, n: nfds_t, t: c_int, room: size_t) -> c_int => {
         check(n as usize * size_of::<pollfd>(), room);

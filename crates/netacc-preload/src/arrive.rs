@@ -27,7 +27,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
         Outcome::Pass => {
             let n = call_next!(recvmsg(fd => c_int, m => *mut msghdr, flags => c_int) -> ssize_t);
             // SAFETY: as above; the kernel has filled it in.
-            if n >= 0 && unsafe { msg::carries(m) } {
+            if n >= 0 && unsafe { (*m).msg_controllen } != 0 {
                 // SAFETY: as above.
                 unsafe { msg::received(m) };
             }

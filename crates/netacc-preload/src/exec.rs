@@ -7,6 +7,7 @@ use core::ffi::{c_char, c_int, c_void};
 use netacc_core::carrier;
 use netacc_core::socket::demote;
 use netacc_stats::Reason;
+use netacc_sys::user;
 
 type Args = *const *const c_char;
 
@@ -48,7 +49,7 @@ impl Named {
     /// # Safety
     /// Null or a NUL-terminated string.
     unsafe fn string(&mut self, p: *const c_char) {
-        if !p.is_null() {
+        if user::readable(p, 1) {
             // SAFETY: the caller's promise.
             self.scan(unsafe { core::ffi::CStr::from_ptr(p) }.to_bytes());
         }
@@ -78,6 +79,9 @@ impl Named {
         // SAFETY: the caller's promise.
         unsafe {
             each(v, |p| {
+                if !user::readable(p, 1) {
+                    return;
+                }
                 let text = core::ffi::CStr::from_ptr(p).to_bytes();
                 let value = text.splitn(2, |b| *b == b'=').nth(1).unwrap_or(&[]);
                 if value.iter().all(|b| b.is_ascii_digit() || b",;: ".contains(b)) {
@@ -108,6 +112,10 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
         return;
     }
     for i in 0.. {
+        // What cannot be read is for the kernel to refuse.
+        if !user::readable(v.wrapping_add(i), size_of::<*const c_char>()) {
+            return;
+        }
         // SAFETY: up to the NULL at its end.
         let p = unsafe { v.add(i).read() };
         if p.is_null() {

@@ -12,6 +12,7 @@ use netacc_core::{Outcome, fdtable, poll, select};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
+use netacc_sys::user;
 
 type Sock = *const sockaddr;
 type SockMut = *mut sockaddr;
@@ -58,7 +59,7 @@ hooks! {
     fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t
         where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, flags));
     fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: Sock, len: socklen_t) -> ssize_t
-        where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, flags));
+        where io::concerns(fd) => sleeps!(io::send_to(fd, buf.cast(), n, flags, addr.cast(), len));
     fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t
         where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, 0));
     fn writev(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
@@ -69,7 +70,7 @@ hooks! {
     fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t
         where io::concerns(fd) => sleeps!(io::recv(fd, buf.cast(), n, flags));
     fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: SockMut, len: Len) -> ssize_t
-        where io::concerns(fd) => recvfrom_done(sleeps!(io::recv(fd, buf.cast(), n, flags)), addr, len);
+        where io::concerns(fd) => io::received_from(sleeps!(io::recv(fd, buf.cast(), n, flags)), addr.cast(), len);
     fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => sleeps!(io::read(fd, buf.cast(), n));
     fn readv(fd: c_int, vec: *const iovec, n: c_int) -> ssize_t
         where io::concerns(fd) => sleeps!(io::vectored(fd, vec, n, false, 0));
@@ -104,7 +105,7 @@ hooks! {
     fn epoll_create(size: c_int) -> c_int
         => if size <= 0 { Outcome::Failed(Errno::INVAL) } else { epoll::create(|| raw::epoll_create1(0)) };
     fn epoll_create1(flags: c_int) -> c_int => epoll::create(|| raw::epoll_create1(flags));
-    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(ev));
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(op, ev));
     fn epoll_wait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int) -> c_int
         where epoll::concerns(ep, time::ms_ns(t))
         => sleeps!(epoll::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
@@ -125,15 +126,6 @@ hooks! {
         };
 }
 
-/// A connected stream gives no source address; the length says so.
-unsafe fn recvfrom_done(done: Outcome, addr: SockMut, len: Len) -> Outcome {
-    if let (Outcome::Done(_), false, false) = (done, addr.is_null(), len.is_null()) {
-        // SAFETY: the application's length.
-        unsafe { len.write_unaligned(0) };
-    }
-    done
-}
-
 /// select(2).
 pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeval) -> Outcome {
     // SAFETY: the application's sets and time-out.
@@ -147,7 +139,8 @@ pub(crate) unsafe fn any_select(n: c_int, sets: [*mut c_void; 3], t: *mut timeva
 
 /// select(2) on Linux leaves the time not slept in its argument.
 unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
-    if done != Outcome::Pass && !t.is_null() {
+    // Where it cannot be told, as in a constant, the kernel keeps silent.
+    if done != Outcome::Pass && !t.is_null() && user::writable(t, size_of::<timeval>()) {
         let left = d.left().max(0);
         // SAFETY: the application's time-out.
         unsafe { t.write_unaligned(timeval { tv_sec: left / 1_000_000_000, tv_usec: left % 1_000_000_000 / 1000 }) };
@@ -155,9 +148,11 @@ unsafe fn select_left(done: Outcome, d: Deadline, t: *mut timeval) -> Outcome {
     done
 }
 
-unsafe fn event(ev: *mut epoll_event) -> Option<(u32, u64)> {
-    // SAFETY: null or the application's event; the structure is packed on x86-64.
-    (!ev.is_null()).then(|| unsafe {
+/// The event of an epoll_ctl(2) that has one.
+unsafe fn event(op: c_int, ev: *mut epoll_event) -> Option<(u32, u64)> {
+    let there = op != libc::EPOLL_CTL_DEL && user::readable(ev, size_of::<epoll_event>());
+    // SAFETY: the application's event; the structure is packed on x86-64.
+    there.then(|| unsafe {
         let e = ev.read_unaligned();
         (e.events, e.u64)
     })

@@ -1,6 +1,7 @@
 //! Time-outs in the shapes libc has them.
 
 use netacc_sys::time::Deadline;
+use netacc_sys::user;
 
 /// poll(2), epoll_wait(2): milliseconds, negative for ever.
 pub fn ms(t: i32) -> Deadline {
@@ -12,7 +13,7 @@ pub fn ms_ns(t: i32) -> i64 {
     i64::from(t) * 1_000_000
 }
 
-/// ppoll(2) and the like: null is for ever. `None`: not a valid time; the kernel says EINVAL.
+/// ppoll(2) and the like: null is for ever. `None`: not a valid time, or not in memory; the kernel says which.
 ///
 /// # Safety
 /// `t` is null or valid.
@@ -26,7 +27,10 @@ pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
 /// # Safety
 /// `t` is null or valid.
 pub unsafe fn timespec_ns(t: *const libc::timespec) -> Option<i64> {
-    // SAFETY: the caller's promise.
+    if !t.is_null() && !user::readable(t, size_of::<libc::timespec>()) {
+        return None;
+    }
+    // SAFETY: null, or in memory that can be read.
     let Some(t) = (unsafe { t.as_ref() }) else {
         return Some(-1);
     };
@@ -41,7 +45,10 @@ pub unsafe fn timespec_ns(t: *const libc::timespec) -> Option<i64> {
 /// # Safety
 /// `t` is null or valid.
 pub unsafe fn timeval(t: *const libc::timeval) -> Option<Deadline> {
-    // SAFETY: the caller's promise.
+    if !t.is_null() && !user::readable(t, size_of::<libc::timeval>()) {
+        return None;
+    }
+    // SAFETY: null, or in memory that can be read.
     let Some(t) = (unsafe { t.as_ref() }) else {
         return Some(Deadline::Never);
     };

@@ -17,6 +17,7 @@ pub mod slab;
 pub mod symbol;
 pub mod text;
 pub mod time;
+pub mod user;
 
 pub use errno::Errno;
 pub use lock::{Guard, Lock};

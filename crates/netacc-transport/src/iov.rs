@@ -7,6 +7,7 @@
 
 use core::marker::PhantomData;
 use core::ptr;
+use netacc_sys::user::{self, Access};
 
 /// The kernel moves at most this much in one call (read(2)).
 const MAX_BYTES: usize = 0x7fff_f000;
@@ -32,6 +33,8 @@ pub struct Iov<'a> {
     left: usize,
     /// A buffer lies where no program has memory.
     bad: bool,
+    /// A copy was not done, since the memory cannot be accessed.
+    faulted: bool,
     _life: PhantomData<&'a libc::iovec>,
 }
 
@@ -52,24 +55,61 @@ impl<'a> Iov<'a> {
             bad |= nowhere(v);
             left = left.saturating_add(v.iov_len);
         }
-        Some(Iov { vec, count, done: 0, left: left.min(MAX_BYTES), bad, _life: PhantomData })
+        Some(Iov { vec, count, done: 0, left: left.min(MAX_BYTES), bad, faulted: false, _life: PhantomData })
     }
 
     /// A single iovec.
     pub fn one(v: &'a libc::iovec) -> Iov<'a> {
-        Iov { vec: v, count: 1, done: 0, left: v.iov_len.min(MAX_BYTES), bad: nowhere(v), _life: PhantomData }
+        Iov {
+            vec: v,
+            count: 1,
+            done: 0,
+            left: v.iov_len.min(MAX_BYTES),
+            bad: nowhere(v),
+            faulted: false,
+            _life: PhantomData,
+        }
     }
 
     /// No buffer at all.
     pub const fn empty() -> Iov<'a> {
-        Iov { vec: ptr::null(), count: 0, done: 0, left: 0, bad: false, _life: PhantomData }
+        Iov { vec: ptr::null(), count: 0, done: 0, left: 0, bad: false, faulted: false, _life: PhantomData }
     }
 
     /// Whether the kernel would answer EFAULT without looking: a null pointer with a length, an address in
-    /// the first page or outside of user space. Other bad pointers are not told from good ones.
+    /// the first page or outside of user space.
     #[inline]
     pub fn bad(&self) -> bool {
         self.bad
+    }
+
+    /// Whether a copy was not done, since the memory cannot be accessed: what the kernel answers EFAULT to.
+    #[inline]
+    pub(crate) fn faulted(&self) -> bool {
+        self.faulted
+    }
+
+    /// Whether the next `n` bytes are in memory that the call can access. Where they are not the call has
+    /// [`Iov::faulted`]: as with the kernel a piece of the stream is copied as a whole or not at all.
+    #[inline]
+    pub(crate) fn reaches(&mut self, n: usize, access: Access) -> bool {
+        let (mut vec, mut done, mut left) = (self.vec, self.done, n.min(self.left));
+        for _ in 0..self.count {
+            if left == 0 {
+                break;
+            }
+            // SAFETY: one of the `count` iovecs from `vec` on (the constructor's promise).
+            let v = unsafe { &*vec };
+            let part = (v.iov_len - done).min(left);
+            if !user::accessible(v.iov_base.cast::<u8>().wrapping_add(done).cast(), part, access) {
+                self.faulted = true;
+                return false;
+            }
+            left -= part;
+            vec = vec.wrapping_add(1);
+            done = 0;
+        }
+        true
     }
 
     /// The rest of the first buffer that has any.
@@ -99,6 +139,20 @@ impl<'a> Iov<'a> {
     pub fn whole(&mut self) -> Option<(*const libc::iovec, usize)> {
         self.space()?;
         (self.done == 0).then_some((self.vec, self.count))
+    }
+
+    /// Takes off the end what is beyond `most` bytes; how many those are, for [`Iov::extend`].
+    #[inline]
+    pub fn limit(&mut self, most: usize) -> usize {
+        let cut = self.left.saturating_sub(most);
+        self.left -= cut;
+        cut
+    }
+
+    /// Puts back what [`Iov::limit`] took off.
+    #[inline]
+    pub fn extend(&mut self, cut: usize) {
+        self.left += cut;
     }
 
     /// Bytes left to use.
@@ -144,11 +198,14 @@ impl<'a> Iov<'a> {
         self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
     }
 
-    /// Copies as many of its bytes as `to` has room for; how many.
+    /// Copies as many of its bytes as `to` has room for and both can access; how many.
     pub fn copy_into(&mut self, to: &mut Iov<'_>) -> usize {
         let before = to.left;
         while let Some((from, len)) = self.space().filter(|_| to.left > 0) {
             let len = len.min(to.left);
+            if !self.reaches(len, Access::Read) || !to.reaches(len, Access::Write) {
+                break;
+            }
             to.copy_from(from, len);
             self.skip(len);
         }

@@ -288,7 +288,8 @@ impl Conn {
         let v = libc::iovec { iov_base: to.cast(), iov_len: room };
         match from {
             Source::Program(bytes) if bytes.left() == 0 => Err(Errno::AGAIN),
-            Source::Program(bytes) => Ok(bytes.copy_into(&mut Iov::one(&v))),
+            // Memory that cannot be read is for the call to tell of.
+            Source::Program(bytes) => Some(bytes.copy_into(&mut Iov::one(&v))).filter(|n| *n > 0).ok_or(Errno::AGAIN),
             Source::Ring if self.kernel < 0 => self.ep.try_read(&mut Iov::one(&v), false),
             Source::Ring => raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT),
         }

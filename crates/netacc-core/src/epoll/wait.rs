@@ -18,9 +18,9 @@ use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
-use netacc_sys::errno::Result;
+use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, cpu, raw, time};
+use netacc_sys::{cancel, cpu, raw, time, user};
 use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 use netacc_transport::wait::longer;
@@ -91,11 +91,23 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
 fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     page().count(Counter::EpollWaits);
     shared::attend(e);
-    let done = run(e, call);
+    let done =
+        if user::writable(call.events, size_of::<libc::epoll_event>()) { run(e, call) } else { unheard(e, call) };
     hand_over(e);
     match done {
         Ok(n) => Outcome::Done(n as isize),
         Err(err) => Outcome::Failed(err),
+    }
+}
+
+/// For an array that cannot be written: an error as soon as there is something to write.
+#[cold]
+fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let call = Call { events: &raw mut event, max: 1, ..*call };
+    match run(e, &call)? {
+        0 => Ok(0),
+        _ => Err(Errno::FAULT),
     }
 }
 

@@ -12,7 +12,7 @@ use core::ffi::c_void;
 use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
-use netacc_sys::raw;
+use netacc_sys::{raw, user};
 use netacc_transport::{Endpoint, Shut};
 
 /// Not in the libc crate for every target; fcntl(2).
@@ -116,7 +116,7 @@ unsafe fn give_socket(request: u64, arg: usize) {
     let given = match request as u32 {
         NBD_SET_SOCK => arg as i32,
         // SAFETY: the caller's promise.
-        _ if !addr::nowhere(arg as *mut c_void) => unsafe { core::ptr::read_unaligned(arg as *const i32) },
+        _ if user::readable(arg as *const i32, size_of::<i32>()) => unsafe { core::ptr::read_unaligned(arg as *const i32) },
         _ => return,
     };
     let _ = demote::by_number(given, netacc_stats::Reason::Unsupported);
@@ -141,7 +141,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     let s = r.obj;
     let p = arg as *mut i32;
     if request == libc::FIONBIO {
-        if addr::nowhere(p.cast()) {
+        if !user::readable(p, size_of::<i32>()) {
             return Outcome::Failed(Errno::FAULT);
         }
         // SAFETY: FIONBIO takes a pointer to int (ioctl(2)).
@@ -178,7 +178,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
         0x8905 => 0,
         _ => return Outcome::Pass,
     };
-    if addr::nowhere(p.cast()) {
+    if !user::writable(p, size_of::<i32>()) {
         return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: these requests write an int.

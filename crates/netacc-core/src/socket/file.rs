@@ -8,8 +8,8 @@ use crate::wait;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
 use netacc_sys::time::Deadline;
+use netacc_sys::{raw, user};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
 
@@ -47,9 +47,10 @@ fn pump(
                 ended.set(ended.get() || got != Ok(n));
                 got
             };
-            let res = ep.write_with(count - done, &mut fill);
+            let want = || ep.burst(count - done, !nonblock);
+            let res = ep.write_with(want(), &mut fill);
             let again = res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room();
-            (ep, if again { ep.write_with(count - done, fill) } else { res })
+            (ep, if again { ep.write_with(want(), fill) } else { res })
         };
         match res {
             Ok(n) => {
@@ -99,7 +100,10 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
     let Some((r, ep)) = channel(out) else {
         return Outcome::Pass;
     };
-    // SAFETY: the caller's promise.
+    if !offset.is_null() && !user::writable(offset, size_of::<i64>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: null, or the application's offset in memory that can be written.
     let mut at = unsafe { offset.as_ref() }.copied();
     if at.is_some_and(|o| o < 0) {
         return Outcome::Failed(Errno::INVAL);

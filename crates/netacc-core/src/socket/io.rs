@@ -6,12 +6,13 @@ use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, reroute};
 use crate::wait;
+use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
 use netacc_sys::time::Deadline;
+use netacc_sys::{raw, user};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 
@@ -142,6 +143,8 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     Err(e) => return Err(e),
                 }
             }
+            // What was told of the buffers is not the connection's.
+            Err(Errno::FAULT) if got > 0 => return Ok(got),
             Err(e) if got > 0 => {
                 ep.put_back(e);
                 return Ok(got);
@@ -267,10 +270,11 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             };
             // As for a reader.
             ep = here;
-            let res = ep.try_write(src);
+            let res = write_burst(ep, src, !nonblock);
             // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
             // again, before the answer goes out.
-            if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { ep.try_write(src) } else { res }
+            let again = res == Err(Errno::AGAIN) && nonblock && ep.want_room();
+            if again { write_burst(ep, src, false) } else { res }
         };
         match res {
             Ok(n) => {
@@ -310,6 +314,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                     Err(e) => return Err(e),
                 }
             }
+            Err(Errno::FAULT) if sent > 0 => return Ok(sent),
             Err(e) if sent > 0 => {
                 ep.put_back(e);
                 return Ok(sent);
@@ -317,6 +322,15 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             Err(e) => return Err(pipe_signal(e, flags)),
         }
     }
+}
+
+/// Writes what a call may write now.
+#[inline]
+fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize> {
+    let cut = src.limit(ep.burst(src.left(), waits));
+    let res = ep.try_write(src);
+    src.extend(cut);
+    if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
 }
 
 /// A write from where no memory is: errors of the connection come first.
@@ -385,6 +399,38 @@ pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
     transmit(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
 }
 
+/// sendto(2) on a connection has no use for an address, but looks at it.
+#[inline]
+pub fn send_to(fd: i32, buf: *const u8, len: usize, flags: i32, addr: *const c_void, addr_len: u32) -> Outcome {
+    match addr::given(addr, addr_len) {
+        Ok(()) => send(fd, buf, len, flags),
+        Err(e) => Outcome::Failed(e),
+    }
+}
+
+/// What recvfrom(2) makes of bytes that have come: a connected stream gives no source address, and the length says so.
+///
+/// # Safety
+/// `len` is the application's.
+#[inline]
+#[allow(unsafe_code)]
+pub unsafe fn received_from(done: Outcome, addr: *const c_void, len: *mut u32) -> Outcome {
+    if addr.is_null() || !matches!(done, Outcome::Done(_)) {
+        return done;
+    }
+    if !user::writable(len, size_of::<u32>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: the application's length, in memory that can be written.
+    unsafe {
+        if (len.read_unaligned() as i32) < 0 {
+            return Outcome::Failed(Errno::INVAL);
+        }
+        len.write_unaligned(0);
+    }
+    done
+}
+
 /// readv(2), writev(2), and preadv2(2), pwritev2(2) without an offset.
 ///
 /// # Safety
@@ -397,8 +443,12 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
         if !r.obj.has(CANDIDATE) && r.obj.path() != Path::Shm {
             return Outcome::Pass;
         }
+        let count = count.clamp(0, IOV_MAX) as usize;
+        if !user::readable(vec, count * size_of::<libc::iovec>()) {
+            return Outcome::Failed(Errno::FAULT);
+        }
         // SAFETY: the caller's promise; an impossible count is the kernel's to judge.
-        return match unsafe { Iov::new(vec, count.clamp(0, IOV_MAX) as usize) } {
+        return match unsafe { Iov::new(vec, count) } {
             Some(mut v) if write => promote::transmit(fd, r, &mut v, flags),
             Some(mut v) => promote::receive(fd, r, &mut v, flags),
             None => Outcome::Pass,
@@ -407,7 +457,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     if !(0..=IOV_MAX).contains(&count) {
         return Outcome::Failed(Errno::INVAL);
     }
-    if count > 0 && addr::nowhere(vec.cast()) {
+    if !user::readable(vec, count as usize * size_of::<libc::iovec>()) {
         return Outcome::Failed(Errno::FAULT);
     }
     // SAFETY: the caller's promise.

@@ -4,7 +4,6 @@
 //! The application's `msghdr` structures are read and written as the kernel would.
 #![allow(unsafe_code)]
 
-use crate::addr;
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, receive, transmit};
@@ -12,6 +11,7 @@ use crate::socket::{Socket, adopt, demote, promote};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
+use netacc_sys::user;
 use netacc_transport::Iov;
 use netacc_transport::shm::ShmEndpoint;
 
@@ -57,7 +57,7 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
 #[inline]
 pub unsafe fn carries(m: *const libc::msghdr) -> bool {
     // SAFETY: the caller's promise.
-    !addr::nowhere(m.cast()) && unsafe { (*m).msg_controllen } != 0
+    user::readable(m, size_of::<libc::msghdr>()) && unsafe { (*m).msg_controllen } != 0
 }
 
 /// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
@@ -67,7 +67,7 @@ pub unsafe fn carries(m: *const libc::msghdr) -> bool {
 unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
     // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
     unsafe {
-        if !carries(m) || addr::nowhere((*m).msg_control) {
+        if !carries(m) || !user::readable((*m).msg_control, (*m).msg_controllen as usize) {
             return;
         }
         let mut h = libc::CMSG_FIRSTHDR(m);

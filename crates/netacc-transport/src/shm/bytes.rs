@@ -2,14 +2,59 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
+use crate::shm::endpoint::{CUT, DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
-use netacc_ring::{CLOSED, FIN, GONE, RESET, Violation};
+use netacc_ring::{CLOSED, FIN, GONE, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::user::Access;
+
+/// Writes of at least so many bytes leave [`SPARE`] bytes of a window free if the call does not wait for room.
+const BULK: usize = 1024;
+
+/// Room that is left to small writes.
+const SPARE: usize = 4096;
 
 impl ShmEndpoint {
+    /// How many of `want` bytes a call may write now; `waits` for room otherwise. Programs count on a small write behind a large
+    /// one that was taken whole without waiting (a line's end, a frame's header): TCP, which takes as much as SO_SNDBUF and then
+    /// the rest of a segment, has room for it. Behind one that was cut short nothing fits, however small, until there is room
+    /// again.
+    #[inline]
+    pub fn burst(&self, want: usize, waits: bool) -> usize {
+        let cut = self.flags.load(Ordering::Relaxed) & CUT != 0;
+        if !cut && (waits || want < BULK) { want } else { self.bulk(want, waits) }
+    }
+
+    fn bulk(&self, want: usize, waits: bool) -> usize {
+        let Some(v) = self.view() else { return want };
+        let flags = self.flags.load(Ordering::Relaxed);
+        if want == 0 || self.is_shared() || flags & MOVING != 0 {
+            return want;
+        }
+        let room = if waits && self.has_room(&v) { want } else { self.bulk_room(&v, want) };
+        if room < want && flags & CUT == 0 {
+            self.flags.fetch_or(CUT, Ordering::Relaxed);
+        }
+        if room >= want && flags & CUT != 0 {
+            self.flags.fetch_and(!CUT, Ordering::Relaxed);
+        }
+        room.min(want)
+    }
+
+    fn bulk_room(&self, v: &View, want: usize) -> usize {
+        if !self.tx.is_large() {
+            return LARGE - SPARE;
+        }
+        // Where a quarter of the window is free, as it mostly is, the peer's words are not looked at.
+        if self.peer_closed(v) || (want <= LARGE / 4 - SPARE && self.has_room(v)) {
+            return want;
+        }
+        let unread = self.peer_left_unread(v).unwrap_or(0) as usize;
+        LARGE.saturating_sub(unread).saturating_sub(SPARE)
+    }
+
     pub(super) fn write(&self, v: &View, src: &mut Iov<'_>) -> core::result::Result<usize, Violation> {
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
         let Some(area) = v.tx_area() else {
@@ -25,6 +70,9 @@ impl ShmEndpoint {
             let Some((ptr, len)) = self.tx.chunk(&area, peer, src.left())? else {
                 break;
             };
+            if !src.reaches(len, Access::Read) {
+                break;
+            }
             src.copy_to(ptr.as_ptr(), len);
             self.tx.advance(len);
             n += len;
@@ -65,6 +113,9 @@ impl ShmEndpoint {
                 break;
             };
             let len = len.min(dst.left());
+            if !dst.reaches(len, Access::Write) {
+                break;
+            }
             dst.copy_from(ptr.as_ptr(), len);
             n += len;
             if !peek {

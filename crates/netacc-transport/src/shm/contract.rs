@@ -35,6 +35,7 @@ impl Endpoint for ShmEndpoint {
             return Ok(0);
         }
         match self.write(&v, src) {
+            Ok(0) if src.faulted() => Err(Errno::FAULT),
             Ok(0) => Err(Errno::AGAIN),
             Ok(n) => Ok(n),
             Err(Violation) => Err(self.violated(&v)),
@@ -57,6 +58,7 @@ impl Endpoint for ShmEndpoint {
                 return Ok(0);
             }
             match self.read(&v, dst, peek) {
+                Ok(0) if dst.faulted() => return Err(Errno::FAULT),
                 Ok(0) => {
                     if let Some(r) = self.nothing_read(&v) {
                         return r;

@@ -44,6 +44,8 @@ pub(super) const RING_OWED: u32 = 16384;
 pub(super) const AHEAD: u32 = 32768;
 /// Our large window holds pages.
 pub(super) const LARGE_USED: u32 = 1 << 16;
+/// A write that does not wait was cut short, and there has been no room since.
+pub(super) const CUT: u32 = 1 << 17;
 
 /// Threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;

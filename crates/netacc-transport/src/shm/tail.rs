@@ -98,7 +98,7 @@ impl ShmEndpoint {
                     Some(Ok(n))
                 }
                 Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Some(Err(Errno::AGAIN)),
+                Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
                     // The kernel's verdict is the connection's.
                     self.end_tail(fd);

@@ -1,0 +1,170 @@
+//! Whether the program's memory can be read or written. Calls that are done here touch it with loads and stores, where
+//! the kernel would answer `EFAULT`; so the kernel is asked first, once for a page.
+//!
+//! A page that was accessible is taken to be so for ever: a program that gives back memory and goes on to pass it is
+//! stopped by a signal, as by any use of such memory.
+#![allow(unsafe_code)]
+
+use crate::errno::Errno;
+use crate::raw;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+/// The smallest page there is; of a larger one each part is asked about by itself.
+const PAGE: usize = 4096;
+
+/// How many pages are remembered; 16 MiB of buffers fit.
+const KNOWN: usize = 4096;
+
+/// What a call does with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    Read,
+    /// It writes it.
+    Write,
+}
+
+/// Pages that were accessible: the number of the page and 1, doubled, and 1 more where it was writable. Nothing is published by
+/// an entry, so each access is `Relaxed`; an entry that is lost to another thread's costs a question.
+static PAGES: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
+
+/// Whether the `len` bytes at `p`, of which there is one at least, are known to be accessible, as far as their first and last
+/// page tell. No function is called: a call that is not ours is passed on without a frame of ours.
+#[inline(always)]
+pub fn known<T>(p: *const T, len: usize, access: Access) -> bool {
+    let first = p as usize;
+    let last = first.wrapping_add(len.wrapping_sub(1));
+    known_page(first, access) && (first / PAGE == last / PAGE || known_page(last, access))
+}
+
+#[inline(always)]
+fn known_page(addr: usize, access: Access) -> bool {
+    let number = addr / PAGE;
+    let word = PAGES.get(number % KNOWN).map_or(0, |cell| cell.load(Ordering::Relaxed));
+    match access {
+        Access::Read => word >> 1 == number + 1,
+        Access::Write => word == entry(number, access),
+    }
+}
+
+#[inline(always)]
+fn entry(number: usize, access: Access) -> usize {
+    (number + 1) << 1 | usize::from(access == Access::Write)
+}
+
+/// Whether the `len` bytes at `p` can be accessed, as far as their first and last page tell.
+#[inline]
+pub fn accessible(p: *const c_void, len: usize, access: Access) -> bool {
+    len == 0 || known(p, len, access) || ask(p as usize, len, access)
+}
+
+/// Whether the `len` bytes at `p` can be read.
+#[inline]
+pub fn readable<T>(p: *const T, len: usize) -> bool {
+    accessible(p.cast(), len, Access::Read)
+}
+
+/// Whether the `len` bytes at `p` can be written.
+#[inline]
+pub fn writable<T>(p: *const T, len: usize) -> bool {
+    accessible(p.cast(), len, Access::Write)
+}
+
+/// Whether the kernel is asked no more.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// The program is about to forbid itself system calls, and may be killed for one of ours: from here on memory is taken to be
+/// there.
+pub fn ask_no_more() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+#[cold]
+#[inline(never)]
+fn ask(first: usize, len: usize, access: Access) -> bool {
+    let Some(last) = first.checked_add(len - 1) else {
+        return false;
+    };
+    [first, last].into_iter().all(|addr| known_page(addr, access) || ask_page(addr, access))
+}
+
+fn ask_page(addr: usize, access: Access) -> bool {
+    let number = addr / PAGE;
+    if number == 0 || SILENT.load(Ordering::Relaxed) {
+        return number != 0;
+    }
+    let there = match access {
+        Access::Read => asked_to_read(addr),
+        Access::Write => asked_to_write(addr),
+    };
+    if there && let Some(cell) = PAGES.get(number % KNOWN) {
+        cell.store(entry(number, access), Ordering::Relaxed);
+    }
+    there
+}
+
+/// rt_sigprocmask(2) reads the set before it refuses an operation that does not exist.
+fn asked_to_read(addr: usize) -> bool {
+    const NO_OPERATION: usize = 99;
+    const SET: usize = 8;
+    // SAFETY: the kernel reads from `addr` at most, and says so where it cannot; no mask is changed.
+    let answer = unsafe { raw::syscall6(libc::SYS_rt_sigprocmask, [NO_OPERATION, addr & !(SET - 1), 0, SET, 0, 0]) };
+    answer != -(Errno::FAULT.0 as isize)
+}
+
+/// FUTEX_WAKE_OP of futex(2) adds 0 to a word, in one step, so that no thread misses a store of its own there.
+fn asked_to_write(addr: usize) -> bool {
+    /// A word on which nobody waits.
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28;
+    let op = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let word = addr & !(size_of::<u32>() - 1);
+    // SAFETY: the kernel accesses a word of ours and, where it can, one at `addr`, whose value stays what it is.
+    let answer = unsafe { raw::syscall6(libc::SYS_futex, [NOBODY.as_ptr() as usize, op, 0, 0, word, ADD_NOTHING]) };
+    answer != -(Errno::FAULT.0 as isize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three pages of memory with the accesses named.
+    fn pages(access: [i32; 3]) -> *mut u8 {
+        // SAFETY: a fresh mapping, which the test keeps; the calls change nothing else.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let p = libc::mmap(core::ptr::null_mut(), 3 * PAGE, libc::PROT_NONE, flags, -1, 0).cast::<u8>();
+            for (i, prot) in access.into_iter().enumerate() {
+                assert_eq!(libc::mprotect(p.add(i * PAGE).cast(), PAGE, prot), 0);
+            }
+            p
+        }
+    }
+
+    #[test]
+    fn memory_is_told_by_its_pages() {
+        let p = pages([libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ, libc::PROT_NONE]);
+        // SAFETY: within the three pages.
+        let at = |n: usize| unsafe { p.add(n) };
+        for _ in 0..2 {
+            assert!(readable(at(0), PAGE) && writable(at(0), PAGE));
+            assert!(readable(at(PAGE), PAGE) && !writable(at(PAGE), 1));
+            assert!(!readable(at(2 * PAGE), 1) && !writable(at(2 * PAGE), 1));
+            assert!(readable(at(0), 2 * PAGE) && !writable(at(0), 2 * PAGE));
+            assert!(!readable(at(2 * PAGE - 1), 2) && readable(at(2 * PAGE - 1), 1));
+            assert!(readable(at(2 * PAGE), 0));
+        }
+        // SAFETY: the first page can be read.
+        assert_eq!(unsafe { *p }, 0);
+    }
+
+    #[test]
+    fn nothing_is_where_no_program_has_memory() {
+        for p in [0, 8, PAGE - 1, usize::MAX - 4, 1 << 63] {
+            assert!(!readable(p as *const u8, 1), "{p:#x}");
+            assert!(!writable(p as *const u8, 1), "{p:#x}");
+        }
+        assert!(!readable(usize::MAX as *const u8, 2));
+    }
+}
