@@ -8,8 +8,8 @@ use crate::outcome::Outcome;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
-    CANDIDATE, DORMANT, FAR, INHERITED, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt, demote,
-    far, ports, vacant,
+    CANDIDATE, DORMANT, FAR, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt,
+    demote, far, ports, vacant,
 };
 use crate::wait;
 use core::ffi::c_void;
@@ -225,6 +225,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
 /// What a connection has from its listener (socket(7), tcp(7)).
 fn inherit(s: &Socket, listener: &Socket) {
     s.opts.inherit(&listener.opts);
+    s.set(INQ, listener.has(INQ));
     for (own, from) in
         [(&s.rcvtimeo, &listener.rcvtimeo), (&s.sndtimeo, &listener.sndtimeo), (&s.linger, &listener.linger)]
     {

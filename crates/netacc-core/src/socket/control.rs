@@ -116,7 +116,9 @@ unsafe fn give_socket(request: u64, arg: usize) {
     let given = match request as u32 {
         NBD_SET_SOCK => arg as i32,
         // SAFETY: the caller's promise.
-        _ if user::readable(arg as *const i32, size_of::<i32>()) => unsafe { core::ptr::read_unaligned(arg as *const i32) },
+        _ if user::readable(arg as *const i32, size_of::<i32>()) => unsafe {
+            core::ptr::read_unaligned(arg as *const i32)
+        },
         _ => return,
     };
     let _ = demote::by_number(given, netacc_stats::Reason::Unsupported);

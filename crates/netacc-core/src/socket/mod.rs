@@ -5,6 +5,7 @@ pub mod adopt;
 pub mod asking;
 pub mod beliefs;
 pub mod connect;
+pub mod connected;
 pub mod control;
 pub mod create;
 mod crowd;
@@ -25,6 +26,7 @@ pub mod pool;
 pub mod ports;
 pub mod promote;
 pub mod relay;
+pub mod remembered;
 pub mod reroute;
 pub mod ring_relay;
 pub mod shed;
@@ -97,7 +99,9 @@ pub const DORMANT: u32 = 1 << 16;
 pub const UNHEARD: u32 = 1 << 20;
 /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
 pub const PACKETS: u32 = 1 << 13;
-/// The same, and it cannot be asked.
+/// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
+pub const INQ: u32 = 1 << 21;
+/// As [`PACKETS`], and it cannot be asked.
 pub const SIGNED: u32 = 1 << 14;
 
 /// An IP address and port in atomics.
@@ -314,6 +318,11 @@ impl Socket {
     pub fn forget_listener(&self) {
         self.set_path(Path::New);
         self.listener.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// It was an IPv6 socket, and its addresses are shown as those of an IPv4 one from now on.
+    pub fn became_ipv4(&self) {
+        self.domain.store(libc::AF_INET as u32, Ordering::Relaxed);
     }
 
     /// AF_INET or AF_INET6.

@@ -4,26 +4,38 @@
 //! The application's `msghdr` structures are read and written as the kernel would.
 #![allow(unsafe_code)]
 
-use crate::fdtable::Ref;
+use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::socket::io::{channel, receive, transmit};
-use crate::socket::{Socket, adopt, demote, promote};
+use crate::socket::{INQ, Socket, adopt, demote, promote};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::user;
-use netacc_transport::Iov;
 use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Iov};
 
 const IOV_MAX: usize = 1024;
+
+/// Bytes of a message header.
+const HEADER: usize = size_of::<libc::msghdr>();
 
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
+    if !user::readable(m, HEADER) {
+        return Err(Errno::FAULT);
+    }
     // SAFETY: the caller's promise.
-    let (vec, n) = unsafe { ((*m).msg_iov, (*m).msg_iovlen) };
+    let (vec, n, name, len) = unsafe { ((*m).msg_iov, (*m).msg_iovlen, (*m).msg_name, (*m).msg_namelen) };
+    if !name.is_null() && (len as i32) < 0 {
+        return Err(Errno::INVAL);
+    }
     if n > IOV_MAX {
         return Err(Errno(libc::EMSGSIZE));
+    }
+    if !user::readable(vec, n * size_of::<libc::iovec>()) {
+        return Err(Errno::FAULT);
     }
     // SAFETY: the application's array of n iovecs.
     unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
@@ -35,9 +47,11 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn channel_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
-    // SAFETY: the caller's promise.
-    channel(fd)
-        .or_else(|| if unsafe { (*m).msg_controllen } != 0 && promote::given_up(fd) { channel(fd) } else { None })
+    channel(fd).or_else(|| {
+        // SAFETY: the caller's promise; the header is in memory that can be read.
+        let controls = user::readable(m, HEADER) && unsafe { (*m).msg_controllen } != 0;
+        if controls && promote::given_up(fd) { channel(fd) } else { None }
+    })
 }
 
 /// The buffers of a call on a connection that may be promoted.
@@ -50,14 +64,15 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
-/// Whether a message has control messages, in which descriptors may travel.
+/// Whether a message may have control messages, in which descriptors travel: a header that may not be there is looked at on
+/// the long way.
 ///
 /// # Safety
 /// `m` is a message header of the application's, or nowhere.
 #[inline]
 pub unsafe fn carries(m: *const libc::msghdr) -> bool {
     // SAFETY: the caller's promise.
-    user::readable(m, size_of::<libc::msghdr>()) && unsafe { (*m).msg_controllen } != 0
+    fdtable::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } != 0)
 }
 
 /// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
@@ -67,7 +82,7 @@ pub unsafe fn carries(m: *const libc::msghdr) -> bool {
 unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
     // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
     unsafe {
-        if !carries(m) || !user::readable((*m).msg_control, (*m).msg_controllen as usize) {
+        if !user::readable(m, HEADER) || !user::readable((*m).msg_control, (*m).msg_controllen) {
             return;
         }
         let mut h = libc::CMSG_FIRSTHDR(m);
@@ -145,6 +160,40 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     }
 }
 
+/// The control message of TCP_INQ: how many bytes are left to read; 1 where there is only the end of the stream.
+///
+/// # Safety
+/// `m` is a message header of the application's, in memory that can be written.
+#[cold]
+unsafe fn tell_left(m: *mut libc::msghdr, ep: &ShmEndpoint) {
+    let left = match ep.unread() {
+        0 => i32::from(ep.peer_ended()),
+        n => n.min(i32::MAX as usize) as i32,
+    };
+    // SAFETY: the caller's promise; no more is written than there is room for (cmsg(3)), and only where it can be.
+    unsafe {
+        let room = (*m).msg_controllen;
+        let whole = libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
+        let there = room.min(whole);
+        (*m).msg_controllen = 0;
+        if there < size_of::<libc::cmsghdr>() || !user::writable((*m).msg_control, there) {
+            (*m).msg_flags = libc::MSG_CTRUNC;
+            return;
+        }
+        if there < whole {
+            (*m).msg_flags = libc::MSG_CTRUNC;
+        }
+        let mut message = [0u64; 4];
+        let h = message.as_mut_ptr().cast::<libc::cmsghdr>();
+        (*h).cmsg_len = there as _;
+        (*h).cmsg_level = libc::SOL_TCP;
+        (*h).cmsg_type = libc::TCP_CM_INQ;
+        libc::CMSG_DATA(h).cast::<i32>().write_unaligned(left);
+        core::ptr::copy_nonoverlapping(message.as_ptr().cast::<u8>(), (*m).msg_control.cast::<u8>(), there);
+        (*m).msg_controllen = room.min(libc::CMSG_SPACE(size_of::<i32>() as u32) as usize) as _;
+    }
+}
+
 /// recvmsg(2).
 ///
 /// # Safety
@@ -164,14 +213,21 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         }
         return done;
     };
+    if !user::writable(m, HEADER) {
+        return Outcome::Failed(Errno::FAULT);
+    }
     // SAFETY: the caller's promise.
     let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
     if got.is_ok() {
-        // SAFETY: as above. A connected stream gives no address and no control messages.
+        // SAFETY: as above. A connected stream gives no address and, but for TCP_INQ, no control messages.
         unsafe {
             (*m).msg_namelen = 0;
-            (*m).msg_controllen = 0;
             (*m).msg_flags = 0;
+            if r.obj.has(INQ) {
+                tell_left(m, ep);
+            } else {
+                (*m).msg_controllen = 0;
+            }
         }
     }
     got.into()
@@ -198,6 +254,9 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
     while done < n.min(IOV_MAX as u32) {
         // SAFETY: done < n.
         let one = unsafe { v.add(done as usize) };
+        if !user::writable(one, size_of::<libc::mmsghdr>()) {
+            return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
+        }
         // SAFETY: as above.
         match unsafe { sendmsg(fd, &raw const (*one).msg_hdr, flags) } {
             // SAFETY: as above.
@@ -218,8 +277,12 @@ pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeo
     if channel(fd).is_none() && !promote::given_up(fd) {
         return Outcome::Pass;
     }
-    // SAFETY: the caller's promise.
+    if !timeout.is_null() && !user::readable(timeout, size_of::<libc::timespec>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: null, or in memory that can be read.
     let deadline = match unsafe { timeout.as_ref() } {
+        Some(t) if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) => return Outcome::Failed(Errno::INVAL),
         Some(t) => Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)),
         None => Deadline::Never,
     };
@@ -228,6 +291,9 @@ pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeo
     while done < n.min(IOV_MAX as u32) {
         // SAFETY: done < n.
         let one = unsafe { v.add(done as usize) };
+        if !user::writable(one, size_of::<libc::mmsghdr>()) {
+            return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
+        }
         // SAFETY: as above.
         match unsafe { recvmsg(fd, &raw mut (*one).msg_hdr, flags_now) } {
             // SAFETY: as above.

@@ -2,121 +2,30 @@
 
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
+use crate::socket::connected::{self, Connection};
 use crate::socket::create::{materialize, template};
-use crate::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket, demote, listen, packets, promote};
+pub(crate) use crate::socket::remembered::{Remembered, has_keepalive};
+use crate::socket::{
+    CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket, addr_of, demote, listen, packets, promote,
+};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
+use netacc_sys::{raw, user};
 use netacc_transport::Endpoint;
-use netacc_transport::shm::ShmEndpoint;
 
-const REMEMBERED: usize = 20;
 /// tcp(7), linux/tcp.h; the libc crate has no name for it.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
-/// Integer options set on a socket that the kernel does not have: read back, and applied should the
-/// kernel get it after all. Guarded by the socket's `meta` lock.
-#[derive(Debug)]
-pub struct Remembered {
-    used: AtomicU32,
-    /// Level in the upper, name in the lower half.
-    key: [AtomicU64; REMEMBERED],
-    value: [AtomicU32; REMEMBERED],
-}
-
-impl Remembered {
-    pub(crate) fn clear(&self) {
-        self.used.store(0, Ordering::Relaxed);
+/// The name under which an option is read back.
+fn read_as(level: i32, name: i32) -> i32 {
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_RCVBUFFORCE) => libc::SO_RCVBUF,
+        (SOL_SOCKET, libc::SO_SNDBUFFORCE) => libc::SO_SNDBUF,
+        _ => name,
     }
-
-    fn entries(&self) -> impl Iterator<Item = (u64, &AtomicU32)> {
-        let used = self.used.load(Ordering::Relaxed) as usize;
-        self.key.iter().map(|k| k.load(Ordering::Relaxed)).zip(&self.value).take(used)
-    }
-
-    pub(crate) fn get(&self, level: i32, name: i32) -> Option<i32> {
-        let key = key(level, name);
-        self.entries().find(|(k, _)| *k == key).map(|(_, v)| v.load(Ordering::Relaxed) as i32)
-    }
-
-    fn set(&self, level: i32, name: i32, value: i32) -> bool {
-        if (level, name) == (SOL_SOCKET, libc::SO_KEEPALIVE) && value != 0 {
-            KEEPALIVE.store(true, Ordering::Relaxed);
-        }
-        let key = key(level, name);
-        if let Some((_, v)) = self.entries().find(|(k, _)| *k == key) {
-            v.store(value as u32, Ordering::Relaxed);
-            return true;
-        }
-        let at = self.used.load(Ordering::Relaxed) as usize;
-        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else {
-            return false;
-        };
-        k.store(key, Ordering::Relaxed);
-        v.store(value as u32, Ordering::Relaxed);
-        self.used.store(at as u32 + 1, Ordering::Relaxed);
-        true
-    }
-
-    /// SO_SNDBUF and SO_RCVBUF bound what is under way.
-    pub(crate) fn bound(&self, ep: &ShmEndpoint) {
-        if self.used.load(Ordering::Relaxed) != 0 {
-            let size = |name| self.get(SOL_SOCKET, name).unwrap_or(0).max(0) as u32;
-            let (send, receive) = (size(libc::SO_SNDBUF), size(libc::SO_RCVBUF));
-            if send | receive != 0 {
-                ep.set_buffers(send, receive);
-            }
-        }
-    }
-
-    /// Takes over what was set on a listener: the connections it accepts have it.
-    pub(crate) fn inherit(&self, from: &Remembered) {
-        for (k, v) in from.entries() {
-            self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
-        }
-    }
-
-    /// Sets everything that was remembered on a real socket.
-    pub fn apply(&self, s: &Socket, fd: i32) {
-        for (k, v) in self.entries() {
-            let (level, name) = ((k >> 32) as i32, k as u32 as i32);
-            let v = v.load(Ordering::Relaxed) as i32;
-            // The kernel doubles what it is told, and tells that (socket(7)).
-            let v = match (level, name) {
-                (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => v / 2,
-                _ => v,
-            };
-            let _ = raw::setsockopt_int(fd, level, name, v);
-        }
-        for (name, ns) in [(libc::SO_RCVTIMEO, &s.rcvtimeo), (libc::SO_SNDTIMEO, &s.sndtimeo)] {
-            let ns = ns.load(Ordering::Relaxed) as i64;
-            if ns != 0 {
-                let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-                let _ =
-                    raw::setsockopt(fd, SOL_SOCKET, name, (&raw const tv).cast(), size_of::<libc::timeval>() as u32);
-            }
-        }
-        let l = s.linger.load(Ordering::Relaxed);
-        if l != 0 {
-            let v = [(l >> 32) as i32, l as u32 as i32];
-            let _ = raw::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, v.as_ptr().cast(), 8);
-        }
-    }
-}
-
-/// Some socket has had SO_KEEPALIVE.
-static KEEPALIVE: AtomicBool = AtomicBool::new(false);
-
-/// Whether any socket may have SO_KEEPALIVE.
-pub(crate) fn has_keepalive() -> bool {
-    KEEPALIVE.load(Ordering::Relaxed)
-}
-
-fn key(level: i32, name: i32) -> u64 {
-    u64::from(level as u32) << 32 | u64::from(name as u32)
 }
 
 /// Options whose value is taken as it is, with the range the kernel accepts (tcp(7), socket(7)).
@@ -141,15 +50,21 @@ fn boolean(level: i32, name: i32) -> bool {
     )
 }
 
+/// The value of an option, as the kernel takes it: first its length counts, then whether it is in memory.
+///
 /// # Safety
-/// `p` is valid for `len` bytes.
+/// `p` is the application's value of `len` bytes.
 #[allow(unsafe_code)]
-unsafe fn ints<const N: usize>(p: *const c_void, len: u32) -> Option<[i32; N]> {
-    if p.is_null() || (len as usize) < N * 4 {
-        return None;
+unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
+    let size = size_of::<T>();
+    if (len as usize) < size || len > i32::MAX as u32 {
+        return Err(Errno::INVAL);
     }
-    // SAFETY: N ints are there; the application's memory may be unaligned.
-    Some(unsafe { core::ptr::read_unaligned(p.cast::<[i32; N]>()) })
+    if !user::readable(p, size) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the whole value is there and may be unaligned; `T` is an int, several, or a structure of them.
+    Ok(unsafe { core::ptr::read_unaligned(p.cast::<T>()) })
 }
 
 /// setsockopt(2).
@@ -172,7 +87,11 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if !(ours || candidate || path == Path::New || path == Path::Listener) {
         return Outcome::Pass;
     }
-    let packets = packets::concerns(level, name);
+    if (level, name) == (IPPROTO_IPV6, libc::IPV6_ADDRFORM) && path == Path::Shm && s.domain() == libc::AF_INET6 {
+        // SAFETY: the caller's promise.
+        return unsafe { to_ipv4(fd, r, p, len) }.into();
+    }
+    let packets = packets::concerns(level, name, path == Path::Shm);
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
         // A real socket gets the value as well, a placeholder when it becomes one.
@@ -211,7 +130,9 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
 
 /// What changes the kernel's stream, its packets or its errors is not followed to the ring.
 fn kept_from_ring(level: i32, name: i32) -> bool {
-    packets::concerns(level, name) || by_kernel(level, name) || (level, name) == (IPPROTO_TCP, libc::TCP_ULP)
+    packets::concerns(level, name, true)
+        || by_kernel(level, name)
+        || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (IPPROTO_IPV6, libc::IPV6_ADDRFORM))
 }
 
 /// Only the kernel announces completions, and only it knows where a look begins.
@@ -227,11 +148,11 @@ fn by_kernel(level: i32, name: i32) -> bool {
 unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
-            if p.is_null() || (len as usize) < size_of::<libc::timeval>() {
-                return Some(Err(Errno::INVAL));
-            }
-            // SAFETY: a whole timeval is there.
-            let tv = unsafe { core::ptr::read_unaligned(p.cast::<libc::timeval>()) };
+            // SAFETY: the caller's promise.
+            let tv = match unsafe { value::<libc::timeval>(p, len) } {
+                Ok(tv) => tv,
+                Err(e) => return Some(Err(e)),
+            };
             if !(0..1_000_000).contains(&tv.tv_usec) {
                 return Some(Err(Errno(libc::EDOM)));
             }
@@ -247,8 +168,9 @@ unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32
         }
         (SOL_SOCKET, libc::SO_LINGER) => {
             // SAFETY: the caller's promise.
-            let Some([on, secs]) = (unsafe { ints::<2>(p, len) }) else {
-                return Some(Err(Errno::INVAL));
+            let [on, secs] = match unsafe { value::<[i32; 2]>(p, len) } {
+                Ok(v) => v,
+                Err(e) => return Some(Err(e)),
             };
             // Switched off, the time is kept (socket(7) does not say so).
             let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
@@ -260,8 +182,9 @@ unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32
         _ => {
             let range = plain_range(level, name)?;
             // SAFETY: the caller's promise.
-            let Some([v]) = (unsafe { ints::<1>(p, len) }) else {
-                return Some(Err(Errno::INVAL));
+            let v = match unsafe { value::<i32>(p, len) } {
+                Ok(v) => v,
+                Err(e) => return Some(Err(e)),
             };
             if !range.contains(&v) {
                 return Some(Err(Errno::INVAL));
@@ -306,6 +229,7 @@ const LONGER: usize = 32;
 /// may come to live without that socket.
 pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
+    let name = read_as(level, name);
     // A listener's own affair.
     if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) {
         return;
@@ -321,6 +245,9 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     }
     let _g = s.meta.lock();
     s.opts.set(level, name, v);
+    if (level, name) == (IPPROTO_TCP, libc::TCP_INQ) {
+        s.set(INQ, v != 0);
+    }
     if let Some(ep) = s.endpoint() {
         if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT) {
             ep.set_lowat(v as u32);
@@ -340,14 +267,72 @@ unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, l
         // Honest refusals: the caller then does without.
         (IPPROTO_TCP, libc::TCP_ULP) => Err(Errno::NOENT),
         _ => {
-            let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-            let done = raw::setsockopt(judge, level, name, p, len);
-            if done.is_ok() && !packets::is_write_only(level, name) {
-                remember(s, judge, level, name);
+            let connection = if connected::judges(level, name) { Connection::open(s.domain()).ok() } else { None };
+            if let Some(judge) = connection {
+                return judged(s, judge.fd(), level, name, p, len);
             }
+            let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+            let done = judged(s, judge, level, name, p, len);
             let _ = raw::close(judge);
             done
         }
+    }
+}
+
+/// The value is set on the kernel's socket `judge`, and remembered as that has it.
+fn judged(s: &Socket, judge: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
+    raw::setsockopt(judge, level, name, p, len)?;
+    // What a connection has agreed on stays as it is.
+    if (level, name) != (IPPROTO_TCP, libc::TCP_MAXSEG) && !packets::is_write_only(level, name) {
+        remember(s, judge, level, name);
+    }
+    Ok(())
+}
+
+/// IPV6_ADDRFORM makes an IPv4 socket of an IPv6 one whose peer has an IPv4 address. The kernel does so with the socket that
+/// the connection goes over to.
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn to_ipv4(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
+    let s = r.obj;
+    // SAFETY: the caller's promise.
+    if unsafe { value::<i32>(p, len) }? != libc::AF_INET {
+        return Err(Errno::INVAL);
+    }
+    if !s.peer.get().is_some_and(|a| a.ip().to_canonical().is_ipv4()) {
+        return Err(Errno(libc::EADDRNOTAVAIL));
+    }
+    demote::demote(fd, r, Reason::Unsupported)?;
+    raw::setsockopt(fd, IPPROTO_IPV6, libc::IPV6_ADDRFORM, p, len)?;
+    s.became_ipv4();
+    Ok(())
+}
+
+/// The family whose connections a connection is like: an IPv6 socket may have an IPv4 peer.
+fn family(s: &Socket, level: i32) -> i32 {
+    let mapped = level != IPPROTO_IPV6 && s.peer.get().is_some_and(|a| a.ip().to_canonical().is_ipv4());
+    if mapped { libc::AF_INET } else { s.domain() }
+}
+
+/// SO_PEERNAME: the peer's address, of which the caller must not want more than there is.
+///
+/// # Safety
+/// `val` and `len` are the application's, `len` in memory that can be written.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
+    let peer = s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.is_over())).ok_or(Errno::NOTCONN)?;
+    let (mut name, mut there) = ([0u64; 4], 32);
+    addr_of(peer, s.domain(), &mut name, &mut there);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len.read_unaligned() > there {
+            return Err(Errno::INVAL);
+        }
+        give(name.as_ptr().cast(), there as usize, val, len)
     }
 }
 
@@ -381,10 +366,13 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         promote::advance(fd, r);
     }
     let shm = s.path() == Path::Shm;
-    if !(shm || s.has(PLACEHOLDER)) || val.is_null() || len.is_null() {
+    if !(shm || s.has(PLACEHOLDER)) {
         return Outcome::Pass;
     }
-    // SAFETY: the caller's promise.
+    if !user::writable(len, size_of::<u32>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: the application's length, in memory that can be written.
     if unsafe { core::ptr::read_unaligned(len) } > i32::MAX as u32 {
         return Outcome::Failed(Errno::INVAL);
     }
@@ -394,16 +382,14 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             let l = s.linger.load(Ordering::Relaxed);
             let v = [(l >> 32) as i32, l as u32 as i32];
             // SAFETY: the caller's promise.
-            unsafe { give(v.as_ptr().cast(), 8, val, len) };
-            return Outcome::Done(0);
+            return unsafe { give(v.as_ptr().cast(), 8, val, len) }.into();
         }
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
             let ns = cell.load(Ordering::Relaxed) as i64;
             let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
             // SAFETY: as above.
-            unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) };
-            return Outcome::Done(0);
+            return unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) }.into();
         }
         (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
             // The kernel maps what its socket has received.
@@ -421,16 +407,23 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             let v = s.opts.get(level, name).unwrap_or(0);
             Some(if v & QUICK_LATE != 0 { v & 1 } else { 0 })
         }
+        (SOL_SOCKET, libc::SO_PEERNAME) if shm => {
+            // SAFETY: the caller's promise.
+            return unsafe { peer_name(s, val, len) }.into();
+        }
         _ => {
-            let _g = s.meta.lock();
-            s.opts.get(level, name)
+            let set = {
+                let _g = s.meta.lock();
+                s.opts.get(level, name)
+            };
+            let alike = shm && s.endpoint().is_some_and(|e| !e.is_far());
+            set.or_else(|| if alike { connected::tells(family(s, level), level, name) } else { None })
         }
     };
     match int {
         Some(v) => {
             // SAFETY: as above.
-            unsafe { give_int(level, v, val, len) };
-            Outcome::Done(0)
+            unsafe { give_int(level, v, val, len) }.into()
         }
         // A base is no TCP socket: type, protocol and defaults are the template's.
         None if shm && s.endpoint().is_some_and(|e| e.base_fd() >= 0) => {
@@ -444,25 +437,31 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     }
 }
 
+/// Writes a value as far as there is room for it.
+///
 /// # Safety
-/// `src` is valid for `n` bytes; `val` and `len` are the application's.
+/// `src` is valid for `n` bytes; `val` and `len` are the application's, `len` in memory that can be written.
 #[allow(unsafe_code)]
-unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) {
-    // SAFETY: the caller's promise; at most `*len` bytes are written.
+unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) -> Result<()> {
+    // SAFETY: the caller's promise; at most `*len` bytes are written, into memory that can be.
     unsafe {
         let room = core::ptr::read_unaligned(len) as usize;
         let n = n.min(room);
+        if !user::writable(val, n) {
+            return Err(Errno::FAULT);
+        }
         core::ptr::copy_nonoverlapping(src, val.cast::<u8>(), n);
         core::ptr::write_unaligned(len, n as u32);
     }
+    Ok(())
 }
 
 /// As the kernel: less room than an int has gets a small value of the level of IP as one byte (ip(7)).
 ///
 /// # Safety
-/// `val` and `len` are the application's.
+/// As [`give`].
 #[allow(unsafe_code)]
-unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) {
+unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
     // SAFETY: the caller's promise.
     unsafe {
         match u8::try_from(v) {
@@ -481,7 +480,7 @@ unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) {
 #[allow(unsafe_code)]
 unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
     const ESTABLISHED: u8 = 1;
-    if !r.obj.has(CANDIDATE) || val.is_null() || len.is_null() {
+    if !r.obj.has(CANDIDATE) {
         return None;
     }
     if let Err(e) = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {

@@ -39,9 +39,14 @@ pub fn is_write_only(level: i32, name: i32) -> bool {
     signed(level, name)
 }
 
-/// Whether the option is about packets.
-pub fn concerns(level: i32, name: i32) -> bool {
-    plain(level, name) || signed(level, name)
+/// Whether the option is about packets. `connected`: of a socket that has agreed with its peer on the size of segments.
+pub fn concerns(level: i32, name: i32, connected: bool) -> bool {
+    plain(level, name) || signed(level, name) || (!connected && sizes(level, name))
+}
+
+/// TCP_MAXSEG bounds the segments of both ends of a connection, and both can read that.
+fn sizes(level: i32, name: i32) -> bool {
+    (level, name) == (IPPROTO_TCP, libc::TCP_MAXSEG)
 }
 
 /// Such an option was set on the kernel's socket `fd`.
@@ -49,7 +54,7 @@ pub fn noted(s: &Socket, level: i32, name: i32) {
     if plain(level, name) {
         s.set(PACKETS, true);
     }
-    if signed(level, name) {
+    if signed(level, name) || sizes(level, name) {
         s.set(SIGNED, true);
     }
 }

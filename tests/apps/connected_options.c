@@ -1,0 +1,99 @@
+// Options whose value, or whose answer, comes with the connection: buffers, segments, the path's MTU, the peer's name.
+#include "t.h"
+#ifndef SO_PEERNAME
+#define SO_PEERNAME 28
+#endif
+static int get(int fd, int level, int name)
+{
+	int v = -1;
+	socklen_t n = sizeof v;
+	if (getsockopt(fd, level, name, &v, &n))
+		die("option %d of level %d", name, level);
+	return v;
+}
+static int set(int fd, int level, int name, int v) { return setsockopt(fd, level, name, &v, sizeof v); }
+static void told(int fd)
+{
+	int fresh = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(get(fd, SOL_SOCKET, SO_SNDBUF) > get(fresh, SOL_SOCKET, SO_SNDBUF));
+	CHECK(get(fd, SOL_SOCKET, SO_RCVBUF) >= get(fresh, SOL_SOCKET, SO_RCVBUF));
+	FAILS(getsockopt(fresh, IPPROTO_IP, IP_MTU, &(int){ 0 }, &(socklen_t){ 4 }), ENOTCONN);
+	CHECK(get(fd, IPPROTO_TCP, TCP_MAXSEG) > get(fresh, IPPROTO_TCP, TCP_MAXSEG));
+	CHECK(get(fd, IPPROTO_IP, IP_MTU) > get(fd, IPPROTO_TCP, TCP_MAXSEG));
+	int most = get(fd, IPPROTO_TCP, TCP_MAXSEG);
+	EQ(set(fd, IPPROTO_TCP, TCP_MAXSEG, 1000), 0); // too late
+	EQ(get(fd, IPPROTO_TCP, TCP_MAXSEG), most);
+	FAILS(set(fd, IPPROTO_TCP, TCP_MAXSEG, 1), EINVAL);
+	EQ(set(fresh, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0), 0);
+	FAILS(set(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 0), EINVAL);
+	close(fresh);
+}
+static void names(int fd)
+{
+	struct sockaddr_in a, b, big[2];
+	socklen_t n = sizeof a, k = sizeof b;
+	EQ(getpeername(fd, (void *)&a, &n), 0);
+	EQ(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &b, &k), 0);
+	EQ(k, sizeof b);
+	EQ(memcmp(&a, &b, sizeof a), 0);
+	k = sizeof big;
+	FAILS(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, big, &k), EINVAL);
+	int none = socket(AF_INET, SOCK_STREAM, 0);
+	k = sizeof b;
+	FAILS(getsockopt(none, SOL_SOCKET, SO_PEERNAME, &b, &k), ENOTCONN);
+	close(none);
+}
+static void forced(int fd)
+{
+	if (set(fd, SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20) && errno == EPERM)
+		return;
+	EQ(set(fd, SOL_SOCKET, SO_SNDBUFFORCE, 48 << 20), 0);
+	EQ(get(fd, SOL_SOCKET, SO_RCVBUF), 128 << 20);
+	EQ(get(fd, SOL_SOCKET, SO_SNDBUF), 96 << 20);
+}
+static void lengths(int fd, int other)
+{
+	char b[4];
+	struct sockaddr_in a;
+	socklen_t n = -1;
+	struct iovec v = { b, sizeof b };
+	struct mmsghdr m = { .msg_hdr = { .msg_iov = &v, .msg_iovlen = 1 } };
+	struct timespec t[] = { { -1, 0 }, { 0, 1000000000 }, { 0, -1 } };
+	send_all(other, "xy", 2);
+	EQ(ready(fd, POLLIN, -1), POLLIN);
+	for (int i = 0; i < 3; i++)
+		FAILS(recvmmsg(fd, &m, 1, 0, t + i), EINVAL);
+	FAILS(recvfrom(fd, b, 1, 0, (void *)&a, &n), EINVAL);
+	n = sizeof a;
+	EQ(recvfrom(fd, b, 4, 0, (void *)&a, &n), 1); // the call that failed has read
+	EQ(b[0], 'y');
+	EQ(n, 0);
+}
+// What a listener was told of segments bounds both ends.
+static void bounded(void)
+{
+	int port, l = listen_on(&port);
+	EQ(set(l, IPPROTO_TCP, TCP_MAXSEG, 873), 0);
+	int c = connect_to(port), s = accept(l, NULL, NULL);
+	for (int i = 0; i < 2; i++) {
+		int v = get(i ? s : c, IPPROTO_TCP, TCP_MAXSEG);
+		CHECK(v > 536 && v <= 873);
+	}
+	close(c), close(s), close(l);
+}
+int main(void)
+{
+	t_init();
+	int p[2];
+	pair(p);
+	expect_shm(p[0]);
+	for (int i = 0; i < 2; i++) {
+		told(p[i]);
+		names(p[i]);
+		lengths(p[i], p[!i]);
+		forced(p[i]);
+	}
+	expect_shm(p[0]);
+	bounded();
+	return t_ok("connected_options");
+}
