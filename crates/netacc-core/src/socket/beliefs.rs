@@ -88,6 +88,12 @@ const NOBODY: Key = Key { family_port: 0, ip: [0; 2] };
 #[derive(Debug)]
 pub struct Beliefs<const N: usize>([Cell; N]);
 
+impl<const N: usize> Default for Beliefs<N> {
+    fn default() -> Beliefs<N> {
+        Beliefs::new()
+    }
+}
+
 impl<const N: usize> Beliefs<N> {
     /// Nothing is believed.
     pub const fn new() -> Beliefs<N> {

@@ -66,7 +66,8 @@ impl ShmEndpoint {
             }
         }
         // Who is stopped (SIGSTOP, a debugger, a frozen group) goes on some day.
-        if !within && !(kin::is_stopped(pid) && self.has_family_member(pid)) {
+        let stopped = || kin::is_stopped(pid) && self.has_family_member(pid);
+        if !(within || stopped()) {
             return Err(Violation);
         }
         if long {
