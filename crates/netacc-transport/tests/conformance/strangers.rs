@@ -29,9 +29,11 @@ fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
             assert_eq!(write(c, b"abc"), Ok(3));
             let (end, nobody_has_it) = pipe();
             let slot = c.slot_index() as u32;
+            let seg = l.client.segment().unwrap();
+            let epoch = seg.slot(c.slot_index()).unwrap().open.epoch.load(Ordering::Relaxed);
             let before = REPORTS.load(Ordering::SeqCst);
             let pass = Some(end.as_fd()).filter(|_| passed);
-            send_message(Links::control(l.client), message(slot, 1), pass).unwrap();
+            send_message(Links::control(l.client), message(slot, epoch), pass).unwrap();
             drop(end);
             l.server.service();
             assert!(l.server.is_lost());
