@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::epoll::Epoll;
-use crate::socket::{Socket, vacant};
+use crate::socket::{REPLACED, Socket, vacant};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem;
 use netacc_sys::private::MAX_FDS;
-use netacc_sys::{mem, raw};
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -234,8 +234,8 @@ pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
     (found, count)
 }
 
-/// Whether socket `r` has no number any more, and `fd`, which it had, is another file's. Costs one look-up where it is not
-/// so.
+/// Whether another file was put over `fd`, which was a number of socket `r`. A number that was closed, and is another file's
+/// since, is none of that.
 pub fn is_replaced(r: Ref<Socket>, fd: i32) -> bool {
-    !get(fd).is_some_and(|e| e.is(r)) && number_of(r, -1).is_none() && raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
+    r.obj.has(REPLACED) && !get(fd).is_some_and(|e| e.is(r))
 }

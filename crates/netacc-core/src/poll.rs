@@ -18,7 +18,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, private, raw, user};
+use netacc_sys::{cpu, private, user};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
@@ -258,10 +258,8 @@ impl Fds {
         let mut any = false;
         for i in 0..self.held.len() {
             let fd = self.number(i);
-            let is_there = |pin: &Pin| fdtable::get(fd).is_some_and(|e| e.is(pin.sock()));
             if let Some(place) = self.held.get_mut(i)
-                && place.as_ref().is_some_and(|pin| !is_there(pin))
-                && raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
+                && place.as_ref().is_some_and(|pin| fdtable::is_replaced(pin.sock(), fd))
             {
                 *place = None;
                 any = true;

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, private, raw, time};
+use netacc_sys::{cpu, raw, time};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
@@ -231,7 +231,7 @@ pub fn until_done(
     if found {
         return Ok(());
     }
-    if deadline != Deadline::Now && fdtable::is_replaced(sock, s.first_fd()) {
+    if deadline != Deadline::Now && fdtable::is_replaced(sock, s.first_fd()) && fdtable::number_of(sock, -1).is_none() {
         // Another thread has put another file there while this one looked, and may have sent it a signal since. The program
         // makes the call anew, with what is there.
         return Err(Errno::INTR);
@@ -267,7 +267,7 @@ pub fn until_done(
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
-            Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && is_others(sock, *fd)) => {
+            Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && fdtable::is_replaced(sock, *fd)) => {
                 return Err(Errno::INTR);
             }
             Ok(_) => {}
@@ -275,11 +275,6 @@ pub fn until_done(
             Err(e) => return Err(e),
         }
     }
-}
-
-/// Whether `fd`, which was a number of the program's for `sock`, is so no more. A base or tail that is over is none of that.
-fn is_others(sock: Ref<Socket>, fd: i32) -> bool {
-    !private::is(fd) && !fdtable::get(fd).is_some_and(|e| e.is(sock))
 }
 
 /// Waits for bytes of a kernel's socket: a thread that is cancelled wakes here, and not in a call that the kernel begins anew.

@@ -326,7 +326,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
                     return Ok(());
                 }
                 // See `wait::ready`.
-                if number != l.kernel_fd(fd) && set.only_reported(number) {
+                if fdtable::is_replaced(r, number) && set.only_reported(number) {
                     return Err(Errno::INTR);
                 }
             }

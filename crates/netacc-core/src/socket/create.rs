@@ -473,6 +473,9 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         // The kernel says what is wrong.
         return raw::dup3(old, new, flags).into();
     }
+    if let Some(r) = fdtable::socket(new) {
+        r.obj.set(socket::REPLACED, true);
+    }
     // What is there ends first: from then on nobody takes the number for that connection's.
     forget(new);
     let locks = source.and_then(still);
