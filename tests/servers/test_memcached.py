@@ -3,18 +3,18 @@
 import os
 
 import host
-from harness import need
+from harness import check, need
 from host import wait_until
 from matrix import case
 
 MB = 1 << 20
 
 
-def start(ctx):
+def start(ctx, *more):
     program = need("memcached")
     user = ["-u", "root"] if os.getuid() == 0 else []
     return ctx.serve(lambda port: [program, "-p", port, "-l", "127.0.0.1", "-U", 0, "-t", 4, "-m", 256,
-                                   "-I", "8m", "-c", 4096, *user])
+                                   "-I", "8m", "-c", 4096, *user, *more])
 
 
 def script(ctx, server, *args):
@@ -35,6 +35,23 @@ def many_connections(ctx):
     ctx.run(script(ctx, server, "many", ctx.random.randrange(1 << 30), 400))
     ctx.prove(server, accepts=400)
     wait_until(lambda: not host.links(server.pid), 30, "shared memory of ended clients is given back")
+
+
+def most_resident(pid):
+    """The most memory that the process has had at once, in bytes."""
+    with open(f"/proc/{pid}/status") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith("VmHWM:"))
+
+
+@case()
+def locked(ctx):
+    """With -k all memory is locked when it is mapped (mlockall(2)): the program's own, and not that of connections."""
+    server = start(ctx, "-k")
+    before = most_resident(server.pid)
+    ctx.run(script(ctx, server, "many", ctx.random.randrange(1 << 30), 100))
+    ctx.prove(server, accepts=100)
+    more = most_resident(server.pid) - before
+    check(more < 128 * MB, f"100 connections have made {more >> 20} MiB resident")
 
 
 @case()
