@@ -207,6 +207,11 @@ pub fn take(fd: i32) -> Option<Entry> {
     decode(word)
 }
 
+/// The numbers of all entries.
+pub fn numbers() -> impl Iterator<Item = i32> {
+    (0..=HIGH.load(Ordering::Relaxed) as i32).filter(|fd| get(*fd).is_some())
+}
+
 /// Calls `f` for every entry with a number in the range.
 pub fn each(first: usize, last: usize, mut f: impl FnMut(i32, Entry)) {
     let high = HIGH.load(Ordering::Relaxed);

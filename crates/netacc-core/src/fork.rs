@@ -7,8 +7,10 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, Lock, private, raw, time};
-use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_transport::shm::control::Unread;
+use netacc_transport::shm::{Link, Patience, ShmEndpoint};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -62,7 +64,7 @@ pub struct Forking {
     turn: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
     /// descriptors and then the memory, and what comes in between the child would know of without having it.
-    unread: Vec<(&'static Link, Guard<'static>)>,
+    unread: Unread,
     /// What is carried to other hosts is at rest meanwhile: the child goes through it.
     carriers: Vec<Guard<'static>>,
 }
@@ -90,6 +92,8 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
     let mut splits = new.processes.then_some(true);
+    // For all connections together.
+    let patience = Patience::of_a_fork();
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if r.obj.path() == Path::Tcp && r.obj.has(socket::CANDIDATE) {
@@ -104,7 +108,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             }
             Path::Shm => {
                 shared = true;
-                share(fd, r);
+                share(fd, r, &patience);
             }
             Path::Listener => {
                 if let Some(l) = r.obj.listener() {
@@ -121,18 +125,11 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     }
     if shared {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
-        each_shared(ShmEndpoint::before_fork);
+        each_shared(|ep| ep.before_fork(&patience));
         // A handler that interrupted a reader must not wait for it; its own locks come after this.
         let patience = if netacc_sys::lock::interrupted() { 0 } else { PATIENCE };
         forking.turn = TURN.lock_within(patience);
-        each_shared(|ep| {
-            let link = ep.link();
-            if !forking.unread.iter().any(|(l, _)| core::ptr::eq(*l, link))
-                && let Some(reader) = link.stop_reading(patience)
-            {
-                forking.unread.push((link, reader));
-            }
-        });
+        each_shared(|ep| forking.unread.stop(ep.link(), patience));
     }
     // Last: the carrier is the peer of its connections, and has to read what they were passed.
     forking.carriers = crate::carrier::before_fork();
@@ -190,8 +187,10 @@ fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
     });
 }
 
-fn share(fd: i32, r: Ref<Socket>) {
+fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
     let s = r.obj;
+    // A handler of this thread must not close a number between the look at it and what is put there.
+    let _b = Blocked::all();
     // Nobody is in the middle of an operation when the connection becomes shared.
     let _g = (s.rx.lock(), s.tx.lock());
     // Another thread may have closed it meanwhile, or taken it to a kernel socket, or to another server: so the endpoint is
@@ -204,7 +203,7 @@ fn share(fd: i32, r: Ref<Socket>) {
     if s.set(SHARED, true) && ep.base_fd() >= 0 {
         return;
     }
-    match ep.share() {
+    match ep.share(patience) {
         Ok(Some(base)) => {
             // What is left in the kernel of a promoted connection is still to be read.
             ep.keep_tail();
@@ -232,47 +231,6 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
     result
 }
 
-/// The application closes `fd`: if that number was the base or the tail of a connection that other numbers
-/// refer to as well, one of them is from now on. A call that sleeps needs the kernel's socket, too: of
-/// a connection the tail, of a listener all of it.
-pub fn number_closed(fd: i32, r: Ref<Socket>) {
-    if let Some(l) = r.obj.listener()
-        && r.obj.is_pinned()
-        // A call that sleeps may have been made with this number, whatever other numbers there are.
-        && r.obj.is_pinned_beside(1 + fdtable::numbers_of(r, fd).1)
-    {
-        return l.keep(fd);
-    }
-    let Some(ep) = r.obj.endpoint() else { return };
-    let (base, tail) = (ep.base_fd() == fd, ep.tail_fd() == fd);
-    if !base && !tail {
-        return;
-    }
-    match fdtable::number_of(r, fd) {
-        Some(other) => {
-            if base {
-                ep.set_base(other);
-            }
-            if tail {
-                ep.move_tail(fd, other);
-            }
-        }
-        None => {
-            if base {
-                ep.keep_base();
-            }
-            if tail && r.obj.is_pinned() {
-                ep.keep_tail();
-            }
-        }
-    }
-    // A call in another thread may have looked the number up before: it is done with it when the locks are free. Of the file
-    // that has the number next no byte is ours, to be read or written. A handler that interrupted such a call cannot wait.
-    if !netacc_sys::lock::interrupted() {
-        drop((r.obj.rx.lock(), r.obj.tx.lock()));
-    }
-}
-
 /// After the fork, in the parent (also when it failed: then there is no child).
 pub fn parent(f: Forking, forked: bool) {
     drop(f.carriers);
@@ -285,10 +243,27 @@ pub fn parent(f: Forking, forked: bool) {
         which.follow(reading);
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
-    for (link, reader) in f.unread {
-        link.go_on_reading(reader);
-    }
+    f.unread.go_on();
     drop(f.turn);
+    forget_untold();
+}
+
+/// In the parent: a connection without a base is its own alone. The child's copy of it was reset.
+fn forget_untold() {
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && r.obj.has(SHARED)
+            && r.obj.endpoint().is_some_and(ShmEndpoint::is_untold)
+        {
+            let _g = (r.obj.rx.lock(), r.obj.tx.lock());
+            if r.valid()
+                && let Some(ep) = r.obj.endpoint().filter(|ep| ep.forget_untold())
+            {
+                ep.unshare();
+                r.obj.set(SHARED, ep.is_shared());
+            }
+        }
+    });
 }
 
 impl Descendants {
@@ -444,7 +419,8 @@ pub fn child_in(f: Forking, new: NewSpaces) {
     }
 }
 
-/// In the child: no other thread exists, locks may be in any state, the links are the parent's.
+/// In the child: no other thread exists, locks may be in any state, the links are the parent's. Nothing here allocates: the
+/// child of _Fork(3) finds the allocator as other threads have left it.
 pub fn child(f: Forking) {
     netacc_sys::lock::forget_held();
     netacc_sys::cancel::forget();
@@ -461,6 +437,7 @@ pub fn child(f: Forking) {
     crate::runtime::reset_locks();
     crate::epoll::reset_locks();
     socket::create::drop_spares();
+    socket::closing::after_fork();
     crate::poll::after_fork();
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
@@ -480,6 +457,7 @@ pub fn child(f: Forking) {
         }
         if let Some(ep) = r.obj.endpoint() {
             inherit(ep.link());
+            ep.reset_if_untold();
             ep.forget_sleepers();
             ep.forget_missing();
             if !r.obj.has(SHARED) {
@@ -487,13 +465,10 @@ pub fn child(f: Forking) {
             }
         }
     });
-    for reader in f.unread.into_iter().map(|(_, reader)| reader).chain(f.carriers).chain(f.turn) {
-        core::mem::forget(reader);
-    }
+    // These locks are free already, and after _Fork(3) nothing may be given back to the allocator.
+    core::mem::forget((f.unread, f.carriers, f.turn));
     private::fill_gaps();
-    let mut live = Vec::new();
-    fdtable::each(0, usize::MAX, |fd, _| live.push(fd));
-    crate::runtime::after_fork(live);
+    crate::runtime::after_fork(fdtable::numbers());
 }
 
 /// In the child: keeps the pipe at which the parent waits. Those of ancestors that do not wait any more make room for it.

@@ -9,7 +9,7 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, create, promote, untaken};
+use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, closing, promote, untaken};
 use crate::wait;
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -338,7 +338,7 @@ pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
     let known = |i| fdtable::knows(unsafe { (*p.add(i)).fd });
     // An array that may not be there is looked at on the long way.
     let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
-    create::has_later() || (fdtable::in_use() && n > 0 && (!there() || (0..n).any(known)))
+    closing::has_later() || (fdtable::in_use() && n > 0 && (!there() || (0..n).any(known)))
 }
 
 /// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; `None` is a
@@ -352,7 +352,7 @@ pub unsafe fn poll(
     deadline: impl FnOnce() -> Option<Deadline>,
     sigmask: *const c_void,
 ) -> Outcome {
-    create::close_later();
+    closing::close_later();
     // What cannot be accessed is for the kernel to refuse.
     let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
     if n == 0 || !there {

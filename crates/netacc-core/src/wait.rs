@@ -74,6 +74,7 @@ fn sleep_before(
 pub fn before_sleep() {
     page().count(Counter::Sleeps);
     crate::fork::idle_check();
+    crate::socket::closing::close_later();
     crate::socket::vacant::close_all();
 }
 

@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{mmsghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
-use netacc_core::socket::{connect, control, create, io, msg};
+use netacc_core::socket::{closing, connect, control, create, io, msg};
 use netacc_core::{fdtable, poll, select};
 
 fn check(len: size_t, room: size_t) {
@@ -50,7 +50,7 @@ hooks! {
         where poll::concerns(fds, n as usize) => sleeps!(poll::poll(fds, n as usize, || Some(crate::time::ms(t)), core::ptr::null()));
     fn __select(n: c_int, r: *mut c_void, w: *mut c_void, x: *mut c_void, t: *mut timeval) -> c_int
         where select::concerns(n, [r, w, x]) => sleeps!(crate::hooks::any_select(n, [r, w, x], t));
-    fn __close(fd: c_int) -> c_int where create::concerns(fd) => create::close(fd);
+    fn __close(fd: c_int) -> c_int where closing::concerns(fd) => closing::close(fd);
     fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t where io::concerns(fd) => sleeps!(io::read(fd, buf.cast(), n));
     fn __write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t
         where io::concerns(fd) => sleeps!(io::send(fd, buf.cast(), n, 0));
@@ -64,7 +64,7 @@ hooks! {
 /// closefrom(3) returns nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    if create::close_from(first) == netacc_core::Outcome::Pass {
+    if closing::close_from(first) == netacc_core::Outcome::Pass {
         let _ = netacc_sys::raw::close_range(first.max(0) as c_uint, c_uint::MAX, 0);
     }
 }

@@ -7,7 +7,7 @@ use libc::{
     timespec, timeval,
 };
 use netacc_core::epoll::{self, Call};
-use netacc_core::socket::{accept, connect as conn, control, create, file, io, listen as lst, msg, opts};
+use netacc_core::socket::{accept, closing, connect as conn, control, create, file, io, listen as lst, msg, opts};
 use netacc_core::{Outcome, fdtable, poll, select};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -21,8 +21,8 @@ type Len = *mut socklen_t;
 hooks! {
     // Descriptors.
     fn socket(domain: c_int, ty: c_int, proto: c_int) -> c_int => create::socket(domain, ty, proto);
-    fn close(fd: c_int) -> c_int where create::concerns(fd) => create::close(fd);
-    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => create::close_range(first, last, flags as u32);
+    fn close(fd: c_int) -> c_int where closing::concerns(fd) => closing::close(fd);
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int => closing::close_range(first, last, flags as u32);
     fn dup(fd: c_int) -> c_int where create::concerns_dup(fd) => create::dup(fd);
     fn dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int => create::dup3(old, new, flags, false);
@@ -42,9 +42,9 @@ hooks! {
     fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
         where fdtable::knows(fd) => sleeps!(conn::connect(fd, addr.cast(), len));
     fn accept(fd: c_int, addr: SockMut, len: Len) -> c_int
-        where create::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, 0));
+        where closing::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, 0));
     fn accept4(fd: c_int, addr: SockMut, len: Len, flags: c_int) -> c_int
-        where create::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, flags));
+        where closing::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, flags));
     fn shutdown(fd: c_int, how: c_int) -> c_int where fdtable::knows(fd) => control::shutdown(fd, how);
     fn getsockname(fd: c_int, addr: SockMut, len: Len) -> c_int
         where fdtable::knows(fd) => control::getsockname(fd, addr.cast(), len);

@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 use netacc_core::fork::NewSpaces;
 use netacc_core::namespace;
+use netacc_core::socket::closing::{self, File};
 use netacc_core::socket::create;
 use netacc_core::{carrier, fork, vfork};
 use netacc_sys::cancel;
@@ -45,7 +46,7 @@ fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> 
 
 /// libc has put something else under the standard descriptors, past us.
 fn standard_replaced() {
-    (0..3).for_each(create::forget);
+    (0..3).for_each(|fd| closing::forget(fd, File::Gone));
 }
 
 /// fork(2).
@@ -156,7 +157,7 @@ pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
     let done = call_next!(login_tty(fd => c_int) -> c_int);
     if done == 0 {
         standard_replaced();
-        create::forget(fd);
+        closing::forget(fd, File::Gone);
     }
     done
 }
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
         if create::known(fd) {
             // What fails here fails in fclose again, which reports it.
             fflush(f);
-            create::forget(fd);
+            closing::forget(fd, File::There);
         }
     }
     call_next!(fclose(f => *mut libc::FILE) -> c_int)

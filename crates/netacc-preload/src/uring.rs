@@ -5,7 +5,8 @@ use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_core::runtime;
-use netacc_core::socket::{create, demote, msg};
+use netacc_core::socket::closing::{self, File};
+use netacc_core::socket::{demote, msg};
 use netacc_stats::Reason;
 
 /// `struct io_uring_sq`, by which liburing's inline functions put requests into a program's ring; so it cannot change.
@@ -103,7 +104,7 @@ unsafe fn named(r: &Request) {
     let fixed = r.flags & FIXED_FILE != 0;
     match r.opcode {
         // The number is another's as soon as the kernel is done with it.
-        CLOSE if !fixed && r.other_fd == 0 => return create::forget(r.fd),
+        CLOSE if !fixed && r.other_fd == 0 => return closing::forget(r.fd, File::There),
         // SAFETY: the caller's promise.
         FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
         SENDMSG | SENDMSG_ZC => {

@@ -80,6 +80,11 @@ impl Lock {
         }
     }
 
+    /// The guard of a lock that this thread holds and whose guard it has forgotten ([`core::mem::forget`]).
+    pub fn regain(&self) -> Guard<'_> {
+        Guard { lock: self, held: Held::forgotten() }
+    }
+
     #[inline]
     fn unlock(&self) {
         if self.word.swap(FREE, Ordering::Release) == CONTENDED {
@@ -111,19 +116,27 @@ std::thread_local! {
     static LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// One lock of the thread's. Not to be sent to another one, which the pointer forbids.
+/// One lock of the thread's, or something that counts as one. Not to be sent to another one, which the pointer forbids.
 #[derive(Debug)]
-struct Held(*const Cell<u32>);
+pub struct Held(*const Cell<u32>);
 
 impl Held {
+    /// As long as this lives, [`interrupted`] is true for the thread.
     #[inline]
-    fn one_more() -> Held {
+    pub fn one_more() -> Held {
         LOCKS.with(|n| {
             n.set(n.get() + 1);
             // The compiler must not move the lock before this: a handler that comes between sees one too many.
             compiler_fence(Ordering::SeqCst);
             Held(n)
         })
+    }
+}
+
+impl Held {
+    /// One that was counted before and forgotten.
+    fn forgotten() -> Held {
+        LOCKS.with(|n| Held(n))
     }
 }
 
@@ -194,6 +207,16 @@ mod tests {
         forget_held();
         assert!(!interrupted());
         assert!(l.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_forgotten_guard_is_regained() {
+        let l = Lock::new();
+        core::mem::forget(l.lock());
+        let guard = l.regain();
+        assert!(interrupted() && l.try_lock().is_none());
+        drop(guard);
+        assert!(!interrupted() && l.try_lock().is_some());
     }
 
     #[test]

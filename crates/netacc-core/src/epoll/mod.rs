@@ -264,8 +264,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         e.refs.store(1, Ordering::Release);
         let r = Ref { obj: e, generation: e.generation() };
         match fdtable::put(fd, Entry::Epoll(r)) {
-            Ok(Some(stale)) => crate::socket::create::drop_entry(stale),
-            Ok(None) => {}
+            Ok(stale) => crate::socket::closing::replaced(fd, stale),
             // Untracked, it still works for everything but accelerated connections, and those cannot
             // be made with a number beyond the table either.
             Err(_) => EPOLLS.release(e),

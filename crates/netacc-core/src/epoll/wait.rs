@@ -13,7 +13,7 @@ use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useles
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, LISTENED, Reg, STRUCTURE, at, shared};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{Path, Socket, create, untaken};
+use crate::socket::{Path, Socket, closing, untaken};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -57,7 +57,7 @@ pub fn concerns(fd: i32, timeout: i64) -> bool {
     match fdtable::epoll(fd) {
         // Who does not sleep misses nothing that another thread adds.
         Some(r) => timeout != 0 || !r.obj.is_plain(),
-        None => create::has_later(),
+        None => closing::has_later(),
     }
 }
 
@@ -65,7 +65,7 @@ pub fn concerns(fd: i32, timeout: i64) -> bool {
 /// call, -1 with errno set when it fails.
 #[inline]
 pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -> Outcome {
-    create::close_later();
+    closing::close_later();
     let Some(r) = fdtable::epoll(fd) else {
         return Outcome::Pass;
     };

@@ -5,6 +5,7 @@ use crate::carrier::{self, drive};
 use crate::fdtable::{self, Ref};
 use crate::kernel_only;
 use crate::outcome::Outcome;
+use crate::socket::closing;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
@@ -29,7 +30,7 @@ const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
-    create::close_later();
+    closing::close_later();
     let Some(r) = fdtable::socket(fd) else {
         return Outcome::Pass;
     };
@@ -292,8 +293,9 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
     let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     let near = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
-    // A carrier of our own user speaks for clients on other hosts: both addresses are those of its queue pair.
-    let known = if open.is_far() { ep.link().trusts_peer() } else { near() };
+    // A carrier of our own user speaks for clients on other hosts: both addresses are those of its queue pair. What the
+    // endpoint says of it is believed of no other user.
+    let known = ep.is_far() || near();
     (served && family && known && local.port() == bound.port()).then_some((local, peer))
 }
 

@@ -1,16 +1,16 @@
-//! Descriptors: socket(2), close(2), the dup family.
+//! Descriptors: socket(2), and the dup family.
 
-use crate::carrier::drive;
-use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::kernel_only;
 use crate::outcome::Outcome;
 use crate::runtime;
-use crate::socket::{self, CANDIDATE, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, reroute, vacant};
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use crate::socket::closing::{self, File, changes_files};
+use crate::socket::{self, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, vacant};
+use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, lock, private, raw};
 use rustix::fd::FromRawFd;
 
@@ -100,9 +100,7 @@ pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
 pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
     match fdtable::put(fd, Entry::Socket(r)) {
         Ok(stale) => {
-            if let Some(e) = stale {
-                drop_entry(e);
-            }
+            closing::replaced(fd, stale);
             Ok(())
         }
         Err(e) => {
@@ -151,6 +149,8 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     if !s.has(PLACEHOLDER) || s.path() == Path::Shm {
         return Ok(());
     }
+    // A handler of this thread must not close the number, or put something else under it, in the middle.
+    let _b = Blocked::all();
     // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file. Who
     // closes one takes it out of the table first and waits for this lock then.
     if !matches!(fdtable::get(fd), Some(Entry::Socket(r)) if core::ptr::eq(r.obj, s)) {
@@ -167,8 +167,11 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     Ok(())
 }
 
-/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC.
+/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller holds
+/// both direction locks.
 pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
+    // As in `materialize`.
+    let _b = Blocked::all();
     let mut result = Ok(());
     fdtable::each(0, usize::MAX, |fd, entry| {
         if matches!(entry, Entry::Socket(r) if core::ptr::eq(r.obj, s)) {
@@ -189,103 +192,6 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     Ok(())
 }
 
-/// Drops what an entry of the table refers to.
-pub fn drop_entry(e: Entry) {
-    match e {
-        Entry::Socket(r) => drop(put_socket(r)),
-        Entry::Epoll(r) => epoll::put(r.obj),
-    }
-}
-
-/// Whether another file may come to lie under the numbers: not of what is the kernel's for good.
-fn changes_files(s: &Socket) -> bool {
-    s.path() != Path::Tcp || s.has(CANDIDATE)
-}
-
-/// Drops a socket's reference of a number that has left the table and is about to be closed for the kernel. True as in
-/// [`socket::put`].
-fn put_socket(r: Ref<Socket>) -> bool {
-    let files = changes_files(r.obj);
-    let vacant = socket::put(r.obj);
-    // Another thread may be at putting a real socket there, or a kernel socket under all numbers, and have seen this one. It
-    // is done when the locks are free, and before the number can be another file's.
-    if files && !lock::interrupted() {
-        drop(r.obj.meta.lock());
-        // The last number's locks were free when the connection ended.
-        if r.valid() {
-            drop((r.obj.rx.lock(), r.obj.tx.lock()));
-        }
-    }
-    vacant
-}
-
-/// Numbers (+ 1) that a signal handler closed while its thread was in the middle of a call of ours.
-static LATER: [AtomicI32; 32] = [const { AtomicI32::new(0) }; 32];
-/// Whether there may be one.
-static ANY_LATER: AtomicU32 = AtomicU32::new(0);
-
-/// Whether a handler left one to be closed.
-#[inline]
-pub fn has_later() -> bool {
-    ANY_LATER.load(Ordering::Relaxed) != 0
-}
-
-/// Closes what a handler could not. At the start of calls.
-#[inline]
-pub fn close_later() {
-    if has_later() && !lock::interrupted() {
-        close_kept();
-    }
-}
-
-#[cold]
-fn close_kept() {
-    ANY_LATER.store(0, Ordering::SeqCst);
-    for cell in &LATER {
-        let fd = cell.swap(0, Ordering::SeqCst) - 1;
-        if fd >= 0 {
-            let _ = close(fd);
-        }
-    }
-}
-
-/// close(2). A handler may call it (signal-safety(7)), also of a thread that holds a lock of ours: then the number stays
-/// open until the next call that may do it.
-pub fn close(fd: i32) -> Outcome {
-    if fdtable::knows(fd) && lock::interrupted() {
-        let place = LATER.iter().find(|c| c.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok());
-        if place.is_some() {
-            ANY_LATER.store(1, Ordering::SeqCst);
-            return Outcome::Done(0);
-        }
-    }
-    close_later();
-    before_close(fd);
-    match fdtable::take(fd) {
-        Some(Entry::Socket(r)) => {
-            let domain = r.obj.domain();
-            let vacant = put_socket(r);
-            drive::drive();
-            if vacant && vacant::keep(fd, domain) {
-                return Outcome::Done(0);
-            }
-            raw::close(fd).into()
-        }
-        Some(e) => {
-            drop_entry(e);
-            raw::close(fd).into()
-        }
-        None if private::is(fd) => Outcome::Failed(Errno::BADF),
-        None => Outcome::Pass,
-    }
-}
-
-/// Whether a call that closes number `fd` or accepts from it is for us.
-#[inline]
-pub fn concerns(fd: i32) -> bool {
-    fdtable::knows(fd) || private::is(fd) || has_later()
-}
-
 /// Whether a call that makes another number for `fd` is for us: it is to be the lowest that the program does not have.
 #[inline]
 pub fn concerns_dup(fd: i32) -> bool {
@@ -295,61 +201,6 @@ pub fn concerns_dup(fd: i32) -> bool {
 /// Whether `fd` stands for something of ours.
 pub fn known(fd: i32) -> bool {
     fdtable::get(fd).is_some()
-}
-
-/// libc closes by itself: only our side of the descriptor is dropped.
-pub fn forget(fd: i32) {
-    before_close(fd);
-    if let Some(e) = fdtable::take(fd) {
-        drop_entry(e);
-    }
-}
-
-/// Before a number leaves the table, and before the kernel gives it to another file.
-fn before_close(fd: i32) {
-    if let Some(r) = fdtable::socket(fd) {
-        if r.obj.has(socket::CANDIDATE) {
-            socket::promote::cancel(fd, r);
-        }
-        if reroute::is_in_doubt(r.obj) || reroute::is_moving_any() {
-            reroute::see_off(fd, r);
-        }
-        crate::fork::number_closed(fd, r);
-    }
-}
-
-/// close_range(2), which must spare our own descriptors.
-pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
-    const CLOEXEC: u32 = 4;
-    if first > last || flags & CLOEXEC != 0 {
-        return Outcome::Pass;
-    }
-    fdtable::each(first as usize, last as usize, |fd, _| {
-        before_close(fd);
-        if let Some(e) = fdtable::take(fd) {
-            drop_entry(e);
-        }
-    });
-    let mut from = first;
-    let mut result = Ok(());
-    private::each(|ours| {
-        let ours = ours as u32;
-        if ours >= from && ours <= last {
-            if ours > from {
-                result = result.and(raw::close_range(from, ours - 1, flags));
-            }
-            from = ours + 1;
-        }
-    });
-    if from <= last {
-        result = result.and(raw::close_range(from, last, flags));
-    }
-    result.into()
-}
-
-/// closefrom(3).
-pub fn close_from(first: i32) -> Outcome {
-    close_range(first.max(0) as u32, u32::MAX >> 1, 0)
 }
 
 /// A duplicate of what `e` refers to appeared at `new`. Returns what stood there, to be dropped without locks.
@@ -420,13 +271,11 @@ fn made(old: i32, e: Entry, make: impl FnOnce() -> Result<i32>) -> Result<i32> {
     drop(locks);
     match entered {
         Ok(stale) => {
-            if let Some(stale) = stale {
-                drop_entry(stale);
-            }
+            closing::replaced(new, stale);
             Ok(new)
         }
         Err(err) => {
-            drop_entry(e);
+            closing::not_entered(new, e);
             let _ = raw::close(new);
             Err(err)
         }
@@ -456,6 +305,8 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
             },
         };
     }
+    // A number that a handler has closed is not to be closed once more when it stands for something else.
+    closing::finish_later();
     if is_stdio(new) {
         socket::demote::by_number_if_connected(old, Reason::Stdio);
     }
@@ -477,15 +328,13 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         r.obj.set(socket::REPLACED, true);
     }
     // What is there ends first: from then on nobody takes the number for that connection's.
-    forget(new);
+    closing::forget(new, File::There);
     let locks = source.and_then(still);
     let done = raw::dup3(old, new, flags).and_then(|_| source.map_or(Ok(None), |e| entered_dup(new, e)));
     drop(locks);
     match done {
         Ok(stale) => {
-            if let Some(e) = stale {
-                drop_entry(e);
-            }
+            closing::replaced(new, stale);
             Outcome::Done(new as isize)
         }
         Err(e) => Outcome::Failed(e),

@@ -2,7 +2,7 @@
 
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
-use crate::socket::io::{channel, pipe_signal};
+use crate::socket::io::{channel, go_after, pipe_signal};
 use crate::socket::{NONBLOCK, Path, Socket, reroute};
 use crate::wait;
 use core::cell::Cell;
@@ -33,7 +33,10 @@ fn pump(
     let mut done = 0;
     while done < count {
         let ended = Cell::new(false);
-        let (ep, res) = {
+        // As in `io::transmit`, what only the endpoint can tell is asked under the lock.
+        let mut displaced = false;
+        let moving;
+        let res = {
             let _g = s.tx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
@@ -50,13 +53,19 @@ fn pump(
             let want = || ep.burst(count - done, !nonblock);
             let res = ep.write_with(want(), &mut fill);
             let again = res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room();
-            (ep, if again { ep.write_with(want(), fill) } else { res })
+            let res = if again { ep.write_with(want(), fill) } else { res };
+            match res {
+                Ok(n) if nonblock && !ended.get() && done + n < count && ep.want_room() => ep.room_came(),
+                Err(Errno::AGAIN) => displaced = ep.displaced(),
+                _ => {}
+            }
+            moving = ep.is_moving();
+            res
         };
         match res {
             Ok(n) => {
-                if ep.is_moving() {
-                    ep.await_kernel();
-                    reroute::settle(r);
+                if moving {
+                    go_after(r);
                 }
                 done += n;
                 if let Some(e) = s.stats() {
@@ -66,13 +75,10 @@ fn pump(
                     break;
                 }
                 if nonblock && done < count {
-                    if ep.want_room() {
-                        ep.room_came();
-                    }
                     break;
                 }
             }
-            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
+            Err(Errno::AGAIN) if displaced => reroute::settle(r),
             Err(Errno::AGAIN) if !nonblock && !ended.get() => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
@@ -202,8 +208,8 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
     let s = r.obj;
     loop {
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
-        let mut full = false;
-        let (ep, res) = {
+        let (mut full, mut displaced) = (false, false);
+        let res = {
             let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
@@ -214,10 +220,14 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
                 full = given == Err(Errno::AGAIN);
                 given
             };
-            (ep, if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) })
+            let res = if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
+            if res == Err(Errno::AGAIN) {
+                displaced = ep.displaced();
+            }
+            res
         };
         match res {
-            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
+            Err(Errno::AGAIN) if displaced => reroute::settle(r),
             Err(Errno::AGAIN) if full => {}
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {
                 let Some(_pin) = r.pin() else {

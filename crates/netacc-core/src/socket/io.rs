@@ -70,7 +70,8 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     let mut pin = None;
     if peek && flags & MSG_WAITALL != 0 && !nonblock {
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        match wait_for_all(r, dst.left(), until, &mut pin) {
+        pinned(r, &mut pin)?;
+        match wait_for_all(r, dst.left(), until) {
             // What is there is shown, whatever ended the wait.
             Err(_) if ep.unread() > 0 => {}
             Err(e) => return Err(e),
@@ -79,6 +80,9 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     }
     loop {
         let wanted = dst.left();
+        // What only the endpoint can tell is asked under the lock: without one, and without a pin, another thread may close
+        // the connection and unmap what the endpoint looks at.
+        let mut displaced = false;
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
         } else {
@@ -94,7 +98,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             };
             // What follows asks it, and not the one before, which may be another connection's by now.
             ep = here;
-            if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
+            let res = if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
                 let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
                 dst.skip(n);
@@ -102,10 +106,21 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
             } else {
                 ep.try_read(dst, peek)
+            };
+            match res {
+                Ok(0) if bad && ep.unread() > 0 => Err(Errno::FAULT),
+                Err(Errno::AGAIN) => {
+                    displaced = ep.displaced();
+                    res
+                }
+                Err(e) if got > 0 => {
+                    ep.put_back(e);
+                    res
+                }
+                _ => res,
             }
         };
         match res {
-            Ok(0) if bad && ep.unread() > 0 => return Err(Errno::FAULT),
             Ok(0) => return Ok(got),
             Ok(n) => {
                 got += n;
@@ -118,7 +133,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     return Ok(got);
                 }
             }
-            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
+            Err(Errno::AGAIN) if displaced => reroute::settle(r),
             Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_far() => {
                 driven = true;
                 past = turn(r, ep, dst, plain);
@@ -145,10 +160,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             }
             // What was told of the buffers is not the connection's.
             Err(Errno::FAULT) if got > 0 => return Ok(got),
-            Err(e) if got > 0 => {
-                ep.put_back(e);
-                return Ok(got);
-            }
+            Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),
         }
     }
@@ -189,9 +201,9 @@ fn kernel_rest(
 }
 
 /// A peek that waits for all of it looks once, when `wanted` bytes are there, no more can come, or there are as many as
-/// any window holds.
+/// any window holds. The caller holds a pin.
 #[cold]
-fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline, pin: &mut Option<Pin>) -> Result<()> {
+fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     const HELD: usize = 64 * 1024;
     let enough = wanted.min(HELD);
     let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
@@ -211,7 +223,6 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline, pin: &mut Option
             let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
             ep.peeked();
         }
-        pinned(r, pin)?;
         wait::until(r, Interest { read: true, write: false }, enough, until)?;
     }
 }
@@ -258,6 +269,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 return Ok(sent);
             }
         }
+        let mut displaced = false;
         let res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -273,15 +285,21 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             let res = write_burst(ep, src, !nonblock);
             // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
             // again, before the answer goes out.
-            let again = res == Err(Errno::AGAIN) && nonblock && ep.want_room();
-            if again { write_burst(ep, src, false) } else { res }
+            let res =
+                if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
+            match res {
+                // A partial write is followed by waiting for room, without another call.
+                Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
+                Err(Errno::AGAIN) => displaced = ep.displaced(),
+                Err(e) if sent > 0 && e != Errno::FAULT => ep.put_back(e),
+                _ => {}
+            }
+            res
         };
         match res {
             Ok(n) => {
                 if ep.is_moving() {
-                    // The reader has left: these bytes go after it now, not at our next call.
-                    ep.await_kernel();
-                    reroute::settle(r);
+                    go_after(r);
                 }
                 sent += n;
                 if n > 0
@@ -294,14 +312,10 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                     return Ok(sent);
                 }
                 if nonblock {
-                    // A partial write is followed by waiting for room, without another call.
-                    if ep.want_room() {
-                        ep.room_came();
-                    }
                     return Ok(sent);
                 }
             }
-            Err(Errno::AGAIN) if ep.displaced() => reroute::settle(r),
+            Err(Errno::AGAIN) if displaced => reroute::settle(r),
             Err(Errno::AGAIN) if nonblock => {
                 return if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) };
             }
@@ -314,11 +328,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                     Err(e) => return Err(e),
                 }
             }
-            Err(Errno::FAULT) if sent > 0 => return Ok(sent),
-            Err(e) if sent > 0 => {
-                ep.put_back(e);
-                return Ok(sent);
-            }
+            Err(_) if sent > 0 => return Ok(sent),
             Err(e) => return Err(pipe_signal(e, flags)),
         }
     }
@@ -331,6 +341,19 @@ fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize
     let res = ep.try_write(src);
     src.extend(cut);
     if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
+}
+
+/// The reader of what was just written has left the rings: the bytes go after it, and not at the program's next call. Takes
+/// both direction locks.
+#[cold]
+pub(super) fn go_after(r: Ref<Socket>) {
+    // Another thread may close the connection meanwhile; then that sees to the bytes.
+    let Some(pin) = r.pin() else { return };
+    if let Some(ep) = r.obj.endpoint() {
+        ep.await_kernel();
+    }
+    reroute::settle(r);
+    drop(pin);
 }
 
 /// A write from where no memory is: errors of the connection come first.

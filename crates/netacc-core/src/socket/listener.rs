@@ -86,13 +86,18 @@ impl Listener {
         self.rendezvous.load(Ordering::Relaxed) - 1
     }
 
-    /// The application closes `fd`, its last number for this listener, in whose calls threads sleep.
-    pub fn keep(&self, fd: i32) {
-        if let Ok(ours) = private::copy(fd) {
-            let old = self.kept.swap(ours + 1, Ordering::AcqRel);
-            if old != 0 {
-                private::close(old - 1);
-            }
+    /// The application closes `fd`, its last number for this listener, which is that of `s`, and in whose calls threads
+    /// sleep.
+    pub fn keep(&self, fd: i32, s: &Socket) {
+        let Ok(ours) = private::copy(fd) else { return };
+        let mut old = self.kept.swap(ours + 1, Ordering::AcqRel);
+        if !s.listener().is_some_and(|l| core::ptr::eq(l, self)) {
+            // Another thread has left the listener to the kernel meanwhile, and the object may serve another one.
+            let taken_back = self.kept.compare_exchange(ours + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            old = taken_back.unwrap_or(0).max(old);
+        }
+        if old != 0 {
+            private::close(old - 1);
         }
     }
 

@@ -4,6 +4,7 @@ pub mod accept;
 pub mod adopt;
 pub mod asking;
 pub mod beliefs;
+pub mod closing;
 pub mod connect;
 pub mod connected;
 pub mod control;

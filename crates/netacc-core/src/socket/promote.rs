@@ -31,6 +31,7 @@ use crate::wait;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::signals::Blocked;
 use netacc_sys::{raw, time};
 use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
 use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
@@ -194,6 +195,8 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
 /// under the same hold as `take`.
 pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
     let s = r.obj;
+    // A handler of this thread must not close the number in the middle.
+    let _b = Blocked::all();
     let Some(fd) = number(fd, r) else { return false };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
     ep.set_tail(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
@@ -206,7 +209,7 @@ pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool
 }
 
 /// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may be another file's
-/// by now. Whoever closes one ends the candidacy before he does (`create::before_close`), so the number is good as long as
+/// by now. Whoever closes one ends the candidacy before he does (`closing::leave`), so the number is good as long as
 /// it is in the table and we hold the lock.
 pub(super) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
     Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))

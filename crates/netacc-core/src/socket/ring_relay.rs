@@ -22,7 +22,8 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Owned;
 use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, cpu, lock, private, raw, time};
-use netacc_transport::shm::{ShmEndpoint, Side, owner, reset_at_close};
+use netacc_transport::shm::control::Unread;
+use netacc_transport::shm::{Patience, ShmEndpoint, Side, owner, reset_at_close};
 use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
 use rustix::fd::{AsRawFd, OwnedFd};
 
@@ -63,10 +64,11 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
     }
     let alone = ep.base_fd() < 0 || (!ep.link().is_inherited() && fork::alone());
     s.set(SHARED, true);
-    if let Some(base) = ep.share()? {
+    let patience = Patience::of_a_fork();
+    if let Some(base) = ep.share(&patience)? {
         ep.set_base(private::adopt(base)?);
     }
-    ep.before_fork();
+    ep.before_fork(&patience);
     Ok(if alone { Others::None } else { Others::Perhaps })
 }
 
@@ -78,15 +80,16 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
     ep.relay_begins();
     // The kernel copies descriptors first and memory later: what another thread received in between the relay would know of
     // without having it.
-    let reader = if link.is_inherited() { None } else { link.stop_reading(PATIENCE) };
+    let mut unread = Unread::default();
+    if !link.is_inherited() {
+        unread.stop(link, PATIENCE);
+    }
     let done = raw::detached(|| live(ep, far, others, &heir));
     heir.end(done.is_ok());
     if done.is_err() {
         ep.relay_ends();
     }
-    if let Some(reader) = reader {
-        link.go_on_reading(reader);
-    }
+    unread.go_on();
     done
 }
 

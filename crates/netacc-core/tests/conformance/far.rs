@@ -11,7 +11,7 @@ use crate::rest::{LIMIT, settle};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use netacc_core::carrier::drive;
-use netacc_core::socket::{self, accept, connect, create, listen};
+use netacc_core::socket::{self, accept, closing, connect, create, listen};
 use netacc_core::{Outcome, addr, fdtable};
 use netacc_sys::{Errno, raw, time};
 use netacc_transport::shm::ShmEndpoint;
@@ -143,7 +143,7 @@ fn connected(listener: i32, at: SocketAddr) -> Option<Way> {
     let fds = [client, server];
     let Some((c, s)) = far_end(client).zip(far_end(server)) else {
         for fd in fds {
-            let _ = create::close(fd);
+            let _ = closing::close(fd);
         }
         return None;
     };
@@ -195,7 +195,7 @@ impl Far {
         if abort {
             fdtable::socket(fd).unwrap().obj.set(socket::LINGER_RESET, true);
         }
-        assert_eq!(number(create::close(fd)), Some(0));
+        assert_eq!(number(closing::close(fd)), Some(0));
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::shm::Link;
 use crate::shm::guard::{Look, look, may_pass};
 use crate::shm::link::{ENDED, LOST};
+use crate::shm::patience::Patience;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
@@ -185,6 +186,52 @@ pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     Err(Errno::AGAIN)
 }
 
+/// Links whose control sockets no other thread reads until [`Unread::go_on`]. Without an allocation: the thread may be in a
+/// signal handler that has interrupted one, and calls _Fork(3).
+#[derive(Debug, Default)]
+pub struct Unread {
+    first: Option<&'static Link>,
+}
+
+impl Unread {
+    /// The link becomes one of them, if the reader stops within so many ns. It may end meanwhile: a lock is good for every
+    /// life of the object.
+    pub fn stop(&mut self, link: &'static Link, patience: u64) {
+        if self.iter().any(|l| core::ptr::eq(l, link)) {
+            return;
+        }
+        if let Some(reader) = link.reader.lock_within(patience) {
+            let next = self.first.map_or(core::ptr::null_mut(), |l| core::ptr::from_ref(l).cast_mut());
+            link.next_unread.store(next, Ordering::Relaxed);
+            self.first = Some(link);
+            core::mem::forget(reader);
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &'static Link> {
+        core::iter::successors(self.first, |l| next_unread(l))
+    }
+
+    /// They are read again, by this thread first: who found one busy went away.
+    pub fn go_on(self) {
+        let mut next = self.first;
+        while let Some(link) = next {
+            // As long as the lock is held: another thread that forks may use the field after that.
+            next = next_unread(link);
+            drop(link.reader.regain());
+            if link.hold_if_used() {
+                link.service_if_readable();
+                link.put();
+            }
+        }
+    }
+}
+
+fn next_unread(link: &'static Link) -> Option<&'static Link> {
+    // SAFETY: null or a link, which is never freed.
+    unsafe { link.next_unread.load(Ordering::Relaxed).as_ref() }
+}
+
 impl Link {
     fn control_borrowed(&self) -> Option<BorrowedFd<'_>> {
         let fd = self.control_fd();
@@ -207,25 +254,30 @@ impl Link {
         self.send(Message::Promote { slot, epoch }, None)
     }
 
-    /// As [`Link::send`], waiting a little for a peer whose socket is full. A peer that does nothing is not
-    /// waited for again for each of hundreds of bases: a fork would take minutes.
-    pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>) -> Result<()> {
-        let deaf = matches!(m, Message::Base { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
-        for _ in 0..if deaf { 1 } else { PATIENCE } {
-            match self.send(m, pass) {
-                Err(Errno::AGAIN) => {}
-                r => return r,
-            }
-            // The peer may be waiting for us to read as well.
-            self.service();
-            let mut p = libc::pollfd { fd: self.control_fd(), events: libc::POLLOUT, revents: 0 };
-            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-            if !deaf {
-                let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-            }
+    /// As [`Link::send`], waiting a little for a peer whose socket is full. A peer that does nothing is not waited for
+    /// again by the next fork, which has as many bases to send.
+    pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, patience: &Patience) -> Result<()> {
+        let first = self.send(m, pass);
+        if first != Err(Errno::AGAIN) {
+            return first;
         }
-        self.deaf_until.store(time::now().saturating_add(DEAF), Ordering::Relaxed);
-        Err(Errno::AGAIN)
+        let deaf = matches!(m, Message::Base { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
+        let mut sent = Err(Errno::AGAIN);
+        patience.wait(self.trusts_peer(), |until| {
+            while sent == Err(Errno::AGAIN) && !deaf && time::now() < until {
+                // The peer may be waiting for us to read as well.
+                self.service();
+                let mut p = libc::pollfd { fd: self.control_fd(), events: libc::POLLOUT, revents: 0 };
+                let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                let _ = netacc_sys::raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+                sent = self.send(m, pass);
+            }
+            sent.is_ok()
+        });
+        if sent == Err(Errno::AGAIN) && !deaf {
+            self.deaf_until.store(time::now().saturating_add(DEAF), Ordering::Relaxed);
+        }
+        sent
     }
 
     /// Handles everything that waits in the control socket.
@@ -288,15 +340,6 @@ impl Link {
     /// link may end meanwhile: a lock is good for every life of the object.
     pub fn stop_reading(&'static self, patience: u64) -> Option<Guard<'static>> {
         self.reader.lock_within(patience)
-    }
-
-    /// After that: who found it busy went away.
-    pub fn go_on_reading(&'static self, guard: Guard<'static>) {
-        drop(guard);
-        if self.hold_if_used() {
-            self.service_if_readable();
-            self.put();
-        }
     }
 
     /// As [`Link::service`], for the price of one system call when there is nothing.

@@ -20,10 +20,12 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{pass_descriptors, patiently};
 use crate::shm::endpoint::{
-    BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, View, WITNESS_GONE,
+    BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, UNTOLD, View,
+    WITNESS_GONE,
 };
 use crate::shm::family::{Direction, FORKED, GIVING};
 use crate::shm::link::Side;
+use crate::shm::patience::Patience;
 use crate::shm::sockets::{PATIENCE, empty, reset_at_close, reset_pair, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::{Consumer, FIN, MOVED, RESET};
@@ -111,6 +113,11 @@ impl ShmEndpoint {
         };
         let own = line!(v, producer, v.me);
         let flags = self.observe(v);
+        if flags & UNTOLD != 0 && flags & DEAD != 0 {
+            // Of the family this process alone has lost the connection.
+            reset_pair(near.as_raw_fd(), far.as_raw_fd());
+            return Ok(true);
+        }
         // Whoever left first may have died before it passed the socket: then this is reset, and nobody comes after us.
         let first = flags & MOVING == 0 && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
         if !first && flags & DEAD == 0 {
@@ -180,7 +187,7 @@ impl ShmEndpoint {
     fn hand_over(&'static self, v: &View, near: &OwnedFd, far: &OwnedFd, tail: Option<i32>, fin: u32) -> Result<bool> {
         let refused = loop {
             // Our mark is set: a peer that forks sees it or is seen here.
-            self.await_witness(v);
+            self.await_witness(v, &Patience::of_one());
             let witness = self.witness_fd();
             match self.deliver(v, witness, near.as_raw_fd(), far.as_raw_fd(), tail) {
                 // It has closed, or is gone as its base or witness tells: what it said is in the socket.
@@ -192,7 +199,7 @@ impl ShmEndpoint {
                 Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
                     // The process at the other end of the link is gone. The last that it said may be that others of its
                     // family have the connection.
-                    self.await_word(v, || self.witness_fd() >= 0);
+                    self.await_word(v, &Patience::of_one(), || self.witness_fd() >= 0);
                     if self.witness_fd() < 0 {
                         break e;
                     }
@@ -228,16 +235,16 @@ impl ShmEndpoint {
         let (slot, epoch) = (v.index as u32, self.epoch.load(Ordering::Relaxed));
         if let Some(tail) = tail {
             // First: who has the socket looks for this.
-            v.link.send_patiently(Message::Tail { slot, epoch }, Some(tail))?;
+            v.link.send_patiently(Message::Tail { slot, epoch }, Some(tail), &Patience::of_one())?;
         }
-        v.link.send_patiently(Message::Moved { slot, epoch }, Some(far))
+        v.link.send_patiently(Message::Moved { slot, epoch }, Some(far), &Patience::of_one())
     }
 
     /// Looks whether the socket has come; never waits.
     fn seek_kernel(&self, v: &View) -> bool {
         if self.kernel_fd() < 0 {
             v.link.service();
-            self.hear_ends(v, self.base_fd());
+            self.hear_ends(v, true);
         }
         self.kernel_fd() >= 0
     }

@@ -42,6 +42,8 @@ pub(super) const ARRIVED: u32 = 8192;
 pub(super) const RING_OWED: u32 = 16384;
 /// This process writes without waiting for a relay: see [`ShmEndpoint::let_relays_end`].
 pub(super) const AHEAD: u32 = 32768;
+/// A child that is forked, or was, cannot know what becomes of the connection: see [`ShmEndpoint::leave_untold`].
+pub(super) const UNTOLD: u32 = 1 << 18;
 /// Our large window holds pages.
 pub(super) const LARGE_USED: u32 = 1 << 16;
 /// A write that does not wait was cut short, and there has been no room since.
@@ -49,8 +51,8 @@ pub(super) const CUT: u32 = 1 << 17;
 
 /// Threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
-/// Threads that can sleep on the base or witness of a connection and hear of each other.
-pub(super) const FELLOWS: usize = 4;
+/// Threads that can sleep on the base or witness of a connection and hear of each other: as many as can be registered.
+pub(super) const FELLOWS: usize = EXTRA + 2;
 
 /// One side of a slot. Lives inside its [`Link`], is reused for one connection after the other.
 #[derive(Debug)]
@@ -87,6 +89,8 @@ pub struct ShmEndpoint {
     /// The end of the peer's base that the peer passed to us (descriptor + 1), and in the upper half the epoch of the
     /// connection it was passed for: one word, since it may come while the connection begins.
     pub(super) witness: AtomicU64,
+    /// Threads that use the number of `base` or `tail` just now; see [`super::numbers`].
+    pub(super) users: AtomicU32,
     /// The application's descriptor that is our base (number + 1).
     pub(super) base: AtomicI32,
     /// What came to a base that listens (private descriptor + 1), and the token that it has to say first.
@@ -235,8 +239,13 @@ impl ShmEndpoint {
             s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
             s.open.leaving.store(0, Ordering::Relaxed);
         }
-        // A client's slot may still say what its last connection was.
-        let far = if v.me == Side::Client { v.link.far.load(Ordering::Relaxed) } else { v.slot.open.far() };
+        // A client's slot may still say what its last connection was. A server loads the peer's word here and nowhere else,
+        // and believes it of its own user alone.
+        let far = match v.me {
+            Side::Client => v.link.far.load(Ordering::Relaxed),
+            Side::Server if v.link.trusts_peer() => v.slot.open.far(),
+            Side::Server => 0,
+        };
         self.far.store(far, Ordering::Relaxed);
         self.tx.reset();
         self.rx.reset();

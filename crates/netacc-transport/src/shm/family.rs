@@ -17,7 +17,7 @@ use crate::shm::guard::{Look, look};
 use crate::shm::kin;
 use crate::shm::link::Side;
 use crate::shm::liveness;
-use crate::shm::sockets::keep;
+use crate::shm::patience::Patience;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::{Consumer, MOVED, Producer, Ring, Violation};
@@ -203,7 +203,7 @@ impl ShmEndpoint {
 
     /// Before a fork: makes the base, unless there is one, and marks the connection as shared. Returns the
     /// descriptor to put under the application's numbers.
-    pub fn share(&'static self) -> Result<Option<OwnedFd>> {
+    pub fn share(&'static self, patience: &Patience) -> Result<Option<OwnedFd>> {
         let Some(v) = self.view() else {
             return Err(Errno::NOTCONN);
         };
@@ -211,38 +211,32 @@ impl ShmEndpoint {
         if self.base.load(Ordering::Relaxed) != 0 {
             return Ok(None);
         }
-        // SeqCst: a peer that forks too, or leaves the rings, marks that and then looks here; we look at its marks in
-        // [`ShmEndpoint::before_fork`]. One of us sees the other.
-        let forked = &line!(v, side, v.me).forked;
-        forked.store(FORKED, Ordering::SeqCst);
-        // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
-        v.link.service();
-        let (ours, theirs, token) = if v.link.trust_is_mutual() {
-            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-            (ours, Some(theirs), 0)
-        } else {
-            let (ours, token) = liveness::open()?;
-            self.token.store(token, Ordering::Relaxed);
-            self.flags.fetch_or(LISTENS, Ordering::AcqRel);
-            (ours, None, token)
-        };
+        let (ours, theirs, token) = self.liveness_pair(&v).inspect_err(|_| self.leave_untold())?;
         let m = Message::Base { slot: v.index as u32, epoch: self.epoch.load(Ordering::Relaxed), token };
-        let sent = v.link.send_patiently(m, theirs.as_ref().map(AsRawFd::as_raw_fd));
+        let sent = v.link.send_patiently(m, theirs.as_ref().map(AsRawFd::as_raw_fd), patience);
         if let Some(theirs) = theirs {
             private::drop_raw(theirs);
         }
         match sent {
-            Ok(()) => Ok(Some(ours)),
+            Ok(()) => {
+                // SeqCst: a peer that forks too, or leaves the rings, marks that and then looks here; we look at its marks in
+                // [`ShmEndpoint::before_fork`]. One of us sees the other. And after the message: a peer that sees the mark
+                // has nothing to wait for, however long this thread loses its processor.
+                line!(v, side, v.me).forked.store(FORKED, Ordering::SeqCst);
+                // A peer that has forked told us so before: the child has to know, and cannot read the control socket.
+                v.link.service();
+                Ok(Some(ours))
+            }
             Err(e) => {
                 private::drop_raw(ours);
                 self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
-                forked.store(0, Ordering::SeqCst);
                 if !matches!(e, Errno::PIPE | Errno::CONNRESET) {
+                    self.leave_untold();
                     return Err(e);
                 }
                 // The process with the link is gone already. If it left the connection to nobody, a child hears that
                 // from nobody else; what it did leave is at the witness, which another thread may be about to take in.
-                self.await_word(&v, || self.witness_fd() >= 0);
+                self.await_word(&v, patience, || self.witness_fd() >= 0);
                 if self.witness_fd() < 0 {
                     self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
                 }
@@ -251,17 +245,24 @@ impl ShmEndpoint {
         }
     }
 
+    /// Makes the base: the end for our side, that for the peer if it can be passed, and the token by which the peer finds it
+    /// otherwise.
+    fn liveness_pair(&self, v: &View) -> Result<(OwnedFd, Option<OwnedFd>, u64)> {
+        if v.link.trust_is_mutual() {
+            let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            return Ok((ours, Some(theirs), 0));
+        }
+        let (ours, token) = liveness::open()?;
+        self.token.store(token, Ordering::Relaxed);
+        self.flags.fetch_or(LISTENS, Ordering::AcqRel);
+        Ok((ours, None, token))
+    }
+
     /// The application's descriptor that is our base.
     pub fn set_base(&self, fd: i32) {
         self.base.store(fd + 1, Ordering::Release);
         // A peer that left the rings may have passed its socket there already, and woken us when nobody knew where to look.
         self.poke_self();
-    }
-
-    /// The application's number of the base will refer to something else: it is one of ours from now on, for calls that
-    /// sleep.
-    pub fn keep_base(&self) {
-        keep(&self.base);
     }
 
     /// There is no base any more, as far as this process is concerned. One that is ours goes with what is returned.
@@ -373,23 +374,24 @@ impl ShmEndpoint {
     /// Other bytes come from a program without this library that inherited the base; they are not part of the
     /// ring's stream and cannot be put into it, so the connection is reset rather than a byte lost in silence.
     pub(super) fn hear_kernel_ends(&self, v: &View) {
-        if !v.link.is_inherited() {
-            return self.hear_ends(v, -1);
-        }
-        if self.accept_peer() {
+        let inherited = v.link.is_inherited();
+        if inherited && self.accept_peer() {
             self.ring_fellows(v);
         }
-        // One that listens has nothing to say.
-        self.hear_ends(v, if self.base_listens() { -1 } else { self.base_to_hear() });
+        self.hear_ends(v, inherited);
     }
 
-    pub(super) fn hear_ends(&self, v: &View, base: i32) {
+    /// `with_base`: those at the base as well.
+    pub(super) fn hear_ends(&self, v: &View, with_base: bool) {
         if self.kernel_fd() >= 0 {
             // Nothing more is said there.
             return;
         }
         let witness = self.witness_fd();
-        let base = if self.flags.load(Ordering::Relaxed) & BASE_GONE == 0 { base } else { -1 };
+        let there = with_base && self.flags.load(Ordering::Relaxed) & BASE_GONE == 0;
+        let using = there.then(|| self.using());
+        // One that listens has nothing to say.
+        let base = if using.is_some() && !self.base_listens() { self.base_to_hear() } else { -1 };
         for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
             // A family reads one socket: what all of them need stays in it.
             let shared = fd == base || self.is_shared();
@@ -454,6 +456,7 @@ impl ShmEndpoint {
     fn poke_base(&self) {
         self.accept_peer();
         if !self.base_listens() {
+            let _using = self.using();
             poke(self.base_to_hear());
         }
     }

@@ -118,10 +118,9 @@ pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
 /// Closes a socket whose other end a stranger has; what the stranger has put into it may block whoever closes it.
 pub fn dismiss(fd: OwnedFd) {
     if holds_descriptors(fd.as_raw_fd()) {
-        match private::adopt(fd) {
-            Ok(fd) => closer::close(fd),
-            // Without memory for its mark it stays open: the close might not come back.
-            Err(_) => {}
+        // Without memory for its mark it stays open: the close might not come back.
+        if let Ok(fd) = private::adopt(fd) {
+            closer::close(fd);
         }
     } else {
         private::drop_raw(fd);

@@ -61,6 +61,8 @@ pub struct Link {
     pub(crate) reader: Lock,
     /// Not 0: somebody was told of a message, and found the reader busy.
     pub(super) more: AtomicU32,
+    /// The next one of those that a thread keeps from being read: see [`super::control::Unread`].
+    pub(super) next_unread: AtomicPtr<Link>,
     pub(super) seg: AtomicPtr<u8>,
     /// Where the segment's large windows are.
     blocks: AtomicPtr<Blocks>,

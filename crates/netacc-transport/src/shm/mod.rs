@@ -39,9 +39,11 @@ mod kin;
 pub mod link;
 mod liveness;
 mod mapping;
+pub mod numbers;
 mod open;
 pub mod owner;
 mod passed;
+pub mod patience;
 pub mod promote;
 mod queue;
 pub mod rendezvous;
@@ -58,5 +60,6 @@ mod witness;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};
+pub use patience::Patience;
 pub use sockets::{end_at_close, reset_at_close};
 pub use state::Marks;

@@ -52,12 +52,7 @@ impl Open {
         (fp.load(Ordering::Relaxed) >> CARRIER).checked_sub(1)
     }
 
-    /// Whether the client is on another host, by its own claim.
-    pub fn is_far(&self) -> bool {
-        self.far() != 0
-    }
-
-    /// The engine that carries it, plus one; 0: it is not on another host.
+    /// By its own claim, the engine that carries the client on another host, plus one; 0: it is on this one.
     pub fn far(&self) -> u32 {
         let [fp, _] = &self.family_port;
         fp.load(Ordering::Relaxed) >> FAR

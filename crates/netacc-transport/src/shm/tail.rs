@@ -11,7 +11,6 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
 use crate::shm::link::Side;
-use crate::shm::sockets::keep;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
@@ -51,16 +50,6 @@ impl ShmEndpoint {
         self.tail.load(Ordering::Acquire) - 1
     }
 
-    /// The tail goes on under another number.
-    pub fn move_tail(&self, from: i32, to: i32) {
-        let _ = self.tail.compare_exchange(from + 1, to + 1, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// The number that the tail is read by will refer to something else: it is read by one of ours from now on.
-    pub fn keep_tail(&self) {
-        keep(&self.tail);
-    }
-
     /// The kernel's rest is read, or nobody will read it. Of several threads that notice one closes what is ours.
     pub(super) fn end_tail(&self, fd: i32) {
         // AcqRel: whoever finds no tail reads the ring, after everything that was read here.
@@ -72,6 +61,7 @@ impl ShmEndpoint {
     /// Reads from the kernel's rest; `None` when there is none any more.
     #[cold]
     pub(super) fn read_tail(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
+        let _using = self.using();
         let fd = self.tail_fd();
         let (mut spare, mut len) = (0u8, 1);
         let (p, skip) = match dst.space() {
@@ -118,6 +108,7 @@ impl ShmEndpoint {
 
     /// Bytes in the kernel's rest, and whether these are all.
     fn tail_left(&self) -> (usize, bool) {
+        let _using = self.using();
         let fd = self.tail_fd();
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -168,6 +159,7 @@ impl ShmEndpoint {
     /// Discards up to `n` bytes of the kernel's rest.
     #[cold]
     pub(super) fn discard_before(&self, n: usize) -> usize {
+        let _using = self.using();
         // tcp(7): with MSG_TRUNC the kernel discards without a buffer.
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         match raw::recv(self.tail_fd(), core::ptr::null_mut(), n, flags) {

@@ -104,9 +104,11 @@ impl ShmEndpoint {
     /// Threads of one process may sleep on one base or witness, and one of them takes the byte that was for another. So
     /// each leaves its doorbell here before it registers, and who takes a byte rings them all. Who is not here any
     /// more when it sleeps has been rung.
+    ///
+    /// A thread that sleeps without a witness is here as well: a child of the peer that cannot ring its doorbell takes the
+    /// mark of its registration, and leaves the byte at a witness that another thread is just taking in.
     pub(super) fn join_fellows(&self, v: &View, interest: Interest, set: &mut WaitSet) {
-        let alone = !v.link.is_inherited() && self.witness.load(Ordering::Acquire) == 0;
-        if alone || self.kernel_fd() >= 0 {
+        if self.kernel_fd() >= 0 {
             return;
         }
         let bell = set.own_bell(v.link);
@@ -114,6 +116,9 @@ impl ShmEndpoint {
         let enter =
             |e: &AtomicU32| bell != 0 && e.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         set.bounded |= !self.fellows.iter().any(enter);
+        // The look for a witness comes after this. Whoever stores one rings all that are here after that: one of both sees
+        // the other.
+        fence(Ordering::SeqCst);
     }
 
     pub(super) fn leave_fellows(&self, v: &View, set: &WaitSet) {
@@ -139,11 +144,23 @@ impl ShmEndpoint {
         }
     }
 
+    /// The peer's witness is there: whoever went to sleep without it looks again, and sleeps on it too.
+    pub(super) fn ring_for_witness(&self, v: &View) {
+        fence(Ordering::SeqCst);
+        self.ring_fellows(v);
+        // An epoll instance sleeps on the doorbell of its channel, and the channel's mark may have been taken in the same way.
+        let channel = self.channel.load(Ordering::SeqCst);
+        if channel != 0 && !v.link.is_inherited() {
+            v.link.ring_own(channel);
+        }
+    }
+
     /// In the child of a fork: who sleeps for the connection are threads of the parent's.
     pub fn forget_sleepers(&self) {
         for e in self.fellows.iter().chain(&self.extra) {
             e.store(0, Ordering::Relaxed);
         }
+        self.forget_users();
     }
 
     /// The mark in shared memory stands for all threads of ours that sleep for `what` on the base.

@@ -1,9 +1,10 @@
 //! The peer's end of its base, which tells when the last process of its family is gone: how it comes, how long it stays.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{DEAD, SHARED, UNTOLD, View, WITNESS_GONE};
 use crate::shm::guard::dismiss_private;
 use crate::shm::link::Side;
+use crate::shm::patience::Patience;
 use core::sync::atomic::Ordering;
 use netacc_ring::MOVED;
 use netacc_sys::errno::Errno;
@@ -28,45 +29,80 @@ fn brings_descriptors(fd: i32) -> bool {
 impl ShmEndpoint {
     /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
     /// socket must have come, since a child hears nothing there. Of a departure it may have told over our base instead.
-    pub fn before_fork(&self) {
+    ///
+    /// What did not come within `patience` may still come to the child over the base.
+    pub fn before_fork(&self, patience: &Patience) {
         let link = self.link();
         // No lock keeps other threads from closing the connection meanwhile, which may be the last that holds the link.
         if !link.hold_if_used() {
             return;
         }
         if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
-            self.await_witness(&v);
+            self.await_witness(&v, patience);
             let fin = &line!(v, producer, v.me.other()).fin;
             if !link.trusts_peer() {
                 // A stranger does not depart, whatever its mark says.
                 return link.put();
             }
-            let told = || self.kernel_fd() >= 0 || brings_descriptors(self.base_fd());
-            self.await_word(&v, || fin.load(Ordering::SeqCst) & MOVED == 0 || told());
+            let told = || {
+                let _using = self.using();
+                self.kernel_fd() >= 0 || brings_descriptors(self.base_fd())
+            };
+            self.await_word(&v, patience, || fin.load(Ordering::SeqCst) & MOVED == 0 || told());
         }
         link.put();
     }
 
-    /// If the peer forks, its end of the base comes: waits for that.
-    pub(super) fn await_witness(&self, v: &View) {
+    /// A child that is about to be forked cannot know what becomes of the connection: its copy is reset, rather than a byte
+    /// lost in silence, or an end that nobody tells waited for. The connection goes on here.
+    pub(super) fn leave_untold(&self) {
+        self.flags.fetch_or(UNTOLD, Ordering::AcqRel);
+    }
+
+    /// Whether that has happened.
+    pub fn is_untold(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & UNTOLD != 0
+    }
+
+    /// In the child of the fork: the connection is reset here, and nobody else is told.
+    pub fn reset_if_untold(&self) {
+        if self.is_untold() {
+            self.die(Errno::CONNRESET);
+        }
+    }
+
+    /// In the parent, after the fork. True: the child did not get what it needed, and without a base nor does a later one.
+    pub fn forget_untold(&self) -> bool {
+        // One that has died in a child is a child's for ever, and in this process' own children too.
+        let mine = self.flags.load(Ordering::Acquire) & DEAD == 0;
+        mine && self.flags.fetch_and(!UNTOLD, Ordering::AcqRel) & UNTOLD != 0 && self.base_fd() < 0
+    }
+
+    /// If the peer forks, its end of the base comes: waits for that. False: it has not come.
+    pub(super) fn await_witness(&self, v: &View, patience: &Patience) -> bool {
         let forked = &line!(v, side, v.me.other()).forked;
-        self.await_word(v, || self.witness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0);
+        self.await_word(v, patience, || self.witness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0)
     }
 
     /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so
-    /// this is short, unless the peer was stopped or lies.
-    pub(super) fn await_word(&self, v: &View, there: impl Fn() -> bool) {
-        const TRUSTED: u64 = 500_000_000;
-        const OTHERS: u64 = 10_000_000;
+    /// this is short, unless the peer was stopped or lies. False: it has not come.
+    pub(super) fn await_word(&self, v: &View, patience: &Patience, there: impl Fn() -> bool) -> bool {
         if v.link.is_inherited() || there() {
-            return;
+            return true;
         }
-        let until = time::now() + if v.link.trusts_peer() { TRUSTED } else { OTHERS };
-        while !v.link.is_lost() && time::now() < until {
+        patience.wait(v.link.trusts_peer(), |until| self.await_word_until(v, until, there))
+    }
+
+    fn await_word_until(&self, v: &View, until: u64, there: impl Fn() -> bool) -> bool {
+        loop {
+            let lost = v.link.is_lost();
             // Another thread may be the one that reads.
             v.link.service();
             if there() {
-                return;
+                return true;
+            }
+            if lost || time::now() >= until {
+                return false;
             }
             let mut p = libc::pollfd { fd: v.link.control_fd(), events: libc::POLLIN, revents: 0 };
             let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -101,6 +137,9 @@ impl ShmEndpoint {
         // What costs a descriptor more than by TCP can be given back only while there are some.
         private::reserve();
         self.poke_self();
+        if let Some(v) = self.view() {
+            self.ring_for_witness(&v);
+        }
     }
 
     /// The connection that the witness belongs to, if there is one.

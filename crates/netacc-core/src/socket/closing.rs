@@ -1,0 +1,330 @@
+//! Numbers that leave the table: close(2), and whatever else takes a number away from what it stood for.
+//!
+//! As long as a number is in the table, another thread may put a file of ours under it: the base of a connection before a
+//! fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves the rings. It does so with
+//! the socket's locks held. So a number is given back in this order, by [`leave`] and nowhere else:
+//!
+//! 1. it leaves the table;
+//! 2. the locks were free once, so that who saw the number in the table is done with it;
+//! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
+//! 4. the kernel may give the number to another file.
+
+use crate::carrier::drive;
+use crate::epoll;
+use crate::fdtable::{self, Entry, Ref};
+use crate::outcome::Outcome;
+use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, promote, reroute, vacant};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use netacc_sys::errno::Errno;
+use netacc_sys::private::MAX_FDS;
+use netacc_sys::{Guard, Lock, lock, private, raw, time};
+
+/// A signal handler that has interrupted a holder of locks waits for so long (ns) for those of another socket.
+const PATIENCE: u64 = 10_000_000;
+
+/// The file that was under a number when the number left the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// It is there until the caller closes or replaces it.
+    There,
+    /// It was closed or replaced already, by a call that does not go through us.
+    Gone,
+}
+
+/// What a number stood for that has left the table.
+enum Left {
+    /// A socket of this domain. `vacant`: nothing but a placeholder is under the number, which may be kept.
+    Socket {
+        domain: i32,
+        vacant: bool,
+    },
+    Epoll,
+    /// Something that goes on until it can be ended.
+    Aside,
+}
+
+/// The number leaves the table; see above. `None`: it was not there.
+fn leave(fd: i32, file: File) -> Option<Left> {
+    not_later(fd);
+    if file == File::There && lock::interrupted() && set_aside(fd) {
+        return Some(Left::Aside);
+    }
+    if let Some(r) = fdtable::socket(fd) {
+        before(fd, r);
+    }
+    fdtable::take(fd).map(|e| dropped(fd, e, file))
+}
+
+/// In a signal handler that has interrupted a holder of locks, which cannot wait for them: what the number stands for goes on
+/// under a number of ours, which is closed by the next call that may do it. False: there is no number for that.
+#[cold]
+fn set_aside(fd: i32) -> bool {
+    let Some(Entry::Socket(r)) = fdtable::get(fd) else { return false };
+    let Ok(aside) = private::copy(fd) else { return false };
+    r.obj.add_ref();
+    r.obj.set(KEEPABLE, false);
+    if fdtable::put(aside, Entry::Socket(r)).is_err() {
+        // This is never the last reference: `fd` has one.
+        socket::put(r.obj);
+        private::close(aside);
+        return false;
+    }
+    later(aside);
+    if let Some(ep) = r.obj.endpoint().filter(|ep| ep.lies_under(fd)) {
+        ep.leave_number(fd, Some(aside));
+    }
+    // Nor is this one.
+    if fdtable::take(fd).is_some() {
+        socket::put(r.obj);
+    }
+    true
+}
+
+/// While the number is still good: what can only be decided by it.
+fn before(fd: i32, r: Ref<Socket>) {
+    if r.obj.has(CANDIDATE) {
+        promote::cancel(fd, r);
+    }
+    if reroute::is_in_doubt(r.obj) || reroute::is_moving_any() {
+        reroute::see_off(fd, r);
+    }
+}
+
+/// What `fd` stood for when it left the table, or before another entry took its place there.
+fn dropped(fd: i32, e: Entry, file: File) -> Left {
+    match e {
+        Entry::Socket(r) => {
+            // Before the reference goes: after that the object may serve another socket.
+            let (domain, files) = (r.obj.domain(), changes_files(r.obj));
+            let vacant = socket::put(r.obj);
+            if files {
+                await_files(fd, r, file);
+            }
+            Left::Socket { domain, vacant }
+        }
+        Entry::Epoll(r) => {
+            epoll::put(r.obj);
+            Left::Epoll
+        }
+    }
+}
+
+/// Whether another file may come to lie under the numbers: not of what is the kernel's for good.
+pub(super) fn changes_files(s: &Socket) -> bool {
+    s.path() != Path::Tcp || s.has(CANDIDATE)
+}
+
+/// Another thread may be at putting a file under the number, and have seen it in the table: it is done when the locks are
+/// free. If the socket lives on, by another number or in a call that sleeps, it needs nothing of what lies there afterwards.
+fn await_files(fd: i32, r: Ref<Socket>, file: File) {
+    let in_handler = lock::interrupted();
+    drop(held(&r.obj.meta, in_handler));
+    // The last number's locks were free when the connection ended.
+    if !r.valid() {
+        return;
+    }
+    let locks = (held(&r.obj.rx, in_handler), held(&r.obj.tx, in_handler));
+    if r.valid() {
+        go_on_elsewhere(fd, r, file);
+    }
+    drop(locks);
+}
+
+/// A lock of the socket. `None`: its holder may be what this signal handler has interrupted.
+fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
+    if in_handler { lock.lock_within(PATIENCE) } else { Some(lock.lock()) }
+}
+
+/// The number has left the table, and the kernel is about to give it to another file, or has: whatever of the socket lies
+/// under just this number goes on under another one. Under both direction locks.
+fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
+    if let Some(l) = r.obj.listener() {
+        // A call that sleeps on it may have been made with this number, whatever other numbers there are.
+        if file == File::There && r.obj.is_pinned_beside(fdtable::numbers_of(r, fd).1) {
+            l.keep(fd, r.obj);
+        }
+        return;
+    }
+    if let Some(ep) = r.obj.endpoint()
+        && ep.lies_under(fd)
+    {
+        let other = fdtable::number_of(r, fd);
+        match file {
+            File::There => ep.leave_number(fd, other),
+            File::Gone => ep.lose_number(fd, other),
+        }
+    }
+}
+
+/// A number that was made for `e` could not be entered.
+pub(super) fn not_entered(fd: i32, e: Entry) {
+    dropped(fd, e, File::There);
+}
+
+/// Another entry has taken the place of this one in the table: the program had closed the number behind our back.
+pub fn replaced(fd: i32, stale: Option<Entry>) {
+    if let Some(e) = stale {
+        dropped(fd, e, File::Gone);
+    }
+}
+
+/// Only our side of the descriptor is dropped: the kernel's is closed or replaced by a call that does not go through us.
+pub fn forget(fd: i32, file: File) {
+    leave(fd, file);
+}
+
+/// A bit for each number that a signal handler closed while its thread was in the middle of a call of ours.
+static LATER: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
+/// Words of `LATER` that have ever had a bit: only these are looked at.
+static LATER_WORDS: AtomicUsize = AtomicUsize::new(0);
+/// Whether there may be one.
+static ANY_LATER: AtomicU32 = AtomicU32::new(0);
+/// Not 0: a thread is at closing them. No lock, since that thread is about to take those of sockets, and is not to be taken
+/// for one that a handler has interrupted with locks held.
+static CLOSING: AtomicU32 = AtomicU32::new(0);
+
+/// For the child of a fork.
+pub fn after_fork() {
+    CLOSING.store(0, Ordering::Relaxed);
+}
+
+/// Whether a handler left one to be closed.
+#[inline]
+pub fn has_later() -> bool {
+    ANY_LATER.load(Ordering::Relaxed) != 0
+}
+
+/// The number is to be closed by the next call that may do it. False: it is already.
+fn later(fd: i32) -> bool {
+    let (at, bit) = (fd as usize / 64, 1 << (fd % 64));
+    let Some(word) = LATER.get(at) else { return false };
+    LATER_WORDS.fetch_max(at + 1, Ordering::SeqCst);
+    let new = word.fetch_or(bit, Ordering::SeqCst) & bit == 0;
+    // Last: whoever sees this sees the bit.
+    ANY_LATER.store(1, Ordering::SeqCst);
+    new
+}
+
+/// The number leaves the table in another way.
+fn not_later(fd: i32) {
+    if has_later()
+        && let Some(word) = LATER.get(fd as usize / 64)
+    {
+        word.fetch_and(!(1 << (fd % 64)), Ordering::SeqCst);
+    }
+}
+
+/// Closes what a handler could not. At the start of calls.
+#[inline]
+pub fn close_later() {
+    if has_later() && !lock::interrupted() {
+        close_kept();
+    }
+}
+
+#[cold]
+fn close_kept() {
+    if CLOSING.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        // Another thread is at it, or the one that this handler has interrupted.
+        return;
+    }
+    let words = || LATER.iter().take(LATER_WORDS.load(Ordering::SeqCst));
+    for (at, word) in words().enumerate() {
+        let mut bits = word.swap(0, Ordering::SeqCst);
+        while bits != 0 {
+            close_one_kept((at * 64) as i32 + bits.trailing_zeros() as i32);
+            bits &= bits - 1;
+        }
+    }
+    ANY_LATER.store(0, Ordering::SeqCst);
+    // A handler may have left one meanwhile.
+    if words().any(|word| word.load(Ordering::SeqCst) != 0) {
+        ANY_LATER.store(1, Ordering::SeqCst);
+    }
+    CLOSING.store(0, Ordering::SeqCst);
+}
+
+/// Before the program puts another file under a number of its choice: if a handler has closed it, it is closed by now, and not
+/// when it stands for something else.
+pub(super) fn finish_later() {
+    close_later();
+    let mut until = None;
+    while CLOSING.load(Ordering::SeqCst) != 0 {
+        // The thread that closes may be what this handler has interrupted.
+        let now = time::now();
+        if now > *until.get_or_insert(now.saturating_add(PATIENCE)) {
+            return;
+        }
+        raw::sched_yield();
+    }
+}
+
+fn close_one_kept(fd: i32) {
+    if private::is(fd) {
+        leave(fd, File::There);
+        private::close(fd);
+    } else {
+        let _ = close_now(fd);
+    }
+}
+
+/// close(2). A handler may call it (signal-safety(7)), also of a thread that holds a lock of ours: then the number stays
+/// open until the next call that may do it.
+pub fn close(fd: i32) -> Outcome {
+    if fdtable::knows(fd) && lock::interrupted() {
+        return if later(fd) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
+    }
+    close_later();
+    close_now(fd)
+}
+
+fn close_now(fd: i32) -> Outcome {
+    match leave(fd, File::There) {
+        Some(Left::Socket { domain, vacant }) => {
+            drive::drive();
+            if vacant && vacant::keep(fd, domain) {
+                return Outcome::Done(0);
+            }
+            raw::close(fd).into()
+        }
+        Some(Left::Epoll | Left::Aside) => raw::close(fd).into(),
+        None if private::is(fd) => Outcome::Failed(Errno::BADF),
+        None => Outcome::Pass,
+    }
+}
+
+/// Whether a call that closes number `fd` or accepts from it is for us.
+#[inline]
+pub fn concerns(fd: i32) -> bool {
+    fdtable::knows(fd) || private::is(fd) || has_later()
+}
+
+/// close_range(2), which must spare our own descriptors.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
+    const CLOEXEC: u32 = 4;
+    if first > last || flags & CLOEXEC != 0 {
+        return Outcome::Pass;
+    }
+    close_later();
+    fdtable::each(first as usize, last as usize, |fd, _| forget(fd, File::There));
+    let mut from = first;
+    let mut result = Ok(());
+    private::each(|ours| {
+        let ours = ours as u32;
+        if ours >= from && ours <= last {
+            if ours > from {
+                result = result.and(raw::close_range(from, ours - 1, flags));
+            }
+            from = ours + 1;
+        }
+    });
+    if from <= last {
+        result = result.and(raw::close_range(from, last, flags));
+    }
+    result.into()
+}
+
+/// closefrom(3).
+pub fn close_from(first: i32) -> Outcome {
+    close_range(first.max(0) as u32, u32::MAX >> 1, 0)
+}
