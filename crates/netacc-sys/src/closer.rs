@@ -227,7 +227,7 @@ unsafe fn clone_thread(flags: usize, stack: usize, word: usize) -> isize {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use rustix::fd::{AsRawFd as _, BorrowedFd};
+    use rustix::fd::BorrowedFd;
     use rustix::net::{
         AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
         socketpair,
@@ -255,10 +255,11 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut anc = SendAncillaryBuffer::new(&mut space);
-        // SAFETY: open until it is dropped below.
-        let passed = [unsafe { BorrowedFd::borrow_raw(near.as_raw_fd()) }];
+        let theirs = private::adopt(theirs).unwrap();
+        // SAFETY: both are open until they are closed below.
+        let (passed, over) = unsafe { ([BorrowedFd::borrow_raw(near.as_raw_fd())], BorrowedFd::borrow_raw(theirs)) };
         assert!(anc.push(SendAncillaryMessage::ScmRights(&passed)));
-        sendmsg(&theirs, &[rustix::io::IoSlice::new(b"x")], &mut anc, SendFlags::empty()).unwrap();
+        sendmsg(over, &[rustix::io::IoSlice::new(b"x")], &mut anc, SendFlags::empty()).unwrap();
         drop(near);
         close(private::adopt(ours).unwrap());
         // The other end of it: what was sent, and then the end.
@@ -266,9 +267,10 @@ mod tests {
         let _ = far.read_to_end(&mut all);
         assert!(!all.is_empty());
         // The socket itself is closed too: its peer finds nobody.
-        while raw::send(theirs.as_raw_fd(), b"x".as_ptr(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_ok() {
+        while raw::send(theirs, b"x".as_ptr(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_ok() {
             raw::sched_yield();
         }
+        private::close(theirs);
         while PLACES.iter().any(|p| p.thread.load(Ordering::SeqCst) != 0) {
             raw::sched_yield();
         }

@@ -8,6 +8,7 @@ use crate::shm::Link;
 use crate::shm::guard::{Look, look, may_pass};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::patience::Patience;
+use crate::shm::strangers::PASSED;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
@@ -309,6 +310,7 @@ impl Link {
                 Look::Message { uid, descriptors } => {
                     self.note_sender(uid);
                     if descriptors && !may_pass(uid, self.trusts_peer()) {
+                        self.report(0, PASSED);
                         return Some(Received::Garbage);
                     }
                 }

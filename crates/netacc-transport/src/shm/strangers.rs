@@ -78,7 +78,7 @@ impl Link {
         true
     }
 
-    fn report(&self, slot: usize, what: &'static str) {
+    pub(super) fn report(&self, slot: usize, what: &'static str) {
         if let Some(report) = REPORT.get() {
             report(&Offence { pid: self.peer_pid(), uid: self.peer_uid(), slot, what });
         }
@@ -90,7 +90,8 @@ const RELAY: u32 = 4;
 /// How long (ms) a process of a family waits for a relay.
 const PATIENCE: u32 = 50;
 
-const PASSED: &str = "passed a socket for a connection to go on by";
+/// What is said of a peer that passes a descriptor although it is not trusted.
+pub(super) const PASSED: &str = "passed a descriptor that nobody takes from it";
 
 impl ShmEndpoint {
     /// Whether the peer has left the rings, as only one does that may pass the socket by which to follow it. SeqCst: the caller
