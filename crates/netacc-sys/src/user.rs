@@ -13,8 +13,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 /// The smallest page there is; of a larger one each part is asked about by itself.
 const PAGE: usize = 4096;
 
-/// How many pages are remembered; 16 MiB of buffers fit.
-const KNOWN: usize = 4096;
+/// How many pages are remembered; 128 MiB of buffers fit.
+const KNOWN: usize = 32_768;
 
 /// What a call does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
