@@ -33,8 +33,8 @@ def table():
     for path in sorted(SOURCE.rglob("*.rs")):
         text = re.sub(r"//.*", "", path.read_text())
         found |= set(re.findall(r"no_mangle\)\]\s+(?:#\[.*?\]\s+)*pub\s+(?:unsafe\s+)?extern\s+\"C\"\s+fn\s+(\w+)", text))
-        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing)! \{$(.*?)^\}$", text, re.M | re.S):
-            found |= set(re.findall(r"^    fn (\w+)(?:\(| =>)", block, re.M))
+        for block in re.findall(r"^(?:hooks|before|executes|variadic|liburing|vforks)! \{$(.*?)^\}$", text, re.M | re.S):
+            found |= set(re.findall(r"^    fn (\w+)(?:\(| =>| by)", block, re.M))
     return found
 
 

@@ -232,7 +232,8 @@ pub fn until_done(
     if found {
         return Ok(());
     }
-    if deadline != Deadline::Now && fdtable::is_replaced(sock, s.first_fd()) && fdtable::number_of(sock, -1).is_none() {
+    let replaced = || fdtable::is_replaced(sock, s.first_fd()) && fdtable::number_of(sock, -1).is_none();
+    if deadline != Deadline::Now && replaced() {
         // Another thread has put another file there while this one looked, and may have sent it a signal since. The program
         // makes the call anew, with what is there.
         return Err(Errno::INTR);
@@ -268,6 +269,8 @@ pub fn until_done(
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
+            // Whoever took the number away wakes this thread first, and the signal may come while it is awake.
+            Ok(_) if replaced() => return Err(Errno::INTR),
             Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && fdtable::is_replaced(sock, *fd)) => {
                 return Err(Errno::INTR);
             }

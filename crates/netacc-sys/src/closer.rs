@@ -43,7 +43,7 @@ struct Place {
 
 static PLACES: [Place; THREADS] =
     [const { Place { thread: AtomicU32::new(0), stack: Stack(UnsafeCell::new([0; STACK])) } }; THREADS];
-/// Sockets (number + 1) that wait to be closed.
+/// Sockets that wait to be closed, as words of [`enter`].
 static QUEUE: [AtomicI32; WAITING] = [const { AtomicI32::new(0) }; WAITING];
 
 /// In [`Place::thread`] before the kernel has written the thread's number.
@@ -52,9 +52,19 @@ const STARTING: u32 = u32::MAX;
 /// Closes `fd`, one of our own descriptors ([`private`]), in another thread. Where no thread can be had it is closed
 /// together with the next one, and stays open until then; one for which there is no place stays open for good.
 pub fn close(fd: i32) {
+    enter(fd + 1);
+}
+
+/// The same of a socket that other processes go on with: nothing is taken out of it.
+pub fn close_as_it_is(fd: i32) {
+    enter(-(fd + 1));
+}
+
+/// Leaves a word for a thread: the number + 1, negative for a socket that is left as it is.
+fn enter(word: i32) {
     // SeqCst: a thread looks through all cells once more after it has closed something, and so does a thread that starts
     // afterwards.
-    let queued = QUEUE.iter().any(|c| c.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok());
+    let queued = QUEUE.iter().any(|c| c.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok());
     if queued {
         start();
     }
@@ -87,8 +97,11 @@ fn start() {
 
 /// What a thread does: it closes what waits, and ends when it finds nothing.
 extern "C" fn run() {
-    while let Some(fd) = QUEUE.iter().map(|cell| cell.swap(0, Ordering::SeqCst) - 1).find(|fd| *fd >= 0) {
-        disarm(fd);
+    while let Some(word) = QUEUE.iter().map(|cell| cell.swap(0, Ordering::SeqCst)).find(|word| *word != 0) {
+        let fd = word.abs() - 1;
+        if word > 0 {
+            disarm(fd);
+        }
         private::close(fd);
     }
 }

@@ -77,7 +77,7 @@ pub(crate) const PROGRAMS: u32 = 1 << 18;
 pub(crate) const LISTENED: u32 = 1 << 19;
 
 /// What came to the connection's base is in the kernel's set.
-pub(crate) const ACCEPTED: u32 = 1 << 18;
+pub(crate) const ACCEPTED: u32 = 1 << 20;
 
 /// One descriptor registered with one epoll instance.
 #[derive(Debug)]

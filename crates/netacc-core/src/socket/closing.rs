@@ -246,7 +246,15 @@ fn close_kept() {
 
 /// Before the program puts another file under a number of its choice: if a handler has closed it, it is closed by now, and not
 /// when it stands for something else.
+#[inline]
 pub(super) fn finish_later() {
+    if has_later() || CLOSING.load(Ordering::SeqCst) != 0 {
+        finish_kept();
+    }
+}
+
+#[cold]
+fn finish_kept() {
     close_later();
     let mut until = None;
     while CLOSING.load(Ordering::SeqCst) != 0 {

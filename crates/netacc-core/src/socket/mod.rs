@@ -99,7 +99,7 @@ pub const DORMANT: u32 = 1 << 16;
 /// A listener on which the program waits, and that clients on other hosts cannot find for want of an RDMA device.
 pub const UNHEARD: u32 = 1 << 20;
 /// Another file was put over one of its numbers (dup2, dup3).
-pub const REPLACED: u32 = 1 << 21;
+pub const REPLACED: u32 = 1 << 22;
 /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
 pub const PACKETS: u32 = 1 << 13;
 /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.

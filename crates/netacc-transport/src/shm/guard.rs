@@ -53,6 +53,15 @@ impl<const N: usize> Control<N> {
         }
         None
     }
+
+    /// Calls `f` for the copies of descriptors that a look has received, and says how many there were. Each can be closed at
+    /// any time, since the message keeps its own.
+    fn take_descriptors(&self, used: usize, mut f: impl FnMut(OwnedFd)) -> usize {
+        let Some((at, len)) = self.find(used, libc::SCM_RIGHTS) else { return 0 };
+        let copies = (at..at + len).step_by(size_of::<i32>()).filter_map(|at| self.word(at));
+        // SAFETY: the kernel has just made them for this process, and nobody else knows them.
+        copies.map(|copy| f(unsafe { OwnedFd::from_raw_fd(copy) })).count()
+    }
 }
 
 /// Looks at the first message with room for `N` bytes of control messages. The result is the length of the message, the
@@ -76,12 +85,14 @@ fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usi
     }
 }
 
-/// Looks at the first message of a control socket. No descriptor is received: there is room for the credentials alone, and
-/// the flag for what found no room tells of them (unix(7)).
+/// Looks at the first message of a socket. Where the kernel was asked for the sender there is room for that alone, and the
+/// flag for what found no room tells of descriptors (unix(7)). Elsewhere some may find room, and are given back: they are
+/// duplicates of those in the message.
 pub(super) fn look(fd: i32) -> Look {
     let mut control = Control([0; CREDENTIALS]);
     match peek(fd, &mut control) {
-        Ok((n, used, descriptors)) => {
+        Ok((n, used, more)) => {
+            let descriptors = control.take_descriptors(used, private::drop_raw) > 0 || more;
             let at = control.find(used, libc::SCM_CREDENTIALS);
             let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
             // An empty message has credentials or is not to be told from the end.
@@ -97,16 +108,13 @@ pub(super) fn look(fd: i32) -> Look {
 pub(super) fn brings_memfd(fd: i32) -> bool {
     let mut control = Control([0; WITH_DESCRIPTOR]);
     let Ok((_, used, more)) = peek(fd, &mut control) else { return false };
-    let Some((at, len)) = control.find(used, libc::SCM_RIGHTS) else { return false };
-    let mut good = len == size_of::<i32>() && !more;
-    for copy in (at..at + len).step_by(size_of::<i32>()).filter_map(|at| control.word(at)) {
-        // SAFETY: just received. It is a duplicate, which can be closed at any time, since the message keeps its own.
-        let copy = unsafe { OwnedFd::from_raw_fd(copy) };
+    let mut sealed = true;
+    let count = control.take_descriptors(used, |copy| {
         // Only shared memory knows seals (fcntl(2)).
-        good &= fcntl_get_seals(&copy).is_ok_and(|seals| !seals.is_empty());
+        sealed &= fcntl_get_seals(&copy).is_ok_and(|seals| !seals.is_empty());
         private::drop_raw(copy);
-    }
-    good
+    });
+    count == 1 && sealed && !more
 }
 
 /// Whether the sender of a message may pass descriptors: its user is ours or root, by what the kernel says of this message.
@@ -130,6 +138,22 @@ pub fn dismiss(fd: OwnedFd) {
 /// The same of a socket at a private number.
 pub(super) fn dismiss_private(fd: i32) {
     if holds_descriptors(fd) { closer::close(fd) } else { private::close(fd) }
+}
+
+/// The same of a socket that other processes of our family may have, too, and go on with: it is not ended, and what lies in
+/// it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile ([`refuse_descriptors`]).
+pub(super) fn dismiss_shared(fd: i32) {
+    match look(fd) {
+        Look::Message { descriptors: true, .. } => closer::close_as_it_is(fd),
+        _ => private::close(fd),
+    }
+}
+
+/// Has the kernel refuse descriptors that are sent to the socket, where it knows that (Linux 6.16, `SO_PASSRIGHTS`). Those that
+/// are accepted from a listening socket inherit it.
+pub(super) fn refuse_descriptors(fd: BorrowedFd<'_>) {
+    const SO_PASSRIGHTS: i32 = 83;
+    let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
 }
 
 /// Ends the socket, so that nothing more can come, and looks whether descriptors lie in it. Messages without are taken.
@@ -194,6 +218,20 @@ mod tests {
         }
         drop(theirs);
         assert_eq!(look(ours.as_raw_fd()), Look::End);
+    }
+
+    #[test]
+    fn where_senders_are_not_told_descriptors_are_found_and_not_kept() {
+        let (ours, theirs) = pair();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        pass(&theirs, b"x", &[write.as_fd()]);
+        pass(&theirs, b"x", &[write.as_fd(), write.as_fd(), write.as_fd()]);
+        drop(write);
+        for _ in 0..2 {
+            assert_eq!(look(ours.as_raw_fd()), Look::Message { uid: None, descriptors: true });
+            assert!(rustix::io::read(&ours, &mut [0; 8]).is_ok());
+        }
+        assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0), "nobody holds one");
     }
 
     #[test]

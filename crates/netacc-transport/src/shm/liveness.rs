@@ -14,12 +14,12 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, WITNESS_GONE};
-use crate::shm::guard::{Look, dismiss_private, look};
+use crate::shm::guard::{Look, dismiss_shared, look, refuse_descriptors};
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Lock, private, raw};
 use netacc_wire::Name;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -43,7 +43,9 @@ pub(super) fn reset_after_fork() {
 
 fn unix_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    refuse_descriptors(fd.as_fd());
+    Ok(fd)
 }
 
 /// A socket that listens, and the token by which the peer finds it and shows that it was told.
@@ -168,7 +170,7 @@ impl ShmEndpoint {
         if there {
             let fd = self.accepted.swap(0, Ordering::AcqRel) - 1;
             if fd >= 0 {
-                dismiss_private(fd);
+                dismiss_shared(fd);
             }
         }
     }
@@ -206,7 +208,7 @@ impl ShmEndpoint {
         let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
         private::close(fresh);
         if let Ok(old) = old {
-            dismiss_private(old);
+            dismiss_shared(old);
         }
         self.flags.fetch_or(REJOINED, Ordering::AcqRel);
         false

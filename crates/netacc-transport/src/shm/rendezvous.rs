@@ -3,7 +3,7 @@
 //! the same address in another one is another host.
 
 use crate::shm::control::{Received, receive_message, send_message};
-use crate::shm::guard::{Look, ask_for_senders, brings_memfd, dismiss, look, may_pass};
+use crate::shm::guard::{Look, ask_for_senders, brings_memfd, dismiss, look, may_pass, refuse_descriptors};
 use crate::shm::kin;
 use crate::shm::link::{Link, Side};
 use crate::shm::mapping;
@@ -130,6 +130,10 @@ pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
             return Taken::Refused;
         }
     };
+    if !trusted(uid) {
+        // Its hello was all that a client of another user may pass.
+        refuse_descriptors(fd.as_fd());
+    }
     let mapped = Segment::map(memfd.as_fd());
     private::drop_raw(memfd);
     let mapped = match mapped {
@@ -342,6 +346,10 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     let listener = if member != 0 { member } else { told };
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
+    if !trusted(uid) {
+        // A server of another user has nothing to pass to us.
+        refuse_descriptors(fd.as_fd());
+    }
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
     let sent = mapped.and_then(|mapped| {
         let sent = send_message(fd.as_fd(), hello, Some(memfd.as_fd())).inspect_err(|_| mapped.discard());

@@ -2,7 +2,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, SHARED, UNTOLD, View, WITNESS_GONE};
-use crate::shm::guard::dismiss_private;
+use crate::shm::guard::dismiss_shared;
 use crate::shm::link::Side;
 use crate::shm::patience::Patience;
 use core::sync::atomic::Ordering;
@@ -190,7 +190,7 @@ impl ShmEndpoint {
     fn close_word(&self, w: u64) {
         let fd = w as u32 as i32 - 1;
         if fd >= 0 {
-            if self.link().trusts_peer() { private::close(fd) } else { dismiss_private(fd) }
+            if self.link().trusts_peer() { private::close(fd) } else { dismiss_shared(fd) }
         }
     }
 
