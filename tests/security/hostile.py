@@ -92,13 +92,19 @@ class Link:
         return SLOT + slot * SLOT_SIZE + 256
 
     def say(self, kind, first=0, second=0, fds=()):
-        """A message, unless the control socket is full; false then, or if the other end is gone."""
+        """A message, unless the control socket is full; false then, or if the other end is gone. Where the kernel knows
+        SO_PASSRIGHTS it may refuse the descriptors for the other end: then the connection goes on."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             self.control.sendmsg([message(kind, first, second)], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except PermissionError:
+            self.refused = True
+            return False
         except OSError:
             return False
         return True
+
+    refused = False
 
     def drain(self):
         """Takes what the other end says, which is not looked at; false once it has ended the link."""

@@ -158,7 +158,7 @@ ACTS = {
 
 def depart(voice, port, what):
     link, ends = ACTS[what](port)
-    wait_until(lambda: has_ended(link, 1), 30, f"{what}: the connection ends")
+    wait_until(lambda: link.refused or has_ended(link, 1), 30, f"{what}: the connection ends")
     await_closed(ends)
     voice.say("ended")
     voice.hear()

@@ -8,7 +8,6 @@ use crate::shm::Link;
 use crate::shm::guard::{Look, look, may_pass};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::patience::Patience;
-use crate::shm::strangers::PASSED;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
@@ -310,7 +309,7 @@ impl Link {
                 Look::Message { uid, descriptors } => {
                     self.note_sender(uid);
                     if descriptors && !may_pass(uid, self.trusts_peer()) {
-                        self.report(0, PASSED);
+                        self.reset_all();
                         return Some(Received::Garbage);
                     }
                 }

@@ -98,7 +98,7 @@ pub struct ShmEndpoint {
     pub(super) token: AtomicU64,
     /// The token by which the peer's base is found, if that listens; else 0.
     pub(super) peer_token: AtomicU64,
-    /// How often it was connected to.
+    /// How often it was connected to. Where our own base listens: when the peer was last looked for.
     pub(super) dialed: AtomicU32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
     pub(super) tail: AtomicI32,

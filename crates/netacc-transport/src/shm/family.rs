@@ -324,7 +324,7 @@ impl ShmEndpoint {
         let lost = v.link.is_lost();
         // A process without a link of its own hears of the peer's end by its base.
         if self.witness.load(Ordering::Acquire) != 0 || v.link.is_inherited() {
-            return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0;
+            return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 || self.is_abandoned(v);
         }
         lost && !self.is_orphan(v)
     }

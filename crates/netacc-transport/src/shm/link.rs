@@ -231,6 +231,12 @@ impl Link {
         }
     }
 
+    /// Whether the process that the kernel named as the peer exists. One in another PID namespace has no number here, and
+    /// counts as there.
+    pub(super) fn has_peer_process(&self) -> bool {
+        netacc_sys::raw::process_exists(self.peer_pid.load(Ordering::Relaxed))
+    }
+
     /// Whether the kernel says that the peer is root.
     pub fn peer_is_root(&self) -> bool {
         self.peer_uid() == 0

@@ -11,6 +11,7 @@
 
 use crate::shm::endpoint::{AHEAD, SHARED, View, WITNESS_GONE};
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
+use crate::shm::slots::CONTROL_SLOT;
 use crate::shm::users::are_trusted_by;
 use crate::shm::{Link, ShmEndpoint, Side};
 use core::sync::atomic::Ordering;
@@ -78,6 +79,17 @@ impl Link {
         true
     }
 
+    /// The peer passed a descriptor that nobody takes from it: all its connections here end.
+    pub(super) fn reset_all(&'static self) {
+        self.report(0, PASSED);
+        for ep in self.endpoints().filter(|ep| ep.is_live() && ep.slot_index() != CONTROL_SLOT) {
+            if let Some(v) = ep.view() {
+                line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
+                ep.fail(Errno::CONNRESET);
+            }
+        }
+    }
+
     pub(super) fn report(&self, slot: usize, what: &'static str) {
         if let Some(report) = REPORT.get() {
             report(&Offence { pid: self.peer_pid(), uid: self.peer_uid(), slot, what });
@@ -91,7 +103,7 @@ const RELAY: u32 = 4;
 const PATIENCE: u32 = 50;
 
 /// What is said of a peer that passes a descriptor although it is not trusted.
-pub(super) const PASSED: &str = "passed a descriptor that nobody takes from it";
+const PASSED: &str = "passed a descriptor that nobody takes from it";
 
 impl ShmEndpoint {
     /// Whether the peer has left the rings, as only one does that may pass the socket by which to follow it. SeqCst: the caller
