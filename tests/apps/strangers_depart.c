@@ -32,8 +32,10 @@ static int relays(void)
 		s[k > 0 ? k : 0] = 0;
 		char *end = strrchr(s, ')');
 		int group;
+		char state;
 		long has = 0;
-		if (!end || !strstr(s, "(netacc-relay)") || sscanf(end + 2, "%*c %*d %d", &group) != 1 || group != getpgrp())
+		if (!end || !strstr(s, "(netacc-relay)") || sscanf(end + 2, "%c %*d %d", &state, &group) != 2 ||
+		    group != getpgrp() || state == 'Z') // one that has ended is init's to reap
 			continue;
 		n++;
 		snprintf(path, sizeof path, "/proc/%s/statm", e->d_name);
