@@ -323,8 +323,9 @@ impl ShmEndpoint {
         // over it, a witness too.
         let lost = v.link.is_lost();
         // A process without a link of its own hears of the peer's end by its base.
-        if self.witness.load(Ordering::Acquire) != 0 || v.link.is_inherited() {
-            return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 || self.is_abandoned(v);
+        let told = self.witness.load(Ordering::Acquire) != 0;
+        if told || v.link.is_inherited() {
+            return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 || (!told && self.is_abandoned(v));
         }
         lost && !self.is_orphan(v)
     }

@@ -2,6 +2,7 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_private;
+use crate::shm::kin;
 use crate::shm::mapping::Blocks;
 use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -231,10 +232,11 @@ impl Link {
         }
     }
 
-    /// Whether the process that the kernel named as the peer exists. One in another PID namespace has no number here, and
-    /// counts as there.
+    /// Whether the process that the kernel named as the peer has not ended. One in another PID namespace has no number here,
+    /// and counts as there.
     pub(super) fn has_peer_process(&self) -> bool {
-        netacc_sys::raw::process_exists(self.peer_pid.load(Ordering::Relaxed))
+        let pid = self.peer_pid.load(Ordering::Relaxed);
+        netacc_sys::raw::process_exists(pid) && !kin::is_zombie(pid)
     }
 
     /// Whether the kernel says that the peer is root.

@@ -17,7 +17,7 @@ use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, View, WITNESS_GONE};
 use crate::shm::guard::{Look, dismiss_shared, look, refuse_descriptors};
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, private, raw, time};
+use netacc_sys::{Lock, lock, private, raw, time};
 use netacc_wire::Name;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -33,7 +33,10 @@ const LOOKS: usize = 2 * BACKLOG as usize;
 /// a peer that ends one after the other would have us do nothing else.
 const DIALS: u32 = 256;
 
-/// Held by the thread that accepts, so that no other one reads what it may close. Only tried.
+/// For so long (ns) a thread waits for another one that accepts, which takes some system calls.
+const ACCEPTS: u64 = 10_000_000;
+
+/// Held by the thread that accepts, so that no other one reads what it may close.
 static ACCEPTING: Lock = Lock::new();
 
 /// For the child of a fork.
@@ -137,7 +140,9 @@ impl ShmEndpoint {
         if !self.base_listens() || base < 0 {
             return false;
         }
-        let Some(_accepting) = ACCEPTING.try_lock() else { return false };
+        // What this signal handler has interrupted may hold it.
+        let patience = if lock::interrupted() { 0 } else { ACCEPTS };
+        let Some(_accepting) = ACCEPTING.lock_within(patience) else { return false };
         let token = self.token.load(Ordering::Relaxed);
         for _ in 0..LOOKS {
             let waiting = self.accepted_fd();
