@@ -61,7 +61,10 @@ impl Link {
             .and_then(|s| s.header().lending.get(self.side().other().index()))
             .map_or(LENDING_UNKNOWN, |cell| cell.load(Ordering::Relaxed));
         // A server that has not taken the link up yet will trust root and its own user.
-        self.trusts_peer() && matches!(theirs, TAKES_LENT | LENDING_UNKNOWN) && are_trusted_by(self.peer_uid())
+        // The child of a fork, whatever its user is by now, speaks by the liveness socket that was passed before.
+        self.trusts_peer()
+            && matches!(theirs, TAKES_LENT | LENDING_UNKNOWN)
+            && (self.is_inherited() || are_trusted_by(self.peer_uid()))
     }
 
     /// Whether a message passes what a stranger must not pass. The connection that it is for is reset; the caller closes
