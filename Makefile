@@ -52,7 +52,7 @@ MANDIR := $(DESTDIR)$(PREFIX)/share/man
 PAGES := $(wildcard man/*.[1-8])
 SHARED := $(DESTDIR)$(PREFIX)/share/netacc
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/netacc
-DOCS := README.md CHANGELOG.md LICENSE docs/DEPLOY.md docs/COMPATIBILITY.md docs/SECURITY.md
+DOCS := README.md CHANGELOG.md LICENSE docs/DEPLOY.md docs/COMPATIBILITY.md docs/SECURITY.md docs/RDMA.md docs/DEBUGGING.md
 BASHDIR := $(PREFIX)/share/bash-completion/completions
 FISHDIR := $(PREFIX)/share/fish/vendor_completions.d
 # Debian's zsh looks elsewhere than the others.

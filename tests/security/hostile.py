@@ -1,5 +1,5 @@
 """Hostile ends of a link: a client and a server of the rendezvous that say what they like. Nothing of the library is used; the
-layout is that of docs/ARCHITECTURE.md and crates/netacc-transport/src/shm/segment.rs. They run in processes of another user,
+layout is that of docs/internals/shm.md and crates/netacc-transport/src/shm/segment.rs. They run in processes of another user,
 which `Stranger` makes: the functions that it runs get a pipe to say what they found.
 """
 

@@ -48,7 +48,7 @@ def begin(ctx, *argv, **extra):
 
 
 def head(version=LAYOUT, size=PAGE_SIZE, pid=None, library=b"9.8.7"):
-    """The beginning of a page, as docs/ARCHITECTURE.md promises it for all versions, and the sizes of this one."""
+    """The beginning of a page, as docs/internals/tools.md promises it for all versions, and the sizes of this one."""
     page = bytearray(256)
     page[0:8] = MAGIC
     struct.pack_into("=IIQ", page, 8, version, os.getpid() if pid is None else pid, size)

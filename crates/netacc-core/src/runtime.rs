@@ -148,7 +148,7 @@ impl Runtime {
 fn read_file(path: &[u8]) -> Option<Vec<u8>> {
     let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
     let mut text = Vec::new();
-    // Small, as the stack may be: see docs/ARCHITECTURE.md, Memory.
+    // Small, as the stack may be: see docs/internals/shm.md, "Memory".
     let mut buf = [0u8; 512];
     while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
         text.extend_from_slice(buf.get(..n).unwrap_or(&[]));
