@@ -74,13 +74,15 @@ class Target:
 class Settings:
     quick: bool = False
     rounds: int | None = None
+    unix: bool = False  # whether UNIX sockets are measured too, where a case can
 
 
 class Lab:
-    """What all cases share: both sides, a scratch folder, the settings, the progress line."""
+    """What all cases share: the sides, a scratch folder, the settings, the progress line."""
 
     def __init__(self, scratch, settings, progress):
         self.sides = (sides.Plain(), sides.Accelerated())
+        self.unix = (sides.UnixSocket(),) if settings.unix else ()
         self.scratch = scratch
         self.settings = settings
         self.progress = progress
@@ -127,6 +129,7 @@ class Case:
     headline = None  # the metric the progress line shows
     must_be_accelerated = True
     steps_per_round = 2
+    has_unix = False  # whether UNIX sockets can be a third side
 
     def __init__(self):
         self.lab = None
@@ -134,6 +137,9 @@ class Case:
 
     def rounds(self, settings):
         return settings.rounds or (self.quick_rounds if settings.quick else self.usual_rounds)
+
+    def sides(self):
+        return (*self.lab.sides, *self.lab.unix) if self.has_unix else self.lab.sides
 
     def possible(self):
         """The reason why this machine cannot run the case, or None."""
@@ -150,7 +156,7 @@ class Case:
         raise NotImplementedError
 
     def round(self, index, announce):
-        order = self.lab.sides if index % 2 == 0 else self.lab.sides[::-1]
+        order = self.sides() if index % 2 == 0 else self.sides()[::-1]
         samples = {}
         for side in order:
             announce(side)

@@ -76,13 +76,13 @@ def _measure(cases, settings, after_each):
     return outcomes
 
 
-def _command(parser, arguments, cases, table, json_path=None):
+def _command(parser, arguments, cases, table, json_path=None, unix=False):
     if arguments.list:
         for case in cases:
             print(f"{case.name:22} {case.title}")
         return 0
     chosen = _chosen(parser, cases, arguments.only)
-    settings = Settings(arguments.quick, arguments.rounds)
+    settings = Settings(arguments.quick, arguments.rounds, unix)
     started, facts = time.time(), report.machine()
     print(report.machine_line(facts), flush=True)
 
@@ -125,9 +125,9 @@ def _guarded(command):
 
 
 def demo():
-    parser = _arguments("redis, unmodified, on kernel TCP and under NetACC in turn.")
+    parser = _arguments("redis, unmodified, on kernel TCP, on a UNIX socket and under NetACC in turn.")
     arguments = parser.parse_args()
-    return _guarded(lambda: _command(parser, arguments, _redis(), report.demo_table))
+    return _guarded(lambda: _command(parser, arguments, _redis(), report.demo_table, unix=True))
 
 
 def bench():

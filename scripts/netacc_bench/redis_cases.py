@@ -16,6 +16,7 @@ METRICS = (
 class RedisCase(Case):
     metrics = METRICS
     headline = "rps"
+    has_unix = True
     options = ()
     test = "set"
     seconds = (1.2, 0.6)  # usual, quick: how long one measurement should take
@@ -27,12 +28,12 @@ class RedisCase(Case):
             " CPU is that of server and client"
         )
         self.servers = {}
-        for side in self.lab.sides:
+        for side in self.sides():
             self.servers[side.name] = RedisServer(side, self.lab.scratch)
             self.servers[side.name].fill()
         # As many requests as fill the time: the same number on both sides would
         # give the faster one a run so short that its start decides.
-        self.requests = {side.name: self._calibrate(side) for side in self.lab.sides}
+        self.requests = {side.name: self._calibrate(side) for side in self.sides()}
 
     def close(self):
         for server in getattr(self, "servers", {}).values():
@@ -40,7 +41,7 @@ class RedisCase(Case):
 
     def _benchmark(self, side, server, requests):
         return side.run(
-            "redis-benchmark", "-h", "127.0.0.1", "-p", server.port, *self.options,
+            "redis-benchmark", *server.where(), *self.options,
             "-d", VALUE_SIZE, "-t", self.test, "-n", requests, "--csv",
             tick=self.lab.progress.tick,
         )  # fmt: skip
@@ -133,19 +134,19 @@ class Connect(RedisCase):
 
     def prepare(self):
         self.tcp_requests = self.lab.seconds(type(self).tcp_requests, 8_000)
-        self.requests = {side.name: self.tcp_requests for side in self.lab.sides}
+        self.requests = {side.name: self.tcp_requests for side in self.sides()}
         self.note(
             f"a connection per request: each round has a new server port and at most"
             f" {self.tcp_requests:,} TCP connections, so that TCP never waits for a port in TIME_WAIT"
         )
-        for side in self.lab.sides:
+        for side in self.sides():
             self._adapt(side)
 
     def _adapt(self, side):
-        """A warm-up; an accelerated side, which uses no TCP port pairs, gets a longer run."""
+        """A warm-up; a side that uses no pairs of TCP ports gets a longer run."""
         values = self.sample(side)
         seen = values.get("proof", {})
-        if seen.get("shm", 0) > 0.99 * self.tcp_requests:
+        if side.unix or seen.get("shm", 0) > 0.99 * self.tcp_requests:
             longer = int(values["rps"] * self.lab.seconds(*self.seconds))
             self.requests[side.name] = max(self.tcp_requests, min(longer, self.most_requests))
 

@@ -24,14 +24,18 @@ class RedisServer:
 
     def __init__(self, side, scratch):
         self.side = side
+        self.socket = None
         # Another program may take the port between our choice and redis's bind.
         for attempt in range(3):
             self.port = free_port()
+            folder = _folder(scratch, self.port)
+            if side.unix:
+                self.socket = os.path.join(folder, "redis.sock")
             self.child = side.start(
                 "redis-server", "--port", self.port, "--bind", "127.0.0.1",
                 "--save", "", "--appendonly", "no", "--protected-mode", "no",
-                "--dir", _folder(scratch, self.port), "--daemonize", "no",
-                "--loglevel", "warning", stdout="file",
+                "--dir", folder, "--daemonize", "no", "--loglevel", "warning",
+                *(("--unixsocket", self.socket) if self.socket else ()), stdout="file",
             )  # fmt: skip
             if self._answers():
                 break
@@ -39,6 +43,10 @@ class RedisServer:
             if attempt == 2:
                 raise self._failure("did not start")
         self.pid = self._pid()
+
+    def where(self):
+        """The options by which redis-benchmark finds this server."""
+        return ("-s", self.socket) if self.socket else ("-h", "127.0.0.1", "-p", self.port)
 
     def _answers(self):
         deadline = time.monotonic() + proc.START_TIMEOUT

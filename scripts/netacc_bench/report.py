@@ -10,7 +10,7 @@ from . import proc, show, stats
 
 
 def demo_table(outcomes):
-    """Per case TCP, NetACC and how many times better; made for the redis cases."""
+    """Per case TCP, UNIX sockets, NetACC and how many times better it is; made for the redis cases."""
     header = ["", "requests/s", "spread", "avg ms", "p50 ms", "p99 ms", "CPU us/request"]
     rows = []
     for outcome in outcomes:
@@ -20,10 +20,12 @@ def demo_table(outcomes):
         if outcome.error:
             rows.append("  failed: see below")
             continue
-        for side, title in (("tcp", "  TCP"), ("netacc", "  NetACC")):
-            rows.append(_demo_row(outcome, side, title))
-        better = [stats.ratio(outcome.ratio(metric)) for metric in outcome.case.metrics]
-        rows.append(["  ratio", better[0], "", *better[1:]])
+        others = [(side, title) for side, title in (("tcp", "TCP"), ("unix", "UNIX socket")) if outcome.has(side)]
+        for side, title in (*others, ("netacc", "NetACC")):
+            rows.append(_demo_row(outcome, side, "  " + title))
+        for side, title in others:
+            better = [stats.ratio(outcome.ratio_to(side, metric)) for metric in outcome.case.metrics]
+            rows.append([f"  ratio to {title}", better[0], "", *better[1:]])
     return show.table(header, rows)
 
 
@@ -150,6 +152,8 @@ def _case_json(outcome):
             "netacc": outcome.summary("netacc", metric.key),
             "times_better": outcome.ratio(metric),
         }
+        if outcome.has("unix"):
+            metrics[metric.key]["unix"] = outcome.summary("unix", metric.key)
     return {
         "name": outcome.case.name,
         "title": outcome.case.title,

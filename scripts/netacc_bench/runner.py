@@ -19,6 +19,9 @@ class Outcome:
             if seen is not None:
                 self.proof.add(seen)
 
+    def has(self, side):
+        return any(r["side"] == side for r in self.raw)
+
     def summary(self, side, metric):
         values = [r["values"][metric] for r in self.raw if r["side"] == side]
         values = [value for value in values if value is not None]
@@ -35,10 +38,14 @@ class Outcome:
         return next(m.better for m in self.case.metrics if m.key == metric)
 
     def ratio(self, metric):
+        return self.ratio_to("tcp", metric)
+
+    def ratio_to(self, side, metric):
+        """How many times better NetACC is than another side; None where a ratio means nothing."""
         if metric.better == "info":
             return None
-        tcp, netacc = self.median("tcp", metric.key), self.median("netacc", metric.key)
-        return stats.times_better(tcp, netacc, metric.better)
+        other, netacc = self.median(side, metric.key), self.median("netacc", metric.key)
+        return stats.times_better(other, netacc, metric.better)
 
     def met(self, target):
         """Whether a target and its aim are met; None where that is not known."""
@@ -87,4 +94,5 @@ def run_case(case, lab):
 
 
 def steps(case, settings):
-    return 1 + case.steps_per_round * case.rounds(settings)
+    extra = 1 if settings.unix and case.has_unix else 0
+    return 1 + (case.steps_per_round + extra) * case.rounds(settings)

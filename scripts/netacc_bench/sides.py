@@ -17,6 +17,8 @@ def _tool(variable, name):
 class Side:
     """How a program is started on this side."""
 
+    unix = False  # whether its connections are those of a UNIX socket
+
     def __init__(self, name, title, prefix):
         self.name = name
         self.title = title
@@ -45,6 +47,15 @@ class Side:
 class Plain(Side):
     def __init__(self):
         super().__init__("tcp", "TCP", [])
+
+
+class UnixSocket(Side):
+    """What a program on one host can use instead of TCP if it is changed or configured for it."""
+
+    unix = True
+
+    def __init__(self):
+        super().__init__("unix", "UNIX socket", [])
 
 
 class Accelerated(Side):

@@ -170,18 +170,35 @@ def started_accelerated(ctx):
 
 @case(modes=ONE)
 def redis(ctx):
-    """The manual's table, short: both sides with the same settings, one of them accelerated."""
+    """The manual's table, short: all servers with the same settings, one of them accelerated."""
     found = run(ctx, "redis", "-n", 20000, "-r", 1, "--json").json()
-    tcp, netacc = found["sides"]
-    equal((tcp["name"], netacc["name"]), ("TCP", "NetACC"), "sides")
+    tcp, unix, netacc = found["sides"]
+    equal((tcp["name"], unix["name"], netacc["name"]), ("TCP", "UNIX", "NetACC"), "sides")
     check(netacc["accelerated"] and netacc["connections"]["shm"] >= 100 and not netacc["connections"]["tcp"], netacc)
-    equal(tcp["accelerated"], False, "TCP")
-    for side in (tcp, netacc):
+    equal((tcp["accelerated"], unix["accelerated"]), (False, False), "TCP and UNIX")
+    for side in (tcp, unix, netacc):
         equal(len(side["rounds"]), 1, "rounds that count")
         check(side["metrics"]["requests_per_second"]["median"] > 0, side)
     table = run(ctx, "redis", "-n", 2000, "-r", 1).good().out
     check(all(len(line) <= 80 for line in table.splitlines()) and re.search(r"^NetACC +[\d,]+ ", table, re.M), table)
     run(ctx, "redis", env={"PATH": str(ctx.dir)}).failed(1, "redis-server: ", "install redis")
+
+
+@case(modes=ONE)
+def redis_elsewhere(ctx):
+    """A redis-server that somebody has started, as on another host: it is measured by both sides, and left running."""
+    launcher = tool().replace("netacc_bench", "netacc_run")
+    server = ctx.serve(lambda port: [launcher, "redis-server", "--port", str(port), "--protected-mode", "no",
+                                     "--save", "", "--dir", str(ctx.dir)], role=None)
+    port = server.port
+    found = run(ctx, "redis", "127.0.0.1", "-p", port, "-n", 20000, "-r", 1, "--json").json()
+    tcp, netacc = found["sides"]
+    equal((tcp["name"], netacc["name"], found["server"]), ("TCP", "NetACC", "127.0.0.1"), "sides")
+    check(netacc["accelerated"] and netacc["connections"]["shm"] >= 100 and not netacc["connections"]["tcp"], netacc)
+    check(server.running(), "the server has ended")
+    run(ctx, "redis", "-p", port).failed(2, "HOST")
+    server.end()
+    run(ctx, "redis", "127.0.0.1", "-p", port).failed(1, f"no connection to 127.0.0.1:{port}", "netacc_run redis-server")
 
 
 @case(modes=ONE)

@@ -21,7 +21,7 @@ pub(crate) const PORT: u16 = 5220;
     after_help = "On one host:    netacc_bench client\n\
                   On two hosts:   netacc_bench server                 (there)\n                \
                   netacc_bench client HOST            (here)\n\
-                  As the manual:  netacc_bench redis\n\n\
+                  As the manual:  netacc_bench redis [HOST]\n\n\
                   Exit status: 0 measured, 1 it could not be measured (all of it), 2 wrong usage or the output\n\
                   could not be written. 'netacc_bench COMMAND -h' shows the options of a command."
 )]
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Server(ServerArgs),
     /// Measure: both ends plain, one of them accelerated, both
     Client(ClientArgs),
-    /// Run redis-benchmark as the manual does, on TCP and under NetACC in turn
+    /// Run redis-benchmark as the manual does, on TCP, a UNIX socket and NetACC in turn
     Redis(RedisArgs),
     /// A server's measuring process
     #[command(hide = true)]
@@ -261,10 +261,19 @@ pub(crate) struct ClientArgs {
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
-    after_help = "Both servers run with --save '' --appendonly no. The manual's figures are of 5,000,000 requests (-n)\n\
-                  between two hosts; here both ends are on this one."
+    after_help = "Without HOST the servers are started here, with --save '' --appendonly no; one of them is measured\n\
+                  over a UNIX socket too. With HOST: 'netacc_run redis-server --protected-mode no' must run there, and\n\
+                  10,000 of its keys are overwritten. The manual's figures are of 5,000,000 requests (-n)."
 )]
 pub(crate) struct RedisArgs {
+    /// Where a redis-server runs; without it servers are started here
+    #[arg(value_name = "HOST")]
+    pub(crate) host: Option<String>,
+
+    /// The port of that server
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = 6379, requires = "host", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+
     /// Requests of a round
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) requests: u64,

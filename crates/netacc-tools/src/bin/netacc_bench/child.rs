@@ -118,22 +118,26 @@ impl Child {
         self.failure(ENDED)
     }
 
-    /// Its whole output once it has ended well, and what `look` sees of the process before it is waited for.
+    /// Its whole output once it has ended well, and what `look` sees of the process before it is waited for. While it
+    /// runs, `meanwhile` is called with its process number every tenth of a second.
     pub(crate) fn outcome<T>(
         mut self,
         patience: Duration,
+        mut meanwhile: impl FnMut(u32),
         look: impl Fn(u32) -> Result<T, String>,
     ) -> Result<(String, T), String> {
+        const TICK: Duration = Duration::from_millis(100);
         drop(self.input.take());
         let end = Instant::now() + patience;
         let mut output = String::new();
         loop {
-            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self.lines.recv_timeout(end.saturating_duration_since(Instant::now()).min(TICK)) {
                 Ok(line) => {
                     output.push_str(&line);
                     output.push('\n');
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if Instant::now() < end => meanwhile(self.pid()),
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(self.failure(&format!("has not ended within {} seconds", patience.as_secs())));
                 }

@@ -31,7 +31,7 @@ impl Server {
     /// Reaches the server, or says why not and what to do.
     pub(crate) fn reach(host: &str, port: u16) -> Result<Self, String> {
         let name = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let stream = connect(host, port, &name)?;
+        let stream = connect(host, port)?;
         let address = stream.peer_addr().map_err(|error| format!("{name}: {error}"))?;
         let mut wire = wire(stream).map_err(|error| format!("{name}: {error}"))?;
         // Before it is known who is there, a failing write says less than the answer to come.
@@ -85,21 +85,23 @@ impl Server {
     }
 }
 
-fn connect(host: &str, port: u16, name: &str) -> Result<TcpStream, String> {
+fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
+    reach(host, port, "start 'netacc_bench server' there, and let its port and the two behind it through the firewall")
+}
+
+/// A connection to a port of a host, by the first of its addresses that answers; `advice` says what to do if none does.
+pub(crate) fn reach(host: &str, port: u16, advice: &str) -> Result<TcpStream, String> {
     let addresses = (host, port).to_socket_addrs().map_err(|error| {
         // One colon: a port, where an IPv6 address has two at least.
         let hint = if host.matches(':').count() == 1 { "; a port is given by -p" } else { "" };
         format!("{}: the address of the host is not known: {error}{hint}", clean(host))
     })?;
-    let mut last = format!("{name}: the host has no address");
+    let mut last = format!("{}: the host has no address", clean(host));
     for address in addresses {
         match TcpStream::connect_timeout(&address, REACH) {
             Ok(stream) => return Ok(stream),
             Err(error) => {
-                last = format!(
-                    "no connection to {address}: {error}; start 'netacc_bench server' there, and let its port and \
-                     the two behind it through the firewall"
-                );
+                last = format!("no connection to {address}: {error}; {advice}");
             }
         }
     }

@@ -16,6 +16,7 @@ mod page;
 mod ping;
 mod progress;
 mod redis;
+mod redis_server;
 mod redis_show;
 mod results;
 mod server;

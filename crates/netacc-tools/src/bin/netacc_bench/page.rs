@@ -65,7 +65,11 @@ pub(crate) fn obstacle() -> Option<String> {
 }
 
 fn own_page() -> Result<Snapshot, String> {
-    open(std::process::id()).map_err(|error| match error {
+    page_of(std::process::id())
+}
+
+fn page_of(pid: u32) -> Result<Snapshot, String> {
+    open(pid).map_err(|error| match error {
         Error::NotAccelerated => "the library is not loaded: libnetacc-preload.so was found neither beside \
                                   netacc_bench, nor in the lib folders beside that, nor by the dynamic loader"
             .into(),
@@ -94,12 +98,15 @@ pub(crate) fn open_to(port: u16, connections: u64) -> Paths {
     paths
 }
 
-/// All connections that this process has made; the same about a page that cannot be read.
+/// All connections that this process has made; where its page cannot be read, `connections` are taken to be TCP.
 pub(crate) fn made(connections: u64) -> Paths {
-    let page = match own_page() {
-        Ok(page) => page,
-        Err(obstacle) => return Paths { obstacle: Some(obstacle), ..Paths::plain(connections) },
-    };
+    made_by(std::process::id())
+        .unwrap_or_else(|obstacle| Paths { obstacle: Some(obstacle), ..Paths::plain(connections) })
+}
+
+/// All connections that a process has made so far; the error says why its page cannot be read.
+pub(crate) fn made_by(pid: u32) -> Result<Paths, String> {
+    let page = page_of(pid)?;
     let mut paths = Paths {
         shm: page.counter(Counter::ConnectsShm),
         rdma: page.counter(Counter::ConnectsRdma),
@@ -109,7 +116,7 @@ pub(crate) fn made(connections: u64) -> Paths {
     for reason in Reason::ALL {
         paths.because(*reason, page.fallback(*reason));
     }
-    paths
+    Ok(paths)
 }
 
 /// What netacc_ss says of a reason.

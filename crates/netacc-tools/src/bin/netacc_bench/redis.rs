@@ -1,34 +1,55 @@
-//! `netacc_bench redis`: the manual's redis-benchmark, on TCP and under NetACC in turn, with the same settings.
+//! `netacc_bench redis`: the manual's redis-benchmark, on TCP, on a UNIX socket and under NetACC in turn, with the same
+//! settings.
 
 use std::ffi::OsStr;
-use std::net::TcpStream;
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
-use netacc_stats::Counter;
 use netacc_tools::bench_wire::{HostFacts, Side};
 use netacc_tools::program;
 use netacc_tools::text::quote;
 
 use crate::args::{LaunchArgs, RedisArgs};
 use crate::child::{Child, on_side, ourselves};
-use crate::page::Paths;
+use crate::facts;
+use crate::page::{Paths, made_by};
 use crate::progress::Progress;
+use crate::redis_server::{Address, Server};
 use crate::server::end_with_parent;
-use crate::timed::{Wire, hear, tell_line, wire};
-use crate::{bound, facts};
 
-/// How long redis may take to start.
-const START: Duration = Duration::from_secs(20);
-/// How long a round may take: even a slow machine answers so many requests a second.
+/// Requests a second that even a slow machine answers; it bounds how long a round may take.
 const SLOWEST: u64 = 500;
 
-/// What was found on one side.
+/// What the connections of a row of the table go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
+    Tcp,
+    /// What two programs of one host can use instead of TCP where both can be told to.
+    Unix,
+    Netacc,
+}
+
+impl Medium {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Medium::Tcp => "TCP",
+            Medium::Unix => "UNIX",
+            Medium::Netacc => "NetACC",
+        }
+    }
+
+    /// Whether the programs are started with the library.
+    pub(crate) fn side(self) -> Side {
+        if self == Medium::Netacc { Side::Netacc } else { Side::Plain }
+    }
+}
+
+/// What was measured over one medium.
 #[derive(Debug)]
 pub(crate) struct Found {
-    pub(crate) side: Side,
+    pub(crate) medium: Medium,
     pub(crate) rounds: Vec<Round>,
     pub(crate) paths: Paths,
 }
@@ -43,7 +64,7 @@ pub(crate) struct Round {
     pub(crate) p95_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) max_ms: f64,
-    /// User and system time of server and client.
+    /// User and system time of server and client; of the client alone where the server is on another host.
     pub(crate) cpu_us_per_request: f64,
 }
 
@@ -51,6 +72,8 @@ pub(crate) struct Round {
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) host: HostFacts,
+    /// The host of the server, where that is not this one.
+    pub(crate) far: Option<String>,
     pub(crate) version: String,
     pub(crate) command: String,
     pub(crate) requests: u64,
@@ -60,24 +83,36 @@ pub(crate) struct Report {
 }
 
 pub(crate) fn run(args: &RedisArgs) -> Result<Report, String> {
-    for program in ["redis-server", "redis-benchmark"] {
+    let programs: &[&str] =
+        if args.host.is_some() { &["redis-benchmark"] } else { &["redis-server", "redis-benchmark"] };
+    for program in programs {
         program::find(OsStr::new(program)).map_err(|error| {
             format!("{program}: {error}; install redis (Debian: redis-server and redis-tools, others: redis)")
         })?;
     }
     let start = Instant::now();
-    let mut servers = [Server::start(Side::Plain)?, Server::start(Side::Netacc)?];
+    let mut servers = match &args.host {
+        Some(host) => {
+            [Medium::Tcp, Medium::Netacc].map(|medium| Server::far(medium, host, args.port)).into_iter().collect()
+        }
+        None => {
+            [Medium::Tcp, Medium::Unix, Medium::Netacc].map(Server::start).into_iter().collect::<Result<Vec<_>, _>>()
+        }
+    }?;
     let version = servers.first_mut().map_or_else(|| Ok(String::new()), Server::version)?;
     let rounds = args.rounds as usize + 1;
     let mut progress = Progress::new(rounds * servers.len());
-    let mut found = [Side::Plain, Side::Netacc].map(|side| Found { side, rounds: Vec::new(), paths: Paths::default() });
+    let mut found: Vec<Found> = servers
+        .iter()
+        .map(|server| Found { medium: server.medium, rounds: Vec::new(), paths: Paths::default() })
+        .collect();
     for round in 0..rounds {
         for step in 0..servers.len() {
-            // Who comes first has no advantage.
+            // None of them is always first.
             let index = (step + round) % servers.len();
             let (Some(server), Some(found)) = (servers.get_mut(index), found.get_mut(index)) else { continue };
-            progress.step(&format!("redis, round {round} of {}, {}", args.rounds, name(server.side)));
-            let (values, paths) = server.measure(args)?;
+            progress.step(&format!("redis, round {round} of {}, {}", args.rounds, server.medium.name()));
+            let (values, paths) = measure(server, args)?;
             if round > 0 {
                 found.rounds.push(values);
                 found.paths.add(&paths);
@@ -86,26 +121,19 @@ pub(crate) fn run(args: &RedisArgs) -> Result<Report, String> {
     }
     Ok(Report {
         host: facts::own(),
+        far: args.host.clone(),
         version,
-        command: format!("redis-benchmark {}", options(args, None).join(" ")),
+        command: format!("redis-benchmark {}", options(args, servers.first().map(|server| &server.address)).join(" ")),
         requests: args.requests,
         threads: args.threads,
         seconds: start.elapsed().as_secs_f64(),
-        sides: found.into(),
+        sides: found,
     })
 }
 
-pub(crate) fn name(side: Side) -> &'static str {
-    match side {
-        Side::Plain => "TCP",
-        Side::Netacc => "NetACC",
-    }
-}
-
-/// The manual's options; `port` is left out where they are shown.
-fn options(args: &RedisArgs, port: Option<u16>) -> Vec<String> {
-    let mut words = vec!["-h".to_owned(), "127.0.0.1".to_owned()];
-    words.extend(port.into_iter().flat_map(|port| ["-p".to_owned(), port.to_string()]));
+/// The manual's options.
+fn options(args: &RedisArgs, address: Option<&Address>) -> Vec<String> {
+    let mut words = address.map_or_else(Vec::new, Address::options);
     let numbers = [("-c", u64::from(args.clients)), ("-n", args.requests), ("-r", 10_000)];
     words.extend(numbers.into_iter().flat_map(|(option, value)| [option.to_owned(), value.to_string()]));
     let others = [("--threads", args.threads.to_string()), ("-d", args.size.to_string()), ("-t", args.test.clone())];
@@ -113,8 +141,46 @@ fn options(args: &RedisArgs, port: Option<u16>) -> Vec<String> {
     words
 }
 
+/// One run of redis-benchmark, and what carried its connections.
+fn measure(server: &Server, args: &RedisArgs) -> Result<(Round, Paths), String> {
+    let words = [options(args, Some(&server.address)), vec!["--csv".to_owned()]].concat();
+    let before = (server.cpu_seconds()?, server.accepted());
+    let mut seen = Err("ended before its page was read".to_owned());
+    // The last page that was read counts: it goes with the process.
+    let look = |pid| {
+        let page = made_by(pid);
+        if seen.is_err() || page.is_ok() {
+            seen = page;
+        }
+    };
+    let client = start("redis-benchmark", server.medium.side(), &words)?;
+    let patience = Duration::from_secs(60 + args.requests / SLOWEST);
+    let (output, client_cpu) = client.outcome(patience, look, cpu_seconds)?;
+    let mut round = parse(&output)?;
+    round.cpu_us_per_request = (server.cpu_seconds()? - before.0 + client_cpu) * 1e6 / args.requests as f64;
+    let paths = match (server.medium, before.1, server.accepted()) {
+        (Medium::Tcp | Medium::Unix, ..) => Paths::default(),
+        (Medium::Netacc, Some(before), Some(now)) => since(&before, &now),
+        // The server is on another host, so only the client can be asked.
+        (Medium::Netacc, ..) => {
+            seen.unwrap_or_else(|why| Paths { obstacle: Some(format!("redis-benchmark {why}")), ..Paths::default() })
+        }
+    };
+    Ok((round, paths))
+}
+
+fn since(before: &Paths, now: &Paths) -> Paths {
+    Paths {
+        shm: now.shm.saturating_sub(before.shm),
+        rdma: now.rdma.saturating_sub(before.rdma),
+        tcp: now.tcp.saturating_sub(before.tcp),
+        obstacle: now.obstacle.clone(),
+        ..Paths::default()
+    }
+}
+
 /// A program of redis on a side, which ends with us.
-fn start(name: &'static str, side: Side, words: &[String]) -> Result<Child, String> {
+pub(crate) fn start(name: &'static str, side: Side, words: &[String]) -> Result<Child, String> {
     let mut command = ourselves(&["launch", name])?;
     command.args(words);
     on_side(&mut command, side);
@@ -129,125 +195,8 @@ pub(crate) fn launch(args: &LaunchArgs) -> Result<(), String> {
     Err(format!("{name}: {}", Command::new(file).args(words).exec()))
 }
 
-struct Server {
-    side: Side,
-    port: u16,
-    child: Child,
-    wire: Wire,
-}
-
-impl Server {
-    /// With the manual's settings, and nothing written to disk on either side.
-    fn start(side: Side) -> Result<Self, String> {
-        let mut last = String::new();
-        // redis takes a number only; somebody else may take the port before it does.
-        for _ in 0..3 {
-            let free = bound::listen(Some([127, 0, 0, 1].into()), 0)?;
-            let port = free.local_addr().map_err(|error| error.to_string())?.port();
-            drop(free);
-            let words = [
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--protected-mode",
-                "no",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--daemonize",
-                "no",
-                "--loglevel",
-                "warning",
-                "--logfile",
-                "/dev/stderr",
-            ]
-            .map(ToOwned::to_owned);
-            let mut child = start("redis-server", side, &words)?;
-            match answers(&mut child, port) {
-                Ok(wire) => return Ok(Self { side, port, child, wire }),
-                Err(text) => last = text,
-            }
-        }
-        Err(last)
-    }
-
-    fn version(&mut self) -> Result<String, String> {
-        tell_line(&mut self.wire, "INFO server\r\n").map_err(|error| format!("redis-server: {error}"))?;
-        loop {
-            let line = hear(&mut self.wire, START).map_err(|ended| format!("redis-server {ended}"))?;
-            if let Some(version) = line.trim_end().strip_prefix("redis_version:") {
-                return Ok(netacc_tools::text::clean(version));
-            }
-        }
-    }
-
-    fn measure(&mut self, args: &RedisArgs) -> Result<(Round, Paths), String> {
-        let words = [options(args, Some(self.port)), vec!["--csv".to_owned()]].concat();
-        let before = (cpu_seconds(self.child.pid())?, self.accepted());
-        let client = start("redis-benchmark", self.side, &words)?;
-        let patience = Duration::from_secs(60 + args.requests / SLOWEST);
-        let (output, client_cpu) = client.outcome(patience, cpu_seconds)?;
-        let cpu = cpu_seconds(self.child.pid())? - before.0 + client_cpu;
-        let mut round = parse(&output)?;
-        round.cpu_us_per_request = cpu * 1e6 / args.requests as f64;
-        Ok((round, since(&before.1, &self.accepted())))
-    }
-
-    /// What the server has accepted by now, and over what.
-    fn accepted(&self) -> Paths {
-        if self.side == Side::Plain {
-            return Paths::default();
-        }
-        match netacc_stats::reader::open(self.child.pid()) {
-            Ok(page) => Paths {
-                shm: page.counter(Counter::AcceptsShm),
-                rdma: page.counter(Counter::AcceptsRdma),
-                tcp: page.counter(Counter::AcceptsTcp),
-                ..Paths::default()
-            },
-            Err(error) => Paths { obstacle: Some(format!("redis-server {error}")), ..Paths::default() },
-        }
-    }
-}
-
-fn since(before: &Paths, now: &Paths) -> Paths {
-    Paths {
-        shm: now.shm.saturating_sub(before.shm),
-        rdma: now.rdma.saturating_sub(before.rdma),
-        tcp: now.tcp.saturating_sub(before.tcp),
-        obstacle: now.obstacle.clone(),
-        ..Paths::default()
-    }
-}
-
-/// Waits until redis answers.
-fn answers(child: &mut Child, port: u16) -> Result<Wire, String> {
-    let end = Instant::now() + START;
-    loop {
-        if !child.runs() {
-            return Err(child.ended());
-        }
-        if Instant::now() > end {
-            return Err(child.failure(&format!("does not answer for {} seconds", START.as_secs())));
-        }
-        match ping(port) {
-            Ok(Some(wire)) => return Ok(wire),
-            // It loads, or does not listen yet.
-            Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
-}
-
-fn ping(port: u16) -> io::Result<Option<Wire>> {
-    let mut wire = wire(TcpStream::connect(("127.0.0.1", port))?)?;
-    tell_line(&mut wire, "PING\r\n")?;
-    Ok(hear(&mut wire, START).is_ok_and(|line| line.trim_end() == "+PONG").then_some(wire))
-}
-
 /// User and system time of a process, also of one that has ended and was not waited for.
-fn cpu_seconds(pid: u32) -> Result<f64, String> {
+pub(crate) fn cpu_seconds(pid: u32) -> Result<f64, String> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     // A name may hold anything, spaces and brackets too; fields 14 and 15 are counted from behind it.

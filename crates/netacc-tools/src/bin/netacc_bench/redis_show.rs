@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use crate::facts;
-use crate::redis::{Found, Report, Round, name};
+use crate::page::{Paths, sentence};
+use crate::redis::{Found, Medium, Report, Round};
 use crate::stats::{Summary, percent, rate, times};
 use crate::table::{columns, paragraph};
-use netacc_tools::bench_wire::Side;
 
 type Figure = (&'static str, fn(&Round) -> f64);
 
@@ -25,14 +25,21 @@ fn summary(found: &Found, of: fn(&Round) -> f64) -> Option<Summary> {
     Summary::of(found.rounds.iter().map(of))
 }
 
+fn found(report: &Report, medium: Medium) -> Option<&Found> {
+    report.sides.iter().find(|found| found.medium == medium)
+}
+
 /// Whether what is called NetACC was.
 fn accelerated(report: &Report) -> bool {
-    report.sides.iter().any(|found| found.side == Side::Netacc && found.paths.accelerated())
+    found(report, Medium::Netacc).is_some_and(|found| found.paths.accelerated())
 }
 
 pub(crate) fn text(report: &Report) -> String {
     let mut out = String::new();
     paragraph("", &format!("{}, redis {}", facts::line(&report.host), report.version), 4, &mut out);
+    if let Some(far) = &report.far {
+        paragraph("", &format!("redis-server: {}", netacc_tools::text::clean(far)), 4, &mut out);
+    }
     paragraph("", &report.command, 4, &mut out);
     out.push('\n');
     let head = ["", "requests/s", "spread", "avg", "min", "p50", "p95", "p99", "max", "CPU"];
@@ -42,9 +49,8 @@ pub(crate) fn text(report: &Report) -> String {
     out.push_str(&columns(&rows));
     if !accelerated(report) {
         out.push('\n');
-        let why = report.sides.iter().find_map(|found| found.paths.obstacle.clone());
-        let why = why.unwrap_or_else(|| "redis-server accepted connections by TCP".into());
-        paragraph("", &format!("NetACC: NOT ACCELERATED: {why}."), 2, &mut out);
+        let why = found(report, Medium::Netacc).map_or_else(String::new, |found| why_not(&found.paths));
+        paragraph("", &format!("NetACC: NOT ACCELERATED: {why}"), 2, &mut out);
     }
     out.push('\n');
     for note in notes(report) {
@@ -54,7 +60,7 @@ pub(crate) fn text(report: &Report) -> String {
 }
 
 fn row(found: &Found) -> Vec<String> {
-    let mut row = vec![name(found.side).to_owned()];
+    let mut row = vec![found.medium.name().to_owned()];
     for (place, (_, of)) in FIGURES.into_iter().enumerate() {
         let summary = summary(found, of);
         match place {
@@ -78,13 +84,27 @@ fn milliseconds(value: f64) -> String {
     }
 }
 
-/// How many times better NetACC is.
-fn ratios(report: &Report) -> Option<Vec<String>> {
-    let [tcp, netacc] = report.sides.as_slice() else { return None };
-    let mut row = vec!["times".to_owned()];
+/// Why connections that should have been accelerated were not, in a sentence.
+fn why_not(paths: &Paths) -> String {
+    match (&paths.obstacle, paths.reasons.keys().next()) {
+        (Some(obstacle), _) => format!("{obstacle}."),
+        (None, Some(reason)) => format!("{reason}: {}", sentence(reason)),
+        (None, None) => "the connections are TCP's.".into(),
+    }
+}
+
+/// How many times better NetACC is than each of the others.
+fn ratios(report: &Report) -> Vec<Vec<String>> {
+    let netacc = found(report, Medium::Netacc);
+    let others = report.sides.iter().filter(|found| found.medium != Medium::Netacc);
+    others.filter_map(|other| ratio_to(other, netacc?)).collect()
+}
+
+fn ratio_to(other: &Found, netacc: &Found) -> Option<Vec<String>> {
+    let mut row = vec![format!("to {}", other.medium.name())];
     for (place, (_, of)) in FIGURES.into_iter().enumerate() {
-        let (tcp, netacc) = (summary(tcp, of)?.median, summary(netacc, of)?.median);
-        let (good, bad) = if place == 0 { (netacc, tcp) } else { (tcp, netacc) };
+        let (other, netacc) = (summary(other, of)?.median, summary(netacc, of)?.median);
+        let (good, bad) = if place == 0 { (netacc, other) } else { (other, netacc) };
         row.push(if bad > 0.0 { times(good / bad) } else { "-".into() });
         if place == 0 {
             row.push(String::new());
@@ -96,21 +116,29 @@ fn ratios(report: &Report) -> Option<Vec<String>> {
 fn notes(report: &Report) -> Vec<String> {
     let rounds = report.sides.first().map_or(0, |found| found.rounds.len());
     let mut notes = vec![
-        "times in ms, CPU: us of user and system time of server and client for one request; times: how many times \
-         better NetACC is"
-            .to_owned(),
         format!(
-            "{}, TCP and NetACC in turn, after one that does not count; spread: half the way from the lowest to the \
+            "times in ms, CPU: us of user and system time of {} for one request; to: how many times better NetACC is",
+            if report.far.is_some() { "the client" } else { "server and client" }
+        ),
+        format!(
+            "{}, all of them in turn, after one that does not count; spread: half the way from the lowest to the \
              highest round",
             if rounds == 1 { "one round".into() } else { format!("medians of {rounds} rounds") }
         ),
-        "both servers: --protected-mode no --save '' --appendonly no; both ends are on this host".to_owned(),
+        match &report.far {
+            Some(_) => "one server, with the settings that it was started with".to_owned(),
+            None => "all servers: --protected-mode no --save '' --appendonly no; both ends are on this host".to_owned(),
+        },
     ];
     notes.extend(coarse(report));
     if accelerated(report) {
-        let paths = report.sides.iter().filter(|found| found.side == Side::Netacc).map(|found| &found.paths);
-        let (fast, all) = paths.fold((0, 0), |(fast, all), p| (fast + p.shm + p.rdma, all + p.shm + p.rdma + p.tcp));
-        notes.push(format!("accelerated, as the server's stats page says: {fast} of {all} connections"));
+        let paths = found(report, Medium::Netacc).map_or_else(Paths::default, |found| found.paths.clone());
+        let (fast, all) = (paths.shm + paths.rdma, paths.shm + paths.rdma + paths.tcp);
+        let whose = if report.far.is_some() { "client" } else { "server" };
+        notes.push(format!(
+            "accelerated, as the {whose}'s stats page says: {fast} of {all} connections, {}",
+            paths.via()
+        ));
     }
     notes
 }
@@ -144,13 +172,15 @@ pub(crate) fn json(report: &Report) -> Value {
             .collect();
         let paths = &found.paths;
         json!({
-            "name": name(found.side), "accelerated": paths.accelerated(), "why_not": paths.obstacle,
+            "name": found.medium.name(), "accelerated": paths.accelerated(), "why_not": paths.obstacle,
+            "reasons": paths.reasons,
             "connections": { "shm": paths.shm, "rdma": paths.rdma, "tcp": paths.tcp },
             "metrics": metrics, "rounds": found.rounds,
         })
     };
     json!({
         "version": 1, "netacc_bench": env!("CARGO_PKG_VERSION"), "seconds": report.seconds, "host": report.host,
+        "server": report.far,
         "redis": report.version, "command": report.command, "sides": report.sides.iter().map(side).collect::<Vec<_>>(),
     })
 }
@@ -158,7 +188,6 @@ pub(crate) fn json(report: &Report) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::Paths;
     use netacc_tools::bench_wire::HostFacts;
 
     fn report(netacc: Paths) -> Report {
@@ -172,15 +201,20 @@ mod tests {
             max_ms: 25_000.0 * scale,
             cpu_us_per_request: 17.0 * scale,
         };
-        let side = |side, scale, paths| Found { side, rounds: vec![round(scale), round(scale * 1.1)], paths };
+        let side = |medium, scale, paths| Found { medium, rounds: vec![round(scale), round(scale * 1.1)], paths };
         Report {
             host: HostFacts { kernel: "6".into(), cpu: "x".into(), cores: 2, version: "1".into() },
             version: "7.0.15".into(),
             command: "redis-benchmark -h 127.0.0.1".into(),
+            far: None,
             requests: 1_000_000,
             threads: 4,
             seconds: 3.0,
-            sides: vec![side(Side::Plain, 1.0, Paths::default()), side(Side::Netacc, 0.001, netacc)],
+            sides: vec![
+                side(Medium::Tcp, 1.0, Paths::default()),
+                side(Medium::Unix, 0.5, Paths::default()),
+                side(Medium::Netacc, 0.001, netacc),
+            ],
         }
     }
 
@@ -191,14 +225,14 @@ mod tests {
         assert!(told.lines().all(|line| line.chars().count() <= 80), "{told}");
         assert!(told.contains("sees only every 0.25 s"), "{told}");
         assert!(told.contains("200 of 200 connections") && !told.contains("NOT ACCELERATED"), "{told}");
-        let ratio = told.lines().find(|line| line.starts_with("times")).unwrap();
+        let ratio = told.lines().find(|line| line.starts_with("to TCP")).unwrap();
         assert!(ratio.contains("1,000") && ratio.contains(" - "), "{told}");
     }
 
     #[test]
     fn what_was_not_accelerated_is_said() {
         let tcp = Paths { tcp: 5, shm: 5, ..Paths::default() };
-        assert!(text(&report(tcp.clone())).contains("NOT ACCELERATED: redis-server accepted connections by TCP"));
-        assert_eq!(json(&report(tcp))["sides"][1]["accelerated"], false);
+        assert!(text(&report(tcp.clone())).contains("NOT ACCELERATED: the connections are TCP's."));
+        assert_eq!(json(&report(tcp))["sides"][2]["accelerated"], false);
     }
 }
