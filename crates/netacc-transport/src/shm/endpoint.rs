@@ -358,8 +358,20 @@ impl ShmEndpoint {
                 }
                 _ => self.die(Errno::CONNRESET),
             }
+        } else if self.flags.load(Ordering::Acquire) & over == PEER_FIN && self.died_after_its_end(v) {
+            self.die(Errno::PIPE);
         }
         self.flags.load(Ordering::Acquire)
+    }
+
+    /// Whether the peer died after it had ended its stream, and left bytes of ours unread: the kernel would have sent a reset,
+    /// which tcp(7) tells as EPIPE then. Of a peer that had read all of them a writer hears when it writes.
+    #[cold]
+    fn died_after_its_end(&self, v: &View) -> bool {
+        let fin = || line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
+        let ended = |fin: u32| fin & (FIN | CLOSED | MOVED | RESET) == FIN;
+        // What it said before it went is looked at again, now that it is gone.
+        ended(fin()) && self.peer_died(v) && ended(fin()) && self.peer_left_unread(v) != Some(0)
     }
 
     #[inline]
