@@ -448,6 +448,7 @@ pub fn child(f: Forking) {
     socket::reroute::after_fork();
     socket::adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
+    fdtable::forget_leaving();
     fdtable::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
         for l in [&r.obj.rx, &r.obj.tx, &r.obj.meta] {
