@@ -14,8 +14,8 @@ use crate::carrier::outlive;
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use netacc_sys::signals::Blocked;
 use netacc_sys::Lock;
+use netacc_sys::signals::Blocked;
 use netacc_transport::bells;
 
 /// As many as there can be: what the configuration allows.
