@@ -114,7 +114,8 @@ fuzz_target!(|script: &[u8]| {
                 side.want_room.store(step[1].into(), Ordering::SeqCst);
                 channel.arm();
                 notify_data(&side, n, known);
-                notify_room(&side, n, known, || rx.room_to_tell(&data));
+                data.limit.store((v >> 8) as u32, Ordering::SeqCst);
+                notify_room(&side, n, known, || rx.room_to_tell(&room, &data));
                 assert!(channel.take().all(|slot| slot == n));
             }
             _ => {

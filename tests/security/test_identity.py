@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+import struct
 import sys
 import time
 import types
@@ -114,6 +115,60 @@ def the_same_user_had_the_port(ctx):
 @case(modes=CLIENT)
 def the_clients_user_keeps_the_rendezvous_of_a_port_of_root(ctx):
     taken_over(ctx, client=types.SimpleNamespace(pw_uid=STRANGER, pw_gid=STRANGER), keeps=True)
+
+
+def notes_users(voice):
+    """Serves, and says the users that the kernel names with what comes over links."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(8)
+    squatter = Squatter(listener.getsockname()[1], "7f000001", TRUE)
+    voice.say("listens", listener.getsockname()[1])
+    while not voice.told():
+        squatter.step()
+        time.sleep(0.001)
+    for link, _ in squatter.links:
+        link.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    voice.say(voice.hear()[0], len(squatter.links))
+    for link, _ in squatter.links:
+        link.control.settimeout(60)
+        _, notes, _, _ = link.control.recvmsg(64, socket.CMSG_SPACE(12))
+        voice.say("user", struct.unpack("3i", notes[0][2])[1])
+    while not voice.told():
+        squatter.step()
+        time.sleep(0.001)
+
+
+def becomes_another_user(ctx, how):
+    """A program of root's that gives that up says so on its links, unasked; its connections go on."""
+    with Stranger(notes_users, uid=0) as server:
+        asker = Asker(ctx, "127.0.0.1", server.hear("listens"))
+        equal(asker.ask(b"first"), TRUE, "the answer to root")
+        server.tell("note")
+        equal(server.hear("note"), 1, "links")
+        equal(asker.ask(f"{how} {STRANGER}".encode()), str(STRANGER).encode(), "the user of the client")
+        equal(server.hear("user"), STRANGER, "the user that the link's other end hears of")
+        asker.end()
+
+
+@case(modes=CLIENT)
+def setuid_is_told(ctx):
+    becomes_another_user(ctx, "setuid")
+
+
+@case(modes=CLIENT)
+def setreuid_is_told(ctx):
+    becomes_another_user(ctx, "setreuid")
+
+
+@case(modes=CLIENT)
+def setresuid_is_told(ctx):
+    becomes_another_user(ctx, "setresuid")
+
+
+@case(modes=CLIENT)
+def setresuid_by_syscall_is_told(ctx):
+    becomes_another_user(ctx, "syscall")
 
 
 def listen_twice(voice):

@@ -10,8 +10,8 @@ use crate::epoll::Epoll;
 use crate::socket::{REPLACED, Socket, vacant};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::mem;
 use netacc_sys::private::MAX_FDS;
+use netacc_sys::{lock, mem, raw, time};
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -23,6 +23,13 @@ const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
 /// Closed by the program, and kept by us: see [`vacant`].
 const VACANT: u64 = 3;
+/// A thread is about to close the number, or to put another file under it: with the thread's mark in place of an object.
+const LEAVING: u64 = 7;
+/// The bits that both have in common, and no object has.
+const NOT_THERE: u64 = VACANT & LEAVING;
+/// A call that names a number which another thread is about to close waits for so long (ns) at most: the thread may have lost
+/// its processor, or be stopped.
+const PATIENCE: u64 = 1_000_000_000;
 const ADDR: u64 = (1 << 48) - 8;
 
 /// An object and the generation it had when it was looked up.
@@ -121,7 +128,7 @@ pub fn knows(fd: i32) -> bool {
 pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
     // Acquire: as in `get`.
     let word = cell(fd).map_or(0, |c| c.load(Ordering::Acquire));
-    word == VACANT || matches!(decode(word), Some(Entry::Socket(r)) if f(r.obj))
+    word & NOT_THERE == NOT_THERE || matches!(decode(word), Some(Entry::Socket(r)) if f(r.obj))
 }
 
 /// What `fd` stands for, if it is ours.
@@ -129,10 +136,74 @@ pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
 pub fn get(fd: i32) -> Option<Entry> {
     // Acquire: the object was filled in before it was entered.
     let word = cell(fd)?.load(Ordering::Acquire);
+    if word & NOT_THERE == NOT_THERE { not_there(fd, word) } else { decode(word) }
+}
+
+#[cold]
+fn not_there(fd: i32, word: u64) -> Option<Entry> {
     if word == VACANT {
         vacant::give_back(fd);
+        return None;
     }
-    decode(word)
+    decode(left(fd))
+}
+
+/// The word of a number once no thread is about to close it: the file that lies there until then is no business of the
+/// program's. A call that has locks does not wait, since the thread that closes may wait for them; nor does that thread.
+fn left(fd: i32) -> u64 {
+    let mut until = None;
+    loop {
+        let word = cell(fd).map_or(0, |c| c.load(Ordering::Acquire));
+        if word & TAG != LEAVING || word == leaving() || lock::interrupted() {
+            return word;
+        }
+        let now = time::now();
+        if now > *until.get_or_insert(now.saturating_add(PATIENCE)) {
+            return word;
+        }
+        raw::sched_yield();
+    }
+}
+
+fn leaving() -> u64 {
+    lock::thread_mark() & ADDR | LEAVING
+}
+
+/// Whether a thread is about to close the number, and it cannot be waited for.
+pub fn is_leaving(fd: i32) -> bool {
+    let word = cell(fd).map_or(0, |c| c.load(Ordering::Relaxed));
+    word & TAG == LEAVING && left(fd) & TAG == LEAVING
+}
+
+/// In the child of a fork: the threads that were about to close numbers are the parent's.
+pub fn forget_leaving() {
+    for c in (0..=HIGH.load(Ordering::Relaxed)).filter_map(|fd| cell(fd as i32)) {
+        if c.load(Ordering::Relaxed) & TAG == LEAVING {
+            c.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Numbers of this range whose [`Leaving`] the calling thread has forgotten are closed.
+pub fn all_left(first: usize, last: usize) {
+    for fd in first..=last.min(HIGH.load(Ordering::Relaxed)) {
+        drop(Leaving(fd as i32));
+    }
+}
+
+/// As long as this lives, calls of other threads that name the number wait: between its leaving the table and the moment when
+/// the kernel has closed it, or put another file there, a file lies under it that is not the program's.
+#[derive(Debug)]
+#[must_use]
+pub struct Leaving(i32);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if let Some(c) = cell(self.0) {
+            // Release: the number is closed. Unless it has been entered anew.
+            let _ = c.compare_exchange(leaving(), 0, Ordering::Release, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The program has closed `fd`, and its entry is gone; the number stays ours.
@@ -193,14 +264,30 @@ pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
     Ok(decode(old))
 }
 
-/// Removes the entry of `fd`: exactly one of several callers gets it.
+/// Removes the entry of `fd`, whose file is another one already: exactly one of several callers gets it.
 #[inline]
 pub fn take(fd: i32) -> Option<Entry> {
+    take_for(fd, 0)
+}
+
+/// The same where the caller is about to close the number or to put another file there, and then drops the [`Leaving`].
+pub fn take_leaving(fd: i32) -> Option<(Entry, Leaving)> {
+    take_for(fd, leaving()).map(|e| (e, Leaving(fd)))
+}
+
+fn take_for(fd: i32, new: u64) -> Option<Entry> {
     let c = cell(fd)?;
-    if c.load(Ordering::Relaxed) == 0 {
-        return None;
+    let mut word = c.load(Ordering::Relaxed);
+    loop {
+        if word == 0 || word & TAG == LEAVING {
+            return None;
+        }
+        let next = if word == VACANT { 0 } else { new };
+        match c.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => word = now,
+        }
     }
-    let word = c.swap(0, Ordering::AcqRel);
     if word == VACANT {
         vacant::closed(fd);
     }
@@ -209,14 +296,23 @@ pub fn take(fd: i32) -> Option<Entry> {
 
 /// The numbers of all entries.
 pub fn numbers() -> impl Iterator<Item = i32> {
-    (0..=HIGH.load(Ordering::Relaxed) as i32).filter(|fd| get(*fd).is_some())
+    (0..=HIGH.load(Ordering::Relaxed) as i32).filter(|fd| look(*fd).is_some())
+}
+
+/// What `fd` stands for now. Nobody is waited for.
+fn look(fd: i32) -> Option<Entry> {
+    let word = cell(fd)?.load(Ordering::Acquire);
+    if word == VACANT {
+        vacant::give_back(fd);
+    }
+    decode(word)
 }
 
 /// Calls `f` for every entry with a number in the range.
 pub fn each(first: usize, last: usize, mut f: impl FnMut(i32, Entry)) {
     let high = HIGH.load(Ordering::Relaxed);
     for fd in first..=last.min(high) {
-        if let Some(e) = get(fd as i32) {
+        if let Some(e) = look(fd as i32) {
             f(fd as i32, e);
         }
     }

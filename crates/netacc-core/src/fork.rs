@@ -3,12 +3,11 @@
 use crate::fdtable::{self, Entry, Ref};
 use crate::namespace;
 use crate::socket::{self, Path, SHARED, Socket};
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, Lock, private, raw, time};
+use netacc_sys::{Guard, Lock, lock, private, raw, time};
 use netacc_transport::shm::control::Unread;
 use netacc_transport::shm::{Link, Patience, ShmEndpoint};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -66,7 +65,7 @@ pub struct Forking {
     /// descriptors and then the memory, and what comes in between the child would know of without having it.
     unread: Unread,
     /// What is carried to other hosts is at rest meanwhile: the child goes through it.
-    carriers: Vec<Guard<'static>>,
+    carriers: crate::carrier::AtRest,
 }
 
 /// Namespaces that a child begins in and its parent is not in (clone(2)).
@@ -86,6 +85,8 @@ pub fn prepare() -> Forking {
 /// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
 /// processes need to share it.
 pub fn prepare_for(new: NewSpaces) -> Forking {
+    // Before this thread takes any lock.
+    let in_handler = lock::interrupted();
     // Several processes could not agree on who makes them again.
     socket::untaken::await_queue_pairs();
     // Before anything is marked as shared: another thread must not find it to be ours alone until the child is counted.
@@ -126,13 +127,13 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     if shared {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
         each_shared(|ep| ep.before_fork(&patience));
-        // A handler that interrupted a reader must not wait for it; its own locks come after this.
-        let patience = if netacc_sys::lock::interrupted() { 0 } else { PATIENCE };
+        // A handler that interrupted a reader must not wait for it.
+        let patience = if in_handler { 0 } else { PATIENCE };
         forking.turn = TURN.lock_within(patience);
         each_shared(|ep| forking.unread.stop(ep.link(), patience));
     }
     // Last: the carrier is the peer of its connections, and has to read what they were passed.
-    forking.carriers = crate::carrier::before_fork();
+    forking.carriers = crate::carrier::before_fork(in_handler);
     forking
 }
 
@@ -422,7 +423,7 @@ pub fn child_in(f: Forking, new: NewSpaces) {
 /// In the child: no other thread exists, locks may be in any state, the links are the parent's. Nothing here allocates: the
 /// child of _Fork(3) finds the allocator as other threads have left it.
 pub fn child(f: Forking) {
-    netacc_sys::lock::forget_held();
+    lock::forget_held();
     netacc_sys::cancel::forget();
     LOCK.reset();
     TURN.reset();
@@ -442,11 +443,12 @@ pub fn child(f: Forking) {
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
-    crate::carrier::after_fork();
+    crate::carrier::after_fork(&f.carriers);
     socket::untaken::after_fork();
     socket::reroute::after_fork();
     socket::adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
+    fdtable::forget_leaving();
     fdtable::each(0, usize::MAX, |_, e| {
         let Entry::Socket(r) = e else { return };
         for l in [&r.obj.rx, &r.obj.tx, &r.obj.meta] {

@@ -11,6 +11,7 @@ pub mod carrier;
 pub mod epoll;
 pub mod fdtable;
 pub mod fork;
+pub mod identity;
 pub mod kernel_only;
 pub mod log;
 pub mod namespace;

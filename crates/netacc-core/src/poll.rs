@@ -172,12 +172,32 @@ impl Fds {
     fn look(&self) -> usize {
         let mut n = 0;
         self.each(|i, p| {
-            if let Some(o) = self.ours(i, p.fd) {
-                p.revents = look(o, p.fd, p.events);
-                n += usize::from(p.revents != 0);
-            }
+            self.with(i, p.fd, |ours| {
+                if let Some(o) = ours {
+                    p.revents = look(o, p.fd, p.events);
+                    n += usize::from(p.revents != 0);
+                }
+            });
         });
         n
+    }
+
+    /// Calls `f` with what entry `i` is to us. A connection does not end before `f` has returned, whatever other threads close:
+    /// its segment must not be unmapped while it is looked at.
+    fn with<T>(&self, i: usize, fd: i32, f: impl FnOnce(Option<Ours>) -> T) -> T {
+        let for_now;
+        let pin = match self.held.get(i) {
+            Some(Some(pin)) => Some(pin),
+            _ => match fdtable::get(fd) {
+                Some(Entry::Socket(r)) => {
+                    for_now = r.pin();
+                    for_now.as_ref()
+                }
+                _ => return f(ours(fd)),
+            },
+        };
+        // Without a pin another thread has just closed the number.
+        f(pin.and_then(|pin| of(fd, pin.sock())))
     }
 
     /// Foreign entries in order, with -1 in place of ours, so that indices agree.
@@ -208,6 +228,8 @@ impl Fds {
     fn arm(&self, set: &mut WaitSet) -> bool {
         let mut ready = false;
         self.each(|i, p| match self.ours(i, p.fd) {
+            // It is there only since `hold`, which is called again before the next sleep.
+            Some(Ours::Connection(_) | Ours::Listener(_)) if !self.holds(i) => ready = true,
             Some(Ours::Connection(s)) => {
                 // Without an endpoint, or where its own look says so, the connection is about to go elsewhere.
                 let moves = s.endpoint().is_none_or(|ep| {
@@ -234,22 +256,42 @@ impl Fds {
 
     /// Keeps what is ours from ending under the sleeper: as in the kernel, a poll that has begun goes on with
     /// what its numbers referred to, and a close in another thread takes effect when it returns.
-    fn hold(&mut self) {
-        let mut held = Vec::with_capacity(self.n);
-        self.each(|_, p| {
-            let concerned = ours(p.fd).is_some() || is_candidate(p.fd);
-            held.push(fdtable::socket(p.fd).filter(|_| concerned).and_then(Ref::pin));
-        });
-        for (i, pin) in held.iter().enumerate() {
-            if let Some(s) = pin.as_ref().map(|p| p.sock().obj).filter(|s| s.has(CANDIDATE))
-                && let Some(copy) = Kept::to_poll(self.number(i))
+    ///
+    /// Before each sleep: a number that was nothing of ours may have become a connection since. True if there are copies now
+    /// that the set does not have.
+    fn hold(&mut self) -> bool {
+        let mut copied = false;
+        self.held.resize_with(self.n, || None);
+        for i in 0..self.n {
+            let fd = self.number(i);
+            if self.holds(i) || !(ours(fd).is_some() || is_candidate(fd)) {
+                continue;
+            }
+            let Some(pin) = fdtable::socket(fd).and_then(Ref::pin) else { continue };
+            let s = pin.sock().obj;
+            if s.has(CANDIDATE)
+                && let Some(copy) = Kept::to_poll(fd)
                 // Now that we have it: it is the candidate's, and not what came after.
                 && s.has(CANDIDATE)
             {
+                self.copies.retain(|(at, _)| *at != i);
                 self.copies.push((i, copy));
+                copied = true;
+            }
+            if let Some(place) = self.held.get_mut(i) {
+                *place = Some(pin);
             }
         }
-        self.held = held;
+        copied
+    }
+
+    fn holds(&self, i: usize) -> bool {
+        matches!(self.held.get(i), Some(Some(_)))
+    }
+
+    /// The first of ours, if it is a connection. It does not end as long as the call lasts.
+    fn first_connection(&self) -> Option<&'static Socket> {
+        self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.path() == Path::Shm)
     }
 
     /// The kernel looks the numbers up again when something wakes a poll: where another thread has put another file under
@@ -301,7 +343,8 @@ impl Fds {
     /// control sockets would end every further sleep.
     fn heal(&self) {
         self.each(|_, p| {
-            let Some(r) = fdtable::socket(p.fd) else { return };
+            let Some(pin) = fdtable::socket(p.fd).and_then(Ref::pin) else { return };
+            let r = pin.sock();
             if r.obj.endpoint().is_some_and(|e| e.displaced()) {
                 crate::socket::reroute::settle(r);
             }
@@ -312,7 +355,7 @@ impl Fds {
     }
 
     fn disarm(&self, set: &WaitSet) {
-        self.each(|i, p| match self.ours(i, p.fd) {
+        self.each(|i, p| match self.ours(i, p.fd).filter(|_| self.holds(i)) {
             Some(Ours::Connection(s)) => {
                 if let Some(ep) = s.endpoint() {
                     ep.disarm(interest(p.events), set);
@@ -359,23 +402,18 @@ pub unsafe fn poll(
         return Outcome::Pass;
     }
     let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
-    let (mut first, mut any) = (None, false);
-    fds.each(|_, p| {
-        if first.is_none() {
-            first = ours(p.fd);
-            any |= first.is_some() || is_candidate(p.fd);
-        }
-    });
+    let mut any = false;
+    fds.each(|_, p| any = any || is_ours(p.fd));
     // More entries than RLIMIT_NOFILE the kernel refuses, whatever they are.
     let allowed = |n: usize| getrlimit(Resource::Nofile).current.is_none_or(|most| n as u64 <= most);
     if !any || (n > FEW && !allowed(n)) {
         return Outcome::Pass;
     }
     let Some(deadline) = deadline() else { return Outcome::Pass };
-    run(&mut fds, first, deadline, sigmask).into()
+    run(&mut fds, deadline, sigmask).into()
 }
 
-fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
+fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
     let mut spun = false;
     let mut steps = 0u32;
     loop {
@@ -390,14 +428,11 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
             }
             return Ok(n + fds.take_foreign(&set));
         }
-        if fds.held.is_empty() {
-            fds.hold();
-            if !fds.copies.is_empty() {
-                // The set is to have them.
-                continue;
-            }
+        if fds.hold() {
+            // The set is to have them.
+            continue;
         }
-        if !spun && let Some(Ours::Connection(s)) = first {
+        if !spun && let Some(s) = fds.first_connection() {
             spun = true;
             let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
             let looked = || {

@@ -6,7 +6,7 @@ use crate::hooks as h;
 use crate::{clone, confine, process, time, uring, users};
 use core::ffi::{c_int, c_long, c_uint};
 use netacc_core::socket::demote;
-use netacc_core::{kernel_only, poll, select};
+use netacc_core::{identity, kernel_only, poll, select};
 use netacc_stats::Reason;
 
 /// kcmp(2) compares two descriptors.
@@ -84,6 +84,10 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
             libc::SYS_exit_group => process::_exit(fd),
+            // Of the calling thread alone, where libc's functions change all threads.
+            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+                identity::may_change(|| passed(n, a, b, c, d, e, f))
+            }
             libc::SYS_setns => c_long::from(process::setns(fd, b as c_int)),
             libc::SYS_unshare => c_long::from(process::unshare(fd)),
             #[cfg(target_arch = "x86_64")]

@@ -20,6 +20,7 @@ mod confine;
 mod direct;
 mod exec;
 mod hooks;
+mod identity;
 mod process;
 mod time;
 mod uring;

@@ -46,7 +46,7 @@ fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> 
 
 /// libc has put something else under the standard descriptors, past us.
 fn standard_replaced() {
-    (0..3).for_each(|fd| closing::forget(fd, File::Gone));
+    (0..3).for_each(|fd| drop(closing::forget(fd, File::Gone)));
 }
 
 /// fork(2).
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
     let done = call_next!(login_tty(fd => c_int) -> c_int);
     if done == 0 {
         standard_replaced();
-        closing::forget(fd, File::Gone);
+        drop(closing::forget(fd, File::Gone));
     }
     done
 }
@@ -167,14 +167,14 @@ pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
     // SAFETY: the application's open stream.
-    unsafe {
+    let _leaving = unsafe {
         let fd = fileno(f);
-        if create::known(fd) {
+        create::known(fd).then(|| {
             // What fails here fails in fclose again, which reports it.
             fflush(f);
-            closing::forget(fd, File::There);
-        }
-    }
+            closing::forget(fd, File::There)
+        })
+    };
     call_next!(fclose(f => *mut libc::FILE) -> c_int)
 }
 

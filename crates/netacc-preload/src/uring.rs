@@ -103,8 +103,8 @@ unsafe fn registered(files: *const c_int, n: c_uint) {
 unsafe fn named(r: &Request) {
     let fixed = r.flags & FIXED_FILE != 0;
     match r.opcode {
-        // The number is another's as soon as the kernel is done with it.
-        CLOSE if !fixed && r.other_fd == 0 => return closing::forget(r.fd, File::There),
+        // The number is another's as soon as the kernel is done with it, and nobody hears when that is.
+        CLOSE if !fixed && r.other_fd == 0 => return drop(closing::forget(r.fd, File::There)),
         // SAFETY: the caller's promise.
         FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
         SENDMSG | SENDMSG_ZC => {

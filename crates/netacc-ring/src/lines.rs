@@ -20,6 +20,8 @@ pub const CLOSED: u32 = 8;
 /// [`ProducerLine::fin`]: this side is done with the slot: it looks at none of its words any more.
 pub const GONE: u32 = 16;
 
+const _: () = assert!((FIN | RESET | MOVED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
+
 /// What one side says, except about its reading: a cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]

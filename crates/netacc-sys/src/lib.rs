@@ -8,6 +8,7 @@ pub mod cancel;
 pub mod closer;
 pub mod cpu;
 pub mod errno;
+mod flags;
 pub mod lock;
 pub mod mem;
 pub mod private;

@@ -12,11 +12,10 @@ use crate::carrier::listeners::Request;
 use crate::carrier::moved::Said;
 use crate::carrier::outlive;
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use netacc_sys::Lock;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, Lock};
 use netacc_transport::bells;
 
 /// As many as there can be: what the configuration allows.
@@ -126,16 +125,63 @@ pub(super) fn start<E>(
     Ok(())
 }
 
-/// Before a fork: all engines are at rest until the guards are dropped, in parent and child.
-pub(super) fn stop() -> Vec<Guard<'static>> {
-    all().iter().map(|place| place.lock.lock()).collect()
+/// The locks of the engines that are at rest, which this thread holds until the value is dropped. It allocates nothing: the
+/// thread that forks may be in a signal handler that has interrupted malloc(3).
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct AtRest {
+    /// One bit for each engine, by its number.
+    held: u64,
 }
 
-/// In the child of a fork, which has one thread: the engines that were the parent's. Whether there were any.
-pub(super) fn abandon() -> bool {
+const _: () = assert!(MOST <= u64::BITS as usize, "AtRest has a bit for each engine");
+
+/// A signal handler that has interrupted a holder of locks waits for so long (ns) for an engine, which may be what it has
+/// interrupted.
+const PATIENCE: u64 = 10_000_000;
+
+/// Before a fork: all engines are at rest until the result is dropped, in parent and child. `in_handler`: a signal handler
+/// forks that has interrupted a holder of locks; an engine in the middle of whose turn it does so is not at rest.
+pub(super) fn stop(in_handler: bool) -> AtRest {
+    let mut stopped = AtRest::default();
+    for (n, place) in all().iter().enumerate() {
+        let guard = if in_handler { place.lock.lock_within(PATIENCE) } else { Some(place.lock.lock()) };
+        if let Some(guard) = guard {
+            stopped.held |= 1 << n;
+            core::mem::forget(guard);
+        }
+    }
+    stopped
+}
+
+impl AtRest {
+    /// Whether engine `n` is at rest.
+    pub(super) fn has(&self, n: usize) -> bool {
+        self.held >> n & 1 != 0
+    }
+}
+
+/// Nobody gets at these engines until [`Place::bring_back`].
+pub(super) fn set_aside(stopped: &AtRest) {
+    all().iter().enumerate().filter(|(n, _)| stopped.has(*n)).for_each(|(_, place)| place.set_aside());
+}
+
+impl Drop for AtRest {
+    fn drop(&mut self) {
+        for (n, place) in PLACES.iter().enumerate() {
+            if self.has(n) {
+                drop(place.lock.regain());
+            }
+        }
+    }
+}
+
+/// In the child of a fork, which has one thread: the engines that were the parent's. Whether there were any. One that was not
+/// at rest may be in any state: nothing of it is looked at, and its descriptors stay open until the child executes or ends.
+pub(super) fn abandon(stopped: &AtRest) -> bool {
     STARTING.reset();
     let count = COUNT.swap(0, Ordering::AcqRel);
-    for place in PLACES.iter().take(count) {
+    for (n, place) in PLACES.iter().enumerate().take(count) {
         place.lock.reset();
         for mark in [&place.asked, &place.its_turn] {
             mark.store(false, Ordering::Relaxed);
@@ -144,7 +190,9 @@ pub(super) fn abandon() -> bool {
             number.store(0, Ordering::Relaxed);
         }
         if let Some(engine) = place.put(None) {
-            engine.leave_to_parent();
+            if stopped.has(n) {
+                engine.leave_to_parent();
+            }
             core::mem::forget(engine);
         }
     }
@@ -160,10 +208,10 @@ impl Place {
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }
 
-    /// Nobody gets at the engine until [`Place::bring_back`].
+    /// Nobody gets at the engine until [`Place::bring_back`]. The caller holds the lock.
     #[allow(unsafe_code)]
-    pub fn set_aside(&self, _held: &Guard<'static>) {
-        // SAFETY: the caller holds the lock, and shows it.
+    fn set_aside(&self) {
+        // SAFETY: the caller holds the lock.
         let (engine, aside) = unsafe { (&mut *self.engine.get(), &mut *self.aside.get()) };
         if let Some(e) = engine.take() {
             *aside = Some(e);

@@ -8,7 +8,7 @@ use crate::carrier::meet::why;
 use crate::carrier::routes::UNREACHED;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
-use netacc_sys::{Guard, Lock, lock, time};
+use netacc_sys::{Guard, Lock, time};
 use netacc_verbs::{Error, EventChannel, Result, fork};
 
 /// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own, since a
@@ -26,10 +26,10 @@ pub(super) fn there_since() -> u64 {
     THERE.load(Ordering::Relaxed)
 }
 
-/// Before a fork: none is being loaded until the guard is dropped.
-pub(super) fn at_rest() -> Option<Guard<'static>> {
-    // A handler, or the constructor of a library that is being loaded, may have interrupted what it would wait for.
-    LOADING.lock_within(if lock::interrupted() { 0 } else { PATIENCE })
+/// Before a fork: none is being loaded until the guard is dropped. `in_handler`: the thread has locks of ours, as it has in a
+/// handler, or in the constructor of a library that is being loaded, which may have interrupted what it would wait for.
+pub(super) fn at_rest(in_handler: bool) -> Option<Guard<'static>> {
+    LOADING.lock_within(if in_handler { 0 } else { PATIENCE })
 }
 
 /// In the child of a fork, whose parent held it.

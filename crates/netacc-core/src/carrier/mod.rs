@@ -357,22 +357,34 @@ fn flushed(ends: bool) -> bool {
     engines::all().iter().fold(true, |done, place| done & (place.ask(|e| e.flush(ends)) != Some(false)))
 }
 
-/// Before a fork: the engines are at rest until the guards are dropped, in parent and child.
-pub fn before_fork() -> Vec<Guard<'static>> {
+/// What is at rest as long as this lives, in the parent and the child of a fork. It is dropped in the parent alone.
+#[derive(Debug, Default)]
+pub struct AtRest {
+    // In this order: an engine's lock is free before libraries are loaded again.
+    engines: engines::AtRest,
+    /// No library is being loaded.
+    #[expect(dead_code, reason = "held as long as it lives")]
+    loading: Option<Guard<'static>>,
+}
+
+/// Before a fork: the engines are at rest until the result is dropped. `in_handler`: a signal handler forks that has
+/// interrupted a holder of locks.
+pub fn before_fork(in_handler: bool) -> AtRest {
     outlive::take_back();
     if engines::all().is_empty() {
-        // Nothing is loaded without one. And no allocation: a handler may fork that has interrupted one.
-        return Vec::new();
+        // Nothing is loaded without one.
+        return AtRest::default();
     }
-    manager::at_rest().into_iter().chain(engines::stop()).collect()
+    let loading = manager::at_rest(in_handler);
+    AtRest { engines: engines::stop(in_handler), loading }
 }
 
 /// For the child of a fork: the engines are the parent's. Their memory is left alone, their descriptors are closed, so that
 /// the parent's end is the end of its queue pairs.
-pub fn after_fork() {
+pub fn after_fork(stopped: &AtRest) {
     order::after_fork();
     manager::after_fork();
-    if engines::abandon() {
+    if engines::abandon(&stopped.engines) {
         INHERITED.store(true, Ordering::Relaxed);
     }
 }

@@ -79,7 +79,7 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
         return crate::log!(Warn, "connections that others have end with this process: no descriptor for a pair");
     };
     // What the copy goes on with is at rest.
-    let (loading, held) = (manager::at_rest(), engines::stop());
+    let (loading, held) = (manager::at_rest(false), engines::stop(false));
     let child = fork();
     if child == 0 {
         // One more, so that it is nobody's child: nobody waits for it.
@@ -97,9 +97,7 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
         private::close(writing);
         return crate::log!(Warn, "connections that others have end with this process: no process to go on with them");
     }
-    for (place, guard) in engines::all().iter().zip(&held) {
-        place.set_aside(guard);
-    }
+    engines::set_aside(&held);
     ENDS.store(ends, Ordering::Relaxed);
     WANTED.store(false, Ordering::Relaxed);
     SINCE.store(time::now(), Ordering::Relaxed);

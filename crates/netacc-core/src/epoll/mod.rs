@@ -49,35 +49,36 @@ use netacc_sys::{Lock, cpu, private};
 /// Guards every list of registrations and watches.
 pub(crate) static STRUCTURE: Lock = Lock::new();
 
-/// [`Reg::queue`]: in the ready queue.
-pub(crate) const QUEUED: u32 = 1;
-/// EPOLLONESHOT has fired.
-pub(crate) const DISABLED: u32 = 2;
-/// Removed while queued: released when it comes out of the queue.
-pub(crate) const GONE: u32 = 32;
-/// To be reported at the next look whatever the marks say: it was just added or changed.
-pub(crate) const FRESH: u32 = 256;
-/// [`Reg::flags`]: the application's own event is in the kernel's set.
-pub(crate) const KERNEL: u32 = 4;
-/// Hints come by a watch.
-pub(crate) const WATCHED: u32 = 8;
-/// No watch could be had: looked at in every round.
-pub(crate) const POLLED: u32 = 16;
-/// The connection's witness is in the kernel's set.
-pub(crate) const WITNESSED: u32 = 64;
-/// The connection's base is in the kernel's set: hints come by it.
-pub(crate) const BASED: u32 = 128;
-/// The kernel socket with a promoted connection's first bytes is in the kernel's set.
-pub(crate) const TAILED: u32 = 1 << 16;
-/// The kernel socket that a connection moves to is in the kernel's set.
-pub(crate) const ON_KERNEL: u32 = 1 << 17;
-/// The application's own event is in its own set, though ours is another one.
-pub(crate) const PROGRAMS: u32 = 1 << 18;
-/// A listener that other instances hear as well: counted in [`Epoll::listened`].
-pub(crate) const LISTENED: u32 = 1 << 19;
-
-/// What came to the connection's base is in the kernel's set.
-pub(crate) const ACCEPTED: u32 = 1 << 20;
+netacc_sys::flags! { RegFlag:
+    /// [`Reg::queue`]: in the ready queue.
+    pub(crate) const QUEUED;
+    /// EPOLLONESHOT has fired.
+    pub(crate) const DISABLED;
+    /// Removed while queued: released when it comes out of the queue.
+    pub(crate) const GONE;
+    /// To be reported at the next look whatever the marks say: it was just added or changed.
+    pub(crate) const FRESH;
+    /// [`Reg::flags`]: the application's own event is in the kernel's set.
+    pub(crate) const KERNEL;
+    /// Hints come by a watch.
+    pub(crate) const WATCHED;
+    /// No watch could be had: looked at in every round.
+    pub(crate) const POLLED;
+    /// The connection's witness is in the kernel's set.
+    pub(crate) const WITNESSED;
+    /// The connection's base is in the kernel's set: hints come by it.
+    pub(crate) const BASED;
+    /// The kernel socket with a promoted connection's first bytes is in the kernel's set.
+    pub(crate) const TAILED;
+    /// The kernel socket that a connection moves to is in the kernel's set.
+    pub(crate) const ON_KERNEL;
+    /// The application's own event is in its own set, though ours is another one.
+    pub(crate) const PROGRAMS;
+    /// A listener that other instances hear as well: counted in [`Epoll::listened`].
+    pub(crate) const LISTENED;
+    /// What came to the connection's base is in the kernel's set.
+    pub(crate) const ACCEPTED;
+}
 
 /// One descriptor registered with one epoll instance.
 #[derive(Debug)]

@@ -4,14 +4,14 @@
 //! fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves the rings. It does so with
 //! the socket's locks held. So a number is given back in this order, by [`leave`] and nowhere else:
 //!
-//! 1. it leaves the table;
+//! 1. it leaves the table, and from here to the end calls of other threads that name it wait ([`fdtable::Leaving`]);
 //! 2. the locks were free once, so that who saw the number in the table is done with it;
 //! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
 //! 4. the kernel may give the number to another file.
 
 use crate::carrier::drive;
 use crate::epoll;
-use crate::fdtable::{self, Entry, Ref};
+use crate::fdtable::{self, Entry, Leaving, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, promote, reroute, vacant};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -43,16 +43,22 @@ enum Left {
     Aside,
 }
 
-/// The number leaves the table; see above. `None`: it was not there.
-fn leave(fd: i32, file: File) -> Option<Left> {
+/// The number leaves the table; see above. `None`: it was not there. The second part is dropped when another file lies there.
+fn leave(fd: i32, file: File) -> Option<(Left, Option<Leaving>)> {
     not_later(fd);
     if file == File::There && lock::interrupted() && set_aside(fd) {
-        return Some(Left::Aside);
+        return Some((Left::Aside, None));
     }
     if let Some(r) = fdtable::socket(fd) {
         before(fd, r);
     }
-    fdtable::take(fd).map(|e| dropped(fd, e, file))
+    // What is the kernel's lies there until it is closed, which takes its time with SO_LINGER.
+    let kernels = || matches!(fdtable::get(fd), Some(Entry::Socket(r)) if !changes_files(r.obj));
+    if file == File::Gone || kernels() {
+        return fdtable::take(fd).map(|e| (dropped(fd, e, file), None));
+    }
+    let (e, leaving) = fdtable::take_leaving(fd)?;
+    Some((dropped(fd, e, file), Some(leaving)))
 }
 
 /// In a signal handler that has interrupted a holder of locks, which cannot wait for them: what the number stands for goes on
@@ -168,9 +174,10 @@ pub fn replaced(fd: i32, stale: Option<Entry>) {
     }
 }
 
-/// Only our side of the descriptor is dropped: the kernel's is closed or replaced by a call that does not go through us.
-pub fn forget(fd: i32, file: File) {
-    leave(fd, file);
+/// Only our side of the descriptor is dropped: the kernel's is closed or replaced by the caller, or was. The caller drops the
+/// result after that.
+pub fn forget(fd: i32, file: File) -> Option<Leaving> {
+    leave(fd, file).and_then(|(_, leaving)| leaving)
 }
 
 /// A bit for each number that a signal handler closed while its thread was in the middle of a call of ours.
@@ -269,7 +276,7 @@ fn finish_kept() {
 
 fn close_one_kept(fd: i32) {
     if private::is(fd) {
-        leave(fd, File::There);
+        let _leaving = leave(fd, File::There);
         private::close(fd);
     } else {
         let _ = close_now(fd);
@@ -279,6 +286,10 @@ fn close_one_kept(fd: i32) {
 /// close(2). A handler may call it (signal-safety(7)), also of a thread that holds a lock of ours: then the number stays
 /// open until the next call that may do it.
 pub fn close(fd: i32) -> Outcome {
+    if fdtable::is_leaving(fd) {
+        // The program closes it twice, and the file that lies there is not its any more.
+        return Outcome::Failed(Errno::BADF);
+    }
     if fdtable::knows(fd) && lock::interrupted() {
         return if later(fd) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
     }
@@ -288,14 +299,14 @@ pub fn close(fd: i32) -> Outcome {
 
 fn close_now(fd: i32) -> Outcome {
     match leave(fd, File::There) {
-        Some(Left::Socket { domain, vacant }) => {
+        Some((Left::Socket { domain, vacant }, _leaving)) => {
             drive::drive();
             if vacant && vacant::keep(fd, domain) {
                 return Outcome::Done(0);
             }
             raw::close(fd).into()
         }
-        Some(Left::Epoll | Left::Aside) => raw::close(fd).into(),
+        Some((Left::Epoll | Left::Aside, _leaving)) => raw::close(fd).into(),
         None if private::is(fd) => Outcome::Failed(Errno::BADF),
         None => Outcome::Pass,
     }
@@ -314,7 +325,10 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
         return Outcome::Pass;
     }
     close_later();
-    fdtable::each(first as usize, last as usize, |fd, _| forget(fd, File::There));
+    fdtable::each(first as usize, last as usize, |fd, _| {
+        // Until all of them are closed.
+        core::mem::forget(forget(fd, File::There));
+    });
     let mut from = first;
     let mut result = Ok(());
     private::each(|ours| {
@@ -329,6 +343,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     if from <= last {
         result = result.and(raw::close_range(from, last, flags));
     }
+    fdtable::all_left(first as usize, last as usize);
     result.into()
 }
 

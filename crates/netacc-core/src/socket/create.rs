@@ -321,17 +321,19 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     let known = source.is_none_or(|e| fdtable::get(old) == Some(e)) && raw::fcntl(old, libc::F_GETFD, 0).is_ok();
     drop(locks);
     if !known || flags & !O_CLOEXEC != 0 {
-        // The kernel says what is wrong.
+        // The kernel says what is wrong, once a thread that closes the number has done so.
+        let _ = fdtable::is_leaving(old);
         return raw::dup3(old, new, flags).into();
     }
     if let Some(r) = fdtable::socket(new) {
         r.obj.set(socket::REPLACED, true);
     }
     // What is there ends first: from then on nobody takes the number for that connection's.
-    closing::forget(new, File::There);
+    let leaving = closing::forget(new, File::There);
     let locks = source.and_then(still);
     let done = raw::dup3(old, new, flags).and_then(|_| source.map_or(Ok(None), |e| entered_dup(new, e)));
     drop(locks);
+    drop(leaving);
     match done {
         Ok(stale) => {
             closing::replaced(new, stale);

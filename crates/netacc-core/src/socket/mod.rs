@@ -62,50 +62,52 @@ pub enum Path {
     Listener = 3,
 }
 
-/// [`Socket::flags`]: O_NONBLOCK of the file description.
-pub const NONBLOCK: u32 = 1;
-/// The descriptor is a duplicate of a template: it stands for a socket the kernel does not have yet.
-pub const PLACEHOLDER: u32 = 2;
-/// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success.
-pub const CONNECTING: u32 = 4;
-/// SO_LINGER is on with time 0: close resets.
-pub const LINGER_RESET: u32 = 8;
-/// On TCP, and may be promoted: its bytes pass through our hands.
-pub const CANDIDATE: u32 = 32;
-/// Of a candidate: we connected, so we make the offer.
-pub const OFFERS: u32 = 64;
-/// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
-pub const LINKING: u32 = 1 << 12;
-/// Of a candidate: the other end is on another host; see [`far`].
-pub const FAR: u32 = 1 << 18;
-/// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
-pub const PREPARED: u32 = 1 << 19;
-/// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`vacant`].
-pub const KEEPABLE: u32 = 1 << 17;
-/// The process forked while this connection was open.
-pub const SHARED: u32 = 16;
-/// A connection was dissolved: the kernel's socket shows a port that it does not hold.
-pub const DISSOLVED: u32 = 1 << 8;
-/// Left shared memory for a kernel socket, whose addresses are not those of the connection.
-pub const DEMOTED: u32 = 1 << 10;
-/// A program that is started is meant to have a number of this socket.
-pub const HANDED: u32 = 1 << 11;
-/// bind(2) was called on a dead connection.
-pub const REBOUND: u32 = 1 << 9;
-/// A listener that the program did not make and has not waited on: see [`adopt`].
-pub const INHERITED: u32 = 1 << 15;
-/// A listener that clients on other hosts cannot find yet: the program has not waited on it.
-pub const DORMANT: u32 = 1 << 16;
-/// A listener on which the program waits, and that clients on other hosts cannot find for want of an RDMA device.
-pub const UNHEARD: u32 = 1 << 20;
-/// Another file was put over one of its numbers (dup2, dup3).
-pub const REPLACED: u32 = 1 << 22;
-/// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
-pub const PACKETS: u32 = 1 << 13;
-/// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
-pub const INQ: u32 = 1 << 21;
-/// As [`PACKETS`], and it cannot be asked.
-pub const SIGNED: u32 = 1 << 14;
+netacc_sys::flags! { SocketFlag:
+    /// [`Socket::flags`]: O_NONBLOCK of the file description.
+    pub const NONBLOCK;
+    /// The descriptor is a duplicate of a template: it stands for a socket the kernel does not have yet.
+    pub const PLACEHOLDER;
+    /// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success.
+    pub const CONNECTING;
+    /// SO_LINGER is on with time 0: close resets.
+    pub const LINGER_RESET;
+    /// On TCP, and may be promoted: its bytes pass through our hands.
+    pub const CANDIDATE;
+    /// Of a candidate: we connected, so we make the offer.
+    pub const OFFERS;
+    /// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
+    pub const LINKING;
+    /// Of a candidate: the other end is on another host; see [`far`].
+    pub const FAR;
+    /// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
+    pub const PREPARED;
+    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`vacant`].
+    pub const KEEPABLE;
+    /// The process forked while this connection was open.
+    pub const SHARED;
+    /// A connection was dissolved: the kernel's socket shows a port that it does not hold.
+    pub const DISSOLVED;
+    /// Left shared memory for a kernel socket, whose addresses are not those of the connection.
+    pub const DEMOTED;
+    /// A program that is started is meant to have a number of this socket.
+    pub const HANDED;
+    /// bind(2) was called on a dead connection.
+    pub const REBOUND;
+    /// A listener that the program did not make and has not waited on: see [`adopt`].
+    pub const INHERITED;
+    /// A listener that clients on other hosts cannot find yet: the program has not waited on it.
+    pub const DORMANT;
+    /// A listener on which the program waits, and that clients on other hosts cannot find for want of an RDMA device.
+    pub const UNHEARD;
+    /// Another file was put over one of its numbers (dup2, dup3).
+    pub const REPLACED;
+    /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
+    pub const PACKETS;
+    /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
+    pub const INQ;
+    /// As [`PACKETS`], and it cannot be asked.
+    pub const SIGNED;
+}
 
 /// An IP address and port in atomics.
 #[derive(Debug, Default)]

@@ -10,44 +10,46 @@ use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
 
-/// Our side has ended its stream.
-pub(super) const TX_SHUT: u32 = 1;
-/// shutdown(SHUT_RD) was called here.
-pub(super) const RX_SHUT: u32 = 2;
-/// The peer's end of stream has been seen.
-pub(super) const PEER_FIN: u32 = 4;
-/// The connection was reset; `error` was set when this bit was.
-pub(super) const DEAD: u32 = 8;
-/// In use.
-pub(super) const LIVE: u32 = 16;
-/// Every process of the peer's family that held the connection is gone.
-pub(super) const WITNESS_GONE: u32 = 32;
-/// Our process forked while the connection was open: others of our family may use it.
-pub(super) const SHARED: u32 = 64;
-/// The peer, or another process of our family, has left the rings; see [`super::depart`].
-pub(super) const MOVING: u32 = 128;
-/// We have followed: what we write goes to the kernel socket.
-pub(super) const ON_KERNEL: u32 = 256;
-/// It was our family that left.
-pub(super) const FAMILY_MOVED: u32 = 512;
-/// Nobody holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
-pub(super) const BASE_GONE: u32 = 1024;
-/// Our base is a socket that listens, and the peer's connection to it has not come to this process; see [`super::liveness`].
-pub(super) const LISTENS: u32 = 2048;
-/// The witness is another file than before; see [`ShmEndpoint::take_rejoined`].
-pub(super) const REJOINED: u32 = 4096;
-/// What came to our base is another file than before; see [`ShmEndpoint::take_arrived`].
-pub(super) const ARRIVED: u32 = 8192;
-/// A process of the peer's family is to be rung by the witness as soon as that has come: see `ring_family`.
-pub(super) const RING_OWED: u32 = 16384;
-/// This process writes without waiting for a relay: see [`ShmEndpoint::let_relays_end`].
-pub(super) const AHEAD: u32 = 32768;
-/// A child that is forked, or was, cannot know what becomes of the connection: see [`ShmEndpoint::leave_untold`].
-pub(super) const UNTOLD: u32 = 1 << 18;
-/// Our large window holds pages.
-pub(super) const LARGE_USED: u32 = 1 << 16;
-/// A write that does not wait was cut short, and there has been no room since.
-pub(super) const CUT: u32 = 1 << 17;
+netacc_sys::flags! { EndpointFlag:
+    /// Our side has ended its stream.
+    pub(super) const TX_SHUT;
+    /// shutdown(SHUT_RD) was called here.
+    pub(super) const RX_SHUT;
+    /// The peer's end of stream has been seen.
+    pub(super) const PEER_FIN;
+    /// The connection was reset; `error` was set when this bit was.
+    pub(super) const DEAD;
+    /// In use.
+    pub(super) const LIVE;
+    /// Every process of the peer's family that held the connection is gone.
+    pub(super) const WITNESS_GONE;
+    /// Our process forked while the connection was open: others of our family may use it.
+    pub(super) const SHARED;
+    /// The peer, or another process of our family, has left the rings; see [`super::depart`].
+    pub(super) const MOVING;
+    /// We have followed: what we write goes to the kernel socket.
+    pub(super) const ON_KERNEL;
+    /// It was our family that left.
+    pub(super) const FAMILY_MOVED;
+    /// Nobody holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
+    pub(super) const BASE_GONE;
+    /// Our base is a socket that listens, and the peer's connection to it has not come to this process; see [`super::liveness`].
+    pub(super) const LISTENS;
+    /// The witness is another file than before; see [`ShmEndpoint::take_rejoined`].
+    pub(super) const REJOINED;
+    /// What came to our base is another file than before; see [`ShmEndpoint::take_arrived`].
+    pub(super) const ARRIVED;
+    /// A process of the peer's family is to be rung by the witness as soon as that has come: see `ring_family`.
+    pub(super) const RING_OWED;
+    /// This process writes without waiting for a relay: see [`ShmEndpoint::let_relays_end`].
+    pub(super) const AHEAD;
+    /// A child that is forked, or was, cannot know what becomes of the connection: see [`ShmEndpoint::leave_untold`].
+    pub(super) const UNTOLD;
+    /// Our large window holds pages.
+    pub(super) const LARGE_USED;
+    /// A write that does not wait was cut short, and there has been no room since.
+    pub(super) const CUT;
+}
 
 /// Threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
@@ -358,8 +360,20 @@ impl ShmEndpoint {
                 }
                 _ => self.die(Errno::CONNRESET),
             }
+        } else if self.flags.load(Ordering::Acquire) & over == PEER_FIN && self.died_after_its_end(v) {
+            self.die(Errno::PIPE);
         }
         self.flags.load(Ordering::Acquire)
+    }
+
+    /// Whether the peer died after it had ended its stream, and left bytes of ours unread: the kernel would have sent a reset,
+    /// which tcp(7) tells as EPIPE then. Of a peer that had read all of them a writer hears when it writes.
+    #[cold]
+    fn died_after_its_end(&self, v: &View) -> bool {
+        let fin = || line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
+        let ended = |fin: u32| fin & (FIN | CLOSED | MOVED | RESET) == FIN;
+        // What it said before it went is looked at again, now that it is gone.
+        ended(fin()) && self.peer_died(v) && ended(fin()) && self.peer_left_unread(v) != Some(0)
     }
 
     #[inline]

@@ -121,6 +121,9 @@ pub struct Link {
     pub far: AtomicU32,
     /// The peer passed descriptors for connections: some may lie here for one that is not open when the link ends.
     pub(super) passed: AtomicU32,
+    /// Among the links that the process ever had, and the next one of them: see [`super::identity`].
+    pub(super) listed: AtomicU32,
+    pub(super) next_listed: AtomicPtr<Link>,
     /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.
     used: AtomicUsize,
     /// The doorbells of channels, which every link has, apart from those of threads: a link with one connection is to touch
@@ -195,6 +198,7 @@ impl Link {
         }
         link.endpoints().for_each(ShmEndpoint::reset);
         link.refs.store(1, Ordering::Release);
+        link.list();
         link.tell_trust();
         page().count(Counter::LinksOpened);
         link.enter();

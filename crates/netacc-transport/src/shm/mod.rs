@@ -35,6 +35,7 @@ pub mod endpoint;
 pub mod family;
 mod far;
 pub mod guard;
+pub mod identity;
 mod kin;
 pub mod link;
 mod liveness;
