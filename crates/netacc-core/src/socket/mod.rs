@@ -26,6 +26,7 @@ pub mod pair;
 pub mod pool;
 pub mod ports;
 pub mod promote;
+pub mod redispatch;
 pub mod relay;
 pub mod remembered;
 pub mod reroute;
