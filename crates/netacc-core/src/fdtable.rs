@@ -123,6 +123,17 @@ pub fn knows(fd: i32) -> bool {
     cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) != 0)
 }
 
+/// Whether any of these numbers is in the table, which is looked up once for all of them.
+#[inline]
+pub fn knows_any(mut fds: impl Iterator<Item = i32>) -> bool {
+    // Acquire: as in `cell`.
+    let table = TABLE.load(Ordering::Acquire);
+    // SAFETY: as in `cell`; a negative number is above all others.
+    let known =
+        |fd: i32| (fd as u32 as usize) < MAX_FDS && unsafe { &*table.add(fd as usize) }.load(Ordering::Relaxed) != 0;
+    !table.is_null() && fds.any(known)
+}
+
 /// Whether `fd` is a socket of which `f` is true, or a number to be given back, which [`get`] does.
 #[inline]
 pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {

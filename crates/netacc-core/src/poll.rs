@@ -247,6 +247,7 @@ impl Fds {
             Some(Ours::Epoll) => {
                 set.add(epoll::sleeps_on(p.fd), POLLIN);
                 ready |= !epoll::arm(p.fd);
+                epoll::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
             }
             // It was ours when the set was made, and nobody would wake us for it now.
             None => ready |= p.fd >= 0 && set.fd(i) < 0,
@@ -378,10 +379,10 @@ impl Fds {
 #[inline]
 pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
     // SAFETY: the caller's promise.
-    let known = |i| fdtable::knows(unsafe { (*p.add(i)).fd });
+    let numbers = (0..n).map(|i| unsafe { (*p.add(i)).fd });
     // An array that may not be there is looked at on the long way.
     let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
-    closing::has_later() || (fdtable::in_use() && n > 0 && (!there() || (0..n).any(known)))
+    closing::has_later() || (fdtable::in_use() && n > 0 && (!there() || fdtable::knows_any(numbers)))
 }
 
 /// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; `None` is a

@@ -5,7 +5,7 @@ use crate::process::next_fork;
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use netacc_core::carrier;
-use netacc_core::socket::demote;
+use netacc_core::socket::{demote, redispatch};
 use netacc_stats::Reason;
 use netacc_sys::user;
 
@@ -141,6 +141,7 @@ pub unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
 fn give(spawns: bool, named: &Named) {
     demote::before_exec(spawns, |fd| named.has(fd));
     if !spawns {
+        redispatch::hand_on_all();
         carrier::before_exec(next_fork);
     }
 }

@@ -6,7 +6,7 @@ use libc::{pid_t, termios, winsize};
 use netacc_core::fork::NewSpaces;
 use netacc_core::namespace;
 use netacc_core::socket::closing::{self, File};
-use netacc_core::socket::create;
+use netacc_core::socket::{create, redispatch};
 use netacc_core::{carrier, fork, vfork};
 use netacc_sys::cancel;
 use netacc_sys::errno::Errno;
@@ -183,8 +183,11 @@ pub fn next_fork() -> pid_t {
     call_next!(fork() -> pid_t)
 }
 
-/// What was written to other hosts goes out before the process ends by exit(3) or by returning from main.
+/// What others are to take goes out before the process ends by exit(3) or by returning from main: connects that wait, and what
+/// was written to other hosts.
 extern "C" fn finish() {
+    redispatch::hand_on_all();
+    redispatch::settle_orphans();
     carrier::finish(next_fork);
 }
 
@@ -208,7 +211,7 @@ extern "C" fn at_quick_exit() {
 static AT_QUICK_EXIT: extern "C" fn() = at_quick_exit;
 
 fn leave(status: c_int) -> ! {
-    carrier::finish(next_fork);
+    finish();
     netacc_sys::raw::exit_group(status)
 }
 

@@ -19,7 +19,7 @@ pub mod sync;
 
 pub use area::Area;
 pub use consumer::Consumer;
-pub use lines::{CLOSED, ConsumerLine, FIN, GONE, MOVED, OPEN, OwnLine, ProducerLine, RESET, SideLine};
+pub use lines::{CLOSED, ConsumerLine, FIN, GONE, HOLDING, MOVED, OPEN, OwnLine, ProducerLine, RESET, SideLine};
 pub use notify::{Ring, notify_data, notify_room};
 pub use producer::Producer;
 pub use ready::{Channel, SLOTS, Taken};

@@ -19,6 +19,9 @@ pub const MOVED: u32 = 4;
 pub const CLOSED: u32 = 8;
 /// [`ProducerLine::fin`]: this side is done with the slot: it looks at none of its words any more.
 pub const GONE: u32 = 16;
+/// [`ProducerLine::fin`]: bytes after `head` are held back, up to [`ConsumerLine::held`] of this side. They are to be shown at
+/// [`ConsumerLine::held_until`] at the latest, by whoever reads them.
+pub const HOLDING: u32 = 32;
 
 const _: () = assert!((FIN | RESET | MOVED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
 
@@ -40,7 +43,7 @@ pub struct ProducerLine {
     pub head: AtomicU64,
     /// [`crate::Layout`] of the bytes from its origin on; stored before the `head` that covers them.
     pub layout: AtomicU64,
-    /// [`OPEN`], or of [`FIN`], [`RESET`], [`MOVED`], [`CLOSED`] and [`GONE`] what holds; stored after the final
+    /// [`OPEN`], or of [`FIN`], [`RESET`], [`MOVED`], [`CLOSED`], [`GONE`] and [`HOLDING`] what holds; stored after the final
     /// `head`.
     pub fin: AtomicU32,
     /// Bytes that the producer lets wait on its side at most (SO_SNDBUF); 0: as many as fit. The consumer reckons with it
@@ -64,6 +67,10 @@ pub struct ConsumerLine {
     /// Bytes that the consumer wants under way at most (SO_RCVBUF); 0: it has not said. A wish: the producer heeds it
     /// only where its own buffer is bounded, and nothing depends on it.
     pub window: AtomicU64,
+    /// Of the direction that this side writes, and here for want of room there: position after the last byte that is held back.
+    pub held: AtomicU64,
+    /// Until when they are held, on the clock of this host.
+    pub held_until: AtomicU64,
 }
 
 /// Written by one side of a connection (and cleared by the other, which may only clear).
@@ -106,7 +113,7 @@ impl OwnLine {
 impl ConsumerLine {
     /// Back to the words of a fresh slot.
     pub fn wipe(&self) {
-        for w in [&self.tail, &self.layout, &self.before, &self.window] {
+        for w in [&self.tail, &self.layout, &self.before, &self.window, &self.held, &self.held_until] {
             w.store(0, Ordering::Relaxed);
         }
     }

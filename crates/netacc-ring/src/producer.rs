@@ -170,6 +170,12 @@ impl Producer {
         self.pos.store(self.pos.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
     }
 
+    /// Stream position after the last byte copied in, published or not.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.pos.load(Ordering::Relaxed)
+    }
+
     /// Makes everything advanced over visible to the consumer.
     ///
     /// The exchange is a full fence: what the caller reads afterwards (does the peer sleep?) cannot

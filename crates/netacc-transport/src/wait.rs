@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use libc::pollfd;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, raw};
+use netacc_sys::{cancel, raw, time};
 
 extern crate alloc;
 
@@ -45,6 +45,8 @@ pub struct WaitSet {
     pub family: bool,
     /// So many steps have been slept in vain: kept by the caller from one set to the next.
     pub steps: u32,
+    /// When the sleep ends at the latest ([`time::now`]), because bytes that are there may be read from then on; 0: it may last.
+    until: u64,
     /// Another process of the family has left the mark that asks for the byte: it is not ours to take away.
     pub(crate) marked_before: bool,
 }
@@ -69,6 +71,11 @@ impl WaitSet {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The sleep is to end then ([`time::now`]) at the latest.
+    pub fn wake_at(&mut self, until: u64) {
+        self.until = if self.until == 0 { until } else { self.until.min(until) };
     }
 
     /// Adds a descriptor and returns its index.
@@ -168,6 +175,10 @@ impl WaitSet {
         let step = if self.bounded { STEP } else { longer(self.steps) };
         if (self.bounded || self.family) && !(0..=step).contains(&left) {
             left = step;
+        }
+        if self.until != 0 {
+            let due = i64::try_from(self.until.saturating_sub(time::now())).unwrap_or(i64::MAX);
+            left = if left < 0 { due } else { left.min(due) };
         }
         let mut ts = libc::timespec { tv_sec: left.max(0) / 1_000_000_000, tv_nsec: left.max(0) % 1_000_000_000 };
         let ts_ptr = if left < 0 { core::ptr::null_mut() } else { &raw mut ts };

@@ -75,6 +75,12 @@ pub fn sleeps_on(fd: i32) -> i32 {
     })
 }
 
+/// When a sleep on its descriptor is to end at the latest, to look at the instance again.
+pub fn held_until(fd: i32) -> Option<u64> {
+    let until = fdtable::epoll(fd)?.obj.held_until.load(core::sync::atomic::Ordering::Relaxed);
+    (until != 0).then_some(until)
+}
+
 /// Arms an instance for a sleep on its descriptor; false when it is readable already.
 pub fn arm(fd: i32) -> bool {
     fdtable::epoll(fd).is_none_or(|r| super::ready::arm(r.obj))

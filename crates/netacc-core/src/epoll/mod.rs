@@ -26,7 +26,7 @@ mod turns;
 mod wait;
 pub(crate) mod watch;
 
-pub use absorb::{arm, readable, sleeps_on};
+pub use absorb::{arm, held_until, readable, sleeps_on};
 pub use call::Call;
 pub use ctl::{candidate, control, stirred};
 pub use paths::{accelerate, accelerated, became_listener, greeting, moved, no_listener, to_kernel, withdraw};
@@ -188,6 +188,8 @@ pub struct Epoll {
     pub(crate) edges: AtomicU32,
     /// A look found connections that must go elsewhere.
     pub(crate) displaced: AtomicU32,
+    /// When ([`netacc_sys::time::now`]) a look may find bytes that a peer holds back until then; 0: none are known of.
+    pub(crate) held_until: AtomicU64,
     /// Counts what would make the kernel wake an instance around this one: an edge there.
     pub(crate) news: AtomicU32,
 }
@@ -258,6 +260,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         }
         e.own.store(0, Ordering::Relaxed);
         e.last_kernel.store(0, Ordering::Relaxed);
+        e.held_until.store(0, Ordering::Relaxed);
         e.turn.store(0, Ordering::Relaxed);
         e.place.store(turns::place(), Ordering::Relaxed);
         e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 
 use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};
-use crate::epoll::ready::{arm, changed, look, news};
+use crate::epoll::ready::{arm, changed, look, news, note_hold};
 use crate::epoll::{DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, at, cookie};
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -246,6 +246,10 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
         if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
             let events = reg.events.load(Ordering::Relaxed);
             let idle = arm(child);
+            let held = child.held_until.load(Ordering::Relaxed);
+            if held != 0 {
+                note_hold(e, held);
+            }
             let wanted = reg.queue() & DISABLED == 0
                 && events & libc::EPOLLIN as u32 != 0
                 && (events & EPOLLET as u32 == 0 || news(reg, false));

@@ -11,6 +11,7 @@ use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
+use netacc_sys::time;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Readiness};
 
@@ -98,6 +99,10 @@ pub(crate) fn collect(e: &Epoll) {
         }
     }
     arrivals.finish(e);
+    let held = e.held_until.load(Ordering::Relaxed);
+    if held != 0 && time::now() >= held {
+        look_behind_holds(e);
+    }
     if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
         let mut p = e.regs.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
@@ -122,9 +127,37 @@ pub(crate) fn collect(e: &Epoll) {
 
 /// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so whoever looked does it
 /// afterwards.
+/// So is one whose peer holds bytes back, since nobody tells when that is over.
 fn note_displaced(e: &Epoll, reg: &Reg) {
-    if at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()).is_some_and(|ep| ep.displaced()) {
+    let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return };
+    if ep.displaced() {
         e.displaced.store(1, Ordering::Relaxed);
+    }
+    if let Some(until) = ep.held_until() {
+        note_hold(e, until);
+    }
+}
+
+/// A look at the instance is due at this time.
+pub(super) fn note_hold(e: &Epoll, until: u64) {
+    let before = e.held_until.load(Ordering::Relaxed);
+    e.held_until.store(if before == 0 { until } else { before.min(until) }, Ordering::Relaxed);
+}
+
+/// A hold may be over: connections whose peers hold bytes back are looked at again. Under the instance's lock.
+#[cold]
+fn look_behind_holds(e: &Epoll) {
+    e.held_until.store(0, Ordering::Relaxed);
+    let mut p = e.regs.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        let ep = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.path() == Path::Shm).and_then(|s| s.endpoint());
+        if ep.is_some_and(|ep| ep.is_held_back()) {
+            if e.is_inner() {
+                heard(e, reg);
+            }
+            enqueue(e, reg);
+        }
     }
 }
 

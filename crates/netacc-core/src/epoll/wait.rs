@@ -255,6 +255,14 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         left = POLLED_STEP;
         bounded = true;
     }
+    let held = e.held_until.load(Ordering::Relaxed);
+    if held != 0 {
+        let due = i64::try_from(held.saturating_sub(time::now())).unwrap_or(i64::MAX);
+        if !(0..=due).contains(&left) {
+            left = due;
+            bounded = true;
+        }
+    }
     // Another process of the family may take the byte that is for us: see `WaitSet::family`.
     if e.based.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
         left = longer(steps);

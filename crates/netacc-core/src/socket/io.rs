@@ -8,7 +8,7 @@ use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, rer
 use crate::wait;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
-use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
@@ -282,11 +282,18 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             };
             // As for a reader.
             ep = here;
+            let more = flags & MSG_MORE != 0;
+            if more {
+                ep.set_more(true);
+            }
             let res = write_burst(ep, src, !nonblock);
             // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
             // again, before the answer goes out.
             let res =
                 if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
+            if more {
+                ep.set_more(false);
+            }
             match res {
                 // A partial write is followed by waiting for room, without another call.
                 Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
@@ -339,7 +346,11 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
 fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize> {
     let cut = src.limit(ep.burst(src.left(), waits));
     let res = ep.try_write(src);
-    src.extend(cut);
+    if cut > 0 {
+        src.extend(cut);
+        // The rest waits for room, which comes when these are read.
+        ep.push();
+    }
     if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
 }
 

@@ -3,19 +3,23 @@
 use crate::carrier;
 use crate::epoll;
 use crate::socket::crowd;
+use crate::socket::redispatch::hand_on;
 use crate::socket::{DORMANT, Socket, UNHEARD};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, private, raw};
-use netacc_transport::shm::segment::{SERVER_CLOSED, SERVER_LEFT, Segment};
+use netacc_transport::shm::segment::SERVER_CLOSED;
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, guard};
 use rustix::fd::{FromRawFd, OwnedFd};
 
 /// Places for clients that have connected and not said hello. One that says nothing has its place until others need it.
 pub(super) const GREETING: usize = 8;
+
+/// So many links are looked at when the process ends.
+const HELD: usize = 64;
 
 /// The accelerated half of a listening socket.
 #[derive(Debug)]
@@ -164,13 +168,16 @@ impl Listener {
 
     /// Nobody listens any more: connects that wait are reset, connections go on.
     pub(super) fn reset_queued(&'static self) {
-        self.end(|link, seg| {
-            // SeqCst: a client pushes and then looks at this word; we mark and then drain.
-            seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
-            // A client that goes on and on is not waited for.
-            for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
-                if let Some(ep) = super::accept::take_slot(link, slot) {
-                    netacc_transport::Endpoint::close(ep, true);
+        self.end(|links| {
+            for link in links {
+                let Some(seg) = link.segment() else { continue };
+                // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+                seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
+                // A client that goes on and on is not waited for.
+                for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
+                    if let Some(ep) = super::accept::take_slot(link, slot) {
+                        netacc_transport::Endpoint::close(ep, true);
+                    }
                 }
             }
         });
@@ -187,13 +194,36 @@ impl Listener {
         self.hand_on();
     }
 
-    /// Clients whose connect waits here make it once more: at the rendezvous, where another process may serve them,
-    /// or by TCP.
+    /// Connects that wait here go to the processes that have the listener too.
     fn hand_on(&'static self) {
-        self.end(|link, _| hand_on(link));
+        self.take_all_links();
+        self.end(|links| hand_on(links));
     }
 
-    fn end(&'static self, last: impl Fn(&'static Link, Segment)) {
+    /// A client that waits at the rendezvous may have queued connects, and a rendezvous that other processes do not have would
+    /// end with them.
+    pub(super) fn take_all_links(&'static self) {
+        for _ in 0..HELD {
+            if !self.take_links() {
+                return;
+            }
+        }
+    }
+
+    /// Calls `f` with the links that there are, without a lock: each is held meanwhile.
+    pub(super) fn with_links_held(&'static self, f: impl FnOnce(&[Option<&'static Link>])) {
+        let mut held = [None; HELD];
+        {
+            let _g = self.lock.lock();
+            for (place, link) in held.iter_mut().zip(self.links().filter(|l| l.hold_if_used())) {
+                *place = Some(link);
+            }
+        }
+        f(&held);
+        held.into_iter().flatten().for_each(Link::put);
+    }
+
+    fn end(&'static self, last: impl FnOnce(Links)) {
         // A handler may close another listener, which needs the same locks.
         let _b = Blocked::all();
         #[allow(unsafe_code)]
@@ -224,12 +254,10 @@ impl Listener {
             self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
             first
         };
+        last(Links::from(next));
         while let Some(link) = next {
             next = follow(&link.next);
             crowd::left(link);
-            if let Some(seg) = link.segment() {
-                last(link, seg);
-            }
             epoll::link_gone(link);
             link.put();
         }
@@ -355,18 +383,6 @@ impl Listener {
     }
 }
 
-/// A link takes no further connects: those that wait there are made once more.
-pub(super) fn hand_on(link: &'static Link) {
-    let Some(seg) = link.segment() else { return };
-    // SeqCst: as in `reset_queued`.
-    seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
-    for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
-        if let Some(ep) = link.endpoint(slot as usize) {
-            ep.stir_peer();
-        }
-    }
-}
-
 pub(super) fn readable(fd: i32) -> bool {
     let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -397,6 +413,12 @@ pub(super) fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
 #[derive(Clone, Debug)]
 pub(super) struct Links {
     at: *mut Link,
+}
+
+impl Links {
+    fn from(first: Option<&'static Link>) -> Links {
+        Links { at: first.map_or(core::ptr::null_mut(), |link| core::ptr::from_ref(link).cast_mut()) }
+    }
 }
 
 impl Iterator for Links {

@@ -8,6 +8,7 @@ pub mod closing;
 pub mod connect;
 pub mod connected;
 pub mod control;
+mod cork;
 pub mod create;
 mod crowd;
 mod current;
@@ -16,6 +17,7 @@ pub mod dissolve;
 pub mod far;
 pub mod file;
 pub mod group;
+mod held_port;
 pub mod io;
 pub mod listen;
 pub mod listener;
@@ -26,6 +28,7 @@ pub mod pair;
 pub mod pool;
 pub mod ports;
 pub mod promote;
+pub mod redispatch;
 pub mod relay;
 pub mod remembered;
 pub mod reroute;
@@ -105,6 +108,8 @@ netacc_sys::flags! { SocketFlag:
     pub const PACKETS;
     /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
     pub const INQ;
+    /// An accepted connection whose listener is closed: see [`held_port`].
+    pub const HOLDS_PORT;
     /// As [`PACKETS`], and it cannot be asked.
     pub const SIGNED;
 }
@@ -290,6 +295,9 @@ impl Socket {
             ep.set_lowat(n as u32);
         }
         self.opts.bound(ep);
+        if self.opts.is_corked() {
+            ep.set_cork(true);
+        }
         self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     }
 
@@ -453,7 +461,13 @@ fn retire(s: &'static Socket) -> bool {
         }
     }
     drop((rx, tx));
+    if s.has(HOLDS_PORT) {
+        held_port::left(s);
+    }
     if let Some(l) = listener {
+        if l.many.load(Ordering::Relaxed) == 0 {
+            held_port::keep(s);
+        }
         l.close();
     }
     SOCKETS.release(s);

@@ -6,7 +6,7 @@ use crate::socket::connected::{self, Connection};
 use crate::socket::create::{materialize, template};
 pub(crate) use crate::socket::remembered::{Remembered, has_keepalive};
 use crate::socket::{
-    CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket, addr_of, demote, listen, packets, promote,
+    CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket, addr_of, cork, demote, listen, packets, promote,
 };
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -94,6 +94,13 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     let packets = packets::concerns(level, name, path == Path::Shm);
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
+        if level == IPPROTO_TCP
+            && matches!(name, libc::TCP_CORK | libc::TCP_NODELAY)
+            && path == Path::Shm
+            && done.is_ok()
+        {
+            cork::set(r, name);
+        }
         // A real socket gets the value as well, a placeholder when it becomes one.
         return if ours || done.is_err() { done.into() } else { Outcome::Pass };
     }

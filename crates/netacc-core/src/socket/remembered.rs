@@ -52,6 +52,11 @@ impl Remembered {
         true
     }
 
+    /// Whether TCP_CORK is set.
+    pub(crate) fn is_corked(&self) -> bool {
+        self.used.load(Ordering::Relaxed) != 0 && self.get(libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0)
+    }
+
     /// SO_SNDBUF and SO_RCVBUF bound what is under way.
     pub(crate) fn bound(&self, ep: &ShmEndpoint) {
         if self.used.load(Ordering::Relaxed) != 0 {

@@ -2,7 +2,8 @@
 
 use crate::epoll;
 use crate::socket::crowd::{self, Room, User};
-use crate::socket::listener::{GREETING, Listener, follow, hand_on, private_back, readable};
+use crate::socket::listener::{GREETING, Listener, follow, private_back, readable};
+use crate::socket::redispatch::hand_on;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use netacc_sys::raw;
 use netacc_transport::shm::rendezvous::{self, Taken};
@@ -42,7 +43,7 @@ impl Listener {
                 wanted(self) && self.collect(&mut round)
             };
             if let Some(link) = round.gone.take() {
-                hand_on(link);
+                hand_on(core::iter::once(link));
                 link.dismiss();
                 epoll::link_gone(link);
                 link.put();

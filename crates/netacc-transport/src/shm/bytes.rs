@@ -2,6 +2,7 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
+use crate::shm::cork::{CORKED, HOLDS, MORE};
 use crate::shm::endpoint::{CUT, DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
@@ -88,12 +89,20 @@ impl ShmEndpoint {
             v.seg.drop_large(v.index, v.me);
         }
         if n > 0 {
-            self.tx.publish(own);
-            self.tell_data(v);
+            if flags & (CORKED | MORE | HOLDS) == 0 {
+                self.tx.publish(own);
+                self.tell_data(v);
+            } else {
+                self.hold(v, n, src.left() == 0);
+            }
             // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
             if self.peer_moved(v) {
                 self.flags.fetch_or(MOVING, Ordering::AcqRel);
             }
+        }
+        if n == 0 && flags & HOLDS != 0 {
+            // There may be room when these are read.
+            self.release(v);
         }
         Ok(n)
     }
@@ -152,6 +161,9 @@ impl ShmEndpoint {
         };
         if self.family_left(v) {
             return 0;
+        }
+        if self.is_held(v) {
+            self.take_overdue(v);
         }
         let mut done = 0;
         while done < n {
@@ -221,8 +233,12 @@ impl ShmEndpoint {
             return Ok(n);
         }
         if n > 0 {
-            self.tx.publish(own);
-            self.tell_data(&v);
+            if self.flags.load(Ordering::Relaxed) & (CORKED | MORE | HOLDS) == 0 {
+                self.tx.publish(own);
+                self.tell_data(&v);
+            } else {
+                self.hold(&v, n, n == want);
+            }
             // As in `write`.
             if moved() {
                 self.flags.fetch_or(MOVING, Ordering::AcqRel);
@@ -297,6 +313,9 @@ impl ShmEndpoint {
 
     /// There were no bytes: an error, the end, or `EAGAIN`. `None`: by now there are, look again.
     pub(super) fn nothing_read(&self, v: &View) -> Option<Result<usize>> {
+        if self.is_held(v) && self.take_overdue(v) {
+            return None;
+        }
         let flags = self.observe(v);
         // What is in the ring, and the end after it, went with whoever of our family left it.
         if flags & (FAMILY_MOVED | DEAD) == FAMILY_MOVED {
@@ -340,6 +359,7 @@ impl ShmEndpoint {
 
     /// Ends our stream for good and tells the peer. `Some` if that has left the rings: whether it is to be reset.
     pub(super) fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
+        self.push();
         // One that was reset sends no end any more, which would hide the reset from a peer that has not looked yet.
         let reset = self.has_data(v) || abort || self.is_dead();
         let fin = &line!(v, producer, v.me).fin;

@@ -87,7 +87,9 @@ impl Endpoint for ShmEndpoint {
         if no_rx {
             r |= Readiness::IN | Readiness::RDHUP;
         }
-        if self.has_data(&v) && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.enough(&v)) {
+        if (self.has_data(&v) || self.overdue(&v) > 0)
+            && (self.lowat() <= 1 || self.waiting_in_all(&v) >= self.enough(&v))
+        {
             r |= Readiness::IN;
         }
         let room = match flags & (MOVING | ON_KERNEL) {
@@ -121,6 +123,9 @@ impl Endpoint for ShmEndpoint {
         // after, so one of us sees the other.
         core::sync::atomic::fence(Ordering::SeqCst);
         let r = self.readiness();
+        if interest.read {
+            self.bound_by_hold(&v, set);
+        }
         // Somebody may have left the rings, or this endpoint, before we registered.
         (interest.read && r.readable()) || (interest.write && r.writable()) || self.displaced() || !self.is_live()
     }
@@ -148,6 +153,7 @@ impl Endpoint for ShmEndpoint {
             Shut::Both => RX_SHUT | TX_SHUT,
         };
         if bits & TX_SHUT != 0 {
+            self.push();
             self.let_relays_end(&v);
         }
         let old = self.flags.fetch_or(bits, Ordering::AcqRel);

@@ -388,7 +388,7 @@ impl Link {
                     .slot(ep.slot_index())
                     .and_then(|s| s.own.get(other))
                     .map(|o| o.producer.fin.load(Ordering::Acquire));
-                fin == Some(netacc_ring::OPEN)
+                fin.map(|fin| fin & !netacc_ring::HOLDING) == Some(netacc_ring::OPEN)
             })
         })
     }

@@ -111,6 +111,7 @@ impl ShmEndpoint {
         let (Ok(_write), Ok(_read)) = (self.enter(v, Direction::Write), self.enter(v, Direction::Read)) else {
             return Err(self.violated(v));
         };
+        self.push();
         let own = line!(v, producer, v.me);
         let flags = self.observe(v);
         if flags & UNTOLD != 0 && flags & DEAD != 0 {
@@ -174,6 +175,7 @@ impl ShmEndpoint {
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
+        self.end_hold(v);
         while let Some((p, n)) = self.rx.chunk(&area, own, peer, 0).map_err(|_| self.violated(v))? {
             send_all(far.as_raw_fd(), p.as_ptr(), n)?;
             self.rx.advance(n);
@@ -291,6 +293,7 @@ impl ShmEndpoint {
     /// application's numbers before [`ShmEndpoint::leave`]; `None`: the ring has to be read to its end first.
     pub fn follow(&'static self) -> Result<Option<i32>> {
         let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
+        self.push();
         let flags = self.flags.load(Ordering::Acquire);
         if flags & ON_KERNEL == 0 {
             if !self.seek_kernel(&v) {

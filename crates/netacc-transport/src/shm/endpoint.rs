@@ -5,7 +5,7 @@ use crate::shm::delays::Delays;
 use crate::shm::link::{Link, Side};
 use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{Area, CLOSED, Consumer, FIN, MOVED, OPEN, Producer, RESET, Ring, notify_data, notify_room};
+use netacc_ring::{Area, CLOSED, Consumer, FIN, HOLDING, MOVED, OPEN, Producer, RESET, Ring, notify_data, notify_room};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
@@ -342,10 +342,10 @@ impl ShmEndpoint {
         } else if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
-        } else if fin == OPEN
+        } else if fin & !HOLDING == OPEN
             && self.peer_died(v)
             // Whoever ended or moved the stream said so before it went: look again, now that it is gone.
-            && line!(v, producer, peer).fin.load(Ordering::Acquire) == OPEN
+            && line!(v, producer, peer).fin.load(Ordering::Acquire) & !HOLDING == OPEN
         {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it
             // left unread data behind, else an end of stream. As long as the kernel's socket of a promoted

@@ -207,6 +207,8 @@ impl ShmEndpoint {
         let Some(v) = self.view() else {
             return Err(Errno::NOTCONN);
         };
+        // What is held back only this process knows of.
+        self.push();
         self.flags.fetch_or(SHARED, Ordering::AcqRel);
         if self.base.load(Ordering::Relaxed) != 0 {
             return Ok(None);

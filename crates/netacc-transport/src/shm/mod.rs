@@ -28,6 +28,7 @@ macro_rules! line {
 mod bytes;
 mod contract;
 pub mod control;
+mod cork;
 mod delays;
 mod depart;
 mod doorbells;

@@ -1,7 +1,7 @@
 //! The connect queue of a link, as its owner sees it.
 
 use crate::shm::link::Side;
-use crate::shm::segment::SERVER_PENDING;
+use crate::shm::segment::{FATE_QUEUED, SERVER_PENDING};
 use crate::shm::slots::{CONTROL_SLOT, Claimed};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
@@ -106,5 +106,15 @@ impl Link {
     /// Whether the server said so.
     pub fn served_by_many(&self) -> bool {
         self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
+    }
+}
+
+impl ShmEndpoint {
+    /// Server: a connect that was taken and has not begun waits again, so that its client may withdraw it.
+    pub fn untake(&self) {
+        if let Some(v) = self.view() {
+            // Release: as for a connect that is queued.
+            v.slot.open.fate.store(FATE_QUEUED, Ordering::Release);
+        }
     }
 }

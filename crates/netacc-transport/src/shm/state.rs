@@ -41,11 +41,7 @@ impl ShmEndpoint {
             self.rooms.fetch_add(1, Ordering::Relaxed);
         }
         let nudges = u64::from(self.nudges.load(Ordering::Relaxed)) << 48;
-        Marks {
-            data: line!(v, producer, v.me.other()).head.load(Ordering::Acquire) ^ nudges,
-            turns,
-            room: self.rooms.load(Ordering::Relaxed),
-        }
+        Marks { data: self.visible(&v) ^ nudges, turns, room: self.rooms.load(Ordering::Relaxed) }
     }
 
     /// A writer who found no room and is still without asks for it again, since a peer may have told it too early: true when

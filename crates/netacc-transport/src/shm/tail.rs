@@ -122,7 +122,7 @@ impl ShmEndpoint {
     /// Bytes to read, those of the kernel's rest first.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
         if self.tail.load(Ordering::Relaxed) == 0 {
-            return self.waiting_in(v);
+            return self.waiting_in(v) + self.overdue(v);
         }
         let (n, ended) = self.tail_left();
         n as u64 + if ended { self.waiting_in(v) } else { 0 }
