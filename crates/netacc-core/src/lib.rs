@@ -12,6 +12,7 @@ pub mod epoll;
 pub mod fdtable;
 pub mod fork;
 pub mod kernel_only;
+mod limits;
 pub mod log;
 pub mod namespace;
 pub mod outcome;
@@ -19,6 +20,7 @@ pub mod poll;
 pub mod runtime;
 pub mod select;
 pub mod socket;
+mod timeouts;
 pub mod vfork;
 pub mod wait;
 
