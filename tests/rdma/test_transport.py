@@ -130,7 +130,7 @@ def a_port_that_is_taken(ctx):
         wait_until(lambda: "ready" in holder.stdout() or not holder.running(), 30, "ports are taken")
         check(holder.running(), holder.text())
         for _ in range(8):
-            by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": "1", "NACC_TCP_BASE": "0", "NACC_LOG_LEVEL": "1"})
+            by_rdma(ctx, "Polls", 320, options={"NACC_SOR_CONN_PER_QP": "1", "NACC_TCP_COMPANION": "0", "NACC_LOG_LEVEL": "1"})
             said = [line for line in ctx.log.read_text().splitlines() if "rdma_connect: EADDR" in line]
             # One in four has it; nine in a row, once in 100,000 runs, would be believed.
             check(all("is asked from another port" in line for line in said), f"the library's log: {said}")

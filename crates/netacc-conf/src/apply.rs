@@ -5,7 +5,7 @@ use alloc::{format, vec::Vec};
 
 use crate::diagnostic::{Diagnostic, Plain, Quoted, Source};
 use crate::ini::{Line, lines};
-use crate::keys::{Config, KEYS};
+use crate::keys::{Config, KEYS, canonical};
 use crate::{ENV_CMDLINE, ENV_CONFIG_FILE, suggest, value};
 
 /// The section that holds our keys.
@@ -123,7 +123,8 @@ impl Config {
     /// Gives a key a value, unless a source of higher priority already has.
     fn set(&mut self, source: Source, name: &str, bytes: &[u8], diags: &mut Vec<Diagnostic>) {
         let known = KEYS.iter().zip(self.sources.iter().copied()).enumerate();
-        let Some((at, (key, current))) = known.into_iter().find(|(_, (key, _))| key.name == name) else {
+        let today = canonical(name);
+        let Some((at, (key, current))) = known.into_iter().find(|(_, (key, _))| key.name == today) else {
             let message = format!("unknown key; ignored{}", suggest::hint(name));
             return self.report(source, name, message, diags);
         };

@@ -93,6 +93,14 @@ macro_rules! keys {
     };
 }
 
+/// Names that keys had in earlier versions, and the names of today. Each is accepted wherever its key is.
+const ALIASES: [(&str, &str); 1] = [("NACC_TCP_BASE", "NACC_TCP_COMPANION")];
+
+/// Today's name of a key: an earlier name is replaced, any other name is returned as it is.
+pub(crate) fn canonical(name: &str) -> &str {
+    ALIASES.iter().find(|(old, _)| *old == name).map_or(name, |(_, new)| new)
+}
+
 const MIB: i64 = 1 << 20;
 
 keys! {
@@ -172,7 +180,7 @@ where that is not known. Then it goes by TCP. One that must not block waits a si
     "Fast connect mode: data may travel with the request to connect, without waiting for the answer.";
 
     tcp_base: bool = true,
-    "NACC_TCP_BASE", Kind::Bool, "", Rule::None, None,
+    "NACC_TCP_COMPANION", Kind::Bool, "", Rule::None, None,
     "Whether a TCP connection is made beside each QP, over which its connections go on if the QP fails.
 With 0, or with fast connect mode, they are reset then.";
 
@@ -219,6 +227,7 @@ impl Config {
     }
 
     pub(crate) fn position(&self, name: &str) -> Option<usize> {
+        let name = canonical(name);
         KEYS.iter().position(|key| key.name == name)
     }
 

@@ -58,8 +58,9 @@ pub const ENV_CMDLINE: &str = "NACC_CMDLINE";
 /// The most bytes of a configuration file that a reader needs to look at; a longer file is a mistake.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// Looks up a key by its exact name.
+/// Looks up a key by its exact name, which may be one that it had in an earlier version.
 pub fn key(name: &str) -> Option<&'static Key> {
+    let name = keys::canonical(name);
     KEYS.iter().find(|key| key.name == name)
 }
 

@@ -8,6 +8,7 @@
 
 use crate::epoll::Epoll;
 use crate::socket::{REPLACED, Socket, vacant};
+use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::private::MAX_FDS;
@@ -27,9 +28,7 @@ const VACANT: u64 = 3;
 const LEAVING: u64 = 7;
 /// The bits that both have in common, and no object has.
 const NOT_THERE: u64 = VACANT & LEAVING;
-/// A call that names a number which another thread is about to close waits for so long (ns) at most: the thread may have lost
-/// its processor, or be stopped.
-const PATIENCE: u64 = 1_000_000_000;
+const NUMBER_CLOSE: u64 = time::ns(timeouts::NUMBER_CLOSE);
 const ADDR: u64 = (1 << 48) - 8;
 
 /// An object and the generation it had when it was looked up.
@@ -169,7 +168,7 @@ fn left(fd: i32) -> u64 {
             return word;
         }
         let now = time::now();
-        if now > *until.get_or_insert(now.saturating_add(PATIENCE)) {
+        if now > *until.get_or_insert(now.saturating_add(NUMBER_CLOSE)) {
             return word;
         }
         raw::sched_yield();

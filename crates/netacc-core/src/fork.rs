@@ -3,6 +3,7 @@
 use crate::fdtable::{self, Entry, Ref};
 use crate::namespace;
 use crate::socket::{self, Path, SHARED, Socket};
+use crate::timeouts;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
@@ -35,9 +36,7 @@ static WAITING: Descendants = Descendants::new();
 static LOCK: Lock = Lock::new();
 /// Held by the thread that forks while it keeps others from reading: of two each would wait for what the other has.
 static TURN: Lock = Lock::new();
-/// For so long (ns) a thread waits for its turn, and for who is in the middle of reading: the one may copy a large process,
-/// the other have lost its processor.
-const PATIENCE: u64 = 1_000_000_000;
+const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 /// How many generations of a family are told apart.
@@ -47,10 +46,8 @@ const GENERATIONS: usize = 16;
 static HELD: [AtomicI32; GENERATIONS] = [const { AtomicI32::new(0) }; GENERATIONS];
 /// Set in a process of which more ancestors wait than `HELD` has places.
 static TOO_DEEP: AtomicBool = AtomicBool::new(false);
-/// So often (ns) a process that goes to sleep asks whether its descendants live: a connection that alternates
-/// between work and sleep must not pay for it each time.
-const LOOK_EVERY: u64 = 1_000_000;
-static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
+const DESCENDANT_CHECK_INTERVAL: u64 = time::ns(timeouts::DESCENDANT_CHECK_INTERVAL);
+static NEXT_CHECK: AtomicU64 = AtomicU64::new(0);
 
 /// What [`prepare`] hands to [`parent`] and [`child`].
 #[derive(Debug, Default)]
@@ -128,7 +125,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
         each_shared(|ep| ep.before_fork(&patience));
         // A handler that interrupted a reader must not wait for it.
-        let patience = if in_handler { 0 } else { PATIENCE };
+        let patience = if in_handler { 0 } else { FORK_QUIESCE };
         forking.turn = TURN.lock_within(patience);
         each_shared(|ep| forking.unread.stop(ep.link(), patience));
     }
@@ -392,8 +389,12 @@ pub fn idle_check() {
 #[cold]
 fn look_for_ended() {
     let now = time::now();
-    let due = NEXT_LOOK.load(Ordering::Relaxed);
-    if now < due || NEXT_LOOK.compare_exchange(due, now + LOOK_EVERY, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    let due = NEXT_CHECK.load(Ordering::Relaxed);
+    if now < due
+        || NEXT_CHECK
+            .compare_exchange(due, now + DESCENDANT_CHECK_INTERVAL, Ordering::Relaxed, Ordering::Relaxed)
+            .is_err()
+    {
         return;
     }
     WAITING.all_ended();

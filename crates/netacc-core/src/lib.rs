@@ -13,6 +13,7 @@ pub mod fdtable;
 pub mod fork;
 pub mod identity;
 pub mod kernel_only;
+mod limits;
 pub mod log;
 pub mod namespace;
 pub mod outcome;
@@ -20,6 +21,7 @@ pub mod poll;
 pub mod runtime;
 pub mod select;
 pub mod socket;
+mod timeouts;
 pub mod vfork;
 pub mod wait;
 

@@ -1,8 +1,10 @@
 //! How the parent of a vfork(2) that is done by fork(2) stands still: it waits for the end of a pipe, which the kernel closes
 //! when the child ends or executes another program.
 
+use crate::timeouts;
 use crate::{fdtable, runtime};
 use core::sync::atomic::{AtomicI32, Ordering};
+use netacc_sys::time;
 use netacc_sys::{private, raw};
 use rustix::fs::{Access, access, lstat};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -10,8 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 /// The writing ends (+ 1) of the pipes by which parents wait. In the child its own end lies here, for its children.
 static ENDS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
-/// How long a parent waits before it looks whether its child has the end still (ns).
-const LOOK: i64 = 100_000_000;
+const VFORK_CHECK_INTERVAL: i64 = time::ns(timeouts::VFORK_CHECK_INTERVAL) as i64;
 
 /// Whether a child that shares our memory cannot change anything of ours: there has been no TCP socket, and there is no epoll
 /// instance.
@@ -79,10 +80,10 @@ impl Pipe {
         private::close(self.reading);
     }
 
-    /// Whether the writing end is closed everywhere, now or within [`LOOK`].
+    /// Whether the writing end is closed everywhere, now or within `VFORK_CHECK_INTERVAL`.
     fn ended(&self) -> bool {
         let mut p = libc::pollfd { fd: self.reading, events: libc::POLLIN, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: LOOK };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: VFORK_CHECK_INTERVAL };
         raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()).is_ok_and(|n| n > 0)
     }
 }

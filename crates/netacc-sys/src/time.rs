@@ -1,5 +1,6 @@
 //! Clocks, read through the vDSO: no system call. And waiting by them.
 
+use core::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 fn read(clock: ClockId) -> u64 {
@@ -27,6 +28,11 @@ pub fn realtime_coarse() -> u64 {
     read(ClockId::RealtimeCoarse)
 }
 
+/// A duration as the number of nanoseconds that [`now`] and [`coarse`] count in.
+pub const fn ns(d: Duration) -> u64 {
+    d.as_nanos() as u64
+}
+
 /// Sleeps for a millisecond, or until a signal: between two looks at what another process or thread does soon.
 pub fn pause() {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
@@ -52,6 +58,11 @@ impl Deadline {
             0 => Deadline::Now,
             n => Deadline::At(now().saturating_add(n as u64)),
         }
+    }
+
+    /// A deadline that is `d` from now.
+    pub fn within(d: Duration) -> Deadline {
+        Deadline::after(ns(d) as i64)
     }
 
     /// Nanoseconds left: negative for never, 0 when it has passed.

@@ -7,8 +7,10 @@
 pub mod bells;
 pub mod endpoint;
 pub mod iov;
+mod limits;
 pub mod rdma;
 pub mod shm;
+mod timeouts;
 pub mod wait;
 
 pub use endpoint::{Endpoint, Interest, Readiness, Shut};

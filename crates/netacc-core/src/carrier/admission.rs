@@ -3,7 +3,7 @@
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Entry;
-use crate::carrier::meet::{PATIENCE, PIPES};
+use crate::carrier::meet::{PIPES, QP_CONNECT};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -59,7 +59,7 @@ impl Engine {
         let bounds = self.limits.silent;
         let full = Bounds { per_address: PIPES, all: 0 };
         let silent = |e: &Entry| !e.used;
-        let idle = |e: &Entry| e.conns.is_empty() && now.saturating_sub(e.idle_since) > PATIENCE;
+        let idle = |e: &Entry| e.conns.is_empty() && now.saturating_sub(e.idle_since) > QP_CONNECT;
         let ready = |victim: Silent| now.saturating_sub(victim.since) > FIRST_WORD;
         match displaced(&self.clients(silent), ip, bounds) {
             Some(victim) if !ready(victim) => return false,

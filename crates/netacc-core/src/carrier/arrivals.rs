@@ -5,9 +5,10 @@
 
 use crate::addr;
 use crate::carrier::admission::{Bounds, Silent, displaced};
-use crate::carrier::base::{Base, Bases, KIND, PATIENCE};
+use crate::carrier::base::{Base, Bases, COMPANION_CONNECT, KIND};
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, tag};
+use crate::limits::COMPANIONS_PER_PASS;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -16,8 +17,6 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_wire::base::{self as wire, HELLO, TOKEN};
 
-/// Clients that are let in before others have their turn at the engine's lock.
-const TURN: usize = 16;
 /// Clients that have not said who they are.
 const STRANGERS: Bounds = Bounds { per_address: 16, all: 64 };
 
@@ -189,7 +188,7 @@ impl Engine {
             return;
         }
         let awaited = self.awaited();
-        for _ in 0..TURN {
+        for _ in 0..COMPANIONS_PER_PASS {
             let Some((fd, ip)) = self.bases.accept(listener) else { return };
             let Some(ip) = ip.filter(|ip| awaited.iter().any(|(_, theirs)| theirs == ip)) else {
                 private::close(fd);
@@ -234,7 +233,7 @@ impl Engine {
         let (awaited, now) = (self.awaited(), time::now());
         self.bases.keep_listening(|ip| awaited.iter().any(|(ours, _)| *ours == ip));
         self.bases.keep_strangers(|s| {
-            now.saturating_sub(s.since) <= PATIENCE && awaited.iter().any(|(_, theirs)| *theirs == s.ip)
+            now.saturating_sub(s.since) <= COMPANION_CONNECT && awaited.iter().any(|(_, theirs)| *theirs == s.ip)
         });
     }
 }

@@ -8,6 +8,7 @@ use crate::carrier::engines;
 use crate::carrier::entry::Payload;
 use crate::carrier::listeners;
 use crate::socket::far::{self, Answer};
+use crate::timeouts;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use netacc_sys::time;
 use netacc_transport::Endpoint;
@@ -18,8 +19,7 @@ use netacc_wire::frame::{ASK, Ask, Frame};
 pub(super) static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
 /// So many may be under way at a time; what is asked for beyond that stays on TCP. Each is looked for among all descriptors.
 pub(super) const ASKING: usize = 1024;
-/// So long (ns) a client waits for the program to accept its connection, or to read from it.
-const PATIENCE: u64 = 2_000_000_000;
+const UPGRADE_ACCEPT: u64 = time::ns(timeouts::UPGRADE_ACCEPT);
 
 /// Whether a connection from another host that was accepted at this port may be asked for.
 pub fn may_be_asked(port: u16) -> bool {
@@ -121,7 +121,7 @@ impl Engine {
         for c in self.early.clone() {
             self.prepare(c, true);
             let Some(early) = self.conns.get_mut(c).and_then(|conn| conn.early.as_mut()) else { continue };
-            if now.saturating_sub(early.since) < PATIENCE {
+            if now.saturating_sub(early.since) < UPGRADE_ACCEPT {
                 continue;
             }
             match early.step {

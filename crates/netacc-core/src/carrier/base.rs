@@ -12,6 +12,7 @@ use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::knock;
 use crate::carrier::moved::REMOVALS;
+use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -22,10 +23,8 @@ use netacc_verbs::cm::OpenDevice;
 use netacc_wire::base::{self as wire, HELLO, TOKEN};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A base that is not there after so long (ns) is not waited for.
-pub(super) const PATIENCE: u64 = 5_000_000_000;
-/// When a base has ended, its queue pair does so within this time (ns), or it goes on without.
-const DOUBT: u64 = 1_000_000_000;
+pub(super) const COMPANION_CONNECT: u64 = time::ns(timeouts::COMPANION_CONNECT);
+const QP_END_AFTER_COMPANION: u64 = time::ns(timeouts::QP_END_AFTER_COMPANION);
 
 /// What an event of the epoll instance is about: a queue pair's base, a listening socket, a stranger, a door.
 pub(super) const KIND: u64 = 1 << 32;
@@ -78,7 +77,7 @@ impl Base {
     /// It should be there by now.
     pub fn is_late(&self, now: u64) -> bool {
         match self {
-            Base::Awaited(_, since) | Base::Connecting(_, _, since) => now.saturating_sub(*since) > PATIENCE,
+            Base::Awaited(_, since) | Base::Connecting(_, _, since) => now.saturating_sub(*since) > COMPANION_CONNECT,
             Base::None | Base::Ready(_) => false,
         }
     }
@@ -286,7 +285,7 @@ impl Engine {
         let said = raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK);
         let gone = matches!(said, Ok(0)) || said.is_err_and(|e| !matches!(e, Errno::AGAIN | Errno::INTR));
         if gone {
-            entry.doubted = time::now().saturating_add(DOUBT);
+            entry.doubted = time::now().saturating_add(QP_END_AFTER_COMPANION);
             self.lose_base(at);
         }
         gone

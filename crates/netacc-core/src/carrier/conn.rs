@@ -3,6 +3,7 @@
 use crate::carrier::drive::Watch;
 use crate::carrier::early::Early;
 use crate::carrier::engine::Engine;
+use crate::limits::MESSAGES_PER_PASS;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use netacc_sys::errno::Errno;
@@ -12,8 +13,6 @@ use netacc_transport::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Brief, Frame, Kind, WINDOW};
 
-/// Of a connection that has more to send, so many messages go out before others have their turn.
-const TURN: usize = 8;
 /// So many bytes that reached the reader are told to the other side by a message of their own.
 const TELL: u32 = WINDOW / 2;
 /// So many bytes go into the ring between two looks whether its reader has left it: when it does, its socket has to hold what
@@ -184,7 +183,7 @@ impl Conn {
     }
 
     fn send(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>) -> Sent {
-        for _ in 0..TURN {
+        for _ in 0..MESSAGES_PER_PASS {
             if !way.can_add() {
                 return Sent::Stalled;
             }

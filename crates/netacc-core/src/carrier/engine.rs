@@ -12,6 +12,7 @@ use crate::carrier::local::Local;
 use crate::carrier::moved::Said;
 use crate::carrier::routes::RouteEntry;
 use crate::carrier::table::Table;
+use crate::timeouts;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -34,8 +35,7 @@ const BRIEF: i64 = 2;
 /// the middle of a message, and that costs both more than the message.
 const NAPS: u32 = 32;
 
-/// Who polls, or has something to do in each round, looks at the descriptors after so long (ns) all the same.
-const LOOK: u64 = 2_000_000;
+const FD_POLL_INTERVAL: u64 = time::ns(timeouts::FD_POLL_INTERVAL);
 
 /// What to do after a round.
 #[derive(Debug)]
@@ -200,7 +200,7 @@ impl Engine {
             *last = now;
         }
         if busy || now.saturating_sub(*last) < self.limits.poll_ns {
-            if now.saturating_sub(self.looked) < LOOK {
+            if now.saturating_sub(self.looked) < FD_POLL_INTERVAL {
                 return if busy { Step::Again } else { Step::Poll };
             }
             self.list_for(fds);

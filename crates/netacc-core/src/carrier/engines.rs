@@ -11,10 +11,11 @@ use crate::carrier::engine::Engine;
 use crate::carrier::listeners::Request;
 use crate::carrier::moved::Said;
 use crate::carrier::outlive;
+use crate::timeouts;
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use netacc_sys::Lock;
+use netacc_sys::{Lock, time};
 use netacc_sys::signals::Blocked;
 use netacc_transport::bells;
 
@@ -136,16 +137,14 @@ pub(super) struct AtRest {
 
 const _: () = assert!(MOST <= u64::BITS as usize, "AtRest has a bit for each engine");
 
-/// A signal handler that has interrupted a holder of locks waits for so long (ns) for an engine, which may be what it has
-/// interrupted.
-const PATIENCE: u64 = 10_000_000;
+const HANDLER_LOCK_WAIT: u64 = time::ns(timeouts::HANDLER_LOCK_WAIT);
 
 /// Before a fork: all engines are at rest until the result is dropped, in parent and child. `in_handler`: a signal handler
 /// forks that has interrupted a holder of locks; an engine in the middle of whose turn it does so is not at rest.
 pub(super) fn stop(in_handler: bool) -> AtRest {
     let mut stopped = AtRest::default();
     for (n, place) in all().iter().enumerate() {
-        let guard = if in_handler { place.lock.lock_within(PATIENCE) } else { Some(place.lock.lock()) };
+        let guard = if in_handler { place.lock.lock_within(HANDLER_LOCK_WAIT) } else { Some(place.lock.lock()) };
         if let Some(guard) = guard {
             stopped.held |= 1 << n;
             core::mem::forget(guard);

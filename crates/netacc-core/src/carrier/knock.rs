@@ -10,6 +10,7 @@
 //! pair.
 
 use crate::addr;
+use crate::limits::PROBES_PER_PASS;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::ptr;
@@ -22,9 +23,6 @@ use netacc_transport::shm::rendezvous::Probe;
 use netacc_wire::frame::Stranger;
 use netacc_wire::knock::{KNOCK, Knock, NONCE};
 use rustix::rand::{GetRandomFlags, getrandom};
-
-/// Questions that are answered before others have their turn.
-const TURN: usize = 64;
 
 /// What a server's host says.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,7 +116,7 @@ struct Control {
 
 /// Answers what has been asked at a door.
 pub(super) fn answer(fd: i32) {
-    for _ in 0..TURN {
+    for _ in 0..PROBES_PER_PASS {
         let mut said = [0u8; KNOCK + 1];
         let mut from = [0u64; 4];
         let mut control = Control::default();

@@ -8,14 +8,14 @@ use crate::carrier::engines::{self, Place};
 use crate::carrier::outlive::{self, Fork};
 use crate::carrier::{PID, flushed};
 use crate::socket::{far, reroute};
+use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::signals::Blocked;
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{lock, raw};
 use std::sync::OnceLock;
 
-/// What was written may take so long (ns) to go out, and connects that still wait to be made by TCP.
-const PATIENCE: u64 = 2_000_000_000;
+const EXIT_FLUSH: u64 = time::ns(timeouts::EXIT_FLUSH);
 /// The thread may take so long (ns) for the rest: a copy of a large process takes its time.
 const COPYING: u64 = 3_000_000_000;
 
@@ -65,8 +65,8 @@ fn leave(fork: Fork, write: Task, then: Task) {
     }
     FORK.get_or_init(|| fork);
     far::settle_all();
-    request(write, PATIENCE);
-    reroute::settle_all(Deadline::after(PATIENCE as i64));
+    request(write, EXIT_FLUSH);
+    reroute::settle_all(Deadline::within(timeouts::EXIT_FLUSH));
     // Of the processes that come and go meanwhile the program need not know.
     let blocked = Blocked::all();
     let told = blocked.is_pending(libc::SIGCHLD);

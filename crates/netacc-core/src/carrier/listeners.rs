@@ -6,6 +6,7 @@ use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::meet::{LISTENER, PIPES};
 use crate::carrier::{knock, manager};
+use crate::timeouts;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use netacc_stats::{Reason, page};
@@ -55,8 +56,7 @@ static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
 static UNHEARD: AtomicBool = AtomicBool::new(false);
 /// When ([`time::coarse`]) that was last looked at.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
-/// So often (ns) it is.
-const LOOK: u64 = 1_000_000_000;
+const LISTEN_RETRY: u64 = time::ns(timeouts::LISTEN_RETRY);
 
 /// A listener was not made known, and whoever looks for such ones finds it from now on.
 pub fn note_unheard() {
@@ -97,7 +97,7 @@ pub fn may_hear() -> bool {
         return false;
     }
     let now = time::coarse();
-    let lately = now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < LOOK;
+    let lately = now.wrapping_sub(LOOKED.load(Ordering::Relaxed)) < LISTEN_RETRY;
     // Nor in a handler that has interrupted a thread in the middle of an engine's work.
     if lately || lock::interrupted() || !super::available() {
         return false;

@@ -6,6 +6,7 @@ use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::Stage;
 use crate::carrier::meet::why;
 use crate::carrier::routes::UNREACHED;
+use crate::timeouts;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::{Guard, Lock, time};
@@ -15,8 +16,7 @@ use netacc_verbs::{Error, EventChannel, Result, fork};
 /// lock of the dynamic linker's may be held by a thread that it does not have.
 static LOADING: Lock = Lock::new();
 
-/// Loading takes some milliseconds; who forks waits for so long (ns), unless it may be waiting for itself.
-const PATIENCE: u64 = 1_000_000_000;
+const LIBRARY_LOAD: u64 = time::ns(timeouts::LIBRARY_LOAD);
 
 /// Since when ([`time::now`]) there is one; 0: there is none.
 static THERE: AtomicU64 = AtomicU64::new(0);
@@ -29,7 +29,7 @@ pub(super) fn there_since() -> u64 {
 /// Before a fork: none is being loaded until the guard is dropped. `in_handler`: the thread has locks of ours, as it has in a
 /// handler, or in the constructor of a library that is being loaded, which may have interrupted what it would wait for.
 pub(super) fn at_rest(in_handler: bool) -> Option<Guard<'static>> {
-    LOADING.lock_within(if in_handler { 0 } else { PATIENCE })
+    LOADING.lock_within(if in_handler { 0 } else { LIBRARY_LOAD })
 }
 
 /// In the child of a fork, whose parent held it.

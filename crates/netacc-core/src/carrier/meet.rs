@@ -2,7 +2,9 @@
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
+use crate::limits::CM_EVENTS_PER_PASS;
 use crate::socket::ports;
+use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -23,14 +25,9 @@ const RESOLVE: [u32; 3] = [100, 300, 1_000];
 /// A message that nobody confirms is sent again after 4.096 microseconds times two to the power of this, half a second,
 /// and at the seventh time in vain the queue pair fails.
 const ACK_TIMEOUT: u8 = 17;
-/// A queue pair that is not connected after so long (ns) is given up.
-pub(super) const PATIENCE: u64 = 2_000_000_000;
+pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
 /// So many ports in a row that turn out to be somebody else's are no accident.
 const PORTS_TAKEN: u32 = 8;
-
-/// Events of the connection manager that are dealt with before others have their turn at the engine's lock: anybody can
-/// cause them, and one that asks for a queue pair costs more than most work that waits.
-const TURN: usize = 8;
 
 /// Set in what events call a listener.
 pub(super) const LISTENER: u64 = 1 << 63;
@@ -74,7 +71,7 @@ impl Engine {
 
     /// What the connection manager has to say, a few events at a time. Its descriptor stays readable while there are more.
     pub fn meet_events(&mut self) {
-        for _ in 0..TURN {
+        for _ in 0..CM_EVENTS_PER_PASS {
             let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) else { return };
             if event.event_type == CmEventType::CONNECT_REQUEST {
                 self.requested(event);
@@ -259,7 +256,7 @@ impl Engine {
         }
         // Without a base a failure looks like the end of the other side's process, which lives, and may have said more.
         // The base may have ended just before, with that process.
-        let ended = entry.doubted != 0 && time::now() < entry.doubted.saturating_add(PATIENCE);
+        let ended = entry.doubted != 0 && time::now() < entry.doubted.saturating_add(QP_CONNECT);
         let has_base = ended || entry.base.is_hoped_for() || matches!(entry.stage, Stage::Moved(_));
         let known = has_base && error.is_none();
         // First, so that the other side does not go over to it.

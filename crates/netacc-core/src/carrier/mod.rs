@@ -68,6 +68,7 @@ mod tidy;
 
 use crate::runtime;
 use crate::socket::{ports, untaken};
+use crate::timeouts;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -88,12 +89,10 @@ static PID: AtomicU32 = AtomicU32::new(0);
 static INHERITED: AtomicBool = AtomicBool::new(false);
 /// When the host was last found to have no RDMA device ([`time::coarse`]).
 static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
-/// That is believed for so long (ns).
-const BELIEVED: u64 = 1_000_000_000;
+const NO_DEVICE_BELIEVED: u64 = time::ns(timeouts::NO_DEVICE_BELIEVED);
 /// A server is knocked at for this part of what a connect waits at most.
 const KNOCK: u64 = 3;
-/// So often (ms) the thread looks after connects that wait for a first queue pair.
-const TEND: i64 = 20;
+const QUEUED_CONNECT_CHECK: i64 = timeouts::QUEUED_CONNECT_CHECK.as_millis() as i64;
 /// Libraries may take so many times as long as a connect waits.
 const LOADING: u64 = 4;
 
@@ -111,7 +110,7 @@ pub fn available() -> bool {
     }
     let now = time::coarse();
     let asked = NO_DEVICE.load(Ordering::Relaxed);
-    if INHERITED.load(Ordering::Relaxed) || (asked != 0 && now.wrapping_sub(asked) < BELIEVED) {
+    if INHERITED.load(Ordering::Relaxed) || (asked != 0 && now.wrapping_sub(asked) < NO_DEVICE_BELIEVED) {
         return false;
     }
     let there = sysfs::host_has_device();
@@ -177,7 +176,8 @@ fn run(place: &Place, cpus: &[u32]) {
             && untaken::tend(|| {
                 let _ = place.with(engine::Engine::stay_awake);
             });
-        let soon = if tended { Some(soon.map_or(TEND, |ms: i64| ms.min(TEND))) } else { soon };
+        let soon =
+            if tended { Some(soon.map_or(QUEUED_CONNECT_CHECK, |ms: i64| ms.min(QUEUED_CONNECT_CHECK))) } else { soon };
         let soon = if leave::serve(place) { Some(0) } else { soon };
         match step {
             engine::Step::Again => {}

@@ -11,6 +11,7 @@ use crate::carrier::outlive;
 use crate::carrier::quiet::Patience;
 use crate::carrier::sysfs::devices_there;
 use crate::fdtable;
+use crate::limits::FAILOVER_MESSAGES_PER_PASS;
 use crate::socket::{Path, Socket};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -22,8 +23,6 @@ use netacc_transport::rdma::{Device, Left, Pipe, Stream};
 use netacc_verbs::{AsyncEvent, Element};
 use netacc_wire::frame::Kind;
 
-/// Messages of one base that are taken before others have their turn.
-const TURN: usize = 32;
 /// So long (ns) the other side may take to say by TCP that it has ended the queue pair, or to end with its process.
 const FIRST_WORD: u64 = 500_000_000;
 /// So often, about once a second, removed devices are let go of after a failure.
@@ -200,7 +199,7 @@ impl Engine {
         let mut taken = 0;
         let end = loop {
             let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage) else { break None };
-            if taken == TURN {
+            if taken == FAILOVER_MESSAGES_PER_PASS {
                 break None;
             }
             match m.stream.receive(&mut payload) {

@@ -14,6 +14,7 @@ use crate::carrier::entry::Stage;
 use crate::carrier::{manager, order, sleep};
 use crate::fdtable::{self, Entry};
 use crate::socket::{self, Path};
+use crate::timeouts;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -38,12 +39,9 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 static ENDS: AtomicBool = AtomicBool::new(false);
 /// A thread wanted an engine that was handed over: what a program does while it exits may wait for a connection.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// If this process still runs after so long (ns), it goes on: execl(3) does not tell us that it has failed.
-const PATIENCE: u64 = 2_000_000_000;
-/// The same if it ends and nobody seems to want anything: it may join a thread that sleeps.
-const LAST_PATIENCE: u64 = 30_000_000_000;
-/// So often (ms) a thread without its engine looks.
-const LOOK: i64 = 20;
+const EXEC_RETURN: u64 = time::ns(timeouts::EXEC_RETURN);
+const EXIT_RETURN: u64 = time::ns(timeouts::EXIT_RETURN);
+const HANDED_OVER_CHECK: i64 = timeouts::HANDED_OVER_CHECK.as_millis() as i64;
 
 /// This process is a copy.
 static ALONE: AtomicBool = AtomicBool::new(false);
@@ -124,10 +122,10 @@ pub(super) fn take_back() {
 
 /// For an engine's thread that finds none: waits a moment. It is for this thread to find out that no other program runs.
 pub(super) fn wait_aside() {
-    sleep_ms(LOOK);
+    sleep_ms(HANDED_OVER_CHECK);
     let since = SINCE.load(Ordering::Relaxed);
     let wanted = !ENDS.load(Ordering::Relaxed) || WANTED.load(Ordering::Relaxed);
-    if time::now().saturating_sub(since) > if wanted { PATIENCE } else { LAST_PATIENCE } {
+    if time::now().saturating_sub(since) > if wanted { EXEC_RETURN } else { EXIT_RETURN } {
         take_back();
     }
 }

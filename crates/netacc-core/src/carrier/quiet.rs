@@ -6,21 +6,17 @@ use crate::carrier::engine::Engine;
 use crate::carrier::entry::Quiet;
 use crate::fdtable::{self, Entry};
 use crate::socket::{Path, Socket, opts};
+use crate::timeouts;
 use alloc::vec::Vec;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
+use netacc_sys::time;
 use netacc_transport::Endpoint;
 
-/// A queue pair with connections whose other side says nothing for so long (ns) is asked for an answer: where messages
-/// wait to be confirmed, and where there are none.
-const QUIET: [u64; 2] = [3_000_000_000, 15_000_000_000];
-/// So is one without connections, on the server's side, where nobody else would find that the client's host is gone.
-const UNUSED: u64 = 60_000_000_000;
-/// And without an answer for so long (ns) it has failed.
-const ANSWER: u64 = 5_000_000_000;
-/// On one without a base, so often (ns) somebody looks whether a connection waits for room, or its program wants to hear of a
-/// silent path.
-const LOOK: u64 = 3_000_000_000;
+const SILENCE: [u64; 2] = [time::ns(timeouts::SILENCE_BUSY), time::ns(timeouts::SILENCE_IDLE)];
+const SILENCE_UNUSED: u64 = time::ns(timeouts::SILENCE_UNUSED);
+const KEEPALIVE_ANSWER: u64 = time::ns(timeouts::KEEPALIVE_ANSWER);
+const SILENCE_NO_COMPANION: u64 = time::ns(timeouts::SILENCE_NO_COMPANION);
 
 impl Engine {
     /// Once in a while: queue pairs on which nothing has come for long are asked, and those that do not answer have failed.
@@ -42,21 +38,22 @@ impl Engine {
                 continue;
             }
             if lacks_base {
-                let long = now.saturating_sub(quiet.since.max(quiet.asked)) > if unused { UNUSED } else { LOOK };
+                let long = now.saturating_sub(quiet.since.max(quiet.asked))
+                    > if unused { SILENCE_UNUSED } else { SILENCE_NO_COMPANION };
                 if long {
                     entry.quiet.asked = now;
                     alone.push((at, now.saturating_sub(quiet.since)));
                 }
                 continue;
             }
-            let [busy, still] = QUIET;
+            let [busy, still] = SILENCE;
             let after = match pipe.expects() {
-                _ if unused => UNUSED,
+                _ if unused => SILENCE_UNUSED,
                 true => busy,
                 false => still,
             };
             if quiet.asked != 0 {
-                if now.saturating_sub(quiet.asked) > ANSWER {
+                if now.saturating_sub(quiet.asked) > KEEPALIVE_ANSWER {
                     silent.push(at);
                 }
             } else if now.saturating_sub(quiet.since) > after {

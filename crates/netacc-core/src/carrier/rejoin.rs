@@ -5,16 +5,16 @@ use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
 use crate::carrier::outlive;
 use crate::socket::reroute;
+use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
+use netacc_sys::time;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 
-/// A process that has not taken a connection after so long (ns) is stopped or busy: longer than a server needs, and no longer
-/// than a user would notice.
-const PATIENCE: u64 = 200_000_000;
+const QUEUED_CONNECTION: u64 = time::ns(timeouts::QUEUED_CONNECTION);
 
 /// Who connects to whom, as the other host's carrier has said.
 fn told(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
@@ -75,7 +75,7 @@ impl Engine {
             return;
         }
         // A link that nobody has taken up is not said to be served by many: there it waits for whoever is first already.
-        let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > PATIENCE && ep.link().served_by_many();
+        let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > QUEUED_CONNECTION && ep.link().served_by_many();
         let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
         let all: Vec<usize> = self.conns.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
         for at in all {

@@ -3,7 +3,7 @@
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage};
-use crate::carrier::meet::PATIENCE;
+use crate::carrier::meet::QP_CONNECT;
 use crate::epoll;
 use crate::socket::Socket;
 use core::sync::atomic::{Ordering, fence};
@@ -41,7 +41,7 @@ impl Engine {
         // As `tidy` has it.
         let patience = match entry.route {
             Some(_) => self.limits.idle_ns,
-            None => (!entry.used).then_some(PATIENCE * 5),
+            None => (!entry.used).then_some(QP_CONNECT * 5),
         };
         shown.idle_since(now);
         shown.expires_at(patience.map_or(0, |ns| now.saturating_add(ns)));

@@ -13,6 +13,7 @@ use crate::carrier::meet::{PIPES, why};
 use crate::carrier::order;
 use crate::fork;
 use crate::socket::ports;
+use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
@@ -26,8 +27,7 @@ use netacc_verbs::{CmEventType, Error, EventChannel, Result};
 pub(super) const REFUSED: u64 = 1_000_000_000;
 /// "No device leads there" and silence, which cost more to find out.
 pub(super) const UNREACHED: u64 = 30_000_000_000;
-/// "No further queue pair is to be had" is believed for so long (ns).
-const CROWDED: u64 = 1_000_000_000;
+const QP_BACKOFF: u64 = time::ns(timeouts::QP_BACKOFF);
 
 /// How a server on another host is reached.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ impl RouteEntry {
 
     /// A queue pair was not to be had.
     pub(super) fn note_crowded(&mut self) {
-        self.crowded = time::now().saturating_add(CROWDED);
+        self.crowded = time::now().saturating_add(QP_BACKOFF);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Stage;
 use crate::carrier::listeners::{self, FarListener};
-use crate::carrier::meet::PATIENCE;
+use crate::carrier::meet::QP_CONNECT;
 use crate::carrier::order;
 use crate::carrier::routes::{RouteEntry, State};
 use alloc::vec::Vec;
@@ -74,7 +74,9 @@ impl Engine {
             let age = now.saturating_sub(e.idle_since);
             match &e.stage {
                 // And the last that its connections have said is with the other host.
-                Stage::Up(pipe) if e.conns.is_empty() && e.route.is_some() && (pipe.is_flushed() || age > PATIENCE) => {
+                Stage::Up(pipe)
+                    if e.conns.is_empty() && e.route.is_some() && (pipe.is_flushed() || age > QP_CONNECT) =>
+                {
                     let same = |p: &&usize| self.pipes.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
                     let here =
                         e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.pipes.iter().filter(same).count());
@@ -87,16 +89,16 @@ impl Engine {
                     }
                 }
                 // Whoever connects has something to say: a queue pair that is only held costs us memory.
-                Stage::Up(_) if e.route.is_none() && !e.used && age > PATIENCE * 5 => old.push((at, None)),
+                Stage::Up(_) if e.route.is_none() && !e.used && age > QP_CONNECT * 5 => old.push((at, None)),
                 // Its client is to ask whoever listens there now, rather than a process that may be about to end. The last
                 // connection's end has to arrive first.
                 Stage::Up(_)
-                    if e.route.is_none() && e.conns.is_empty() && age > PATIENCE && !listeners::listens(e.port) =>
+                    if e.route.is_none() && e.conns.is_empty() && age > QP_CONNECT && !listeners::listens(e.port) =>
                 {
                     old.push((at, None));
                 }
                 Stage::Up(_) | Stage::Moved(_) => {}
-                _ if age > PATIENCE => {
+                _ if age > QP_CONNECT => {
                     old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))
                 }
                 _ => {}

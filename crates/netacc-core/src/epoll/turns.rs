@@ -12,7 +12,7 @@ use netacc_sys::raw;
 
 /// How long a loop goes on (some 70 microseconds, in ticks). With half of that the switches cost a tenth of the requests;
 /// with three times as much one request of a hundred takes two and a half times as long.
-const TURN: u64 = 200_000;
+const SLICE: u64 = 200_000;
 /// A loop that ran so lately (some 10 milliseconds) wants to run.
 const LATELY: u64 = 30_000_000;
 /// Loops that are told apart.
@@ -47,7 +47,7 @@ fn cpus() -> u32 {
 /// is over.
 #[inline]
 pub(super) fn pass(e: &Epoll, now: u64) {
-    if now.wrapping_sub(e.turn.load(Ordering::Relaxed)) > TURN {
+    if now.wrapping_sub(e.turn.load(Ordering::Relaxed)) > SLICE {
         over(e, now);
     }
 }

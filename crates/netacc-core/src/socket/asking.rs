@@ -4,17 +4,16 @@ use crate::carrier::{self, drive};
 use crate::fdtable::Ref;
 use crate::socket::promote::{go_over, number, promoted};
 use crate::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket, far};
+use crate::timeouts;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, time};
 use netacc_transport::shm::{ShmEndpoint, rendezvous};
 use netacc_wire::base::TOKEN;
 
-/// A client that sends without a pause waits so long (ns) for the answer.
-const PAUSE: u64 = 10_000_000;
-/// When it asks again (ns): twice as late each time, and so often in all.
-const AGAIN: u64 = 2_000_000;
-const LATEST: u64 = 1_000_000_000;
+const UPGRADE_ANSWER_PAUSE: u64 = time::ns(timeouts::UPGRADE_ANSWER_PAUSE);
+const UPGRADE_RETRY_FIRST: u64 = time::ns(timeouts::UPGRADE_RETRY_FIRST);
+const UPGRADE_RETRY_LONGEST: u64 = time::ns(timeouts::UPGRADE_RETRY_LONGEST);
 const TRIES: u32 = 14;
 
 /// A call that sends without the lock: until it is counted how much, nobody goes over to another host.
@@ -69,7 +68,7 @@ pub fn ask(fd: i32, r: Ref<Socket>) -> bool {
     match carrier::ask(r, plain(local), plain(peer)) {
         Ok(true) => true,
         Ok(false) => {
-            s.far.when.store(time::coarse().saturating_add(AGAIN), Ordering::Relaxed);
+            s.far.when.store(time::coarse().saturating_add(UPGRADE_RETRY_FIRST), Ordering::Relaxed);
             s.set(LINKING, false);
             true
         }
@@ -88,7 +87,7 @@ pub fn ask(fd: i32, r: Ref<Socket>) -> bool {
 pub fn before_send(s: &Socket, nonblock: bool) {
     while s.has(LINKING) {
         drive::drive();
-        let over = time::now().saturating_sub(s.far.when.load(Ordering::Relaxed)) > PAUSE;
+        let over = time::now().saturating_sub(s.far.when.load(Ordering::Relaxed)) > UPGRADE_ANSWER_PAUSE;
         if nonblock || over || s.path() != Path::Tcp {
             return;
         }
@@ -111,7 +110,7 @@ pub fn ask_later(r: Ref<Socket>) {
         return;
     }
     let tries = s.calls.fetch_add(1, Ordering::Relaxed);
-    let later = (AGAIN << tries.min(20)).min(LATEST);
+    let later = (UPGRADE_RETRY_FIRST << tries.min(20)).min(UPGRADE_RETRY_LONGEST);
     s.far.when.store(time::coarse().saturating_add(later), Ordering::Relaxed);
     s.set(LINKING, false);
     if tries >= TRIES {

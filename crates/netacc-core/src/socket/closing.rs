@@ -14,13 +14,13 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Leaving, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, promote, reroute, vacant};
+use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::Errno;
 use netacc_sys::private::MAX_FDS;
 use netacc_sys::{Guard, Lock, lock, private, raw, time};
 
-/// A signal handler that has interrupted a holder of locks waits for so long (ns) for those of another socket.
-const PATIENCE: u64 = 10_000_000;
+const HANDLER_LOCK_WAIT: u64 = time::ns(timeouts::HANDLER_LOCK_WAIT);
 
 /// The file that was under a number when the number left the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,7 +138,7 @@ fn await_files(fd: i32, r: Ref<Socket>, file: File) {
 
 /// A lock of the socket. `None`: its holder may be what this signal handler has interrupted.
 fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
-    if in_handler { lock.lock_within(PATIENCE) } else { Some(lock.lock()) }
+    if in_handler { lock.lock_within(HANDLER_LOCK_WAIT) } else { Some(lock.lock()) }
 }
 
 /// The number has left the table, and the kernel is about to give it to another file, or has: whatever of the socket lies
@@ -267,7 +267,7 @@ fn finish_kept() {
     while CLOSING.load(Ordering::SeqCst) != 0 {
         // The thread that closes may be what this handler has interrupted.
         let now = time::now();
-        if now > *until.get_or_insert(now.saturating_add(PATIENCE)) {
+        if now > *until.get_or_insert(now.saturating_add(HANDLER_LOCK_WAIT)) {
             return;
         }
         raw::sched_yield();

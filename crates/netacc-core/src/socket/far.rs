@@ -18,6 +18,7 @@ use crate::carrier::{self, drive};
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::promote::{decided, go_over, number, promoted};
 use crate::socket::{CANDIDATE, FAR, OFFERS, PREPARED, Path, Socket};
+use crate::timeouts;
 use crate::wait;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -29,10 +30,8 @@ use netacc_transport::{Endpoint, WaitSet};
 use netacc_wire::base::TOKEN;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A server's connection is a candidate for so long (ns) after it was accepted, or asked for in vain.
-const PATIENCE: u64 = 2_000_000_000;
-/// So long (ns) a call that is the kernel's alone waits to hear which way a prepared connection goes.
-const DOUBT: u64 = 1_000_000_000;
+const UPGRADE_CANDIDATE: u64 = time::ns(timeouts::UPGRADE_CANDIDATE);
+const UPGRADE_DECISION: u64 = time::ns(timeouts::UPGRADE_DECISION);
 
 /// What is kept of a candidate whose other end is on another host.
 #[derive(Debug, Default)]
@@ -86,7 +85,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
 /// Gives a promotion up. True if it was too late for that, and the connection is on its ring.
 pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
-    let end = time::now().saturating_add(DOUBT);
+    let end = time::now().saturating_add(UPGRADE_DECISION);
     let mut asked = false;
     loop {
         look(fd, r);
@@ -308,7 +307,7 @@ pub fn expired(fd: i32, r: Ref<Socket>) -> bool {
 
 /// Server: a connection from another host was accepted, which its client may ask for.
 pub fn accepted(s: &Socket) {
-    s.far.when.store(time::coarse().saturating_add(PATIENCE), Ordering::Relaxed);
+    s.far.when.store(time::coarse().saturating_add(UPGRADE_CANDIDATE), Ordering::Relaxed);
 }
 
 /// Server: the connection that a client on another host asks for, if it is one of this process.

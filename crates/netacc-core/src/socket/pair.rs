@@ -3,15 +3,16 @@
 use crate::addr;
 use crate::socket::Socket;
 use crate::socket::dissolve::with_address;
+use crate::timeouts;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time;
 use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// Loopback answers at once; a packet filter that drops is not waited for longer than this (ns).
-const PATIENCE: i64 = 200_000_000;
+const LOOPBACK_CONNECT: i64 = time::ns(timeouts::LOOPBACK_CONNECT) as i64;
 
 /// Bytes that a pair of UNIX sockets is to hold in each direction: a ring, and what the peer writes before it sees that we
 /// leave it. The kernel grants twice as much (socket(7)), of which its own bookkeeping takes a part; what is usually allowed
@@ -76,7 +77,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let mine = addr::local_of(near.0);
     loop {
         let mut p = libc::pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: PATIENCE };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: LOOPBACK_CONNECT };
         if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())? == 0 {
             return Err(Errno::AGAIN);
         }

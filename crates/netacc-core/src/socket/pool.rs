@@ -1,6 +1,7 @@
 //! Links to servers, kept for the next connection to the same destination.
 
 use crate::fork;
+use crate::limits::LINKS_TRIED_FOR_IDLE;
 use crate::socket::current;
 use crate::socket::group::{self, Group, Members};
 use core::net::SocketAddr;
@@ -51,8 +52,6 @@ static POOL: Lock = Lock::new();
 /// Of a listener served by several processes, each of the first connects makes a link of its own, which
 /// some free worker takes; later ones rotate over these links and now and then look for new workers.
 const SPREAD: usize = 16;
-/// So many links are looked at for one whose process waits.
-const LOOKS: usize = 8;
 /// So many processes of one listener are avoided because they do not take what waits at them.
 const STUCK: usize = 8;
 
@@ -347,7 +346,7 @@ pub fn claim_far(dest: SocketAddr, link: &'static Link, only: bool) -> core::res
 /// few.
 fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
     let waits = |at: &usize| links_to(t, member).nth(at % count).is_some_and(Link::server_waits);
-    (turn..turn + count.min(LOOKS)).find(waits).unwrap_or(turn)
+    (turn..turn + count.min(LINKS_TRIED_FOR_IDLE)).find(waits).unwrap_or(turn)
 }
 
 /// Whether another process than that of `link` waits for connects to `dest`.

@@ -1,16 +1,16 @@
 //! What is known about destinations, and the local ports that clients hold.
 
 use crate::socket::beliefs::Beliefs;
+use crate::timeouts;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::Reason;
+use netacc_sys::time;
 use netacc_transport::shm::rendezvous::Probe;
 
 /// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
 const BELIEVED: u64 = 50_000_000;
-/// "The listener there turns links away" is believed for so long (ns).
-const TURNED_AWAY_BELIEVED: u64 = 200_000_000;
-/// "Nobody on that other host is reached by RDMA there" is believed for so long (ns).
-const FAR_BELIEVED: u64 = 1_000_000_000;
+const REFUSING_BELIEVED: u64 = time::ns(timeouts::REFUSING_BELIEVED);
+const UNREACHABLE_BELIEVED: u64 = time::ns(timeouts::UNREACHABLE_BELIEVED);
 /// "This is an address of this host, with that source" is believed for so long (ns).
 const ADDRESS_BELIEVED: u64 = 1_000_000_000;
 const CELLS: usize = 64;
@@ -42,8 +42,8 @@ pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
     let known = |table: &Table, believed, reason| table.holds(dest, now, believed).then_some(reason);
     known(&ABSENT, BELIEVED, Reason::PeerPlain)
         .or_else(|| known(&OTHER_VERSION, BELIEVED, Reason::PeerVersion))
-        .or_else(|| known(&TURNS_AWAY, TURNED_AWAY_BELIEVED, Reason::Refused))
-        .or_else(|| known(&REFUSED, FAR_BELIEVED, Reason::PeerPlain))
+        .or_else(|| known(&TURNS_AWAY, REFUSING_BELIEVED, Reason::Refused))
+        .or_else(|| known(&REFUSED, UNREACHABLE_BELIEVED, Reason::PeerPlain))
 }
 
 /// `dest`, on another host, has refused to be reached by RDMA.
@@ -155,12 +155,12 @@ mod tests {
         assert_eq!(known_absent(d, t + BELIEVED / 2), Some(Reason::PeerPlain));
         assert_eq!(known_absent(d, t + BELIEVED + 1000), None);
         note_absent(d, Reason::Refused, t);
-        assert_eq!(known_absent(d, t + TURNED_AWAY_BELIEVED / 2), Some(Reason::Refused));
-        assert_eq!(known_absent(d, t + TURNED_AWAY_BELIEVED + 1000), None);
+        assert_eq!(known_absent(d, t + REFUSING_BELIEVED / 2), Some(Reason::Refused));
+        assert_eq!(known_absent(d, t + REFUSING_BELIEVED + 1000), None);
         assert_eq!(known_absent("127.0.0.1:8".parse().unwrap(), t), None);
         note_refused(d, Reason::PeerPlain, t);
-        assert_eq!(known_absent(d, t + FAR_BELIEVED / 2), Some(Reason::PeerPlain));
-        assert_eq!(known_absent(d, t + FAR_BELIEVED + 1000), None);
+        assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED / 2), Some(Reason::PeerPlain));
+        assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED + 1000), None);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::outcome::Outcome;
 use crate::poll::Kept;
 use crate::socket::io::deadline;
 use crate::socket::{CANDIDATE, DEMOTED, FAR, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
+use crate::timeouts;
 use crate::wait;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
@@ -37,8 +38,7 @@ use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
 use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
 use netacc_transport::{Endpoint, Iov};
 
-/// An offer that nobody matched for so long (ns) is refused, and an offer that got no answer is withdrawn.
-const PATIENCE: u64 = 2_000_000_000;
+const PROMOTION_ANSWER: u64 = time::ns(timeouts::PROMOTION_ANSWER);
 
 /// A candidate looks whether it can go over. True: it is on shared memory now.
 #[cold]
@@ -71,7 +71,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             }
             s.path() == Path::Shm
         }
-        Some(ep) if ep.fate() == FATE_QUEUED && !ep.link().is_lost() && ep.age() < PATIENCE => {
+        Some(ep) if ep.fate() == FATE_QUEUED && !ep.link().is_lost() && ep.age() < PROMOTION_ANSWER => {
             ep.link().service_if_readable();
             false
         }
@@ -246,7 +246,7 @@ pub fn settle() {
                 accept_offer(fd, r, ep, epoch);
                 true
             }
-            None if age < PATIENCE && !link.is_lost() => false,
+            None if age < PROMOTION_ANSWER && !link.is_lost() => false,
             _ => {
                 ep.refuse(epoch);
                 true

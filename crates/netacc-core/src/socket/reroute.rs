@@ -12,6 +12,7 @@ use crate::kernel_only;
 use crate::socket::beliefs::Beliefs;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, ports, untaken};
+use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -105,7 +106,7 @@ fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
 /// has taken it, or TCP has the bytes, the number stays. Takes both direction locks.
 #[cold]
 pub fn see_off(fd: i32, r: Ref<Socket>) {
-    let end = Deadline::after(PATIENCE_CLOSED);
+    let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
     while r.valid() && is_in_doubt(r.obj) && fdtable::number_of(r, fd).is_none() {
         if r.obj.endpoint().is_some_and(ShmEndpoint::orphaned) || end.passed() {
             return give_up(r);
@@ -291,7 +292,7 @@ pub fn bypass(r: Ref<Socket>) {
         move_on(r, old, Reason::LinkLost);
     } else {
         let bytes = written(old).0;
-        let done = pour(s, real, &bytes, old.ended(), Deadline::after(PATIENCE));
+        let done = pour(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
         crate::log!(Info, "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
         if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
             s.set(PLACEHOLDER, false);
@@ -348,14 +349,9 @@ fn again(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static
     Ok(ep)
 }
 
-/// How long (ns) the kernel may take for the connect and the bytes: loopback answers at once, whoever is slower
-/// than that is no listener of this host.
-const PATIENCE: i64 = 1_000_000_000;
-/// The same for another host, where the first packet may be lost and is sent again after a second.
-const PATIENCE_FAR: i64 = 1_500_000_000;
-/// And where one has just been silent for so long: many connections may wait for the same host, and all of them are made
-/// again one after the other, in a call of the program's that was not to wait.
-const PATIENCE_SPENT: i64 = 5_000_000;
+const REDISPATCH_LOCAL: i64 = time::ns(timeouts::REDISPATCH_LOCAL) as i64;
+const REDISPATCH_REMOTE: i64 = time::ns(timeouts::REDISPATCH_REMOTE) as i64;
+const REDISPATCH_SILENT_HOST: i64 = time::ns(timeouts::REDISPATCH_SILENT_HOST) as i64;
 /// That is remembered for so long (ns).
 const SPENT: u64 = 10_000_000_000;
 
@@ -365,18 +361,16 @@ static SILENT: Beliefs<8> = Beliefs::new();
 /// How long to wait for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {
     if !s.endpoint().is_some_and(ShmEndpoint::is_far) {
-        return PATIENCE;
+        return REDISPATCH_LOCAL;
     }
     let silent = SILENT.holds(SocketAddr::new(host, 0), time::coarse(), SPENT);
-    if silent { PATIENCE_SPENT } else { PATIENCE_FAR }
+    if silent { REDISPATCH_SILENT_HOST } else { REDISPATCH_REMOTE }
 }
 
 fn note_silent(host: IpAddr) {
     SILENT.note(SocketAddr::new(host, 0), time::coarse());
 }
 
-/// How long (ns) a connect that the program has closed may wait for a queue pair. The carrier gives one up after less.
-const PATIENCE_CLOSED: i64 = 4_000_000_000;
 /// How long (ns) the kernel may take for a connect that could also stay where it is.
 const AT_ONCE: i64 = 20_000_000;
 

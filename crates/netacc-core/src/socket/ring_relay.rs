@@ -14,9 +14,11 @@
 
 use crate::addr;
 use crate::fork::{self, Heir};
+use crate::limits::RELAY_END_CHECKS;
 use crate::namespace;
 use crate::socket::shed::shed;
 use crate::socket::{SHARED, Socket, pair};
+use crate::timeouts;
 use core::sync::atomic::AtomicU32;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Owned;
@@ -27,16 +29,9 @@ use netacc_transport::shm::{Patience, ShmEndpoint, Side, owner, reset_at_close};
 use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// How long (ns) the starting process waits for a thread of its own that reads the link.
-const PATIENCE: u64 = 100_000_000;
+const RELAY_LINK_HANDOVER: u64 = time::ns(timeouts::RELAY_LINK_HANDOVER);
 /// How many bytes of a direction the relay holds at most.
 const BUFFER: usize = 64 * 1024;
-/// How often (ns) the relay asks whether the program has closed its socket, once that has been shut down: the other end of a
-/// TCP connection is not told of such a close.
-const LOOK: i64 = 4_000_000_000;
-/// How often, a millisecond apart, the relay asks the same when the end of the stream comes: close(2) sends that end a moment
-/// before it gives the socket up.
-const LOOKS: u32 = 5;
 
 /// Which processes have the connection beside the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +77,7 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
     // without having it.
     let mut unread = Unread::default();
     if !link.is_inherited() {
-        unread.stop(link, PATIENCE);
+        unread.stop(link, RELAY_LINK_HANDOVER);
     }
     let done = raw::detached(|| live(ep, far, others, &heir));
     heir.end(done.is_ok());
@@ -302,7 +297,7 @@ impl Relay {
             // The server has left before it took the connect, which only the client's own process could make again.
             return Err(End::Ring);
         }
-        let deadline = if self.up.done { Deadline::after(LOOK) } else { Deadline::Never };
+        let deadline = if self.up.done { Deadline::within(timeouts::RELAY_CLOSE_CHECK) } else { Deadline::Never };
         let mut set = WaitSet::new();
         set.steps = steps;
         let reads = if self.up.wants() { libc::POLLIN } else { 0 };
@@ -335,7 +330,7 @@ impl Relay {
     /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is not over
     /// yet looks the same for a moment, and must not end the stream of the other processes of the family.
     fn is_held_still(&self) -> bool {
-        let looks = if self.others == Others::None { 1 } else { LOOKS };
+        let looks = if self.others == Others::None { 1 } else { RELAY_END_CHECKS };
         (0..looks).all(|look| {
             if look > 0 {
                 time::pause();

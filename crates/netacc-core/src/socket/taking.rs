@@ -1,6 +1,7 @@
 //! How a listener takes up the links of its clients: some at a time, and no more of one user's than there is room for.
 
 use crate::epoll;
+use crate::limits::HELLOS_PER_ACCEPT;
 use crate::socket::crowd::{self, Room, User};
 use crate::socket::listener::{GREETING, Listener, follow, private_back, readable};
 use crate::socket::redispatch::hand_on;
@@ -9,9 +10,6 @@ use netacc_sys::raw;
 use netacc_transport::shm::rendezvous::{self, Taken};
 use netacc_transport::shm::{Link, guard};
 use rustix::fd::{BorrowedFd, IntoRawFd};
-
-/// So many clients are looked at in one call: those that only keep us busy are not to hold up the program's connections.
-const LOOKS: u32 = 8;
 
 /// Looks at the clients of a listener.
 #[derive(Default)]
@@ -34,7 +32,7 @@ impl Listener {
     /// whoever waits is told of them again.
     pub(super) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
-        let mut round = Round { looks: LOOKS, ..Round::default() };
+        let mut round = Round { looks: HELLOS_PER_ACCEPT, ..Round::default() };
         // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
         // happens after ours is free.
         loop {

@@ -11,14 +11,13 @@
 use crate::carrier;
 use crate::fdtable::Ref;
 use crate::socket::{Path, Socket, reroute};
+use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{Lock, lock};
 use netacc_transport::shm::ShmEndpoint;
 
-/// A connect is made again when its process has taken none for so long (ns): much longer than a busy server needs, and
-/// no longer than a user would notice.
-const PATIENCE: u64 = 200_000_000;
+const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
 /// And sooner at another process that waits for connects, if there is one: it is looked for at this interval (ns).
 const STEP: u64 = 10_000_000;
@@ -269,9 +268,9 @@ fn attend_to(part: &[Entry], now: u64) {
                 continue;
             }
             if idle >= STEP {
-                *due = Some((r, idle >= PATIENCE));
+                *due = Some((r, idle >= QUEUED_CONNECT));
             }
-            if idle >= PATIENCE {
+            if idle >= QUEUED_CONNECT {
                 // Where TCP does not take it at once either, it is tried again.
                 e.since.store(now, Ordering::Relaxed);
             }

@@ -1,7 +1,7 @@
 //! The suite of `netacc-transport/tests/conformance` over a connection between two hosts. `far` says where it runs.
 //!
 //! What is in `rdma_moved` and `rdma_cut` has its queue pairs fail, which is once per process: with their bases, and
-//! without (`NACC_TCP_BASE=0`).
+//! without (`NACC_TCP_COMPANION=0`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 #[path = "../../../netacc-transport/tests/conformance/bytes.rs"]

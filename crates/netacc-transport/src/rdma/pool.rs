@@ -1,5 +1,6 @@
 //! The registered buffers of a device, in regions that come when they are needed and go when they are not.
 
+use crate::limits::UNUSED_REGION_TICKS;
 use crate::rdma::registered::Registered;
 use alloc::vec::Vec;
 use netacc_stats::{Counter, page};
@@ -18,8 +19,6 @@ const STAYING: usize = 24;
 const _: () = assert!(SENDING_LARGE + STAYING < SENDING);
 /// So many large ones are registered when there is none to send from.
 const LARGE: usize = 4;
-/// A region that nobody has used for so many looks ([`Pool::tick`]) is given back.
-const PATIENCE: u32 = 10;
 /// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
 /// pay for two thousand, nor have a thousand regions.
 const SPARE: usize = 8;
@@ -352,7 +351,7 @@ impl Pool {
         for place in &mut self.regions {
             let Some(region) = place else { continue };
             region.unused = if region.free.len() == region.all { region.unused + 1 } else { 0 };
-            if region.unused > PATIENCE {
+            if region.unused > UNUSED_REGION_TICKS {
                 *place = None;
             }
         }

@@ -4,10 +4,12 @@
 //! `recvmsg`/`sendmsg` are given buffers on our own stack with their right lengths.
 #![allow(unsafe_code)]
 
+use crate::limits::CONTROL_TRIES;
 use crate::shm::Link;
 use crate::shm::guard::{Look, look, may_pass};
 use crate::shm::link::{ENDED, LOST};
 use crate::shm::patience::Patience;
+use crate::timeouts;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
@@ -168,14 +170,11 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
     (got, Passed { kernel, spare, tail, lost })
 }
 
-/// Tries, 10 ms apart.
-const PATIENCE: u32 = 20;
-/// For so long (ns) a peer that did not read within that time is taken not to.
-const DEAF: u64 = 1_000_000_000;
+const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);
 
 /// Repeats what answers `EAGAIN` for a fifth of a second.
 pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
-    for _ in 0..PATIENCE {
+    for _ in 0..CONTROL_TRIES {
         match what() {
             Err(Errno::AGAIN) => {}
             r => return r,
@@ -275,7 +274,7 @@ impl Link {
             sent.is_ok()
         });
         if sent == Err(Errno::AGAIN) && !deaf {
-            self.deaf_until.store(time::now().saturating_add(DEAF), Ordering::Relaxed);
+            self.deaf_until.store(time::now().saturating_add(UNRESPONSIVE_PEER), Ordering::Relaxed);
         }
         sent
     }

@@ -2,17 +2,15 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::kin;
+use crate::timeouts;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_ring::Violation;
 use netacc_sys::{raw, time};
 
-/// So many ns may be lost at once: a process of ours that is in the middle of an operation needs some microseconds, but
-/// on a busy host others may have its CPU.
-const AT_ONCE: u64 = 100_000_000;
+const STRANGER_DELAY_AT_ONCE: u64 = time::ns(timeouts::STRANGER_DELAY_AT_ONCE);
 /// And over time one part in so many.
 const PART: u64 = 100;
-/// After so many ns (a millisecond) the word is checked.
-const UNCHECKED: u64 = 1_000_000;
+const STRANGER_DELAY_UNCHECKED: u64 = time::ns(timeouts::STRANGER_DELAY_UNCHECKED);
 
 /// The time that was lost, as that at which all of it will have been made up for.
 #[derive(Debug)]
@@ -22,7 +20,7 @@ impl Delays {
     /// Counts `ns` that were lost just now; false: it is too much.
     fn count(&self, now: u64, ns: u64) -> bool {
         // Relaxed: of two directions that count at once one may be forgotten.
-        let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(AT_ONCE * PART));
+        let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(STRANGER_DELAY_AT_ONCE * PART));
         let until = from.saturating_add(ns.saturating_mul(PART));
         self.0.store(until, Ordering::Relaxed);
         until <= now
@@ -55,7 +53,7 @@ impl ShmEndpoint {
         }
         let within = self.delays.count(now, now - wait.counted);
         wait.counted = now;
-        let long = now - wait.begun > UNCHECKED;
+        let long = now - wait.begun > STRANGER_DELAY_UNCHECKED;
         if long && !wait.checked {
             wait.checked = true;
             if kin::is_zombie(pid) {
@@ -88,13 +86,13 @@ mod tests {
     #[test]
     fn a_connection_may_cost_a_little_at_once_and_less_over_time() {
         let delays = Delays(AtomicU64::new(0));
-        assert!(delays.count(1000 * S, AT_ONCE / 2));
-        assert!(delays.count(1000 * S, AT_ONCE / 2));
+        assert!(delays.count(1000 * S, STRANGER_DELAY_AT_ONCE / 2));
+        assert!(delays.count(1000 * S, STRANGER_DELAY_AT_ONCE / 2));
         assert!(!delays.count(1000 * S, 1));
         // A second later a hundredth of it.
         assert!(delays.count(1001 * S, S / PART - 1));
         assert!(!delays.count(1001 * S, S / PART));
         // However long nothing was lost, no more than at once.
-        assert!(!delays.count(9000 * S, AT_ONCE + 1));
+        assert!(!delays.count(9000 * S, STRANGER_DELAY_AT_ONCE + 1));
     }
 }

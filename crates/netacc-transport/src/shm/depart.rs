@@ -26,7 +26,7 @@ use crate::shm::endpoint::{
 use crate::shm::family::{Direction, FORKED, GIVING};
 use crate::shm::link::Side;
 use crate::shm::patience::Patience;
-use crate::shm::sockets::{PATIENCE, empty, reset_at_close, reset_pair, send_all};
+use crate::shm::sockets::{SWITCH_DRAIN, empty, reset_at_close, reset_pair, send_all};
 use core::sync::atomic::Ordering;
 use netacc_ring::{Consumer, FIN, MOVED, RESET};
 use netacc_sys::errno::{Errno, Result};
@@ -170,7 +170,7 @@ impl ShmEndpoint {
     /// of both when it has come.
     fn pour(&self, v: &View, far: &OwnedFd, wait: bool) -> Result<Option<i32>> {
         let tail = self.tail_fd();
-        if tail >= 0 && !empty(tail, far.as_raw_fd(), if wait { PATIENCE } else { 0 })? {
+        if tail >= 0 && !empty(tail, far.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
             return if wait { Err(Errno::CONNRESET) } else { Ok(Some(tail)) };
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
@@ -363,7 +363,7 @@ impl ShmEndpoint {
         if left < 0 {
             return Ok(());
         }
-        let all = empty(left, fd, if v.link.trusts_peer() { PATIENCE } else { 10 });
+        let all = empty(left, fd, if v.link.trusts_peer() { SWITCH_DRAIN } else { 10 });
         private::close(left);
         if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }

@@ -9,6 +9,7 @@
 //! The parent's link stays the parent's. A child rings the peer's doorbells that it inherited, and is itself
 //! woken by a byte on its base.
 
+use crate::limits::OWNER_YIELDS;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
 use crate::shm::delays::{Next, Wait};
@@ -33,9 +34,6 @@ pub const BASE_BELL: u32 = u32::MAX;
 /// The byte that wakes: no text begins with it.
 const WAKE: u8 = 0x01;
 
-/// How often a process that waits for another one's operation looks before it asks what that one is: the
-/// other one holds the word for a copy of at most a window.
-const PATIENCE: u32 = 20_000;
 /// And so often (a millisecond apart) afterwards, until it asks again.
 const STOPPED: u32 = 50;
 
@@ -107,7 +105,7 @@ impl ShmEndpoint {
                 // A process that died in the middle had not published: what it did is undone by taking
                 // up from the published words. Our own number can only be such a remnant, since threads
                 // of one process exclude each other before they come here.
-                Err(p) if p == me || !raw::process_exists(p) || (looks == PATIENCE && kin::is_zombie(p)) => {
+                Err(p) if p == me || !raw::process_exists(p) || (looks == OWNER_YIELDS && kin::is_zombie(p)) => {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
                 Err(p) if !v.link.trusts_peer() => {
@@ -116,12 +114,12 @@ impl ShmEndpoint {
                     }
                     continue;
                 }
-                Err(_) if looks < PATIENCE => raw::sched_yield(),
+                Err(_) if looks < OWNER_YIELDS => raw::sched_yield(),
                 // It may be stopped (SIGSTOP, a debugger, a frozen group): it goes on some day, or dies.
-                Err(p) if looks > PATIENCE || self.has_family_member(p) => time::pause(),
+                Err(p) if looks > OWNER_YIELDS || self.has_family_member(p) => time::pause(),
                 Err(_) => return Err(Violation),
             }
-            looks = if looks == PATIENCE + STOPPED { PATIENCE } else { looks + 1 };
+            looks = if looks == OWNER_YIELDS + STOPPED { OWNER_YIELDS } else { looks + 1 };
         }
     }
 

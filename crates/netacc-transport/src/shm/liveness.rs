@@ -12,9 +12,11 @@
 //!
 //! Names of sockets are public (`/proc/net/unix`), so half of the token is no part of the name: the peer says it first.
 
+use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, View, WITNESS_GONE};
 use crate::shm::guard::{Look, dismiss_shared, look, refuse_descriptors};
+use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{Lock, lock, private, raw, time};
@@ -26,15 +28,12 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Connections to a liveness socket that wait to be accepted. The peer makes one; a third party that learns the name could
 /// make others, which are closed when somebody looks.
 const BACKLOG: i32 = 16;
-/// Connections that one look accepts at most.
-const LOOKS: usize = 2 * BACKLOG as usize;
 
 /// Connections that a process makes to one base at most. Each process of the other side's family ends one when it leaves;
 /// a peer that ends one after the other would have us do nothing else.
 const DIALS: u32 = 256;
 
-/// For so long (ns) a thread waits for another one that accepts, which takes some system calls.
-const ACCEPTS: u64 = 10_000_000;
+const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 
 /// Held by the thread that accepts, so that no other one reads what it may close.
 static ACCEPTING: Lock = Lock::new();
@@ -141,10 +140,10 @@ impl ShmEndpoint {
             return false;
         }
         // What this signal handler has interrupted may hold it.
-        let patience = if lock::interrupted() { 0 } else { ACCEPTS };
+        let patience = if lock::interrupted() { 0 } else { LIVENESS_ACCEPT };
         let Some(_accepting) = ACCEPTING.lock_within(patience) else { return false };
         let token = self.token.load(Ordering::Relaxed);
-        for _ in 0..LOOKS {
+        for _ in 0..ACCEPTS_PER_LOOK {
             let waiting = self.accepted_fd();
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {

@@ -7,14 +7,13 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::sockets::keep;
+use crate::timeouts;
 use core::sync::atomic::{AtomicI32, Ordering, fence};
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::{self, Held};
 use netacc_sys::{private, raw, time};
 
-/// A thread that cannot rule out that it has interrupted the user of a number waits for so long (ns): a use is one system
-/// call that never sleeps.
-const PATIENCE: u64 = 10_000_000;
+const HANDLER_NUMBER_WAIT: u64 = time::ns(timeouts::HANDLER_NUMBER_WAIT);
 
 /// As long as this lives, numbers of the base and the tail that were looked up after it was made stay what they are.
 #[derive(Debug)]
@@ -54,7 +53,7 @@ impl ShmEndpoint {
         let mut until = None;
         while self.users.load(Ordering::Acquire) != 0 {
             let now = time::now();
-            if lock::interrupted() && now > *until.get_or_insert(now.saturating_add(PATIENCE)) {
+            if lock::interrupted() && now > *until.get_or_insert(now.saturating_add(HANDLER_NUMBER_WAIT)) {
                 return;
             }
             raw::sched_yield();

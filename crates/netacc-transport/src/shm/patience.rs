@@ -1,17 +1,12 @@
 //! How long a thread waits for what peers have promised by a word in shared memory and not sent yet.
 
+use crate::timeouts;
 use core::cell::Cell;
 use netacc_sys::time;
 
-/// Of one fork, for all peers of our own user in which it was disappointed (ns). What a peer promises it sends within
-/// microseconds, unless it loses its processor just then: that takes some time slices of a loaded machine. It is the same
-/// for one connection and for thousands, since a program's fork is not to take seconds; for a wait that was not in vain
-/// nothing is taken off, since a peer that keeps its word is slow because it is one of many, and no byte is to be lost then.
-const OWN: u64 = 150_000_000;
-/// Of one fork, for all peers of other users (ns), which may promise what they like: each wait counts.
-const OTHERS: u64 = 10_000_000;
-/// Of one departure, which waits for one peer, of our own user: what is at stake is a connection that both ends use.
-const OWN_ALONE: u64 = 500_000_000;
+const FORK_PROMISES_OWN_USER: u64 = time::ns(timeouts::FORK_PROMISES_OWN_USER);
+const PROMISES_OTHER_USERS: u64 = time::ns(timeouts::PROMISES_OTHER_USERS);
+const SWITCH_PROMISE: u64 = time::ns(timeouts::SWITCH_PROMISE);
 
 /// What is left of it, in ns.
 #[derive(Debug)]
@@ -23,12 +18,12 @@ pub struct Patience {
 impl Patience {
     /// For one fork, with all its connections.
     pub fn of_a_fork() -> Patience {
-        Patience { own: Cell::new(OWN), others: Cell::new(OTHERS) }
+        Patience { own: Cell::new(FORK_PROMISES_OWN_USER), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
     /// For something that concerns one connection.
     pub(super) fn of_one() -> Patience {
-        Patience { own: Cell::new(OWN_ALONE), others: Cell::new(OTHERS) }
+        Patience { own: Cell::new(SWITCH_PROMISE), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
     /// Calls `wait` with the time until which it may wait. It says whether it was not in vain.
@@ -49,7 +44,7 @@ mod tests {
 
     #[test]
     fn many_that_are_silent_take_no_longer_than_one() {
-        for (trusted, limit) in [(true, OWN), (false, OTHERS)] {
+        for (trusted, limit) in [(true, FORK_PROMISES_OWN_USER), (false, PROMISES_OTHER_USERS)] {
             let patience = Patience::of_a_fork();
             let first = time::now();
             let mut waits = 0;
@@ -70,7 +65,7 @@ mod tests {
 
     #[test]
     fn only_peers_of_our_own_user_are_waited_for_again() {
-        for (trusted, expected) in [(true, OWN), (false, 0)] {
+        for (trusted, expected) in [(true, FORK_PROMISES_OWN_USER), (false, 0)] {
             let patience = Patience::of_a_fork();
             patience.wait(trusted, |until| {
                 while time::now() < until {}

@@ -1,11 +1,11 @@
 //! What a departing side does with the kernel's sockets.
 
+use crate::timeouts;
 use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 
-/// How long a departing side waits for room in its socket, in milliseconds.
-pub(super) const PATIENCE: u32 = 5_000;
+pub(super) const SWITCH_DRAIN: u32 = timeouts::SWITCH_DRAIN.as_millis() as u32;
 
 /// Stores a descriptor (+ 1) and closes the one that was there.
 pub(super) fn replace(cell: &AtomicI32, new: i32) {
@@ -75,7 +75,7 @@ pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
                 n = n.saturating_sub(k);
             }
             Err(Errno::AGAIN) => {
-                if !wait_for(fd, libc::POLLOUT, PATIENCE)? {
+                if !wait_for(fd, libc::POLLOUT, SWITCH_DRAIN)? {
                     return Err(Errno::CONNRESET);
                 }
             }

@@ -9,6 +9,7 @@
 //! whether it takes descriptors, for the other one to know: a false word is no danger, since a side acts on it only where it
 //! trusts the other one.
 
+use crate::limits::RELAY_WAIT_MS;
 use crate::shm::endpoint::{AHEAD, SHARED, View, WITNESS_GONE};
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
 use crate::shm::slots::CONTROL_SLOT;
@@ -102,8 +103,6 @@ impl Link {
 
 /// What each relay adds to the word `forked` of its side.
 const RELAY: u32 = 4;
-/// How long (ms) a process of a family waits for a relay.
-const PATIENCE: u32 = 50;
 
 /// What is said of a peer that passes a descriptor although it is not trusted.
 const PASSED: &str = "passed a descriptor that nobody takes from it";
@@ -167,7 +166,7 @@ impl ShmEndpoint {
         // The peer can write the word, too.
         let at_work = || line!(v, side, v.me).forked.load(Ordering::SeqCst) >= RELAY;
         if at_work()
-            && !(0..PATIENCE).any(|_| {
+            && !(0..RELAY_WAIT_MS).any(|_| {
                 time::pause();
                 !at_work()
             })
