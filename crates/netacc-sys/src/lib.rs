@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod errno;
 pub mod lock;
 pub mod mem;
+pub mod own_calls;
 pub mod private;
 pub mod raw;
 pub mod signals;
