@@ -1,7 +1,8 @@
 // Parts of the kernel that are given a socket by its number find a connection there, with every byte: a network block
-// device (here something that is none, and refuses), a map of sockets, a file system over a connection.
+// device (here something that is none, and refuses), a map of sockets, a file system over a connection, TLS.
 #include "t.h"
 #include <linux/bpf.h>
+#include <linux/sockios.h>
 #include <sys/mount.h>
 #include <sys/syscall.h>
 #ifndef NBD_SET_SOCK
@@ -55,6 +56,56 @@ static void map(int fd)
 	EQ(syscall(SYS_bpf, BPF_MAP_DELETE_ELEM, &take, sizeof take), 0);
 	close(m);
 }
+static void taken(int fd)
+{
+#ifdef SYS_pidfd_getfd
+	int self = syscall(SYS_pidfd_open, getpid(), 0), copy = syscall(SYS_pidfd_getfd, self, fd, 0);
+	if (copy >= 0) {
+		char b;
+		EQ(syscall(SYS_recvfrom, copy, &b, 1, MSG_PEEK | MSG_DONTWAIT, NULL, NULL), -1);
+		EQ(errno, EAGAIN);
+		close(copy);
+	}
+	close(self);
+#else
+	block_device(fd);
+#endif
+}
+// TLS libraries try whether the kernel can do it for them: what it cannot leaves the connection where it is.
+static void own_protocol(void)
+{
+	int p[2];
+	pair(p);
+	FAILS(setsockopt(p[0], IPPROTO_TCP, TCP_ULP, "none of these", 13), ENOENT);
+	expect_shm(p[0]);
+	if (!setsockopt(p[0], IPPROTO_TCP, TCP_ULP, "tls", 3))
+		is_kernels(p[0]);
+	else
+		CHECK(errno == ENOENT);
+	goes_on(p[0], p[1]);
+	close(p[0]);
+	close(p[1]);
+}
+// Requests that sockets do not know, or that are about something else, change nothing; nor has a socket a file to be opened.
+static void other_requests(void)
+{
+	int p[2], n;
+	char path[40];
+	struct timeval t;
+	pair(p);
+	FAILS(ioctl(p[0], TIOCGWINSZ, &n), ENOTTY);
+	FAILS(ioctl(p[0], SIOCGSTAMP, &t), ENOENT);
+	EQ(ioctl(p[0], FIOGETOWN, &n), 0);
+	EQ(n, 0);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", p[0]);
+	FAILS(open(path, O_RDWR), ENXIO);
+	FAILS(lseek(p[0], 0, SEEK_CUR), ESPIPE);
+	FAILS(ftruncate(p[0], 0), EINVAL);
+	expect_shm(p[0]);
+	goes_on(p[0], p[1]);
+	close(p[0]);
+	close(p[1]);
+}
 static void compare(int fd)
 {
 #ifdef SYS_kcmp
@@ -70,7 +121,7 @@ static void compare(int fd)
 int main(void)
 {
 	t_init();
-	void (*users[])(int) = { block_device, file_system, map, compare };
+	void (*users[])(int) = { block_device, file_system, map, compare, taken };
 	for (size_t i = 0; i < sizeof users / sizeof *users; i++) {
 		int p[2];
 		pair(p);
@@ -82,5 +133,7 @@ int main(void)
 		close(p[0]);
 		close(p[1]);
 	}
+	own_protocol();
+	other_requests();
 	return t_ok("kernel_users");
 }

@@ -5,7 +5,7 @@ import struct
 import subprocess
 
 from checking import ONE, as_nobody, ask, expect
-from harness import Skipped, check, equal, need
+from harness import ROOT, Skipped, check, equal, need
 from matrix import case
 
 SOURCE = b"int main(void) { return 0; }\n"
@@ -43,6 +43,16 @@ def go(ctx):
     env = ctx.environment({"GOCACHE": ctx.dir / "cache", "GO111MODULE": "off", "HOME": ctx.dir})
     subprocess.run([need("go"), "build", "-o", ctx.dir / "gopher", source], env=env, check=True, timeout=280)
     judged(ctx, ctx.dir / "gopher", "warn", "Go program")
+
+
+@case(modes=ONE)
+def own_system_calls(ctx):
+    """A program that waits by an instruction of its own: the number stands before it, or before the call of a function."""
+    apps = ROOT / "tests" / "apps"
+    source = (apps / "own_epoll.c").read_bytes()
+    function = source.replace(b"static inline __attribute__((always_inline))", b"__attribute__((noinline))")
+    for name, text, option in (("inlined", source, "-O1"), ("function", function, "-O1"), ("unoptimised", function, "-O0")):
+        judged(ctx, build(ctx, name, option, "-pthread", f"-I{apps}", source=text), "warn", "calls ", "C library")
 
 
 @case(modes=ONE)

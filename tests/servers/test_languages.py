@@ -1,4 +1,4 @@
-"""Small servers and clients in Perl, Ruby and Go; Python's aiohttp and gunicorn."""
+"""Small servers and clients in Perl, Ruby and Go; Python's aiohttp, gunicorn, uvicorn and hypercorn."""
 
 import os
 import subprocess
@@ -7,6 +7,7 @@ import sys
 import compiled
 import host
 import monitor
+import releases
 from harness import PROGRAMS, START_LIMIT, check, equal, need
 from host import wait_until
 from matrix import case
@@ -101,6 +102,29 @@ def gunicorn_threads(ctx):
 @case()
 def gunicorn_aiohttp(ctx):
     gunicorn(ctx, "aiohttp.GunicornWebWorker", "web_app:make", 2)
+
+
+def asgi(ctx, server, *options):
+    """The parent binds, and each of two workers, a program that it executes, listens and accepts."""
+    command = [releases.asgi(server), "web_app:asgi", "--workers", 2, *options]
+    bind = {"uvicorn": lambda port: ["--port", port], "hypercorn": lambda port: ["--bind", f"127.0.0.1:{port}"]}[server]
+    server = ctx.serve(lambda port: [*command, *bind(port)],
+                       env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(PROGRAMS)})
+    ask(ctx, server)
+    # The look whether it is there is not accelerated.
+    ctx.prove(server, accepts=60)
+
+
+@case()
+def uvicorn(ctx):
+    """Version 0.38.0."""
+    asgi(ctx, "uvicorn", "--log-level", "warning")
+
+
+@case()
+def hypercorn(ctx):
+    """Version 0.18.0."""
+    asgi(ctx, "hypercorn")
 
 
 @case()

@@ -1,5 +1,5 @@
-//! A process that is accelerated no further: it went where what we know of the host is not true, or confined itself so
-//! that our system calls may be forbidden. Its new sockets are the kernel's, its listeners are left to it.
+//! A process that is accelerated no further: it went where what we know of the host is not true, confined itself so
+//! that our system calls may be forbidden, or enters the kernel by instructions of its own. Its new sockets are the kernel's, its listeners are left to it.
 
 use crate::fdtable::{self, Entry, Ref};
 use crate::log;
@@ -20,6 +20,12 @@ pub fn reason() -> Option<Reason> {
         0 => None,
         n => Reason::from_u32(n),
     }
+}
+
+/// Nothing is accelerated from the start, before there is anything that could be.
+pub(crate) fn from_the_start(why: Reason) {
+    // Relaxed: the runtime, without which nothing is accelerated, is published afterwards.
+    WHY.store(why as u32, Ordering::Relaxed);
 }
 
 /// Nothing more is accelerated; connections go on where they are.

@@ -1,12 +1,14 @@
 //! What a process has once it opens its first TCP socket: configuration and stats page.
 
+use crate::kernel_only;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Config;
-use netacc_stats::page;
+use netacc_stats::{Reason, page};
+use netacc_sys::own_calls::{self, OwnCall};
 use netacc_sys::{Lock, private, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -70,8 +72,11 @@ fn start() -> Option<&'static Runtime> {
     }
     conf.finish(&mut diags);
     publish(&conf);
-    if conf.enable_rdma_default {
-        netacc_sys::text::populate();
+    let own = if conf.enable_rdma_default { own_calls::loaded::own_call() } else { None };
+    match own {
+        Some(call) => kernel_only::from_the_start(reason_of(call)),
+        None if conf.enable_rdma_default => drop(netacc_sys::text::populate()),
+        None => {}
     }
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
     let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
@@ -81,7 +86,18 @@ fn start() -> Option<&'static Runtime> {
     for d in &diags {
         crate::log!(Warn, "{d}");
     }
+    if let Some(call) = own {
+        crate::log!(Info, "program: calls {} by an instruction of its own; its connections use kernel TCP", call.name);
+    }
     Some(rt)
+}
+
+/// Why a program that makes such a call by itself is not accelerated.
+fn reason_of(call: OwnCall) -> Reason {
+    match call.kind {
+        own_calls::Kind::Sockets => Reason::OwnCalls,
+        own_calls::Kind::IoUring => Reason::IoUring,
+    }
 }
 
 /// Opens the stats page and tells it the configuration.

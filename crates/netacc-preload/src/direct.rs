@@ -109,8 +109,8 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
                 hand_over(false, c as _, d as _);
                 passed(n, a, b, c, d, e, f)
             }
-            // It would work on descriptors behind our back: the program is told what many containers tell it. It asks before
-            // its first socket, as libuv does, and what it is given then it has for good.
+            // It works on descriptors behind our back: a program that can do without is told what many containers tell it. It
+            // asks before its first socket, as libuv does, and what it is given then it has for good.
             libc::SYS_io_uring_setup if uring::is_refused() => crate::next::fail(netacc_sys::Errno::NOSYS) as c_long,
             // Whether two numbers are one file, and another number for the file of one: by what the kernel has there.
             libc::SYS_kcmp if c == KCMP_FILE => {

@@ -4,10 +4,11 @@
 use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use netacc_core::runtime;
 use netacc_core::socket::closing::{self, File};
 use netacc_core::socket::{demote, msg};
+use netacc_core::{kernel_only, runtime};
 use netacc_stats::Reason;
+use netacc_sys::own_calls;
 
 /// `struct io_uring_sq`, by which liburing's inline functions put requests into a program's ring; so it cannot change.
 #[repr(C)]
@@ -74,11 +75,23 @@ const NO_DESCRIPTOR: [u8; 12] = [0, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
 /// Threads in one of liburing's functions that make a ring.
 static MAKING: AtomicU32 = AtomicU32::new(0);
 
-/// Whether a ring that is asked for by syscall(2) is refused. A program that was not meant to be accelerated gets it, and
-/// so does liburing, whose older releases make their system calls by libc.
+/// Whether a ring that is asked for by syscall(2) is refused.
+///
+/// What a program submits to such a ring cannot be followed. libuv does without one, as where containers forbid it, and is told
+/// so. Others may have no other way (Rust's tokio-uring, fio), so they get it, and their sockets are the kernel's from then on.
+/// A program that was not meant to be accelerated gets it, and so does liburing, whose older releases make their system calls
+/// by libc.
 pub fn is_refused() -> bool {
     // Relaxed: a thread sees its own count.
-    MAKING.load(Ordering::Relaxed) == 0 && runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default)
+    let meant = MAKING.load(Ordering::Relaxed) == 0 && runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    if !meant || kernel_only::reason().is_some() {
+        return false;
+    }
+    if own_calls::loaded::has_libuv() {
+        return true;
+    }
+    kernel_only::all_leave(Reason::IoUring);
+    false
 }
 
 fn to_kernel(fd: c_int) {

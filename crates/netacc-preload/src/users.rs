@@ -1,7 +1,7 @@
 //! Parts of the kernel that use a socket by themselves: file systems over a connection, maps of sockets. What they are
 //! given must be the kernel's, since a placeholder stands for nothing there. (A network block device is told by ioctl(2).)
 
-use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use netacc_core::fdtable;
 use netacc_core::socket::demote;
 use netacc_stats::Reason;
@@ -40,6 +40,13 @@ pub unsafe extern "C" fn mount(
     call_next!(mount(
         source => *const c_char, target => *const c_char, kind => *const c_char, flags => c_ulong, data => *const c_void
     ) -> c_int)
+}
+
+/// pidfd_getfd(2), with which a process may take another number for a descriptor of its own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
+    give(fd);
+    call_next!(pidfd_getfd(pidfd => c_int, fd => c_int, flags => c_uint) -> c_int)
 }
 
 /// fsconfig(2), by libc's function or by its `syscall`: the same options one by one.

@@ -69,6 +69,8 @@ numbered! {
         QpFailed = 30, "qp-failed";
         /// The process may not make a file as large as a link's segment (RLIMIT_FSIZE).
         FileSize = 31, "file-size-limit";
+        /// The program enters the kernel by instructions of its own.
+        OwnCalls = 32, "own-system-calls";
     }
 }
 
@@ -199,7 +201,7 @@ impl Reason {
                  descriptors, without which the fast path cannot go on; without that its connections are accelerated."
             }
             Self::IoUring => {
-                "The program handed the socket to io_uring, which only knows the kernel's sockets; \
+                "The program hands sockets to io_uring, which only knows the kernel's; \
                  with another event loop (epoll) it is accelerated."
             }
             Self::QpFailed => {
@@ -209,6 +211,11 @@ impl Reason {
             Self::FileSize => {
                 "The process may not make a file as large as a link's shared memory, which is a sparse file of 258 MiB; \
                  raise RLIMIT_FSIZE (ulimit -f)."
+            }
+            Self::OwnCalls => {
+                "The program, or a library of its own, enters the kernel by instructions of its own to wait or for calls on \
+                 sockets (as Rust's rustix does), where nothing can stand before it; with an event loop that calls the C \
+                 library (tokio, mio, libuv) it is accelerated."
             }
         }
     }

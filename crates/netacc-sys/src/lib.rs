@@ -11,6 +11,7 @@ pub mod errno;
 mod flags;
 pub mod lock;
 pub mod mem;
+pub mod own_calls;
 pub mod private;
 pub mod raw;
 pub mod signals;

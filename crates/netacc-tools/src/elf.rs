@@ -53,6 +53,8 @@ pub struct Elf {
     pub go: bool,
     /// The names of the libraries that it asks for (`DT_NEEDED`).
     pub needed: Vec<Vec<u8>>,
+    /// Where its code lies in the file: offsets and sizes.
+    pub code: Vec<(u64, u64)>,
 }
 
 /// The most program headers that are looked at. Real programs have about a dozen.
@@ -97,9 +99,11 @@ pub fn parse<F: ReadAt + ?Sized>(file: &F) -> Option<Elf> {
         interpreter: None,
         go: false,
         needed: Vec::new(),
+        code: Vec::new(),
     };
     reader.segments(layout, &mut elf);
     elf.needed = reader.needed(layout).unwrap_or_default();
+    elf.code = reader.code(layout).unwrap_or_default();
     elf.go = elf.go || reader.has_go_section(layout).unwrap_or(false);
     Some(elf)
 }
@@ -113,6 +117,7 @@ struct Layout {
     p_offset: (u64, u64),
     p_vaddr: (u64, u64),
     p_filesz: (u64, u64),
+    p_flags: (u64, u64),
     sh_offset: (u64, u64),
     sh_size: (u64, u64),
 }
@@ -124,6 +129,7 @@ const LAYOUT_64: Layout = Layout {
     p_offset: (8, 8),
     p_vaddr: (16, 8),
     p_filesz: (32, 8),
+    p_flags: (4, 4),
     sh_offset: (24, 8),
     sh_size: (32, 8),
 };
@@ -135,6 +141,7 @@ const LAYOUT_32: Layout = Layout {
     p_offset: (4, 4),
     p_vaddr: (8, 4),
     p_filesz: (16, 4),
+    p_flags: (24, 4),
     sh_offset: (16, 4),
     sh_size: (20, 4),
 };
@@ -215,6 +222,14 @@ impl<F: ReadAt + ?Sized> Reader<'_, F> {
             let inside = into < self.field(entry, layout.p_filesz)?;
             inside.then_some(self.field(entry, layout.p_offset)?.checked_add(into)?)
         })
+    }
+
+    /// Where the segments that are executed lie.
+    fn code(&self, layout: &Layout) -> Option<Vec<(u64, u64)>> {
+        const PF_X: u64 = 1;
+        let executed = |entry: &u64| self.field(*entry, layout.p_flags).is_some_and(|flags| flags & PF_X != 0);
+        let place = |entry| Some((self.field(entry, layout.p_offset)?, self.field(entry, layout.p_filesz)?));
+        Some(self.headers(layout, PT_LOAD)?.filter(executed).filter_map(place).collect())
     }
 
     /// The libraries that the dynamic section names, in its order.

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD};
 
+use netacc_sys::own_calls;
+
 use crate::elf::{self, Elf, ReadAt};
 
 /// Why a command cannot be run.
@@ -106,6 +108,8 @@ pub enum Obstacle {
     Loader(OsString),
     /// It is for another kind of machine than NetACC.
     Machine,
+    /// It enters the kernel by instructions of its own, for this call.
+    OwnCall(&'static str),
     /// The loader ignores preloading in programs that run with more rights than their caller.
     Privileged(&'static str),
 }
@@ -127,6 +131,9 @@ impl fmt::Display for Obstacle {
             Obstacle::Loader(loader) => {
                 let loader = Path::new(loader).display().to_string();
                 write!(f, "it does not use glibc (its loader is {})", loader.escape_debug())
+            }
+            Obstacle::OwnCall(name) => {
+                write!(f, "it calls {name} by an instruction of its own, which bypasses the C library")
             }
             Obstacle::Machine => f.write_str("it is built for another architecture than NetACC"),
             Obstacle::Privileged(how) => write!(f, "it runs with raised privileges ({how})"),
@@ -157,7 +164,8 @@ pub fn judge(file: &Path) -> Verdict {
             return Verdict { program, obstacle: None };
         };
         if let Some(elf) = elf::parse(&opened) {
-            let obstacle = privileges(&program).or_else(|| judge_elf(&elf, &program));
+            let obstacle =
+                privileges(&program).or_else(|| judge_elf(&elf, &program)).or_else(|| own_call(&elf, &opened));
             return Verdict { program, obstacle };
         }
         match interpreter(&opened) {
@@ -189,6 +197,18 @@ fn judge_elf(elf: &Elf, file: &Path) -> Option<Obstacle> {
             (!is_glibc_loader(name)).then(|| Obstacle::Loader(OsString::from_vec(path.clone())))
         }
     }
+}
+
+/// The most code that is read. The library looks for itself in what is loaded.
+const MAX_CODE: u64 = 1 << 28;
+
+/// Whether the program enters the kernel by itself, for what NetACC has to answer.
+fn own_call(elf: &Elf, file: &File) -> Option<Obstacle> {
+    elf.code.iter().find_map(|(offset, size)| {
+        let mut code = vec![0; usize::try_from(*size.min(&MAX_CODE)).ok()?];
+        let count = ReadAt::read_at(file, &mut code, *offset);
+        own_calls::find(code.get(..count)?).map(|call| Obstacle::OwnCall(call.name))
+    })
 }
 
 /// The `EM_` number of the machine this is built for, where we know it.

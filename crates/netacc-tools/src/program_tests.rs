@@ -75,6 +75,7 @@ fn elf(interpreter: Option<&str>) -> Elf {
         interpreter: interpreter.map(|path| path.as_bytes().to_vec()),
         go: false,
         needed: Vec::new(),
+        code: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 """Web applications that answer a body with itself, and GET /N with N bytes; and a client of aiohttp.
 
-WSGI: web_app:wsgi. aiohttp: web_app:make, or web_app.py server PORT. web_app.py client PORT COUNT SEED compares.
+WSGI: web_app:wsgi. ASGI: web_app:asgi. aiohttp: web_app:make, or web_app.py server PORT. web_app.py client PORT COUNT SEED compares.
 """
 
 import sys
@@ -17,6 +17,24 @@ def wsgi(environ, start_response):
         body = content(int(environ["PATH_INFO"][1:]))
     start_response("200 OK", [("Content-Length", str(len(body))), ("Content-Type", "application/octet-stream")])
     return [body]
+
+
+async def asgi(scope, receive, send):
+    if scope["type"] == "lifespan":
+        while True:
+            message = await receive()
+            await send({"type": message["type"] + ".complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    if scope["method"] != "POST":
+        body = content(int(scope["path"][1:]))
+    headers = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def make():

@@ -3,9 +3,14 @@
 //! without a path's MTU, and with a yes to what a connection is refused.
 
 use crate::addr;
+use crate::fdtable::Ref;
+use crate::outcome::Outcome;
+use crate::socket::{Socket, demote};
+use core::ffi::c_void;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET};
+use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 
@@ -67,6 +72,24 @@ pub fn judges(level: i32, name: i32) -> bool {
                 | libc::TCP_MAXSEG
         ) | (IPPROTO_IPV6, libc::IPV6_V6ONLY)
     )
+}
+
+/// TCP_ULP puts another protocol of the kernel on top of its TCP (kTLS), so the connection has to be there.
+///
+/// TLS libraries try it on every connection: where the kernel would refuse, which it says of a connection of its own, this one
+/// stays where it is.
+#[cold]
+pub fn upper_layer(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Outcome {
+    let judge = Connection::open(r.obj.domain());
+    if let Ok(judge) = &judge
+        && let Err(e) = raw::setsockopt(judge.fd(), IPPROTO_TCP, libc::TCP_ULP, p, len)
+    {
+        return Outcome::Failed(e);
+    }
+    match demote::demote(fd, r, Reason::Unsupported) {
+        Ok(()) => Outcome::Pass,
+        Err(e) => Outcome::Failed(e),
+    }
 }
 
 /// The value that an option has on a connection on which it was never set, if it comes with the connection. The kernel is

@@ -91,6 +91,9 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         // SAFETY: the caller's promise.
         return unsafe { to_ipv4(fd, r, p, len) }.into();
     }
+    if (level, name) == (IPPROTO_TCP, libc::TCP_ULP) && path == Path::Shm {
+        return connected::upper_layer(fd, r, p, len);
+    }
     let packets = packets::concerns(level, name, path == Path::Shm);
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
@@ -270,20 +273,14 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
 unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
-    match (level, name) {
-        // Honest refusals: the caller then does without.
-        (IPPROTO_TCP, libc::TCP_ULP) => Err(Errno::NOENT),
-        _ => {
-            let connection = if connected::judges(level, name) { Connection::open(s.domain()).ok() } else { None };
-            if let Some(judge) = connection {
-                return judged(s, judge.fd(), level, name, p, len);
-            }
-            let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-            let done = judged(s, judge, level, name, p, len);
-            let _ = raw::close(judge);
-            done
-        }
+    let connection = if connected::judges(level, name) { Connection::open(s.domain()).ok() } else { None };
+    if let Some(judge) = connection {
+        return judged(s, judge.fd(), level, name, p, len);
     }
+    let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let done = judged(s, judge, level, name, p, len);
+    let _ = raw::close(judge);
+    done
 }
 
 /// The value is set on the kernel's socket `judge`, and remembered as that has it.

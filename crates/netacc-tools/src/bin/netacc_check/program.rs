@@ -146,6 +146,10 @@ fn remedy(obstacle: &Obstacle) -> &'static str {
             "use a dynamically linked build of the program; the other end may be accelerated, this connection stays on TCP"
         }
         Obstacle::Go => "nothing: Go makes its system calls itself, also with cgo; the program runs on TCP",
+        Obstacle::OwnCall(_) => {
+            "use a build with an event loop that calls the C library (in Rust tokio or mio instead of smol and rustix; \
+             liburing as a shared library); this one runs on TCP"
+        }
         Obstacle::Loader(_) => "use a build of the program for glibc (another base image than Alpine)",
         Obstacle::Machine => "use a build of the program for this machine, or NetACC for that one",
         Obstacle::Privileged(_) => {

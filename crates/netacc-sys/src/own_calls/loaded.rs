@@ -1,0 +1,178 @@
+//! The code that is loaded into this process.
+#![allow(unsafe_code)]
+
+use super::{OwnCall, find};
+use crate::private;
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::param::page_size;
+
+/// The first call that the program or a library of its own makes by itself.
+///
+/// Of libraries those count that do not lie in the system's folders: what is there uses libc, or is libc. One that is loaded
+/// later is not looked at.
+#[must_use]
+pub fn own_call() -> Option<OwnCall> {
+    let mut search = Search { found: None, file: file_of_program(), first: true };
+    // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    if let Some(file) = search.file.take() {
+        private::drop_raw(file);
+    }
+    search.found
+}
+
+fn file_of_program() -> Option<OwnedFd> {
+    open(c"/proc/self/exe", OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty()).ok()
+}
+
+/// Searches a part of a file's code, in a mapping that goes away afterwards: a large program would have all of its code among
+/// its resident memory otherwise. None if it cannot be mapped.
+///
+/// Started by way of the linker (`ld.so PROGRAM`) the process has the linker's file, so the beginning is compared.
+fn found_in_file(file: &OwnedFd, offset: u64, loaded: &[u8]) -> Option<Option<OwnCall>> {
+    let into_page = usize::try_from(offset).ok()? % page_size();
+    let length = loaded.len().checked_add(into_page)?;
+    let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+    // SAFETY: a new mapping, whose place the kernel chooses.
+    let start =
+        unsafe { mmap(ptr::null_mut(), length, ProtFlags::READ, flags, file, offset - into_page as u64) }.ok()?;
+    // SAFETY: just mapped; nobody writes to the file of a program that runs (ETXTBSY).
+    let mapped = unsafe { core::slice::from_raw_parts(start.cast::<u8>(), length) };
+    let code = mapped.get(into_page..).unwrap_or(&[]);
+    let is_it = code.get(..64) == loaded.get(..64);
+    let found = if is_it { find(code) } else { None };
+    // SAFETY: ours, and not used any more.
+    let _ = unsafe { munmap(start, length) };
+    is_it.then_some(found)
+}
+
+/// Whether libuv is a part of the program, by itself or within another library.
+#[must_use]
+pub fn has_libuv() -> bool {
+    // SAFETY: a NUL-terminated name.
+    let exported = unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"uv_version".as_ptr()).is_null() };
+    // The variable that it reads to be told whether to use io_uring, in every release that can.
+    exported || has_text(b"UV_USE_IO_URING\0")
+}
+
+/// Whether some part of the program has `text` among its constants.
+fn has_text(text: &[u8]) -> bool {
+    let mut search = Text { text, found: false };
+    // SAFETY: as above.
+    unsafe { libc::dl_iterate_phdr(Some(look_for), (&raw mut search).cast()) };
+    search.found
+}
+
+struct Search {
+    found: Option<OwnCall>,
+    /// The program's.
+    file: Option<OwnedFd>,
+    /// The program itself comes first.
+    first: bool,
+}
+
+unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Search` of `own_call`.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
+    let is_program = core::mem::replace(&mut search.first, false);
+    // SAFETY: as above.
+    if !is_program && unsafe { is_systems(info) } {
+        return 0;
+    }
+    // SAFETY: as above.
+    unsafe {
+        each_segment(info, |header, bytes| {
+            if header.p_flags & libc::PF_X != 0 && search.found.is_none() {
+                let file = search.file.as_ref().filter(|_| is_program);
+                let by_file = file.and_then(|file| found_in_file(file, header.p_offset, bytes));
+                search.found = by_file.unwrap_or_else(|| find(bytes));
+            }
+        });
+    }
+    c_int::from(search.found.is_some())
+}
+
+struct Text<'a> {
+    text: &'a [u8],
+    found: bool,
+}
+
+unsafe extern "C" fn look_for(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: as in `look`; `data` is the `Text` of `has_text`.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Text<'_>>()) };
+    // SAFETY: the linker gives a valid description of a loaded object.
+    unsafe {
+        each_segment(info, |header, bytes| {
+            // Constants may lie in pages that can be executed, where a linker does not keep them apart; not in those that can
+            // be written.
+            if header.p_flags & libc::PF_W == 0 && !search.found && !holds(bytes, search.text.as_ptr()) {
+                search.found = contains(bytes, search.text);
+            }
+        });
+    }
+    c_int::from(search.found)
+}
+
+fn holds(bytes: &[u8], p: *const u8) -> bool {
+    bytes.as_ptr_range().contains(&p)
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    let (Some((first, _)), Some((last, _))) = (text.split_first(), text.split_last()) else { return true };
+    super::any_at(bytes, *first, *last, text.len() - 1, |at| bytes.get(at..at + text.len()) == Some(text))
+}
+
+/// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, or it is the
+/// kernel's, which has no path.
+///
+/// # Safety
+/// `info` is the linker's description of a loaded object.
+unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
+    if info.dlpi_name.is_null() {
+        return true;
+    }
+    // SAFETY: the linker's name of the object.
+    let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
+    let ours = (look as *const ()).cast::<u8>();
+    let mut is_ours = false;
+    // SAFETY: the caller's promise.
+    unsafe { each_segment(info, |_, bytes| is_ours |= holds(bytes, ours)) };
+    is_ours || !name.contains(&b'/') || [&b"/lib"[..], b"/usr/lib"].iter().any(|folder| name.starts_with(folder))
+}
+
+/// Calls `f` with the header and bytes of each part of the file that is mapped and can be read.
+///
+/// # Safety
+/// `info` is the linker's description of an object that stays loaded meanwhile.
+unsafe fn each_segment(info: &libc::dl_phdr_info, mut f: impl FnMut(&libc::Elf64_Phdr, &[u8])) {
+    if info.dlpi_phdr.is_null() {
+        return;
+    }
+    // SAFETY: the program headers of an object that is loaded.
+    let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    for h in headers.iter().filter(|h| h.p_type == libc::PT_LOAD && h.p_flags & libc::PF_R != 0) {
+        let start = (info.dlpi_addr as usize).wrapping_add(h.p_vaddr as usize);
+        // SAFETY: what a segment has of its file is mapped as long as the object is loaded. Code and constants are not written
+        // by anybody; of a segment that is, only the place is looked at.
+        let bytes = unsafe { core::slice::from_raw_parts(ptr::with_exposed_provenance(start), h.p_filesz as usize) };
+        f(h, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_the_program_are_found() {
+        static TEXT: [u8; 24] = *b"a constant of the tests.";
+        // What is searched for does not count where it is itself.
+        assert!(!has_text(b"\x01\x02 no such \x03\x04 constant \x05"));
+        assert!(has_text(&{ TEXT }));
+        assert!(contains(b"xxabcxx", b"abc") && !contains(b"xxabxcx", b"abc"));
+    }
+}
