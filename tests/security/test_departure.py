@@ -8,6 +8,7 @@ import socket
 import stat
 import sys
 
+import host
 from harness import check, equal
 from host import wait_until
 from hostile import (
@@ -262,6 +263,31 @@ def hostile_to_a_child(ctx):
         with Stranger(depart_from_a_child, server.port, byte, count) as stranger:
             stranger.hear("ended", 90)
             ping(server.port)
+
+
+def never_dials(voice, port):
+    """Has a connection with a child of the server, and takes no notice of what the child says of it."""
+    link = Client(port)
+    link.connect(1)
+    link.await_taken(1)
+    link.write(1, b"x")
+    check(link.await_bytes(1)[0] == b"x", "the echo is wrong")
+    voice.say("there")
+    voice.hear()
+
+
+@case(modes=SERVER)
+def killed_before_a_child_hears_of_it(ctx):
+    """The child ends with its connection, also where the peer is in a PID namespace of which the child knows nothing."""
+    for within in [], ["unshare", "--pid", "--fork", "--kill-child"]:
+        server = ctx.serve(lambda port: [sys.executable, PROGRAMS / "fork_echo.py", "0.0.0.0", port], within=within)
+        ping(server.port)
+        wait_until(lambda: len(host.descendants(server.pid)) == len(within[:1]), 30, "the child of the ping has ended")
+        with Stranger(never_dials, server.port) as stranger:
+            stranger.hear("there")
+            check(len(host.descendants(server.pid)) == 1 + len(within[:1]), "a child has the connection")
+        wait_until(lambda: len(host.descendants(server.pid)) == len(within[:1]), 30, "the child ends with its connection")
+        server.kill()
 
 
 def serve_and_depart(voice, kinds):

@@ -10,7 +10,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, Lock, lock, private, raw, time};
 use netacc_transport::shm::control::Unread;
-use netacc_transport::shm::{Link, Patience, ShmEndpoint};
+use netacc_transport::shm::{Patience, ShmEndpoint};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -459,7 +459,8 @@ pub fn child(f: Forking) {
             l.after_fork();
         }
         if let Some(ep) = r.obj.endpoint() {
-            inherit(ep.link());
+            // Its sockets must not be kept open by the child, or the parent's death would go unnoticed.
+            ep.link().inherit();
             ep.reset_if_untold();
             ep.forget_sleepers();
             ep.forget_missing();
@@ -496,10 +497,4 @@ fn forget_if_gone(held: &AtomicI32) {
         held.store(0, Ordering::Relaxed);
         private::close(fd);
     }
-}
-
-/// A link of the parent's: its sockets must not be kept open by the child, or the parent's death would go
-/// unnoticed.
-pub fn inherit(link: &'static Link) {
-    link.inherit();
 }

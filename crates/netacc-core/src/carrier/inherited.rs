@@ -9,11 +9,11 @@ impl Engine {
     /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
     pub fn leave_to_parent(&self) {
         for (_, local) in self.locals.each() {
-            crate::fork::inherit(local.link);
+            local.link.inherit();
             local.link.drop_passed_for_closed();
         }
         for (link, _) in &self.seats {
-            crate::fork::inherit(link);
+            link.inherit();
         }
         // The other ends are the bases by which the child's own connections hear that the parent is gone: of those that it
         // holds itself it would hear nothing.

@@ -333,7 +333,7 @@ impl Listener {
         while let Some(link) = next {
             next = follow(&link.next);
             crowd::left(link);
-            crate::fork::inherit(link);
+            link.inherit();
         }
         self.close_greeting();
     }

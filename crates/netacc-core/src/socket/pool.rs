@@ -442,7 +442,7 @@ pub fn after_fork() {
             // SAFETY: links are type-stable.
             while let Some(link) = unsafe { l.as_ref() } {
                 l = link.next.load(Ordering::Relaxed);
-                crate::fork::inherit(link);
+                link.inherit();
             }
             p = t.next.load(Ordering::Relaxed);
         }

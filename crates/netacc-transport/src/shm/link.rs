@@ -2,7 +2,6 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_private;
-use crate::shm::kin;
 use crate::shm::mapping::Blocks;
 use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -81,7 +80,9 @@ pub struct Link {
     trusted: AtomicU32,
     /// The peer left its control socket full: until then ([`netacc_sys::time::now`]) patience is short.
     pub(crate) deaf_until: AtomicU64,
-    peer_pid: AtomicU32,
+    pub(super) peer_pid: AtomicU32,
+    /// A file of the peer's process, where that has no number here (descriptor + 1); see [`Link::has_peer_process`].
+    pub(super) peer_process: AtomicI32,
     peer_uid: AtomicU32,
     id: AtomicU32,
     /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
@@ -178,6 +179,7 @@ impl Link {
         link.trusted.store(trusted.into(), Ordering::Relaxed);
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
+        link.know_peer_process(control);
         link.peer_uid.store(if trusted { getuid().as_raw() } else { u32::MAX }, Ordering::Relaxed);
         link.id.store(next_id(), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
@@ -234,13 +236,6 @@ impl Link {
             }
             _ => self.peer_pid.load(Ordering::Relaxed),
         }
-    }
-
-    /// Whether the process that the kernel named as the peer has not ended. One in another PID namespace has no number here,
-    /// and counts as there.
-    pub(super) fn has_peer_process(&self) -> bool {
-        let pid = self.peer_pid.load(Ordering::Relaxed);
-        netacc_sys::raw::process_exists(pid) && !kin::is_zombie(pid)
     }
 
     /// Whether the kernel says that the peer is root.
@@ -358,6 +353,7 @@ impl Link {
         // First: from then on the other side gives us no more doorbells.
         let shared = self.part();
         self.close_descriptors();
+        self.forget_peer_process();
         if self.passed.load(Ordering::Relaxed) != 0 {
             self.endpoints().for_each(ShmEndpoint::drop_passed);
         }
