@@ -207,11 +207,10 @@ class Report:
         self.counts = collections.defaultdict(collections.Counter)
         self.seconds = collections.defaultdict(float)
         self.processor = {}
+        self.logs = set()
         self.begun = time.monotonic()
         if self.active:
             LOGS.mkdir(parents=True, exist_ok=True)
-            for name in SUITES:
-                (LOGS / f"{name}.log").unlink(missing_ok=True)
 
     def title(self, report):
         return report.location[2]
@@ -245,7 +244,9 @@ class Report:
     def write(self, suite, title, word, report):
         said = report.longreprtext if report.failed else getattr(report, "wasxfail", "") or (
             report.longrepr[2] if report.skipped else "")
-        with open(LOGS / f"{suite}.log", "a", errors="replace") as log:
+        # What an earlier run has said goes when the suite says its first word.
+        with open(LOGS / f"{suite}.log", "w" if suite not in self.logs else "a", errors="replace") as log:
+            self.logs.add(suite)
             print(f"{word} {title} ({self.seconds[title]:.1f} s)" + (f": {said}" if said else ""), file=log)
             for _, text in report.sections:
                 log.writelines(f"    {line}\n" for line in text.splitlines())

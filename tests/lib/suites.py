@@ -99,8 +99,8 @@ class Suite:
                 try:
                     getattr(importlib.import_module(module), function)()
                     self.prepared = True
-                except harness.Failure as failure:
-                    self.prepared = failure
+                except Exception as problem:
+                    self.prepared = harness.Failure(f"the suite cannot be prepared: {problem}")
         if isinstance(self.prepared, Exception):
             raise self.prepared
 
