@@ -60,7 +60,7 @@ ZSHDIR ?= $(firstword $(wildcard $(PREFIX)/share/zsh/vendor-completions) $(PREFI
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall dist deb rpm test test-rdma conformance storm demo bench bench-rdma lint fmt clean help need-cargo
+.PHONY: all install uninstall dist deb rpm check test test-rdma conformance storm demo bench bench-rdma lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
@@ -119,23 +119,21 @@ uninstall:
 
 include dist/packages.mk
 
+check:
+	scripts/deps check
+	tests/run --quick $(ARGS)
+
 test:
 	scripts/deps test
-	tests/run
+	tests/run --lints $(ARGS)
 
 test-rdma:
 	scripts/deps rdma
-	@$(MAKE) --no-print-directory all
-	@$(MAKE) --no-print-directory -C tests/apps
-	@$(MAKE) --no-print-directory -C tests/diff
-	@$(MAKE) --no-print-directory -C tests/storm
-	@$(MAKE) --no-print-directory -C tests/rdma
-	tests/rdma/run $(ARGS)
+	tests/run --whole rdma $(ARGS)
 
 conformance:
 	scripts/deps conformance
-	@$(MAKE) --no-print-directory all
-	tests/conformance/run $(ARGS)
+	tests/run --whole conformance $(ARGS)
 
 storm: all
 	@$(MAKE) --no-print-directory -C tests/storm
@@ -184,9 +182,10 @@ help:
 	@echo "make demo       redis on TCP and on NetACC in turn, one table (ARGS=--quick: 30 seconds)"
 	@echo "make bench      every case, into $(BUILD)/bench.json (ARGS=--list names them)"
 	@echo "make bench-rdma TCP, rsocket, SMC-R and NetACC on soft RDMA devices, into $(BUILD)/bench-rdma.json (ARGS=--short)"
-	@echo "make test       all tests, with real programs"
-	@echo "make test-rdma  RDMA in a virtual machine with soft RoCE and soft iWARP (ARGS=--list names the tests)"
-	@echo "make conformance  CPython's, memcached's and redis' own tests, plain and accelerated (ARGS=--subset: minutes)"
+	@echo "make check      format, lints, unit tests, small programs, the comparison with TCP: minutes"
+	@echo "make test       all that a change must pass, with real programs (tests/README.md; ARGS=--list names the tests)"
+	@echo "make test-rdma  all tests of RDMA, in a virtual machine with soft RoCE and soft iWARP"
+	@echo "make conformance  all of CPython's, memcached's and redis' own tests, plain and accelerated"
 	@echo "make storm      10 minutes of fork, exec, kill, demote and promote at once (ARGS='--seconds 60 --seed 1')"
 	@echo "make lint       formatting and clippy;  make fmt formats"
 	@echo "make clean      remove what was built"

@@ -1,4 +1,4 @@
-// Common to all small test programs. Each exits 0 with "ok NAME", or 1 with a reason; 60 s at most.
+// Common to all small test programs. Each exits 0 with "ok NAME", 1 with a reason, or 77 if it cannot run here; 60 s at most.
 // The programs know nothing of NetACC, except expect_shm() (used by a few).
 #ifndef T_H
 #define T_H
@@ -69,7 +69,7 @@ static void t_alarm(int s)
 }
 static void t_term(int s) { (void)s; _exit(1); }
 
-// How long a program may take: 60 s, and more on a machine that is slower (see ./run --patience).
+// How long a program may take: 60 s, and more on a machine that is slower (T_PATIENCE, see host.h).
 static unsigned t_limit(void) { return 60 * patience(); }
 
 // First call of main. Children made later inherit no alarm: call it again there (fork_child does).
@@ -278,7 +278,7 @@ __attribute__((noreturn, unused)) static void t_skip(const char *name, const cha
 {
 	printf("skipped %s: %s\n", name, why);
 	fflush(stdout);
-	_exit(0);
+	_exit(77);
 }
 
 // With NETACC_EXPECT=shm: the connection must really be on this transport, for this reason if one is named, as

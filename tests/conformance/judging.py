@@ -1,7 +1,6 @@
 """How a unit of an outside test suite is judged: plain first, then accelerated, then what differs once more, alone."""
 
 import collections
-import fnmatch
 import os
 import pathlib
 import re
@@ -22,20 +21,6 @@ OK = Outcome("ok")
 
 class Broken(Exception):
     """The suite cannot be run at all."""
-
-
-class Deviations:
-    """Lines `PATTERN: why`, the pattern being that of a test's full name."""
-
-    def __init__(self, path):
-        self.lines = []
-        for line in path.read_text().splitlines():
-            if line.strip() and not line.startswith("#"):
-                pattern, _, why = line.partition(": ")
-                self.lines.append((pattern, why))
-
-    def why(self, name):
-        return next((why for pattern, why in self.lines if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 class Tally:
@@ -101,8 +86,10 @@ class World:
 
 
 class Unit:
-    def __init__(self, judge, name, deviations, plain_runs):
-        self.judge, self.name, self.deviations, self.plain_runs = judge, name, deviations, plain_runs
+    """`why(test)`: for what reason a test is known to fail, if it is."""
+
+    def __init__(self, judge, name, why, plain_runs):
+        self.judge, self.name, self.why, self.plain_runs = judge, name, why, plain_runs
         self.tally = Tally()
         self.again = {False: [], True: []}
 
@@ -161,12 +148,12 @@ class Unit:
 
     def leave_out(self, test, why):
         self.tally.outside += 1
-        self.tally.tests[f"{self.judge.name}/{self.name}/{test}"] = f"not counted, on TCP: {why}"
+        self.tally.tests[test] = f"not counted, on TCP: {why}"
 
     def settle(self, test, outcome):
         """Count one test that passes on TCP. Returns the lines to show."""
         name = f"{self.judge.name}/{self.name}/{test}"
-        why = self.deviations.why(name)
+        why = self.why(test)
         lines = []
         if outcome.state != "ok" and not why:
             retried = self.alone(test, True)
@@ -177,7 +164,7 @@ class Unit:
                 self.leave_out(test, f"alone {plain.state}")
                 return [f"    not counted: {name}: alone on TCP: {plain.state}, alone accelerated: {retried.state}"]
             outcome = retried
-        self.tally.tests[name] = "ok" if outcome.state == "ok" else f"deviation: {why}" if why else outcome.state
+        self.tally.tests[test] = "ok" if outcome.state == "ok" else f"deviation: {why}" if why else outcome.state
         if outcome.state == "ok":
             self.tally.passed += 1
             if why:

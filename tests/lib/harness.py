@@ -155,6 +155,8 @@ class Ctx:
         self.random = random.Random(seed)
         self.dir = directory
         self.procs = []
+        # Where a case is a whole program of tests: {its test: what went wrong, or nothing}.
+        self.parts = {}
         self.log = self.dir / "netacc.log"
         self.files_before = host.shared_files()
         self.names_before = set(host.abstract_names())
@@ -163,7 +165,7 @@ class Ctx:
     # Processes
 
     def accelerates(self, role):
-        return role in MODES[self.mode]
+        return role in MODES.get(self.mode, ())
 
     def enter(self, role):
         """What a command line begins with, so that the program runs where its role belongs."""

@@ -1,19 +1,16 @@
-"""The register of test cases and the loop that runs them, for every suite whose tests are functions of a `Ctx`.
+"""The register of test cases, and how one is run, for every suite whose tests are functions of a `Ctx`.
 
 Every case runs in a process of its own: a hang or a crash is one failed test, and all that the test started
-can be found and ended, because orphans come back to that process.
+can be found and ended, because orphans come back to that process. pytest runs them (tests/conftest.py); in the virtual
+machine, whose emulated processor would take long to load pytest, `answers` does.
 """
 
-import collections
 import fnmatch
-import importlib
 import json
 import os
 import pathlib
-import random
 import select
 import shutil
-import sys
 import tempfile
 import time
 import traceback
@@ -23,58 +20,46 @@ import host
 
 ALL = ("plain", "client", "server", "both")
 
-# `context` makes a test's world, `enter` the network of the whole run (False: it is shared with others), `known` is
-# the file with what is known not to work, `core` chooses the names that a run of the core has.
-Suite = collections.namedtuple("Suite", "what modes context enter known core", defaults=(None,))
-SERVERS = Suite("Run real programs plain and accelerated and compare contents.", ALL, harness.Ctx,
-                host.enter_own_network, harness.ROOT / "tests" / "servers" / "not-yet")
+# What a line of `answers` begins with.
+ANSWER = "\x1e"
 
 _cases = []
+# Processes of ours that go on beside the cases and between them.
+kept = set()
 
 
 class Case:
-    def __init__(self, module, function, modes, limit):
+    def __init__(self, module, function, modes, limit, seldom):
         self.base = f"{module.removeprefix('test_')}.{function.__name__.rstrip('_')}"
         self.function = function
         self.modes = modes
         self.limit = limit
+        self.seldom = seldom
 
 
-def case(modes=None, limit=90):
-    """A test; it runs in all modes of its suite if none are named."""
+def case(modes=None, limit=90, seldom=False):
+    """A test; it runs in all modes of its suite if none are named. `seldom`: only where it is named, and in whole runs."""
     def register(function):
-        _cases.append(Case(function.__module__, function, modes, limit))
+        _cases.append(Case(function.__module__, function, modes, limit, seldom))
         return function
     return register
 
 
-def not_yet(path):
-    """Tests of what is known and written down as not working: {name of the test: why}."""
-    found = {}
-    for line in path.read_text().splitlines():
-        name, separator, why = line.partition(": ")
-        if separator and not line.startswith("#"):
-            found[name] = why
+def taken(modes):
+    """Takes what has been registered since the last time: [(case, mode, name)]."""
+    found = [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in c.modes or modes]
+    _cases.clear()
     return found
 
 
-def load(names, modes):
-    for name in names:
-        importlib.import_module(name)
-    return [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in c.modes or modes]
+def pattern_fits(pattern, name):
+    """Whether a pattern of the shell fits a name, whose brackets are its own."""
+    return fnmatch.fnmatchcase(name, pattern.replace("[", "[[]"))
 
 
-def chosen(entries, patterns, modes):
-    def fits(name):
-        base = name.partition("[")[0]
-        return not patterns or any(
-            p in (name, base, base.partition(".")[0]) or fnmatch.fnmatchcase(base, p) for p in patterns)
-    return [e for e in entries if fits(e[2]) and (not modes or e[1] in modes)]
-
-
-def _body(context, entry, mode, own_network, seed, directory):
+def _body(context, entry, mode, enter, seed, directory):
     """In the child: run the function, clean up, say what happened."""
-    ctx = context(mode, own_network, seed, directory)
+    ctx = context(mode, enter(), seed, directory)
     problem = skipped = None
     try:
         entry.function(ctx)
@@ -92,7 +77,7 @@ def _body(context, entry, mode, own_network, seed, directory):
         problem, evidence = "; ".join(complaints), harness.evidence(directory)
     elif complaints:
         evidence.extend(complaints)
-    return {"problem": problem, "evidence": evidence, "skipped": skipped}
+    return {"problem": problem, "evidence": evidence, "skipped": skipped, "parts": ctx.parts}
 
 
 def _child(write_end, *args):
@@ -116,12 +101,13 @@ def _child(write_end, *args):
         os._exit(0)
 
 
-def run_one(context, entry, mode, own_network, seed):
+def run_one(context, entry, mode, enter, seed):
+    """What happened: {problem, evidence, skipped, parts, processor}. `enter` moves the case's process into its network."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nacctest."))
     # Workers that gave up their rights must still reach the files.
     directory.chmod(0o755)
     try:
-        return _supervise(context, entry, mode, own_network, seed, directory)
+        return _supervise(context, entry, mode, enter, seed, directory)
     finally:
         if not os.environ.get("NETACC_TEST_KEEP"):
             shutil.rmtree(directory, ignore_errors=True)
@@ -151,67 +137,33 @@ def _supervise(context, entry, *args):
     os.close(read_end)
     if hung is not None:
         host.kill_tree(pid)
-    os.waitpid(pid, 0)
+    _, _, used = os.wait4(pid, 0)
     # What a killed or crashed test left behind was handed to us.
+    ours = {p for pid in kept for p in host.tree(pid)}
     for left in host.descendants(os.getpid()):
-        host.kill_tree(left)
-    host.reap()
+        if left not in ours:
+            host.kill_tree(left)
+    if not kept:
+        host.reap()
+    # Of the case and all that it has waited for: what a busy machine does not change.
+    processor = {"processor": used.ru_utime + used.ru_stime}
     if hung is not None:
-        return {"problem": f"not done within {entry.limit} s", "evidence": hung + harness.evidence(args[-1])}
+        return {"problem": f"not done within {entry.limit} s", "evidence": hung + harness.evidence(args[-1])} | processor
     try:
-        return json.loads(text)
+        return json.loads(text) | processor
     except ValueError:
         return {"problem": "the test's process died", "evidence": harness.evidence(args[-1])}
 
 
-def main(argv, names, suite=SERVERS):
-    import argparse
-    parser = argparse.ArgumentParser(description=suite.what)
-    parser.add_argument("pattern", nargs="*", help="module, case, case[mode] or a shell pattern of cases")
-    parser.add_argument("--list", action="store_true", help="name the tests and end")
-    if suite.core:
-        parser.add_argument("--core", action="store_true", help="leave out what need not be in every run")
-    parser.add_argument("--mode", action="append", choices=suite.modes, help="only these modes")
-    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="all of them so many times, for what shows now and then")
-    parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
-    options = parser.parse_args(argv)
-    entries = chosen(load(names, suite.modes), options.pattern, options.mode)
-    if suite.core and options.core:
-        wanted = suite.core([name for _, _, name in entries], random.Random(options.seed))
-        entries = [e for e in entries if e[2] in wanted]
-    if options.list:
-        print("\n".join(name for _, _, name in entries))
-        return 0
+def answers(names, cases, context, enter, seed):
+    """Runs these cases in their order, and writes a line about each, for who reads our output (machine.py)."""
+    by_name = {name: (entry, mode) for entry, mode, name in cases}
     host.become_subreaper()
     host.exit_on_signals()
-    own_network = suite.enter()
-    print(f"seed {options.seed}, {'own' if own_network else 'shared'} network namespace, {len(entries)} tests", flush=True)
-    passed = failed = expected = skipped = 0
-    known = not_yet(suite.known)
-    for entry, mode, name in entries * options.rounds:
-        started = time.monotonic()
-        answer = run_one(suite.context, entry, mode, own_network, options.seed)
-        seconds = time.monotonic() - started
-        if name in known and not options.pattern:
-            # Neither passed nor failed, but not unnoticed either: a line that is out of date is seen.
-            expected += 1
-            print(f"not yet {name}: {known[name]}" + ("" if answer["problem"] else " (passed this time)"), flush=True)
-        elif answer["problem"] is None and answer.get("skipped"):
-            skipped += 1
-            print(f"skipped {name}: {answer['skipped']}", flush=True)
-        elif answer["problem"] is None:
-            passed += 1
-            print(f"ok {name} ({seconds:.1f} s)", flush=True)
-        else:
-            failed += 1
-            first, *more = answer["problem"].splitlines() or [""]
-            print(f"FAIL {name}: {first}", flush=True)
-            for line in more + answer["evidence"]:
-                print(f"    {line}", flush=True)
-    if not entries:
-        print("no test fits", file=sys.stderr)
-        failed = 1
-    if expected:
-        print(f"{expected} not yet supported, listed in {suite.known.relative_to(harness.ROOT)}")
-    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    failed = 0
+    for name in names:
+        entry, mode = by_name[name]
+        answer = run_one(context, entry, mode, enter, seed)
+        failed += answer["problem"] is not None
+        print(ANSWER + json.dumps(answer | {"name": name}), flush=True)
     return 1 if failed else 0

@@ -4,8 +4,8 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
+import roots
 from harness import ROOT, Failure, check
 
 PACKAGES = ROOT / "build" / "packages"
@@ -17,28 +17,27 @@ NEXT = ROOT / "build" / "target-next"
 NEXT_LIBRARY = NEXT / "debug" / "libnetacc_preload.so"
 # Nothing here is about which end is accelerated; a test that starts an accelerated server says so by its role.
 ONE = ("both",)
+# Seconds, for each step of the building.
+LIMIT = 1200
 
 
 def run(*argv, **environment):
     """A command of the build; what it says is shown only if it fails."""
     done = subprocess.run([str(a) for a in argv], cwd=ROOT, env=os.environ | environment, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=LIMIT)
     if done.returncode:
         raise Failure(f"{' '.join(map(str, argv))} ended with {done.returncode}:\n{done.stdout[-3000:]}")
 
 
-def make_all():
+def prepare():
     make = os.environ.get("MAKE") or "make"
     flags = {"MAKEFLAGS": ""}
     # Packages of an earlier version are not what is tested.
     shutil.rmtree(PACKAGES, ignore_errors=True)
-    try:
-        run(make, "deb", "rpm", "dist", **flags)
-        run(make, "dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={PORTABLE.relative_to(ROOT)}", **flags)
-        run("cargo", "build", "-p", "netacc-preload", CARGO_TARGET_DIR=str(NEXT), RUSTFLAGS="--cfg netacc_next_version")
-    except Failure as failure:
-        print(f"FAIL build: {failure}\n0 passed, 1 failed", flush=True)
-        sys.exit(1)
+    run(make, "deb", "rpm", "dist", **flags)
+    run(make, "dist", f"GLIBC={OLDEST_GLIBC}", f"OUTPUT={PORTABLE.relative_to(ROOT)}", **flags)
+    run("cargo", "build", "-p", "netacc-preload", CARGO_TARGET_DIR=str(NEXT), RUSTFLAGS="--cfg netacc_next_version")
+    roots.prepare()
 
 
 def only(folder, pattern):

@@ -13,6 +13,8 @@ MIRROR = os.environ.get("NETACC_DEBIAN_MIRROR")
 # Debian 11: glibc 2.31, the oldest release that Debian's mirrors still have.
 OLD = "bullseye"
 PACKAGES = "redis-server,redis-tools"
+# Seconds, for one system.
+LIMIT = 900
 
 
 def release():
@@ -35,7 +37,7 @@ def pristine(suite):
     ROOTS.mkdir(parents=True, exist_ok=True)
     done = subprocess.run([need("debootstrap"), "--variant=minbase", f"--include={PACKAGES}", suite, fresh,
                            *filter(None, [MIRROR])],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True)
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT)
     if done.returncode:
         shutil.rmtree(fresh, ignore_errors=True)
         raise Skipped(f"no {suite} by debootstrap: {' / '.join(done.stdout.splitlines()[-2:])}")
@@ -50,7 +52,7 @@ def prepare():
         for suite in (release, lambda: OLD):
             try:
                 pristine(suite())
-            except (Skipped, Failure) as problem:
+            except (Skipped, Failure, subprocess.TimeoutExpired) as problem:
                 print(f"roots: {problem}", flush=True)
 
 

@@ -23,22 +23,22 @@ def run(ctx, kind, clients, count, accepts):
     ctx.prove(server, accepts=accepts, payload=count * 90000 * 2 * len(clients))
 
 
-@case()
+@case(limit=300)
 def blocking(ctx):
     run(ctx, "blocking", ("blocking", "nio"), 60, 120)
 
 
-@case()
+@case(limit=300)
 def nio(ctx):
     run(ctx, "nio", ("nio", "blocking"), 60, 120)
 
 
-@case()
+@case(limit=300)
 def http(ctx):
     run(ctx, "http", ("http",), 80, 1)
 
 
-@case()
+@case(limit=300)
 def close(ctx):
     """A close puts another file under the number and sends one signal to each thread that sleeps there."""
     server = ctx.serve(lambda port: java("server", port, "blocking"))

@@ -45,7 +45,7 @@ def ruby(ctx):
     ctx.prove(python, accepts=40)
 
 
-@case()
+@case(limit=300)
 def go(ctx):
     """A Go program works on TCP against anything; the launcher and the monitor say that it is not accelerated."""
     go = need("go")

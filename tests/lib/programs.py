@@ -1,0 +1,84 @@
+"""The small programs of tests/apps: each is a test, on kernel TCP, accelerated, and promoted while it runs.
+
+A program has passed if it ends with status 0 and its last word is `ok NAME`; 77 means that what it needs cannot be had here,
+and its last line says what.
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+
+import host
+from harness import Failure, Skipped, check, launcher
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+SOURCES = TESTS / "apps"
+BUILT = TESTS.parent / "build" / "tests" / "apps"
+MODES = ("plain", "netacc", "tcp-first")
+SKIPPED = 77
+# A program ends itself after 60 s.
+LIMIT = 90
+
+
+def names():
+    return sorted(path.stem for path in SOURCES.glob("*.c"))
+
+
+def command(name, mode):
+    """The program's command line and what its environment has besides."""
+    program = str(BUILT / name)
+    if mode == "plain":
+        return [program], {}
+    check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there: build NetACC first")
+    found = {"NETACC_SS": os.environ.get("NETACC_SS") or str(TESTS.parent / "build" / "netacc_ss")}
+    if mode == "tcp-first":
+        return [launcher(), "-T", program], found
+    return [launcher(), program], found | {"NETACC_EXPECT": os.environ.get("NETACC_EXPECT", "shm")}
+
+
+def run(name, mode, patience=1):
+    """Returns if the program has passed; `patience`: how many times slower than usual the machine is."""
+    argv, more = command(name, mode)
+    env = {**os.environ, **more, "T_PATIENCE": str(patience)}
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+                               text=True, errors="replace", start_new_session=True)
+    try:
+        said, _ = process.communicate(timeout=LIMIT * patience)
+        end = f"exit {process.returncode}"
+    except subprocess.TimeoutExpired:
+        doing = "; ".join(host.describe(pid) for pid in host.tree(process.pid))
+        os.killpg(process.pid, signal.SIGKILL)
+        said, _ = process.communicate()
+        end = f"no end after {LIMIT * patience} s: {doing}"
+    lines = said.strip().splitlines()
+    if process.returncode == SKIPPED:
+        raise Skipped(lines[-1] if lines else "does not say why")
+    if process.returncode or f"ok {name}" not in lines:
+        raise Failure(f"{'; '.join(lines[-4:]) or 'no output'} [{end}]")
+
+
+class World:
+    """A program's: the network that we are in, and whatever it leaves is ended."""
+
+    def __init__(self, mode, own_network, seed, directory):
+        self.mode = mode
+        self.parts = {}
+
+    def close(self):
+        for pid in host.descendants(os.getpid()):
+            host.kill_tree(pid)
+        return []
+
+
+class Program:
+    """A case of `matrix`."""
+
+    limit = LIMIT + 10
+    seldom = False
+
+    def __init__(self, name):
+        self.base = name
+
+    def function(self, world):
+        run(self.base, world.mode)

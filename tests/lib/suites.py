@@ -1,0 +1,201 @@
+"""The suites of tests/: where each finds its modules, what world its cases have, and what it needs before them.
+
+A suite is a folder of `test_*.py`, whose functions are registered by `matrix.case`. Each folder has helper modules of its own,
+and some have the same name as another's, so a suite's modules are known by their names only while it is loaded or run.
+"""
+
+import collections
+import contextlib
+import functools
+import importlib
+import os
+import pathlib
+import resource
+import sys
+import traceback
+
+import harness
+import host
+import machine
+import matrix
+import programs
+
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+ONE = ("both",)
+
+
+def enter_network_of_servers():
+    """A network of its own, and room for the descriptors of a crowd of clients."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    return host.enter_own_network()
+
+
+class Suite:
+    """`modes`: in which a case runs that names none. `also`: folders whose helpers it uses. `enter`: moves a case's process into
+    its network and says whether that is its own. `prepare`: a function `module.function`, called once before the first case.
+    `together`: its cases run one after the other; those of other suites run beside them all the same."""
+
+    # Seconds beyond a case's limit, which is kept in its own supervision, before it is given up from outside.
+    patience = 30
+
+    def __init__(self, name, what, modes=matrix.ALL, also=(), enter=host.enter_own_network, prepare=None, together=True):
+        self.name, self.what, self.modes, self.enter, self.prepare, self.together = name, what, modes, enter, prepare, together
+        self.folder = TESTS / name
+        self.path = [str(self.folder), *(str(TESTS / other) for other in also)]
+        self.modules = {}
+        self.prepared = None
+        # {stem of a file: why it could not be loaded}.
+        self.broken = {}
+        # The items of a run, in their order.
+        self.chosen = []
+
+    @contextlib.contextmanager
+    def names(self):
+        """Within this, the suite's modules can be imported, and only its own have their names."""
+        sys.path[:0] = self.path
+        sys.modules.update(self.modules)
+        before = set(sys.modules) - set(self.modules)
+        try:
+            yield
+        finally:
+            for entry in self.path:
+                sys.path.remove(entry)
+            for name in set(sys.modules) - before:
+                file = getattr(sys.modules[name], "__file__", None) or ""
+                if any(file.startswith(f"{folder}/") for folder in self.path):
+                    self.modules[name] = sys.modules.pop(name)
+
+    def has(self, path):
+        return path.match("test_*.py")
+
+    @functools.cached_property
+    def cases(self):
+        """{stem of the file: [(case, mode, name)]}, in the order in which they are written."""
+        found = collections.defaultdict(list)
+        with self.names():
+            for path in sorted(self.folder.glob("test_*.py")):
+                try:
+                    importlib.import_module(path.stem)
+                except Exception:
+                    self.broken[path.stem] = traceback.format_exc(limit=-4)
+            for entry, mode, name in matrix.taken(self.modes):
+                found[entry.function.__module__].append((entry, mode, name))
+        return found
+
+    def group(self, entry):
+        return self.name if self.together else None
+
+    def turn(self, items, chance):
+        """Of these items those that a run has which is not whole."""
+        return [item for item in items if not item.entry.seldom]
+
+    def be_prepared(self):
+        """Raises what `prepare` has raised, each time that it is asked."""
+        if self.prepare and self.prepared is None:
+            module, function = self.prepare.split(".")
+            with self.names():
+                try:
+                    getattr(importlib.import_module(module), function)()
+                    self.prepared = True
+                except Exception as problem:
+                    self.prepared = harness.Failure(f"the suite cannot be prepared: {problem}")
+        if isinstance(self.prepared, Exception):
+            raise self.prepared
+
+    def run(self, item, seed):
+        with self.names():
+            return matrix.run_one(harness.Ctx, item.entry, item.mode, self.enter, seed)
+
+    def end(self):
+        """The run is over."""
+
+
+class Programs(Suite):
+    """The C programs."""
+
+    def has(self, path):
+        return path.suffix == ".c"
+
+    @functools.cached_property
+    def cases(self):
+        return {name: [(programs.Program(name), mode, f"{name}[{mode}]") for mode in self.modes] for name in programs.names()}
+
+    def run(self, item, seed):
+        return matrix.run_one(programs.World, item.entry, item.mode, self.enter, seed)
+
+
+class Rdma(Suite):
+    """What runs in the virtual machine, which is booted for the first of the cases and ends with the last."""
+
+    patience = machine.PATIENCE + 30
+    vm = None
+
+    def turn(self, items, chance):
+        with self.names():
+            core = importlib.import_module("core")
+        taken = core.core([item.case for item in items], chance)
+        return [item for item in items if item.case in taken]
+
+    def run(self, item, seed):
+        if not self.vm:
+            names = [chosen.case for chosen in self.chosen]
+            self.vm = machine.Machine([str(seed), *names], machine.PATIENCE + sum(i.entry.limit for i in self.chosen))
+        answer = self.vm.answer(item.case, item.entry.limit)
+        if item is self.chosen[-1]:
+            self.judge(answer)
+        return answer
+
+    def judge(self, answer):
+        """A machine whose kernel complained, or that did not end as it should, fails the last of its cases."""
+        status, complaints = self.vm.end()
+        self.vm = None
+        if status not in (0, 1) or complaints:
+            answer["problem"] = "; ".join([answer["problem"] or "", f"the machine: exit status {status}", *complaints])
+
+    def end(self):
+        if self.vm:
+            self.vm.kill()
+            self.vm = None
+
+
+def shared():
+    """The network that we are in."""
+    return False
+
+
+# In the order in which they begin: the longest first.
+SUITES = {suite.name: suite for suite in (
+    Rdma("rdma", "RDMA, in a virtual machine", modes=("rxe", "siw")),
+    Suite("packages", "packages and archives, installed, used and removed in clean systems", also=("servers",),
+          prepare="made.prepare"),
+    Suite("conformance", "tests of CPython, memcached and redis: what passes on TCP passes accelerated", modes=ONE,
+          prepare="judges.prepare"),
+    Suite("servers", "real programs", enter=enter_network_of_servers),
+    Suite("storm", "fork, exec, kill, demote and promote at once", modes=ONE, enter=shared),
+    Suite("security", "peers of another user that do not keep to the rules", also=("servers",)),
+    Suite("check", "netacc_check: recorded hosts, programs, peers"),
+    Suite("ss", "netacc_ss: pages of every kind, terminals, metrics", also=("servers",)),
+    Suite("bench", "netacc_bench: the matrix, two hosts, strangers"),
+    Suite("symbols", "what the library exports", modes=ONE, enter=shared),
+    Suite("budget", "instructions that the library adds to calls that are not accelerated", modes=ONE),
+    Suite("diff", "random sequences of calls, accelerated against kernel", together=False),
+    Programs("apps", "small programs on kernel TCP, accelerated, promoted while they run", modes=programs.MODES, enter=shared,
+             together=False),
+)}
+
+
+class KnownFailures:
+    """Lines `PATTERN: why`; the pattern is a shell's, of SUITE/CASE[MODE] or of SUITE/CASE[MODE]/PART."""
+
+    def __init__(self, path=TESTS / "known-failures"):
+        self.lines = []
+        for line in path.read_text().splitlines():
+            pattern, separator, why = line.partition(": ")
+            if separator and not line.startswith("#"):
+                self.lines.append((pattern, why))
+
+    def why(self, name):
+        # The brackets of a name are its own, not a shell pattern's.
+        return next((why for pattern, why in self.lines if matrix.pattern_fits(pattern, name)), None)

@@ -1,0 +1,20 @@
+"""Minutes of everything at once, of which every run has some seconds, other ones each time."""
+
+import pathlib
+import sys
+
+from harness import Skipped, check
+from matrix import case
+
+RUN = pathlib.Path(__file__).with_name("run")
+
+
+@case(limit=240)
+def storm(ctx):
+    proc = ctx.spawn([sys.executable, RUN, "--seconds", 20, "--seed", ctx.random.randrange(1 << 32)])
+    code = proc.wait(230)
+    text = proc.text()
+    print(text, flush=True)
+    if text.startswith("skipped storm: "):
+        raise Skipped(text.splitlines()[0].partition(": ")[2])
+    check(code == 0, "; ".join(line for line in text.splitlines() if line.startswith("FAIL")) or f"exit status {code}")
