@@ -196,8 +196,9 @@ fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
     // Another thread may have closed it meanwhile, or taken it to a kernel socket, or to another server: so the endpoint is
     // looked up here.
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return };
-    // The same for the number. Without one another thread is about to close the connection and waits for the locks: a base
-    // that lies under no number would end at once, and the peer take the connection for gone before it is.
+    // The number is looked up here, too. A connection without one is about to be closed by another thread, which waits
+    // for the locks: a base that lies under no number would end at once, and the peer would take the connection for
+    // gone before it is.
     let there = fdtable::get(fd).is_some_and(|e| e.is(r));
     let Some(fd) = Some(fd).filter(|_| there).or_else(|| fdtable::number_of(r, fd)) else { return };
     if s.set(SHARED, true) && ep.base_fd() >= 0 {

@@ -15,7 +15,7 @@ static WHY: AtomicU32 = AtomicU32::new(0);
 /// Why nothing more is accelerated, if so.
 #[inline]
 pub fn reason() -> Option<Reason> {
-    // Relaxed: whoever changed it knows it; to other threads it is a change at any time.
+    // Relaxed: the thread that changed the word knows it; for other threads the change may come at any time.
     match WHY.load(Ordering::Relaxed) {
         0 => None,
         n => Reason::from_u32(n),

@@ -110,7 +110,8 @@ struct Fds {
 /// old socket would look at the new one, and sleep on with nobody to wake it.
 static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// The same for calls that read. Their own, so that they find a place however many a poll has.
+/// Numbers of ours (+ 1) for the kernel's sockets that a call that reads sleeps on, for the reason given at [`COPIES`].
+/// They are apart from those, so that a read finds a place however many a poll has taken.
 static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// One of [`COPIES`] or [`READ`].
@@ -122,14 +123,14 @@ impl Kept {
         Kept::of(fd, &COPIES)
     }
 
-    /// The same for a call that reads.
+    /// A copy of `fd` for a call that reads, if there is room for one.
     pub(crate) fn to_read(fd: i32) -> Option<Kept> {
         Kept::of(fd, &READ)
     }
 
     fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Kept> {
         let ours = private::copy(fd).ok()?;
-        // AcqRel: whoever closes it, here or in the child of a fork, sees it whole.
+        // AcqRel: the thread that closes it, here or in the child of a fork, sees it whole.
         let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let cell = cells.iter().find(free);
         if cell.is_none() {

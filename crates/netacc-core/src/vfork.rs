@@ -41,7 +41,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Made before the fork; `None` where there is none to be had, and the parent does not wait.
+    /// Made before the fork; `None` where no pipe can be made, and the parent does not wait.
     #[allow(clippy::new_without_default, reason = "it may fail")]
     pub fn new() -> Option<Pipe> {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).ok()?;

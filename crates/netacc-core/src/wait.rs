@@ -17,22 +17,22 @@ use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
 /// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
 const PAUSES: u32 = 60;
-/// The same for a peer on another host, where the last yield went to somebody.
+/// Looks in a row before the first yield with a peer on another host, where the last yield went to somebody.
 const FEW_PAUSES: u32 = 1;
-/// A yield that took fewer ticks than this (about a microsecond) went to nobody.
+/// If sched_yield() returns within this many ticks (about a microsecond), no other thread was runnable.
 const ALONE: u64 = 3_000;
-/// So often others have had their turn before a wait for another host is given up, however long these were.
+/// Least number of yields before a wait for another host is given up, however long they took.
 const TURNS: u32 = 4;
-/// And after that, how long to go on looking between yields (ns).
+/// Time (ns) that a wait goes on looking between yields.
 const YIELD_FOR: u64 = 50_000;
-/// A yield that took so many ticks (about a millisecond) went to somebody who wanted the CPU for himself.
+/// Time (ticks, about a millisecond) above which a yield went to a thread that wanted the CPU for itself.
 const LONG: u64 = 3_000_000;
-/// Then nobody yields for so many times as long, in ns, within these bounds.
+/// After such a yield no thread yields for this many times its length (in ns), within the bounds of [`AVOID_FOR`].
 const AVOID: u64 = 20;
 const AVOID_FOR: core::ops::Range<u64> = 50_000_000..1_000_000_000;
 /// Full confidence that spinning pays; halves with each spin that found nothing.
 const CONFIDENT: u32 = 16;
-/// Without confidence one wait in so many tries again.
+/// Without confidence one wait in this many tries again.
 const RETRY: u32 = 16;
 
 /// Sleeps on `set`, which is armed; `disarm` undoes that. `who` carries what is waited for.
@@ -202,8 +202,8 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     })
 }
 
-/// The same for a connection to another host whose turns are those that `turn` does: it says whether the wait is over by
-/// that.
+/// Waits for a connection to another host as [`until`] does, with `turn` for the turns of the work: it says whether the
+/// wait is over by that.
 pub fn until_done(
     sock: Ref<Socket>,
     interest: Interest,
@@ -246,7 +246,8 @@ pub fn until_done(
         set.steps = steps;
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let mut enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
-        // After the registration: whoever moves the connection changes the path and then wakes who is registered.
+        // After the registration: a thread that moves the connection changes the path and then wakes the registered
+        // waiters.
         let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
         let slept = if there {
             ep.disarm(interest, &set);
@@ -269,7 +270,7 @@ pub fn until_done(
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
-            // Whoever took the number away wakes this thread first, and the signal may come while it is awake.
+            // A thread that took the number away wakes this thread first, and the signal may come while it is awake.
             Ok(_) if replaced() => return Err(Errno::INTR),
             Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && fdtable::is_replaced(sock, *fd)) => {
                 return Err(Errno::INTR);

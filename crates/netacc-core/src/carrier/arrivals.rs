@@ -145,7 +145,8 @@ impl Bases {
         });
     }
 
-    /// A stranger has said something: who it is, if that is all.
+    /// Reads what a client that has not identified itself yet has sent. Once its hello is complete, returns the client
+    /// and the token that the hello carries.
     fn hear(&mut self, fd: i32) -> Option<(Stranger, [u8; TOKEN])> {
         let at = self.arrivals.strangers.iter().position(|s| s.fd == fd)?;
         let s = self.arrivals.strangers.get_mut(at)?;
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_anything_but_a_hello_goes() {
+    fn a_client_that_sends_anything_but_a_hello_is_dropped() {
         let mut bases = Bases::default();
         let port = bases.listen(HERE).unwrap();
         for (said, token) in [(wire::hello(&[7; TOKEN]), Some([7; TOKEN])), ([7; HELLO], None)] {

@@ -23,7 +23,7 @@ const EVERY: u64 = 50_000_000;
 
 /// A connection wants to ask.
 pub fn ask_soon() {
-    // Relaxed: who comes too late for one look comes in time for the next one.
+    // Relaxed: a connection that is noted too late for one look is found by the next one.
     if NEXT.load(Ordering::Relaxed) == 0 {
         NEXT.store(time::now(), Ordering::Relaxed);
         if let Some(first) = engines::first() {

@@ -14,11 +14,12 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_wire::frame::{ASK, Ask, Frame};
 
-/// So many connections were accepted that may be asked for: each engine looks when there are more.
+/// Number of accepted connections that clients may ask for; each engine looks again when this has grown.
 pub(super) static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
-/// So many may be under way at a time; what is asked for beyond that stays on TCP. Each is looked for among all descriptors.
+/// Most connections that may be asked for at a time; a connection that is asked for beyond that stays on TCP. Each of
+/// them is looked for among all descriptors.
 pub(super) const ASKING: usize = 1024;
-/// So long (ns) a client waits for the program to accept its connection, or to read from it.
+/// Time (ns) that a client waits for the program to accept its connection, or to read from it.
 const PATIENCE: u64 = 2_000_000_000;
 
 /// Whether a connection from another host that was accepted at this port may be asked for.
@@ -26,9 +27,10 @@ pub fn may_be_asked(port: u16) -> bool {
     !engines::all().is_empty() && listeners::listens(port)
 }
 
-/// One was accepted, and can be found.
+/// A connection was accepted, and can be found.
 pub fn accepted() {
-    // Relaxed: who is asked after this finds it anyway, who was asked before looks once a second at the latest.
+    // Relaxed: a connection that is asked for after this is found anyway; for one asked for before, the engine looks
+    // once a second at the latest.
     ACCEPTED.fetch_add(1, Ordering::Relaxed);
     drive::drive();
 }

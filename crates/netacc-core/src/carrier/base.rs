@@ -96,7 +96,7 @@ pub(super) struct Bases {
     pub removed: Vec<i32>,
     /// Devices that librdmacm had open when it was asked last.
     pub open: Vec<OpenDevice>,
-    /// So often that is to be looked for.
+    /// Number of looks at those descriptors that are still to be made, one per round of periodic work.
     pub releases: u32,
     /// The host's devices at the last look ([`devices_there`](super::sysfs::devices_there)).
     pub there: u64,

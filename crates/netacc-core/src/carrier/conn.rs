@@ -12,17 +12,17 @@ use netacc_transport::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Brief, Frame, Kind, WINDOW};
 
-/// Of a connection that has more to send, so many messages go out before others have their turn.
+/// Number of messages that one connection may send before the other connections have their turn.
 const TURN: usize = 8;
-/// So many bytes that reached the reader are told to the other side by a message of their own.
+/// Number of delivered bytes after which the peer is told of them by a message of their own.
 const TELL: u32 = WINDOW / 2;
-/// So many bytes go into the ring between two looks whether its reader has left it: when it does, its socket has to hold what
-/// was in the ring, and these.
+/// Most bytes that go into the ring between two looks whether its reader has left it: when the reader leaves, its
+/// socket has to hold what was in the ring, and these bytes.
 const PIECE: usize = 32 * 1024;
 /// Bytes that are worth a look into a short buffer first.
 pub(super) const SHORT: usize = 96;
 
-/// A connection that is carried.
+/// A connection that this engine carries.
 #[derive(Debug)]
 pub(super) struct Conn {
     /// Our side of the ring. With a `kernel` socket it is ours no more: others may have its place.
@@ -45,13 +45,13 @@ pub(super) struct Conn {
     /// The other side has said a frame of this epoch, and we have.
     pub met: bool,
     pub known: bool,
-    /// To be sent before anything else: who connects to whom.
+    /// The addresses of both ends, which are to be sent before anything else.
     pub opening: Option<[u8; ADDRESSES]>,
-    /// It is still on kernel TCP.
+    /// Set while the connection is still on kernel TCP.
     pub early: Option<Early>,
-    /// So many bytes may be sent.
+    /// Number of bytes that may still be sent.
     pub credit: u32,
-    /// So many have reached the reader here, and the other side has not been told.
+    /// Number of bytes that have reached the reader here and that the peer has not been told of.
     pub delivered: u32,
     /// Bytes that found no room in the ring.
     pub pending: VecDeque<u8>,

@@ -54,7 +54,7 @@ pub fn receive(sock: Ref<Socket>, ep: &'static ShmEndpoint, to: &mut Iov<'_>) ->
 }
 
 fn turn(ep: &ShmEndpoint, work: impl FnMut(&mut Engine)) {
-    // Relaxed: who has such a connection has been told of it by somebody who saw the number.
+    // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
     if let Some(place) = ep.engine().and_then(engines::at).filter(|p| p.carried.load(Ordering::Relaxed) != 0) {
         drive::turn_by(place, work);
     }

@@ -105,10 +105,10 @@ impl Engine {
         let Some(conn) = self.conns.get(at).filter(|conn| !conn.is_over()) else { return true };
         let mut byte = 0u8;
         match conn.kernel {
-            // Who goes on with it may write for ever.
+            // A process that goes on with the connection may write for ever.
             -1 if self.outlives(conn) => true,
             -1 => conn.ep.unread() == 0 && conn.opening.is_none() && !conn.ep.displaced(),
-            // Where there is a base, who has the socket may write for ever, and the rest goes by that.
+            // Where there is a base, the process that has the socket may write for ever, and the rest goes by the base.
             _ if self.pipes.get(conn.pipe).is_some_and(|e| e.can_outlive()) => true,
             // The end counts as well.
             fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == Err(Errno::AGAIN),

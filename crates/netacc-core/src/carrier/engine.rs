@@ -46,7 +46,7 @@ pub(super) enum Step {
     Poll,
     /// Have the connection manager, without the lock, since libraries may have to be loaded.
     Load,
-    /// Sleep for at most so many milliseconds, and so many times while the program does the work.
+    /// Sleep for at most `ms` milliseconds, and up to `naps` times while the program does the work.
     Sleep { ms: i64, naps: u32 },
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Engine {
     pub place: &'static Place,
     /// The connection manager's, once it is needed: see [`managed`](Engine::managed).
     pub events: Option<EventChannel>,
-    /// When (ns) that was not to be had; 0: it was, or nobody has asked.
+    /// When (ns) the event channel could not be made; 0: it was made, or nobody has asked for it.
     pub unmanaged: u64,
     /// Where the thread is told to look.
     pub bell: i32,
@@ -110,7 +110,8 @@ pub(super) struct Engine {
     pub turns_seen: u32,
     /// Connections that are still on kernel TCP.
     pub early: Vec<usize>,
-    /// So many connections were accepted that clients may ask for, when it looked last.
+    /// Value of [`ACCEPTED`](super::asked::ACCEPTED), the number of accepted connections that clients may ask for, at
+    /// the last look.
     pub accepted: usize,
     /// Links for the server's end of connections that began on TCP: the program's side, and the place of ours.
     pub seats: Vec<(&'static Link, usize)>,
@@ -118,7 +119,8 @@ pub(super) struct Engine {
     pub watch: Watch,
     /// Somebody needs more buffers, which the thread is to register: see [`Engine::supply`].
     pub short: bool,
-    /// A thread of the program sleeps on the channels of so many devices.
+    /// Set while a thread of the program sleeps on the completion channels: the number of devices whose channels it
+    /// has.
     pub duty: Option<usize>,
     /// Something has been found that it had not been told of.
     pub doubted: bool,
@@ -434,8 +436,8 @@ impl Engine {
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
         let watch = core::mem::replace(&mut self.watch, Watch::Awake);
         if watch == Watch::Others && self.complete(None) && core::mem::replace(&mut self.doubted, true) {
-            // Whoever has the duty does not do it: a signal handler may have jumped out of the call. Once it may be messages
-            // whose mark is still to come.
+            // The thread that has the duty does not do the work: a signal handler may have jumped out of its call. The
+            // first time this is only noted, since these may be messages whose mark is still to come.
             self.duty = None;
         }
         let list = core::mem::take(&mut self.sleeps_on);
@@ -478,7 +480,7 @@ impl Engine {
         self.sleeps_on = list;
         let now = time::now();
         self.looked = now;
-        // Where something has come, its answer may be awaited by whoever shares a processor with us.
+        // Where an event has come, a thread that shares a processor with this one may be waiting for the answer to it.
         let news = fds.iter().any(|p| p.revents != 0);
         let often = match (self.has_to_tidy(), news) {
             (true, false) => TIDY / 2,

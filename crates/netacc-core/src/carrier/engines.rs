@@ -69,19 +69,19 @@ static PLACES: [Place; MOST] = [const {
         turns: AtomicU32::new(0),
     }
 }; MOST];
-/// So many engines there are.
+/// Number of engines.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Taken while they are made.
+/// Held while the engines are made.
 static STARTING: Lock = Lock::new();
 
 /// The engines that there are.
 #[inline]
 pub(super) fn all() -> &'static [Place] {
-    // Acquire: who sees the number sees what was written before it.
+    // Acquire: a thread that sees the number sees the places that were written before it.
     PLACES.get(..COUNT.load(Ordering::Acquire)).unwrap_or_default()
 }
 
-/// One of them.
+/// The engine with this index.
 #[inline]
 pub(super) fn at(n: usize) -> Option<&'static Place> {
     all().get(n)
@@ -220,7 +220,8 @@ impl Place {
         }
     }
 
-    /// The same for a thread of the program's, which no signal handler may interrupt there.
+    /// Calls `f` with the engine, under its lock, for a thread of the program's, which no signal handler may interrupt
+    /// there.
     pub fn ask<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         let _b = Blocked::all();
         let done = self.with(f);

@@ -83,9 +83,10 @@ pub(super) struct Quiet {
 /// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's host).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    /// It.
+    /// Index of the connection.
     pub conn: usize,
-    /// It has, if it has dealt with so many messages; `None`: that is not known, since it may not have gone out.
+    /// The other side has dealt with it once it has dealt with this many messages; `None`: not known, since the opening
+    /// may not have gone out.
     pub after: Option<u64>,
     /// A connect that goes by another queue pair waits for that.
     pub awaited: bool,

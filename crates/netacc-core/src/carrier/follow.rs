@@ -39,8 +39,8 @@ impl Engine {
         Some(self.led(r.link?, r))
     }
 
-    /// The route to `dest` gets a further link for new connects, since `full` has no place for one. That stays for those it has,
-    /// and for whoever takes a place that becomes free.
+    /// Gives the route to `dest` a further link for new connects, since `full` has no place for one. The full link
+    /// stays for the connections it has, and for a connect that takes a place that becomes free.
     pub fn widen_route(&mut self, dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
         let at = self.routes.each().find(|(_, r)| r.dest == dest && r.state == State::Open).map(|(at, _)| at)?;
         let r = self.routes.get_mut(at)?;

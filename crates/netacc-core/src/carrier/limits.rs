@@ -44,7 +44,7 @@ impl Limits {
             idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
             idle_all: share(conf.empty_qp_max_all, conf.io_threads, index),
             idle_per: share(conf.empty_qp_max_per, conf.io_threads, index),
-            // Whoever wants to be connected fast wants nothing beside it.
+            // A user who wants fast connects does not want a second connection beside each queue pair.
             tcp_base: conf.tcp_base && !conf.fast_connect,
             silent: Bounds {
                 per_address: share(SILENT.per_address as u32, conf.io_threads, index).max(SILENT_LEAST),

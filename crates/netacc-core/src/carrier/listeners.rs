@@ -53,12 +53,12 @@ static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
 
 /// Clients on other hosts cannot find some listener by RDMA, and the host may get a device by which they can.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
-/// When ([`time::coarse`]) that was last looked at.
+/// When ([`time::coarse`]) listeners of that kind were last looked for.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
-/// So often (ns) it is.
+/// Time (ns) between two such looks.
 const LOOK: u64 = 1_000_000_000;
 
-/// A listener was not made known, and whoever looks for such ones finds it from now on.
+/// A listener could not be made known; the periodic look for such listeners finds it from now on.
 pub fn note_unheard() {
     UNHEARD.store(true, Ordering::Relaxed);
 }
@@ -130,7 +130,7 @@ impl FarListener {
         self.users > 0 && self.id.is_none() && self.again
     }
 
-    /// Whether something of it is still to be had.
+    /// Whether some part of it that is missing is to be tried again.
     pub fn has_to_try(&self) -> bool {
         self.is_wanted() || self.lacks_door()
     }
@@ -315,7 +315,8 @@ impl Engine {
         // The first engine is the one that opens a device first, and so makes its descriptors private for all.
         if let Err(e) = self.device_of(&request.id) {
             place.served.fetch_sub(1, Ordering::Relaxed);
-            return crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+            crate::log!(Warn, "rdma: cannot open the device of a client's queue pair ({e}); the client uses TCP");
+            return;
         }
         request.id.set_cookie(NOBODY);
         self.requests.push(request);
@@ -365,7 +366,7 @@ impl Engine {
                 }
             }
             Err(e) => {
-                crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+                crate::log!(Warn, "rdma: cannot accept a client's queue pair ({e}); the queue pair is closed");
                 self.end_pipe(at, "it could not be accepted");
             }
         }

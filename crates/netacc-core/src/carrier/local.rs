@@ -143,14 +143,14 @@ impl Engine {
         self.count_waiting(local);
     }
 
-    /// Client's host: the same of all links.
+    /// Client's host: takes the connects that wait on all links.
     pub(super) fn take_all_connects(&mut self) {
         for local in 0..self.locals.len() {
             self.take_connects(local);
         }
     }
 
-    /// How many are left there, for who chooses the next one's engine.
+    /// Counts the connects that are left there, for the thread that chooses the engine of the next one.
     pub(super) fn count_waiting(&mut self, local: usize) {
         let Some(l) = self.locals.get_mut(local) else { return };
         let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| s.queued() as usize);

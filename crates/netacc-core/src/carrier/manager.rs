@@ -15,10 +15,11 @@ use netacc_verbs::{Error, EventChannel, Result, fork};
 /// lock of the dynamic linker's may be held by a thread that it does not have.
 static LOADING: Lock = Lock::new();
 
-/// Loading takes some milliseconds; who forks waits for so long (ns), unless it may be waiting for itself.
+/// Time (ns) that a thread that forks waits for libraries to be loaded, which takes some milliseconds. A thread that
+/// may be waiting for itself does not wait.
 const PATIENCE: u64 = 1_000_000_000;
 
-/// Since when ([`time::now`]) there is one; 0: there is none.
+/// Since when ([`time::now`]) there is a connection manager; 0: there is none.
 static THERE: AtomicU64 = AtomicU64::new(0);
 
 /// Since when ([`time::now`]) there is a connection manager; 0: libraries are still to be loaded, or cannot be.
@@ -54,7 +55,8 @@ pub(super) fn load(place: &Place) {
     let _ = place.with(|e| e.managed(made));
 }
 
-/// All engines have theirs. False: there is none to be had.
+/// Makes the connection manager's event channel for each engine that has none. False: it could not be made for some
+/// engine.
 pub(super) fn load_all() -> bool {
     engines::all().iter().all(|place| {
         let there = || place.with(|e| e.events.is_some()) == Some(true);
@@ -69,17 +71,17 @@ pub(super) fn load_all() -> bool {
 }
 
 impl Engine {
-    /// Whether queue pairs wait for it.
+    /// Whether queue pairs wait for the event channel.
     pub(super) fn wants_manager(&self) -> bool {
         self.events.is_none() && self.pipes.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
     }
 
-    /// Whether it is not to be had, as far as is known.
+    /// Whether the event channel cannot be made, as far as is known.
     pub(super) fn is_unmanaged(&self, now: u64) -> bool {
         self.events.is_none() && self.unmanaged != 0 && now.saturating_sub(self.unmanaged) < UNREACHED
     }
 
-    /// It is there, or is not to be had: those that wait for it go on.
+    /// The event channel was made, or could not be: the queue pairs that wait for it go on.
     fn managed(&mut self, made: Result<EventChannel>) {
         let failure = match made {
             // Another thread may have been first.

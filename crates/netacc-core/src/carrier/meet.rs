@@ -25,7 +25,7 @@ const RESOLVE: [u32; 3] = [100, 300, 1_000];
 const ACK_TIMEOUT: u8 = 17;
 /// A queue pair that is not connected after so long (ns) is given up.
 pub(super) const PATIENCE: u64 = 2_000_000_000;
-/// So many ports in a row that turn out to be somebody else's are no accident.
+/// Number of local ports in a row that may turn out to be taken; more than that are no accident.
 const PORTS_TAKEN: u32 = 8;
 
 /// Events of the connection manager that are dealt with before others have their turn at the engine's lock: anybody can

@@ -25,9 +25,9 @@
 //! - `conn`: one connection's bytes; `direct`: those that go past the ring; `ending`: how it ends; `message`: what has come for it; `rejoin`: one that a process of the
 //!   server's does not take.
 //!
-//! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals
-//! blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is under a lock of
-//! its own, which is never held during a sleep.
+//! A thread that writes or waits does the work on the way; for what is left, each engine has a thread of ours, with all
+//! signals blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is
+//! under a lock of its own, which is never held during a sleep.
 //!
 //! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
@@ -92,9 +92,9 @@ static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
 const BELIEVED: u64 = 1_000_000_000;
 /// A server is knocked at for this part of what a connect waits at most.
 const KNOCK: u64 = 3;
-/// So often (ms) the thread looks after connects that wait for a first queue pair.
+/// Time (ms) between the thread's looks at connects that wait for a first queue pair.
 const TEND: i64 = 20;
-/// Libraries may take so many times as long as a connect waits.
+/// Loading the libraries may take this many times as long as a connect waits.
 const LOADING: u64 = 4;
 
 pub use ask::{ask, ask_soon, look_for};

@@ -1,8 +1,9 @@
 //! A queue pair has failed, and its connections go on over its base, without a byte lost, repeated or out of order.
 //!
-//! Whoever notices first takes what its completion queue still holds, ends its queue pair, and says by TCP how many
-//! messages it has received. The other side then does the same. Each sends the messages again that the other one has not
-//! received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the messages.
+//! The side that notices first takes what its completion queue still holds, ends its queue pair, and says by TCP how
+//! many messages it has received. The other side then does the same. Each sends the messages again that the other one
+//! has not received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the
+//! messages.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
@@ -225,7 +226,7 @@ impl Engine {
         };
         self.bases.scratch = payload;
         match end {
-            // An end is news as well: who waits for the last one looks before it sleeps.
+            // An end is news as well: a thread that waits for the last message looks before it sleeps.
             Some(e) => {
                 self.lost(at, e);
                 true

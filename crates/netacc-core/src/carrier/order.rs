@@ -1,5 +1,5 @@
 //! Connects to one destination reach it in the order in which the program made them, whichever queue pairs and engines carry
-//! them: who connects twice expects to be accepted in that order.
+//! them: a program that connects twice expects to be accepted in that order.
 //!
 //! One queue pair keeps an order, and between two there is none: a packet may be lost, and at the other side they may be
 //! different threads'. So a connect goes by another queue pair than the one before only when the server is known to have
@@ -125,7 +125,7 @@ fn turns(tickets: &mut Tickets, engine: usize, dest: SocketAddr, held: usize) ->
     (whose(0), whose(held))
 }
 
-/// Up to `count` of the oldest tickets of an engine are gone; who is first now.
+/// Removes up to `count` of the oldest tickets of an engine; returns the engine that is first now.
 fn drop_ticket(tickets: &mut Tickets, engine: usize, dest: SocketAddr, mut count: usize) -> Option<usize> {
     let (_, line) = tickets.iter_mut().find(|(d, _)| *d == dest)?;
     line.retain(|e| {
@@ -150,7 +150,8 @@ fn tell(engine: Option<usize>) {
 }
 
 impl Engine {
-    /// Client's host: the next connect to a route's server is ours. If it is not, whoever has it is to go on.
+    /// Client's host: whether the next connect to a route's server is ours. If it is not, the engine that has the turn
+    /// is told to go on.
     pub(super) fn is_its_turn(&mut self, route: usize) -> bool {
         let Some((dest, held)) = self.routes.get(route).map(|r| (r.dest, r.holds_ticket)) else { return false };
         if !is_needed() {
@@ -267,7 +268,7 @@ mod tests {
     use core::net::Ipv4Addr;
 
     #[test]
-    fn tickets_are_served_by_age_whoever_leaves() {
+    fn tickets_are_served_by_age_whichever_engine_leaves() {
         let dest = |port| SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), port);
         let mut t: Tickets = alloc::vec![(dest(1), VecDeque::from([2, 0, 2, 1])), (dest(2), VecDeque::from([3]))];
         assert_eq!([dest(1), dest(2), dest(3)].map(|d| nth(&t, d, 0)), [Some(2), Some(3), None]);

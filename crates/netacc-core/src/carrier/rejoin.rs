@@ -67,14 +67,15 @@ impl Engine {
         false
     }
 
-    /// Once in a while: connections that a process does not take. They wait for whoever is first to look, and their process
-    /// gets no others until it goes on.
+    /// Done once in a while: finds connections that a process does not take. They are offered to the process that looks
+    /// first, and their own process gets no others until it goes on.
     pub(super) fn rejoin_untaken(&mut self) {
-        // Where they wait is as good as anywhere, and a copy makes no others.
+        // Where they wait is as good a place as any, and a copy makes no other connections.
         if outlive::is_alone() {
             return;
         }
-        // A link that nobody has taken up is not said to be served by many: there it waits for whoever is first already.
+        // A link that nobody has taken up is not said to be served by many: its connects wait for the process that
+        // looks first already.
         let late = |ep: &ShmEndpoint| ep.is_untaken() && ep.age() > PATIENCE && ep.link().served_by_many();
         let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
         let all: Vec<usize> = self.conns.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();

@@ -22,11 +22,11 @@ use netacc_sys::time;
 use netacc_transport::shm::Link;
 use netacc_verbs::{CmEventType, Error, EventChannel, Result};
 
-/// "Nobody listens there" is believed for so long (ns).
+/// Time (ns) for which "nobody listens there" is believed.
 pub(super) const REFUSED: u64 = 1_000_000_000;
-/// "No device leads there" and silence, which cost more to find out.
+/// Time (ns) for which "no device leads there" and silence are believed, which cost more to find out.
 pub(super) const UNREACHED: u64 = 30_000_000_000;
-/// "No further queue pair is to be had" is believed for so long (ns).
+/// Time (ns) for which "no further queue pair can be had" is believed.
 const CROWDED: u64 = 1_000_000_000;
 
 /// How a server on another host is reached.
@@ -74,9 +74,9 @@ pub(super) struct RouteEntry {
     pub last: Option<usize>,
     /// Its ticket is still ours: see [`order`].
     pub holds_ticket: bool,
-    /// Until then (ns) no more queue pairs are to be had: those that are there take all connections.
+    /// Until then (ns) no further queue pair can be had: the existing ones take all connections.
     pub crowded: u64,
-    /// So many queue pairs in a row could not be connected because of the port that they had at this host.
+    /// Number of queue pairs in a row that could not be connected because their local port was taken.
     pub ports_taken: u32,
 }
 
@@ -96,7 +96,7 @@ impl RouteEntry {
         }
     }
 
-    /// A queue pair was not to be had.
+    /// No further queue pair could be had.
     pub(super) fn note_crowded(&mut self) {
         self.crowded = time::now().saturating_add(CROWDED);
     }

@@ -42,12 +42,12 @@ impl<T> Table<T> {
         self.places.get(at)?.1.as_ref()
     }
 
-    /// The same, to change it.
+    /// The thing at a place, to change it.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.places.get_mut(at)?.1.as_mut()
     }
 
-    /// The same of all, to change them.
+    /// All things with their places, to change them.
     pub fn each_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.places.iter_mut().enumerate().filter_map(|(at, (_, thing))| Some((at, thing.as_mut()?)))
     }

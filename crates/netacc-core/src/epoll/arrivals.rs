@@ -5,7 +5,7 @@ use crate::epoll::Epoll;
 use crate::epoll::ready::hinted;
 use netacc_transport::shm::ShmEndpoint;
 
-/// So many hints are put in order at a time; of more, each lot by itself.
+/// Most hints that are put in order at a time; of more, each lot is put in order by itself.
 const LOT: usize = 64;
 
 /// Hints on their way into the ready queue, in the order in which the peers gave them.

@@ -153,7 +153,7 @@ fn make_cell(index: u32) -> Result<&'static AtomicU64> {
     let entry = TABLE.get(chunk).ok_or(Errno::NOMEM)?;
     if entry.load(Ordering::Relaxed).is_null() {
         let cells: &'static [AtomicU64] = mem::array((FIRST << chunk) as usize)?;
-        // Release: whoever sees the chunk sees its zeros.
+        // Release: a thread that sees the chunk sees its zeros.
         entry.store(cells.as_ptr().cast_mut(), Ordering::Release);
     }
     cell(index).ok_or(Errno::NOMEM)
@@ -166,7 +166,7 @@ fn next_stamp() -> u32 {
             Ok(4) => u32::from_ne_bytes(random),
             _ => cpu::ticks() as u32,
         };
-        // Whoever comes second finds the first one's. Relaxed: a number and nothing behind it.
+        // A thread that comes second finds the first one's word. Relaxed: a number and nothing behind it.
         let _ = LAST_STAMP.compare_exchange(0, word | 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     loop {
@@ -183,7 +183,7 @@ pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
     if name.index.load(Ordering::Relaxed) == 0 {
         let _g = LOCK.lock();
         let index = NEXT_INDEX.load(Ordering::Relaxed);
-        // Release: whoever finds the object by its cell sees it.
+        // Release: a thread that finds the object by its cell sees it whole.
         make_cell(index)?.store(core::ptr::from_ref(obj) as u64 | T::TYPE, Ordering::Release);
         NEXT_INDEX.store(index + 1, Ordering::Relaxed);
         name.index.store(index, Ordering::Relaxed);

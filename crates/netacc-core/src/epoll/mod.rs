@@ -299,7 +299,7 @@ impl Epoll {
 
     /// One registration more or less that needs us. Under `STRUCTURE`, so a locked instruction is not needed.
     pub(crate) fn add_ours(&self, by: i32) {
-        // Release: who sees the instance in need of us sees the registration.
+        // Release: a thread that sees that the instance needs us sees the registration.
         self.ours.store(self.ours.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
     }
 

@@ -1,10 +1,11 @@
 //! Instances inside of instances.
 //!
-//! Whoever registers an instance by edges hears of it as often as the kernel would wake it: when something in the inner
-//! one is woken for what it asked for (`ep_poll_callback`), and when a registration there is added or changed that is
-//! ready and was not to be reported anyway (`ep_insert`, `ep_modify`). So an inner instance counts these
-//! ([`Epoll::tell_outer`]), and keeps for each of its registrations whether the kernel would have it in its ready list:
-//! it is queued and has `FRESH`. An instance that is in no other one does neither.
+//! An outer instance in which another one is registered by edges hears of that one as often as the kernel would wake
+//! its sleepers: when something in the inner one is woken for what it asked for (`ep_poll_callback`), and when a
+//! registration there is added or changed that is ready and was not to be reported anyway (`ep_insert`, `ep_modify`).
+//! So an inner instance counts these ([`Epoll::tell_outer`]), and keeps for each of its registrations whether the
+//! kernel would have it in its ready list: it is queued and has `FRESH`. An instance that is in no other one does
+//! neither.
 
 use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};

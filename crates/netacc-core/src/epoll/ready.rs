@@ -120,8 +120,8 @@ pub(crate) fn collect(e: &Epoll) {
     }
 }
 
-/// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so whoever looked does it
-/// afterwards.
+/// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so the thread that looked
+/// moves it afterwards.
 fn note_displaced(e: &Epoll, reg: &Reg) {
     if at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()).is_some_and(|ep| ep.displaced()) {
         e.displaced.store(1, Ordering::Relaxed);
@@ -342,7 +342,8 @@ pub(crate) fn is_ready(e: &'static Epoll) -> bool {
     e.foreign.load(Ordering::Relaxed) != 0 || has_own(e)
 }
 
-/// The same without what is ready in the kernel's set by level: there the kernel itself tells whoever is around.
+/// Whether the instance has something of ours to report besides what is ready by level in the kernel's set: of that the
+/// kernel itself tells every thread that waits.
 fn has_own(e: &'static Epoll) -> bool {
     if e.stash_len.load(Ordering::Relaxed) > 0 {
         return true;

@@ -92,7 +92,7 @@ impl Epoll {
     }
 
     fn set_usage(&self, usage: Usage) {
-        // Release: who sees the instance apart sees its set.
+        // Release: a thread that sees that the instance has a set of its own sees that set.
         self.usage.store(usage as u32, Ordering::Release);
     }
 
@@ -133,7 +133,8 @@ pub fn before_fork() -> bool {
     if FAMILY.load(Ordering::Relaxed).is_null()
         && let Ok(page) = mem::map_shared(PAGE)
     {
-        // Another thread that forks may have been faster: that one's is used. Release: whoever sees the page sees its zeros.
+        // Another thread that forks may have been faster: that one's page is used. Release: a thread that sees the page
+        // sees its zeros.
         let none = core::ptr::null_mut();
         let _ = FAMILY.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
     }

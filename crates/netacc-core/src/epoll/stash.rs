@@ -97,7 +97,7 @@ pub(super) fn forget(e: &Epoll, reg: &'static Reg) {
     }
 }
 
-/// The same of descriptor `fd`, of which only the kernel knows as what it is registered.
+/// Drops what was kept of descriptor `fd`, whose registration only the kernel knows.
 pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
     if !is_empty(e)
         && let Ok(Some(shown)) = shown_as(e.fd(), fd)

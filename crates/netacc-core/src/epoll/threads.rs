@@ -1,4 +1,4 @@
-//! What several threads in one instance owe each other: who sleeps hears of what the others change or leave.
+//! What several threads in one instance owe each other: a thread that sleeps hears of what the others change or leave.
 
 use crate::epoll::Epoll;
 use crate::epoll::call::Call;
@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering;
 #[inline]
 pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
     let e = r.obj;
-    // SeqCst, and announced before the look: who adds the first either is seen by us or kicks us. A cancelled
-    // thread leaves its mark behind, which costs a needless kick.
+    // SeqCst, and announced before the look: a thread that adds the first registration of ours either is seen by this
+    // one or kicks it. A cancelled thread leaves its mark behind, which costs a needless kick.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let slept = e.is_plain().then(pass);
     if r.valid() {

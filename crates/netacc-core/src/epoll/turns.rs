@@ -3,8 +3,8 @@
 //! While the answers of the peer come fast enough a loop finds something at each look and never sleeps. Where
 //! its siblings have to share its CPU they then wait for the end of its time slice, which is milliseconds: with
 //! the kernel's sockets every loop sleeps after each round. So such a loop yields now and then. A process whose
-//! loops have a CPU each does not: on recent kernels (6.18) who yields loses the rest of its slice to whoever
-//! else is in its scheduling group.
+//! loops have a CPU each does not: on recent kernels (6.18) a thread that yields loses the rest of its slice to any
+//! other thread of its scheduling group.
 
 use crate::epoll::Epoll;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};

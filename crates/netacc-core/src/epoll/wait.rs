@@ -25,10 +25,10 @@ use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 use netacc_transport::wait::longer;
 
-/// While user-space events flow, the kernel's set is looked at after so many ticks (some 50
-/// microseconds), so that no other descriptor starves.
+/// Time (ticks, some 50 microseconds) after which the kernel's set is looked at while user-space events flow, so that
+/// no other descriptor starves.
 const KERNEL_INTERVAL: u64 = 150_000;
-/// A registration without a watch is looked at again after so long (ns).
+/// Time (ns) after which a registration without a watch is looked at again.
 const POLLED_STEP: i64 = 1_000_000;
 /// The longest tick of the kernel's clock (ns), by which the cheap clock may be behind.
 const COARSE: u64 = 10_000_000;
@@ -439,7 +439,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             let r = Ref { obj: s, generation: s.generation() };
             if !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
                 // Its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
-                // from there. Whoever puts it there takes the lock after the path is changed.
+                // from there. The thread that puts it there takes the lock after the path is changed.
                 let _g = e.lock.lock();
                 if s.path() != Path::Shm {
                     let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);

@@ -266,7 +266,7 @@ fn drop_watch(e: &'static Epoll, w: &'static Watch) {
             cell = &x.next_active;
         }
         w.active.store(0, Ordering::Relaxed);
-        // Still under the lock: whoever comes with an event for it finds that it is nobody's.
+        // Still under the lock: a thread that comes with an event for the watch finds that it is nobody's.
         w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
         at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
     };

@@ -5,9 +5,9 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, lstat, open, rename};
 use rustix::process::geteuid;
 
-/// A log that has grown to so many bytes becomes `PATH.1`, in the place of the one before, and a new one begins.
+/// Size (bytes) at which a log becomes `PATH.1`, in the place of the one before, and a new one begins.
 const MOST: u64 = 16 << 20;
-/// The longest path that can be configured, and what a rotation puts behind it.
+/// Size (bytes) of the longest path that can be configured, and of what a rotation puts behind it.
 const PATH: usize = 4095 + 2;
 
 /// Appends a line to the log; false: it has no file.

@@ -24,8 +24,8 @@ use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, WaitSet};
 
-/// For so many ticks (some 50 microseconds) the kernel's "no connection" is believed by a non-blocking
-/// accept that comes right after an accelerated one: the caller's next wait asks the kernel again.
+/// Time (ticks, some 50 microseconds) for which a non-blocking accept that comes right after an accelerated one
+/// believes the kernel's "no connection": the caller's next wait asks the kernel again.
 const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).

@@ -22,7 +22,8 @@ pub struct Sending(&'static Socket);
 
 impl Sending {
     pub(super) fn begin(s: &'static Socket) -> Sending {
-        // SeqCst: before the kernel is called. Whoever has gone over before that has ended the stream there.
+        // SeqCst: before the kernel is called. A thread that has taken the connection over before that has ended the
+        // stream there.
         s.far.sending.fetch_add(1, Ordering::SeqCst);
         Sending(s)
     }
@@ -119,7 +120,7 @@ pub fn ask_later(r: Ref<Socket>) {
     }
 }
 
-/// So many bytes were sent by TCP.
+/// Number of bytes that the connection has sent by TCP.
 pub fn sent(s: &Socket) -> u64 {
     s.kernel_sent.load(Ordering::Relaxed)
 }

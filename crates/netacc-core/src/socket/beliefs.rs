@@ -71,7 +71,7 @@ impl Cell {
         if self.turn.compare_exchange(turn, turn | 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
-        // Release: who sees one of the words sees that it is being changed.
+        // Release: a reader that sees one of the words sees that the entry is being changed.
         fence(Ordering::Release);
         self.family_port.store(key.family_port, Ordering::Relaxed);
         for (word, value) in self.ip.iter().zip(key.ip) {

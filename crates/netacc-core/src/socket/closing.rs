@@ -200,7 +200,7 @@ fn later(fd: i32) -> bool {
     let Some(word) = LATER.get(at) else { return false };
     LATER_WORDS.fetch_max(at + 1, Ordering::SeqCst);
     let new = word.fetch_or(bit, Ordering::SeqCst) & bit == 0;
-    // Last: whoever sees this sees the bit.
+    // Last: a thread that sees this sees the bit.
     ANY_LATER.store(1, Ordering::SeqCst);
     new
 }

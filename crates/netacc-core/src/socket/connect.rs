@@ -296,7 +296,7 @@ fn occupy(
     };
     let local = SocketAddr::new(ip, port);
     let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(epoch)) else {
-        // In use, against all bookkeeping: whoever has it closes it, we never take it again.
+        // In use, against all bookkeeping: its user closes it, and we never take it again.
         link.slots.burned();
         return Err(Reason::NoMemory);
     };

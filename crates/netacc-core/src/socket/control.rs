@@ -87,7 +87,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     }
     match s.path() {
         Path::Shm => {
-            // A base is the kernel's socket of this connection: it keeps the flags for whoever inherits it.
+            // A base is the kernel's socket of this connection: it keeps the flags for the process that inherits it.
             if s.endpoint().is_some_and(|e| e.base_fd() >= 0 && !e.base_listens()) {
                 let _ = raw::fcntl(fd, F_SETFL, arg);
             }

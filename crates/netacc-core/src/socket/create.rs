@@ -78,8 +78,8 @@ fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     Ok(spare)
 }
 
-/// For the child of a fork, since the spares are the parent's, who may connect them; and where they belong to another
-/// network namespace.
+/// Closes the spares: in the child of a fork, since they are the parent's, which may connect them; and where they
+/// belong to another network namespace.
 pub fn drop_spares() {
     for cell in &SPARES {
         let fd = cell.swap(0, Ordering::Relaxed) - 1;

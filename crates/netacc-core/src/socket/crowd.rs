@@ -3,21 +3,22 @@
 //! A link costs its server descriptors before the program has accepted anything, and any user of the host can make some. So
 //! a user other than our own and root has a bounded number at each listener, all of them together at all listeners a part
 //! of what the process may have open. Where a bound is reached an idle link makes room, the oldest first; if there is none
-//! the new one is refused, and its client goes to TCP. Whoever has many makes room for a user who has few.
+//! the new one is refused, and its client goes to TCP. A user with many links makes room for one with few.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_transport::shm::Link;
 use rustix::process::{Resource, getrlimit};
 
-/// A sixteenth of the process's descriptors, within these, is one user's at one listener.
+/// Divisor of the process's limit of descriptors: links of one user at one listener, within the bounds of [`USER`].
 const PART_OF_USER: usize = 16;
 const USER: core::ops::RangeInclusive<usize> = 8..=512;
-/// A quarter, up to so many, is that of all users but our own and root.
+/// Divisor of the same limit: links of all users but our own and root, at most [`OTHERS`].
 const PART_OF_OTHERS: usize = 4;
 const OTHERS: usize = 4096;
-/// A half is that of our own user and root, at one listener: a program with a fault is to leave us something, too.
+/// Divisor of the same limit: links of our own user and root at one listener. A program with a fault is to leave us
+/// something, too.
 const PART_OF_TRUSTED: usize = 2;
-/// So many users are told apart when the one with most links is looked for.
+/// Number of users that are told apart when the one with most links is looked for.
 const USERS: usize = 32;
 
 /// Links of other users, at all listeners of this process.

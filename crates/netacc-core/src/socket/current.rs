@@ -1,8 +1,9 @@
 //! Whether links lead to the listener that has their address now.
 //!
 //! A link outlives the listener that it was made for if the server says nothing of its end: a hostile one gives the port
-//! back and goes on taking the connects of its clients, which are for whoever has the port then. So the kernel is asked whose
-//! the port is (`owner::listener`), and the link is used only for the listener of the answer, told by its cookie.
+//! back and goes on taking the connects of its clients, which are for the process that has the port then. So the kernel
+//! is asked whose the port is (`owner::listener`), and the link is used only for the listener of the answer, told by
+//! its cookie.
 //!
 //! The question costs more than all else in a connect. A server of our own user or of root could do as much to its client in
 //! other ways, so of those an answer holds for a moment. It is a short one: a program that gives a port from one server to the
@@ -14,7 +15,7 @@ use netacc_sys::cpu;
 use netacc_transport::shm::Link;
 use netacc_transport::shm::owner::Word;
 
-/// An answer holds for so many ticks (some 100 microseconds).
+/// Time (ticks, some 100 microseconds) for which an answer holds.
 const HOLDS: u64 = 300_000;
 
 /// Whether a link may be used without a question.

@@ -23,8 +23,8 @@ use rustix::fd::AsRawFd;
 /// Looks, a millisecond apart, at a connection that the peer or another process of our family moves already.
 const TRIES: usize = 2_000;
 
-/// The number is to be a kernel socket like any other, with everything that comes over the connection.
-/// Costs one look-up where it is that already. A failure is logged; who passes no error on goes on without.
+/// Makes the number a kernel socket like any other, with everything that comes over the connection. Costs one look-up
+/// where it is one already. A failure is logged; a caller that passes no error on goes on without.
 pub fn by_number(fd: i32, why: Reason) -> Result<()> {
     let done = fdtable::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
     if let Err(e) = done {
@@ -111,7 +111,7 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (near, far) = pair::connected(s)?;
     let done = ep.pour_rest(&near, &far).and_then(|all| match all {
-        // What was poured is not to be had here any more.
+        // What was poured has left the ring for good.
         true => relay::start(far.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
         false => Ok(()),
     });

@@ -39,7 +39,7 @@ const DOUBT: u64 = 1_000_000_000;
 pub struct Kept {
     /// A client: when to ask (next), or when it has asked; a server: until when it may be asked.
     pub(super) when: AtomicU64,
-    /// A server: it is prepared as soon as so many bytes were read; 0: as far as is known, never.
+    /// A server: the number of read bytes at which it is prepared; 0: as far as is known, never.
     wanted: AtomicU64,
     token: [AtomicU64; 2],
     /// Calls that are sending without the lock.

@@ -10,13 +10,15 @@ use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::cpu;
 
-/// So many of the first connects to a port ask. Of eight listeners one stays unknown with a probability of 10 %.
+/// Number of the first connects to a port that ask the kernel. Of eight listeners one stays unknown with a probability
+/// of 10 %.
 const FIRST: usize = 32;
-/// So many do where there seems to be a single one. Of two, both were seen with a probability of 99 %.
+/// Number of the first connects that ask where there seems to be a single listener. Of two, both were seen with a
+/// probability of 99 %.
 const FIRST_OF_ONE: usize = 8;
-/// Later the kernel is asked after so many ticks (some 10 milliseconds).
+/// Time (ticks, some 10 milliseconds) after which later connects ask the kernel again.
 const AGAIN: u64 = 30_000_000;
-/// As many members are told apart. Connects go to others, too, but not as evenly.
+/// Number of members that are told apart. Connects go to others, too, but not as evenly.
 const MEMBERS: usize = 64;
 
 /// What a client knows of the listeners on a port.
@@ -38,7 +40,7 @@ impl Group {
         self.plain.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the kernel is to be asked for this connect, the `turn`th, where so many members are known.
+    /// Whether the kernel is to be asked for this connect, the `turn`th, where `members` members are known.
     pub fn due(&self, turn: usize, members: usize) -> bool {
         let now = cpu::ticks();
         let early = turn < if members > 1 { FIRST } else { FIRST_OF_ONE };

@@ -20,7 +20,7 @@ use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 /// for good.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    // The flag before the path: who does not see it sees the path that was decided on.
+    // The flag before the path: a thread that does not see the flag sees the path that was decided on.
     fdtable::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
 }
 

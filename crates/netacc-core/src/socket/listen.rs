@@ -88,8 +88,9 @@ pub fn hear_again() {
     }
 }
 
-/// The names by which clients on other hosts find a listener. One that has both families is listed for each: iWARP listens
-/// by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them is to be had, the first is.
+/// The names by which clients on other hosts find a listener. A listener of both address families is listed for each:
+/// iWARP listens by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them can be
+/// had, it is the first.
 pub(super) fn far_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
         && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);
@@ -97,7 +98,7 @@ pub(super) fn far_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = S
     first.into_iter().chain([local])
 }
 
-/// Opens the listener's rendezvous at the first free one of so many places.
+/// Opens the listener's rendezvous at the first free one of `places` places.
 fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     let Some(local) = addr::local_of(fd) else {
         return;

@@ -255,8 +255,8 @@ impl Listener {
         }
     }
 
-    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which whoever removes a link takes before
-    /// he lets it go; not under `lock`, since `f` takes locks that come before it.
+    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which a thread that removes a link takes before it
+    /// lets the link go; not under `lock`, since `f` takes locks that come before it.
     pub fn each_link(&self, f: impl FnMut(&'static Link)) {
         self.links().for_each(f);
     }
@@ -324,8 +324,8 @@ impl Listener {
 
     /// Arms every link's connect queue; true if one holds something.
     pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
-        // Before the lock: who takes up a link under it afterwards sees us, and if it was before, we see the
-        // link.
+        // Before the lock: a thread that takes up a link under it afterwards sees us, and if it did so before, we see
+        // the link.
         self.waiters.fetch_add(1, Ordering::SeqCst);
         set.add(self.rendezvous_fd(), libc::POLLIN);
         for fd in self.greeting() {

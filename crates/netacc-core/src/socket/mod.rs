@@ -256,8 +256,8 @@ impl Socket {
         self.path.store(p as u32, Ordering::Release);
     }
 
-    /// Whether a flag is set. Acquire, with the release in `set`: who sees `CANDIDATE` gone sees the path that was
-    /// stored before.
+    /// Whether a flag is set. Acquire, with the release in `set`: a thread that sees `CANDIDATE` gone sees the path
+    /// that was stored before.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
@@ -424,7 +424,8 @@ fn retire(s: &'static Socket) -> bool {
     let rx = s.rx.lock();
     let tx = s.tx.lock();
     let path = s.path();
-    // Under the locks: who puts a kernel socket under the number has them, and finds the socket retired from here on.
+    // Under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket retired
+    // from here on.
     let vacant = path == Path::Shm
         && s.flags.load(Ordering::Acquire) & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
     if let Some(e) = s.stats() {

@@ -1,5 +1,5 @@
-//! Options about a connection's packets: the device they pass, their mark, who filters or signs them. Shared memory has
-//! no packets, so a socket with such an option is the kernel's.
+//! Options about a connection's packets: the device they pass, their mark, how they are filtered or signed. Shared
+//! memory has no packets, so a socket with such an option is the kernel's.
 
 use crate::socket::{PACKETS, SIGNED, Socket};
 use core::ffi::c_void;

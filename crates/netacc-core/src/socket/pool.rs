@@ -51,9 +51,9 @@ static POOL: Lock = Lock::new();
 /// Of a listener served by several processes, each of the first connects makes a link of its own, which
 /// some free worker takes; later ones rotate over these links and now and then look for new workers.
 const SPREAD: usize = 16;
-/// So many links are looked at for one whose process waits.
+/// Number of links that are looked at for one whose process waits.
 const LOOKS: usize = 8;
-/// So many processes of one listener are avoided because they do not take what waits at them.
+/// Number of processes of one listener that are avoided because they do not take what waits at them.
 const STUCK: usize = 8;
 
 #[allow(unsafe_code)]
@@ -83,7 +83,7 @@ fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
 
-/// The kernel's "the peer lives" is believed for so many ticks (some 20 microseconds).
+/// Time (ticks, some 20 microseconds) for which the kernel's "the peer lives" is believed.
 ///
 /// A connect to a server that has just died must be refused, not queued for nobody. Nobody can know of a
 /// death so early: to kill a process, have the kernel take it down and hear of that takes longer. And if it

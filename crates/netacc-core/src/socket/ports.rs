@@ -79,8 +79,9 @@ pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
     believed_source(ip, now).or_else(|| believe(ip, Probe::new(ip)?.own_source(ip), now))
 }
 
-/// The same for a connect. Of a destination that was reached by RDMA it is believed as well that it is another host's, since to
-/// ask costs such a connect more than all else; if it was asked for just now, the probe comes with that answer.
+/// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA
+/// is believed to be another host's for a while as well, since to ask costs such a connect more than all else; if the
+/// kernel was asked just now, the probe comes with the answer.
 pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> {
     if let Some(source) = believed_source(ip, now) {
         return Ok(source);

@@ -13,7 +13,7 @@
 //!
 //! - *Every decision is made with both direction locks held, and is whole when they are free again.* The server
 //!   marks the offer as taken under them, before anything can be seen of it, and the path is changed under the
-//!   same hold; so is the client's. Whoever finds an end of stream on the kernel's socket, or is told of one by
+//!   same hold; so is the client's. A thread that finds an end of stream on the kernel's socket, or is told of one by
 //!   poll or epoll, asks again behind the lock ([`advance`]): if the end was the peer's going over, the path says so.
 //! - *A socket is a candidate until its path says what it became.* `CANDIDATE` is cleared last, so a call that
 //!   does not see it finds the path decided, and one that does takes the locks. Nobody passes on to the kernel
@@ -47,7 +47,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     if promote::waiting() {
         settle();
     }
-    // In this order: who does not see the flag sees the path that was decided on.
+    // In this order: a thread that does not see the flag sees the path that was decided on.
     if !s.has(CANDIDATE) {
         return s.path() == Path::Shm;
     }
@@ -130,7 +130,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         sl.open.tell(local, target);
     }
     drop(claim);
-    // The endpoint is there before the offer goes out: the server may take it at once, and whoever then looks
+    // The endpoint is there before the offer goes out: the server may take it at once, and a thread that looks then
     // must find what to go over to.
     let _g = (s.rx.lock(), s.tx.lock());
     let wanted = r.valid() && s.has(CANDIDATE);
@@ -161,8 +161,8 @@ pub(super) fn decided(r: Ref<Socket>) -> Option<bool> {
     (!r.valid() || !s.has(CANDIDATE)).then(|| r.valid() && s.path() == Path::Shm)
 }
 
-/// Client, and whoever gives up: goes over if the offer was taken; else, with `give_up`, the connection is the
-/// kernel's for good. True: it is on shared memory now.
+/// For the client, and for a thread that gives up: goes over if the offer was taken; else, with `give_up`, the
+/// connection is the kernel's for good. True: it is on shared memory now.
 fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     let s = r.obj;
     let ep = {
@@ -209,8 +209,8 @@ pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool
 }
 
 /// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may be another file's
-/// by now. Whoever closes one ends the candidacy before he does (`closing::leave`), so the number is good as long as
-/// it is in the table and we hold the lock.
+/// by now. A thread that closes one ends the candidacy before (`closing::leave`), so the number is good as long as it
+/// is in the table and we hold the lock.
 pub(super) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
     Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
 }
@@ -351,7 +351,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
         let ours = Kept::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
         let waited = ours.as_ref().map_or(Ok(()), |ours| wait::for_kernel(ours, until));
-        // Whoever closes the program's number meanwhile does not end this call.
+        // A thread that closes the program's number meanwhile does not end this call.
         let there = ours.as_ref().map(Kept::fd).filter(|own| *own >= 0).unwrap_or(fd);
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
@@ -379,7 +379,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     }
 }
 
-/// A server's connection that nobody offered to promote for so many calls is left to the kernel.
+/// Leaves a server's connection to the kernel once nobody has offered to promote it in `CALLS` calls.
 fn expired(fd: i32, r: Ref<Socket>) -> bool {
     const CALLS: u32 = 256;
     if r.obj.has(FAR) {
@@ -429,7 +429,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 return again_write(r, src, flags, sent);
             }
             let res = by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true);
-            // Under the same hold: who goes over to another host does so at a byte that has to be known.
+            // Under the same hold: a connection that goes over to another host does so at a byte that has to be known.
             if let Ok(n) = res {
                 s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
             }

@@ -58,7 +58,7 @@ struct Moving;
 
 impl Moving {
     fn begin() -> Moving {
-        // SeqCst, before anything is withdrawn: who finds that it is sees this.
+        // SeqCst, before anything is withdrawn: a thread that finds something withdrawn sees this.
         MOVING.fetch_add(1, Ordering::SeqCst);
         Moving
     }
@@ -348,15 +348,15 @@ fn again(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static
     Ok(ep)
 }
 
-/// How long (ns) the kernel may take for the connect and the bytes: loopback answers at once, whoever is slower
-/// than that is no listener of this host.
+/// Time (ns) that the kernel may take for the connect and the bytes: loopback answers at once, and an address that is
+/// slower than that is no listener of this host.
 const PATIENCE: i64 = 1_000_000_000;
-/// The same for another host, where the first packet may be lost and is sent again after a second.
+/// Time (ns) that it may take to another host, where the first packet may be lost and is sent again after a second.
 const PATIENCE_FAR: i64 = 1_500_000_000;
-/// And where one has just been silent for so long: many connections may wait for the same host, and all of them are made
-/// again one after the other, in a call of the program's that was not to wait.
+/// Time (ns) that it may take where that host has just been silent for so long: many connections may wait for the same
+/// host, and all of them are made again one after the other, in a call of the program's that was not to wait.
 const PATIENCE_SPENT: i64 = 5_000_000;
-/// That is remembered for so long (ns).
+/// Time (ns) for which a host's silence is remembered.
 const SPENT: u64 = 10_000_000_000;
 
 /// Hosts that did not answer.
@@ -416,7 +416,8 @@ fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    // In this order: who registers it meanwhile does so at the kernel, where it is already, and not at the ring that it leaves.
+    // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
+    // ring that it leaves.
     s.set_path(Path::Tcp);
     epoll::to_kernel(s, old);
     // Threads that wait for it look again, and find the kernel's socket.

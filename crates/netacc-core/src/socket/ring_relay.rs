@@ -332,8 +332,9 @@ impl Relay {
         slept
     }
 
-    /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is not over
-    /// yet looks the same for a moment, and must not end the stream of the other processes of the family.
+    /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is
+    /// not over yet may be taken for that for a moment, and must not end the stream of the other processes of the
+    /// family.
     fn is_held_still(&self) -> bool {
         let looks = if self.others == Others::None { 1 } else { LOOKS };
         (0..looks).all(|look| {

@@ -12,7 +12,7 @@ use rustix::mm::{Advice, madvise, munmap};
 
 /// Smaller mappings stay: they may be the data of libraries, and are not worth it.
 const WORTH: usize = 1 << 20;
-/// So many files may lie behind the addresses that are needed.
+/// Most shared files that may lie behind the addresses that are needed.
 const FILES: usize = 4;
 
 /// A line of /proc/PID/maps (proc(5)).

@@ -9,17 +9,18 @@ use netacc_transport::shm::rendezvous::{self, Taken};
 use netacc_transport::shm::{Link, guard};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 
-/// So many clients are looked at in one call: those that only keep us busy are not to hold up the program's connections.
+/// Number of clients that are looked at in one call: those that only keep us busy are not to hold up the program's
+/// connections.
 const LOOKS: u32 = 8;
 
 /// Looks at the clients of a listener.
 #[derive(Default)]
 struct Round {
-    /// How many more there may be.
+    /// Number of clients that may still be looked at.
     looks: u32,
     /// A link that has just been taken up.
     fresh: Option<&'static Link>,
-    /// One that has made room for it.
+    /// A link that has made room for it.
     gone: Option<&'static Link>,
 }
 
@@ -29,8 +30,8 @@ impl Listener {
         self.take_if(|_| true)
     }
 
-    /// The same, if `wanted` says so under the lock. Of many clients it takes some: the others stay where they are, and
-    /// whoever waits is told of them again.
+    /// Takes up clients that wait at the rendezvous, if `wanted` says so under the lock; returns whether there was one.
+    /// Of many clients it takes some: the others stay where they are, and a thread that waits is told of them again.
     pub(super) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
         let mut round = Round { looks: LOOKS, ..Round::default() };

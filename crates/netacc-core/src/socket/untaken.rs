@@ -51,7 +51,7 @@ static ENTRIES: [Entry; KEPT] = [const {
 }; KEPT];
 /// Guards them.
 static LOCK: Lock = Lock::new();
-/// So many entries have been used; the memory behind them is left alone.
+/// Number of entries that have been used; the memory behind them is left alone.
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// The carrier's thread looks at them again then ([`time::coarse`]).
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
@@ -124,7 +124,7 @@ pub fn note(r: Ref<Socket>) {
     }
 }
 
-/// A connect was made again, and waits there: who looked in between has forgotten it.
+/// A connect was made again, and waits at another process: a thread that looked in between has forgotten it.
 pub fn note_again(r: Ref<Socket>) {
     let known = {
         let _g = LOCK.lock();
@@ -193,7 +193,8 @@ fn is_orphaned(r: Ref<Socket>) -> bool {
     looked_at(r, ShmEndpoint::orphaned).unwrap_or(false)
 }
 
-/// Whoever waits for something else would not make it again. One for which there is a queue pair, though not for it, waits on.
+/// Makes a connect by TCP, since a thread that waits for something else would not do so. A connect whose server has a
+/// queue pair by now waits on, even if that one has no place for it.
 fn make_by_tcp(r: Ref<Socket>) {
     if !is_orphaned(r)
         && let (Some(ep), Some(server)) = (r.obj.endpoint(), r.obj.peer.get())
