@@ -46,7 +46,7 @@ pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: 
         Outcome::Pass => {
             let got = call_next!(recvmmsg(fd => c_int, v => *mut mmsghdr, n => c_uint, flags => c_int, t => *mut timespec) -> c_int);
             for i in 0..usize::try_from(got).unwrap_or(0) {
-                // SAFETY: as above; so many messages were filled in.
+                // SAFETY: the application vouches for its array; the kernel has filled in its first `got` messages.
                 unsafe { msg::received(&raw const (*v.add(i)).msg_hdr) };
             }
             got

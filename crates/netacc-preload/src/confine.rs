@@ -51,10 +51,11 @@ pub unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_in
     call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
 }
 
-/// The same for programs built for large files.
+/// setrlimit(2) of programs that are built for large files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
-    // SAFETY: as above; the two have one layout where long has 64 bits.
+    // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
+    // bits.
     limits(resource, unsafe { current(new.cast()) });
     call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
 }
@@ -69,11 +70,12 @@ pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimi
     call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
 }
 
-/// The same for programs built for large files.
+/// prlimit(2) of programs that are built for large files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
     if pid == 0 {
-        // SAFETY: as above.
+        // SAFETY: the application calls under the function's own contract; the two types have one layout where long has
+        // 64 bits.
         limits(resource, unsafe { current(new.cast()) });
     }
     call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)

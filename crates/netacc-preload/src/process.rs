@@ -27,7 +27,7 @@ pub fn forked_to<R: Copy + Into<i64>>(new: NewSpaces, next: impl FnOnce() -> R) 
     made(new, -1, next)
 }
 
-/// The same for a child that keeps `end`: see [`netacc_core::vfork`].
+/// Calls `next`, which forks a child that keeps `end`: see [`netacc_core::vfork`].
 pub(crate) fn forked_with<R: Copy + Into<i64>>(end: c_int, next: impl FnOnce() -> R) -> R {
     made(NewSpaces::default(), end, next)
 }

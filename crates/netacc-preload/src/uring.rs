@@ -55,7 +55,7 @@ const _: () = assert!(size_of::<Request>() == 64);
 const LONG_REQUESTS: c_uint = 1 << 10;
 /// IOSQE_FIXED_FILE: the number is one of those that were registered.
 const FIXED_FILE: u8 = 1;
-/// SPLICE_F_FD_IN_FIXED, the same for the source of a splice.
+/// SPLICE_F_FD_IN_FIXED: the number of a splice's source is one of those that were registered.
 const FIXED_SOURCE: u32 = 1 << 31;
 
 // IORING_OP_*.

@@ -1,8 +1,9 @@
 //! pthread_cancel(3) for threads that sleep in a call of ours.
 //!
 //! In libc such a call is a cancellation point: the thread ends there. Ours sleeps by a raw system call, with things in its hand
-//! that it has to put down first. So whoever cancels a thread notes that here and wakes it, the call comes back with
-//! [`Errno::CANCELLED`], and the exported function, which has nothing in its hand, calls pthread_testcancel(3).
+//! that it has to put down first. So a thread that cancels another one notes that here and wakes it, the call comes
+//! back with [`Errno::CANCELLED`], and the exported function, which has nothing in its hand, calls
+//! pthread_testcancel(3).
 
 #![allow(unsafe_code)]
 
@@ -11,18 +12,18 @@ use crate::{raw, time};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// Threads that are cancelled and have not ended yet: so many are known.
+/// Most threads that are known to be cancelled and have not ended yet.
 const CANCELLED: usize = 256;
-/// Threads that sleep; of more than that some cannot be woken.
+/// Most threads that are known to sleep; of more than that some cannot be woken.
 const SLEEPERS: usize = 1024;
-/// So many places are looked at for a free one.
+/// Number of places that are looked at for a free one.
 const PROBES: usize = 64;
 /// glibc's signal for this (nptl, SIGCANCEL).
 const SIGCANCEL: i32 = 32;
-/// So often, a millisecond apart, a thread is woken that is about to sleep.
+/// Number of times, a millisecond apart, that a thread that is about to sleep is woken.
 const WAKES: u32 = 50;
 
-/// How many threads were cancelled so far: mostly none ever is.
+/// Number of threads that were cancelled so far: mostly none ever is.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELLED];
 
@@ -120,13 +121,14 @@ pub fn note(thread: usize) {
     fence(Ordering::SeqCst);
 }
 
-/// This thread is about to end, or was not meant: who had the same `pthread_t` before was.
+/// Forgets the note about this thread: it is about to end, or the note meant an earlier thread with the same
+/// `pthread_t`.
 pub fn forget_note() {
     let me = this_thread();
     NOTED.iter().filter(|n| n.load(Ordering::Relaxed) == me).for_each(|n| n.store(0, Ordering::Relaxed));
 }
 
-/// It is cancelled: if it sleeps, it wakes.
+/// The thread is cancelled: if it sleeps, it wakes.
 pub fn wake(thread: usize) {
     if !is_handled(SIGCANCEL) {
         return;

@@ -92,7 +92,7 @@ impl Lock {
         }
     }
 
-    /// Frees the lock whoever held it. Only for the child of a fork, which has a single thread.
+    /// Frees the lock, whichever thread held it. Only for the child of a fork, which has a single thread.
     pub fn reset(&self) {
         // A look first: hardly any is held, and every page that the child writes to is copied.
         if self.word.load(Ordering::Relaxed) != FREE {

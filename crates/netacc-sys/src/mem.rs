@@ -153,8 +153,8 @@ impl DerefMut for Owned {
     }
 }
 
-/// Arrays of up to so many bytes come from the library's own zeroed pages: a mapping and the page tables for it take longer than
-/// what a first connect does with them.
+/// Largest array (bytes) that comes from the library's own zeroed pages: a mapping and the page tables for it take
+/// longer than what a first connect does with them.
 const SMALL: usize = 256 << 10;
 /// These pages, handed out from the beginning and never given back. Those that nobody touches take no memory.
 #[repr(C, align(4096))]
@@ -175,7 +175,7 @@ fn small(len: usize, align: usize) -> Option<NonNull<u8>> {
         let start = used.next_multiple_of(align);
         (start + len <= size_of::<Ours>()).then_some((start, start + len))
     };
-    // Relaxed: who has a range has it alone, and its zeroes were there before the process.
+    // Relaxed: a thread that has a range has it alone, and its zeroes were there before the process.
     let before =
         HANDED_OUT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| room(used).map(|(_, end)| end)).ok()?;
     let (start, _) = room(before)?;

@@ -130,7 +130,7 @@ impl<'a> Iov<'a> {
         None
     }
 
-    /// The same for a caller outside of the transports: who uses it must [`Iov::skip`] what he used.
+    /// The next piece of free space, for a caller outside of the transports, which must [`Iov::skip`] what it uses.
     pub fn first(&mut self) -> Option<(*mut u8, usize)> {
         self.space()
     }

@@ -15,7 +15,8 @@ const INLINE: usize = 16;
 /// The first step (ns) of a sleep that nobody may end, or of one that somebody may fail to end.
 const STEP: i64 = 1_000_000;
 
-/// The step after `steps` in vain, up to four seconds: who sleeps long costs next to nothing.
+/// The length (ns) of the step after `steps` in vain, up to four seconds: a thread that sleeps long costs next to
+/// nothing.
 pub fn longer(steps: u32) -> i64 {
     STEP << steps.min(12)
 }
@@ -43,7 +44,7 @@ pub struct WaitSet {
     /// Another process of the family may take the byte that is to wake us, and go on or end: sleep in steps, each
     /// longer than the one before, in case that happens.
     pub family: bool,
-    /// So many steps have been slept in vain: kept by the caller from one set to the next.
+    /// Number of steps that have been slept in vain: kept by the caller from one set to the next.
     pub steps: u32,
     /// Another process of the family has left the mark that asks for the byte: it is not ours to take away.
     pub(crate) marked_before: bool,

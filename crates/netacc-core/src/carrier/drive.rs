@@ -60,7 +60,7 @@ pub enum Who {
 }
 
 impl Who {
-    /// Those that a thread needs which waits for this connection.
+    /// The engines whose work a thread does that waits for this connection.
     pub fn of(ep: &ShmEndpoint) -> Who {
         ep.engine().map_or(Who::All, Who::One)
     }
@@ -84,7 +84,7 @@ pub enum Attend {
     Yes(Duty),
 }
 
-/// A turn of the work by the calling thread, of each engine that carries a connection.
+/// A turn of the work by the calling thread, for each engine that carries a connection.
 #[inline]
 pub fn drive() {
     engines::all().iter().for_each(turn_if_carrying);

@@ -85,7 +85,7 @@ fn is_empty(e: &Epoll) -> bool {
 }
 
 /// A registration is removed or changed: what was kept of it is reported no more, and the kernel looks anew at what is
-/// changed. Before that.
+/// changed. To be called before the change.
 pub(super) fn forget(e: &Epoll, reg: &'static Reg) {
     if is_empty(e) {
         return;

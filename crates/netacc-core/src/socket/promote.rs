@@ -358,7 +358,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     match res {
         // The peer may have gone over: then it is no end.
         Ok(0) if advance(fd, r) => again_read(r, dst, flags),
-        // And come back already, to another kernel socket.
+        // The peer may also have come back already, to another kernel socket.
         Ok(0) if s.has(DEMOTED) => Outcome::Pass,
         Ok(n) => {
             if flags & libc::MSG_PEEK == 0 {

@@ -362,7 +362,7 @@ const SPENT: u64 = 10_000_000_000;
 /// Hosts that did not answer.
 static SILENT: Beliefs<8> = Beliefs::new();
 
-/// How long to wait for the host.
+/// Time (ns) to wait for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {
     if !s.endpoint().is_some_and(ShmEndpoint::is_far) {
         return PATIENCE;

@@ -39,8 +39,8 @@ fn of(domain: i32) -> &'static Numbers {
 }
 
 impl Numbers {
-    /// The lowest number. Sequentially consistent: whoever sets a bit sets the one in `summary` after it, and whoever
-    /// clears that one looks once more.
+    /// Takes the lowest number. Sequentially consistent: a thread that sets a bit sets the one in `summary` after it,
+    /// and a thread that clears that one looks once more.
     fn pop(&self) -> Option<i32> {
         loop {
             let at = self.summary.load(Ordering::SeqCst).trailing_zeros() as usize;

@@ -111,14 +111,14 @@ impl Device {
         self.open.as_ref()?.context.get_async_event().ok()?
     }
 
-    /// What its channel has to tell of, if whoever sleeps on it is to miss nothing.
+    /// What its channel has to report, if a thread that sleeps on it is to miss nothing.
     pub fn needs(&self) -> Armed {
         // Sends are not marked, and iWARP has no marks that are known to work.
         let marked = self.has_immediate() && self.awaited.load(Ordering::Relaxed) == 0;
         if self.cqs.is_empty() || marked { Armed::Marked } else { Armed::All }
     }
 
-    /// Its channel tells of `what`, once for each queue. Completions that came before have no event.
+    /// Has its channel report `what`, once for each queue. Completions that came before have no event.
     pub fn arm(&self, what: Armed) {
         for cq in self.cqs() {
             let _ = cq.req_notify(what == Armed::Marked);
@@ -192,7 +192,7 @@ fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
     (wanted.min(there - 1) + (nth % there as usize) as u32) % there
 }
 
-/// So many pipes completion queue `at` is for.
+/// Number of pipes that completion queue `at` is for.
 fn room_of(at: usize) -> usize {
     // Five doublings are enough; more would shift the number away.
     (PIPES.start() << at.min(5)).min(*PIPES.end())

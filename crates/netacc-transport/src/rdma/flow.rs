@@ -1,4 +1,4 @@
-//! Who may send how much: the receives of both sides of a queue pair, as numbers.
+//! How much each side may send: the receives of both sides of a queue pair, as numbers.
 //!
 //! A side has [`FIRST`] receives at first. Where the other side keeps using up what it knows of, there are larger ones if its
 //! messages fill those that there are, and else more. They are given back when little comes: a side names the number that it
@@ -10,15 +10,17 @@ use netacc_wire::frame::{ENOUGH, Frame, Kind, larger};
 /// Receives of a queue pair that has little to do. With fewer, each message of a conversation could be followed by one
 /// that only brings credits, for ever: see [`Flow::owes`].
 pub(super) const FIRST: u16 = 4;
-/// The most that a side may have.
+/// Most receives that a side may have.
 pub(super) const MOST: u16 = 16;
-/// So often between two looks ([`Flow::tick`]) the other side has to use up half of them before there are more.
+/// Number of times that the other side has to use up half of them between two looks ([`Flow::tick`]) before there are
+/// more.
 const SHORT: u32 = 4;
-/// Of so many messages more than half have to fill no more than usual receives to show that large ones are of no use.
+/// Number of messages of which more than half have to fill no more than usual receives to show that large ones are of
+/// no use.
 const PROOF: u32 = 64;
-/// For so many looks those are not tried again.
+/// Number of looks for which large receives are not tried again then.
 const USELESS: u32 = 16;
-/// Of so many such times those before the last ones count less and less.
+/// Number of such times after which those before the last ones count less and less.
 const LATELY: u32 = 16;
 
 /// The receives of a queue pair, on both sides.
@@ -37,13 +39,13 @@ pub(super) struct Flow {
     told: Line,
     /// Those that are free again, which it has not been told.
     owed: Line,
-    /// So many are kept when they are free again.
+    /// Number of receives that are kept when they are free again.
     keep: u16,
-    /// Then they are to be large.
+    /// Whether the receives are to be large then.
     enlarged: bool,
-    /// That may be tried.
+    /// Whether large receives may be tried.
     can_enlarge: bool,
-    /// We have no use for more.
+    /// Most receives that we have a use for.
     most: u16,
     /// Bytes of each that is not large.
     size: usize,
@@ -53,9 +55,10 @@ pub(super) struct Flow {
     bytes_of_all: u64,
     long: u32,
     unfilled: u32,
-    /// For so many looks no large ones are tried, since they were of no use.
+    /// Number of looks for which no large ones are tried, since they were of no use.
     useless: u32,
-    /// So often lately, but not before the last look, the other side had used up half of them, and the bytes that came then.
+    /// Number of times lately, but not before the last look, that the other side had used up half of them, and the
+    /// bytes that came then.
     short: u32,
     bytes: u64,
 }
@@ -64,9 +67,9 @@ pub(super) struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// So many receives more.
+    /// This many receives more.
     More(u16),
-    /// So many larger ones.
+    /// This many larger receives.
     Larger(u16),
 }
 
@@ -105,7 +108,7 @@ impl Flow {
         self.credits.push(self.peer_receives, false);
     }
 
-    /// The other side never has more: so many messages of ours may wait to be confirmed.
+    /// Most receives that the other side ever has, and so most messages of ours that may wait to be confirmed.
     pub fn peer_most(&self) -> u16 {
         self.peer_most
     }
@@ -131,9 +134,9 @@ impl Flow {
         self.credits.len() >= 1
     }
 
-    /// Whether so many receives are free again that they are told by a message of their own, if no other has gone out
-    /// before. Three or more: two sides that send and answer would answer each other's credits, too, with credits. And no
-    /// more than the other side can use up.
+    /// Whether enough receives are free again to be told by a message of their own, if no other has gone out before.
+    /// Three or more: two sides that send and answer would answer each other's credits, too, with credits. And no more
+    /// than the other side can use up.
     pub fn owes(&self) -> bool {
         self.owed.len() > self.receives / 2
     }
@@ -245,7 +248,7 @@ impl Flow {
         self.is_not_short();
     }
 
-    /// What it lacks is not to be had for now.
+    /// What a side lacks cannot be had for now.
     pub fn refused(&mut self, what: Lack) {
         self.can_enlarge &= !matches!(what, Lack::Larger(_));
         self.is_not_short();

@@ -25,7 +25,7 @@ pub(super) struct Kept {
     free: Vec<u16>,
     /// Bytes of a place; 0: nothing is kept.
     size: usize,
-    /// So many messages are confirmed: the number of the oldest one here.
+    /// Number of messages that are confirmed, which is the number of the oldest one here.
     confirmed: usize,
 }
 
@@ -45,8 +45,8 @@ struct Message {
 }
 
 impl Kept {
-    /// From the first message on, up to `most` are kept, of at most `size` bytes. All memory is had now: whoever sends
-    /// later may be in a signal handler. False: there is no memory, and nothing is kept.
+    /// From the first message on, up to `most` are kept, of at most `size` bytes. All memory is allocated now: a later
+    /// send may run in a signal handler. False: there is no memory, and nothing is kept.
     #[must_use]
     pub fn begin(&mut self, most: u16, size: usize) -> bool {
         // Untouched pages of it cost nothing, and the place that was free last is taken first.

@@ -89,7 +89,7 @@ pub enum Completion {
 /// The beginning of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// It.
+    /// The frame itself.
     pub frame: Frame,
     /// It came in the immediate data, and does not say the connection's epoch.
     pub brief: bool,
@@ -220,7 +220,7 @@ impl Pipe {
         self.flow.credits()
     }
 
-    /// Ours.
+    /// The address of our end.
     pub fn local_ip(&self) -> Option<IpAddr> {
         self.id.local_addr().map(|a| a.ip().to_canonical())
     }

@@ -10,21 +10,21 @@ extern crate alloc;
 
 /// Buffers that may hold messages on their way out, of all queue pairs together. A large one counts as many as it is worth.
 const SENDING: usize = 64;
-/// So many of them may be large ones, which stay taken until their messages are confirmed; that may be never.
+/// Most of those that may be large buffers, which stay taken until their messages are confirmed; that may be never.
 const SENDING_LARGE: usize = 32;
-/// And in so many others, messages that have been sent stay until they are confirmed. The rest is for those that are on
-/// their way.
+/// Most of the others that may stay taken by sent messages until these are confirmed. The rest is for messages that are
+/// on their way.
 const STAYING: usize = 24;
 const _: () = assert!(SENDING_LARGE + STAYING < SENDING);
-/// So many large ones are registered when there is none to send from.
+/// Number of large buffers that are registered when there is none to send from.
 const LARGE: usize = 4;
-/// A region that nobody has used for so many looks ([`Pool::tick`]) is given back.
+/// Number of looks ([`Pool::tick`]) after which a region that nobody has used is given back.
 const PATIENCE: u32 = 10;
-/// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
-/// pay for two thousand, nor have a thousand regions.
+/// Divisor of what there is: a region that is larger than what is missing is at most that part of it. A thousand queue
+/// pairs are not to pay for two thousand, nor have a thousand regions.
 const SPARE: usize = 8;
-/// But up to so many bytes it may be as large as all that there is: to register is a good part of what a queue pair costs,
-/// and who has several of them soon has more.
+/// Bytes up to which a region may yet be as large as all that there is: to register is a good part of what a queue pair
+/// costs, and a program that has several of them soon has more.
 const LITTLE: usize = 256 * 1024;
 /// Bits of a buffer's number that say where in its region it is; the others say which region.
 const PLACE: u32 = 20;
@@ -143,7 +143,7 @@ impl Pool {
         self.each().filter(move |r| r.size == size)
     }
 
-    /// Registers one more region for buffers of `size` bytes, since so many bytes are missing.
+    /// Registers one more region for buffers of `size` bytes, since `missing` bytes are missing.
     fn grow(&mut self, size: usize, missing: usize) -> Result<()> {
         let total = self.of(size).map(|r| r.mr.len()).sum();
         let last = self.of(size).map(|r| r.mr.len()).max();
@@ -180,17 +180,18 @@ impl Pool {
         Ok(())
     }
 
-    /// Registers as much as is needed for so many buffers to be free.
+    /// Registers as much as is needed for `buffers` buffers to be free.
     pub(super) fn ensure(&mut self, buffers: usize) -> Result<()> {
         self.ensure_of(self.sizes.message, buffers).inspect_err(|e| (self.refused, self.refusal) = (true, Some(*e)))
     }
 
-    /// The same, if that can be: whether there are so many.
+    /// Registers as much as is needed for `buffers` buffers to be free, if that can be; returns whether they are.
     pub(super) fn has_or_gets(&mut self, buffers: usize) -> bool {
         self.ensure_of(self.sizes.message, buffers).is_ok()
     }
 
-    /// The same of large ones: whether there are so many. Those are never needed.
+    /// Registers as much as is needed for `buffers` large buffers to be free; returns whether they are. Large ones are
+    /// never needed.
     pub(super) fn ensure_large(&mut self, buffers: usize) -> bool {
         let there = self.large > self.sizes.message && !self.refused_large;
         self.refused_large = !there || self.ensure_of(self.large, buffers).is_err();
@@ -277,7 +278,7 @@ impl Pool {
         self.short_of_large |= large && taken.is_none() && !self.refused_large;
         if taken.is_none() && room {
             taken = self.take();
-            // Where no more are to be had a large one will do.
+            // Where no more can be had a large one will do.
             if taken.is_none() && self.refused && allowed {
                 taken = self.take_of(self.large);
             }
@@ -303,12 +304,12 @@ impl Pool {
         self.is_large(buffer) || (self.sending - self.sending_large <= STAYING && !self.refused)
     }
 
-    /// It stays.
+    /// The buffer stays taken after its message was sent, until that is confirmed.
     pub(super) fn keep(&mut self, buffer: Buffer) {
         self.kept += self.worth(buffer);
     }
 
-    /// One that stayed is confirmed.
+    /// The message of a buffer that stayed is confirmed.
     pub(super) fn confirmed(&mut self, buffer: Buffer) {
         self.kept -= self.worth(buffer);
         self.sent(buffer);
@@ -319,7 +320,7 @@ impl Pool {
         self.short || self.short_of_large
     }
 
-    /// Whether who waits for a buffer to send from might wait for ever: none is under way, and no more are to be had.
+    /// Whether a message that waits for a buffer might wait for ever: none is under way, and no more can be had.
     /// Messages are confirmed when the other side has something to say, and that may be an answer to what waits.
     pub fn is_dry(&self) -> bool {
         self.sending == self.kept && self.refused
@@ -328,7 +329,7 @@ impl Pool {
     /// Registers more if somebody waits for it. Not for a thread that may have been interrupted in malloc.
     pub fn more(&mut self) {
         if core::mem::take(&mut self.short) {
-            // As many again: who sends by many queue pairs is not to wait for each one.
+            // As many again: a program that sends by many queue pairs is not to wait for each one.
             let _ = self.ensure(self.sending.clamp(1, SENDING / 4));
         }
         if core::mem::take(&mut self.short_of_large) {
@@ -336,7 +337,7 @@ impl Pool {
         }
     }
 
-    /// Why no more was to be had, once.
+    /// Why no more could be had, once.
     pub fn take_refusal(&mut self) -> Option<Error> {
         self.refusal.take()
     }
@@ -423,8 +424,8 @@ impl Drop for Pool {
     }
 }
 
-/// The length of a region that comes after `total` bytes, of which the largest region has `last`, when so many bytes are
-/// missing. They may need a further one.
+/// The length of a region that comes after `total` bytes, of which the largest region has `last`, when `missing` bytes
+/// are missing. They may need a further one.
 fn next_region(sizes: Sizes, total: usize, last: Option<usize>, missing: usize) -> usize {
     let Some(last) = last else { return sizes.first };
     let spare = total.min(LITTLE).max(total / SPARE);

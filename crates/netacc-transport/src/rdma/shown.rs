@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use netacc_stats::{Counter, LinkEntry, LinkKind, NewLink, SockAddr, page};
 use netacc_sys::time;
 
-/// The place of a queue pair on the stats page. Its counters have one writer: who uses the pipe.
+/// The place of a queue pair on the stats page. Its counters have one writer: the thread that uses the pipe.
 #[derive(Debug, Default)]
 pub struct Shown {
     /// Its number there; 0: it was never connected.

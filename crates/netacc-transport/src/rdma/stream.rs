@@ -168,7 +168,7 @@ impl Stream {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(e) => {
-                    // Whoever reads gets the cause, if the kernel has one.
+                    // The reader gets the cause, if the kernel has one.
                     self.error.get_or_insert(e);
                     break;
                 }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_no_end_whoever_hears_of_it_first() {
+    fn a_reset_is_no_end_whichever_call_hears_of_it_first() {
         use std::io::Write;
         for (comes, sends) in [(false, false), (false, true), (true, false), (true, true)] {
             let (mut a, mut b) = pair_to_reset();

@@ -25,7 +25,7 @@ pub enum Place {
 pub enum Way<'a> {
     /// A queue pair that works, and its device's buffers.
     Qp(&'a mut Pipe, &'a mut Pool),
-    /// Its queue pair has failed. Errors come to whoever reads.
+    /// The TCP stream, since the queue pair has failed. Errors come to the reader.
     Base(&'a mut Stream),
 }
 

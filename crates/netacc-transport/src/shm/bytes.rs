@@ -10,10 +10,10 @@ use netacc_ring::{CLOSED, FIN, GONE, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::user::Access;
 
-/// Writes of at least so many bytes leave [`SPARE`] bytes of a window free if the call does not wait for room.
+/// Least size (bytes) of a write that leaves [`SPARE`] bytes of a window free if the call does not wait for room.
 const BULK: usize = 1024;
 
-/// Room that is left to small writes.
+/// Room (bytes) that is left to small writes.
 const SPARE: usize = 4096;
 
 impl ShmEndpoint {
@@ -298,7 +298,7 @@ impl ShmEndpoint {
     /// There were no bytes: an error, the end, or `EAGAIN`. `None`: by now there are, look again.
     pub(super) fn nothing_read(&self, v: &View) -> Option<Result<usize>> {
         let flags = self.observe(v);
-        // What is in the ring, and the end after it, went with whoever of our family left it.
+        // What is in the ring, and the end after it, went with the process of our family that left it.
         if flags & (FAMILY_MOVED | DEAD) == FAMILY_MOVED {
             return Some(Err(Errno::AGAIN));
         }

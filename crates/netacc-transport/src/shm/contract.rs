@@ -152,7 +152,7 @@ impl Endpoint for ShmEndpoint {
         }
         let old = self.flags.fetch_or(bits, Ordering::AcqRel);
         if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
-            // Whoever writes to us from now on gets a reset, as from a closed socket.
+            // A peer that writes to us from now on gets a reset, as from a closed socket.
             line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
             self.tell_room(&v, true);
         }

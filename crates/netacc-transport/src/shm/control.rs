@@ -212,7 +212,7 @@ impl Unread {
         core::iter::successors(self.first, |l| next_unread(l))
     }
 
-    /// They are read again, by this thread first: who found one busy went away.
+    /// They are read again, by this thread first: a thread that found one busy went away.
     pub fn go_on(self) {
         let mut next = self.first;
         while let Some(link) = next {
@@ -282,9 +282,10 @@ impl Link {
 
     /// Handles everything that waits in the control socket.
     pub fn service(&'static self) {
-        // One reader at a time keeps announcements in order; who finds it busy need not wait: the reader looks once more
-        // after it has let go, since what came between its last look and that was announced to the other one.
-        // SeqCst: ours is written before the look at the lock, the reader frees the lock before it looks at ours.
+        // One reader at a time keeps announcements in order; a thread that finds it busy need not wait: the reader
+        // looks once more after it has let go, since what came between its last look and that was announced to the
+        // other one. SeqCst: ours is written before the look at the lock, the reader frees the lock before it looks at
+        // ours.
         self.more.store(1, Ordering::SeqCst);
         while self.more.load(Ordering::SeqCst) != 0 {
             fence(Ordering::SeqCst);
@@ -300,7 +301,7 @@ impl Link {
         }
     }
 
-    /// Under the reader's lock. `Some`: nothing more is to be had from this peer.
+    /// Reads all that waits, under the reader's lock. `Some`: nothing more is read from this peer.
     fn read_all(&'static self) -> Option<Received> {
         // Bounded: a peer that floods us costs itself the link, not us the thread.
         for _ in 0..4096 {

@@ -6,12 +6,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_ring::Violation;
 use netacc_sys::{raw, time};
 
-/// So many ns may be lost at once: a process of ours that is in the middle of an operation needs some microseconds, but
-/// on a busy host others may have its CPU.
+/// Time (ns) that may be lost at once: a process of ours that is in the middle of an operation needs some microseconds,
+/// but on a busy host others may have its CPU.
 const AT_ONCE: u64 = 100_000_000;
-/// And over time one part in so many.
+/// Divisor of the time that has passed: the part of it that may be lost.
 const PART: u64 = 100;
-/// After so many ns (a millisecond) the word is checked.
+/// Time (ns, a millisecond) after which the word is checked.
 const UNCHECKED: u64 = 1_000_000;
 
 /// The time that was lost, as that at which all of it will have been made up for.

@@ -6,8 +6,8 @@
 //! has read goes into its socket next, then everything it writes; it reads the ring to its end and then the
 //! socket. So each direction changes its path at its own byte, and no byte is counted.
 //!
-//! Only sides that trust each other do so: whoever passes a socket keeps a hand on it. What a side does that trusts its peer
-//! less is described in [`super::strangers`].
+//! Only sides that trust each other do so: a side that passes a socket keeps a hand on it. What a side does that trusts
+//! its peer less is described in [`super::strangers`].
 //!
 //! [`MOVED`] is one word for both directions: the side stores it (SeqCst) and then looks at the other ring for
 //! the last time; the peer publishes (SeqCst) and then looks at the word. One of them sees the other.
@@ -118,7 +118,8 @@ impl ShmEndpoint {
             reset_pair(near.as_raw_fd(), far.as_raw_fd());
             return Ok(true);
         }
-        // Whoever left first may have died before it passed the socket: then this is reset, and nobody comes after us.
+        // The process that left first may have died before it passed the socket: then this connection is reset, and
+        // nobody comes after us.
         let first = flags & MOVING == 0 && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
         if !first && flags & DEAD == 0 {
             return Ok(false);
@@ -127,7 +128,7 @@ impl ShmEndpoint {
         // Before the last look: an end that is marked now comes after bytes that are visible now.
         let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
         let ended = fin & FIN != 0;
-        // Who has ended its stream in the ring, or is gone, does not come again.
+        // A peer that has ended its stream in the ring, or is gone, does not come again.
         let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
         let (tail, lost) = match self.pour(v, far, !comes) {
             Ok(tail) => (tail, false),
@@ -234,7 +235,7 @@ impl ShmEndpoint {
         }
         let (slot, epoch) = (v.index as u32, self.epoch.load(Ordering::Relaxed));
         if let Some(tail) = tail {
-            // First: who has the socket looks for this.
+            // First: a peer that has the socket looks for this.
             v.link.send_patiently(Message::Tail { slot, epoch }, Some(tail), &Patience::of_one())?;
         }
         v.link.send_patiently(Message::Moved { slot, epoch }, Some(far), &Patience::of_one())
@@ -327,7 +328,7 @@ impl ShmEndpoint {
             }
             private::close(spare);
             if let Some(v) = self.view() {
-                // Whoever of that family has the link sleeps on its channel.
+                // The process of that family that has the link sleeps on its channel.
                 self.tell_data(&v);
                 self.tell_room(&v, true);
             }
@@ -342,7 +343,7 @@ impl ShmEndpoint {
             self.give_left_over(v, fd)?;
             return self.give_rest(v, fd);
         }
-        // Relaxed: whoever looks holds the word of [`ShmEndpoint::enter`], as we do.
+        // Relaxed: a thread that looks holds the word of [`ShmEndpoint::enter`], as we do.
         if state.load(Ordering::Relaxed) == GIVING {
             return Err(Errno::CONNRESET);
         }

@@ -42,7 +42,7 @@ impl Link {
     /// Gives a channel back; its doorbell is kept for the next user.
     pub fn close_channel(&self, n: u32) {
         let _g = self.lock.lock();
-        // In the child of a fork it is the parent's, who may sleep on it.
+        // In the child of a fork the channel is the parent's, which may sleep on it.
         if let Some(c) = self.my_channel(n)
             && !self.is_inherited()
         {

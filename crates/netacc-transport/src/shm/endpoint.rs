@@ -139,7 +139,7 @@ impl ShmEndpoint {
     /// Says which endpoint this is, for ever: in fresh memory, perhaps by several threads at once, which say the same.
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
         self.index.store(index as u32, Ordering::Relaxed);
-        // Release: who sees the link sees the index.
+        // Release: a thread that sees the link sees the index.
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
 
@@ -228,7 +228,7 @@ impl ShmEndpoint {
             let s = v.slot;
             s.wipe(Side::Client);
             line!(v, side, Side::Client).cpu.store(cpu::current(), Ordering::Relaxed);
-            // A server that closed after us has wiped its own words, which are in its cache. Relaxed: whoever
+            // A server that closed after us has wiped its own words, which are in its cache. Relaxed: the thread that
             // claimed the slot has acquired the mark. If it lies, it hurts its own connection.
             let before = s.open.epoch.load(Ordering::Relaxed);
             if before == 0 || s.open.server_done.load(Ordering::Relaxed) != before | WIPED {
@@ -278,7 +278,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The same for who reads, to whom a reset that has been told is the end.
+    /// Deals with a violation as `violated` does, for a call that reads: to that a reset that has been told is the end.
     pub(super) fn violated_for_reader(&self, v: &View) -> netacc_sys::errno::Result<usize> {
         match self.violated(v) {
             Errno::PIPE => Ok(0),
@@ -286,7 +286,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The connection was reset. The first to notice leaves the error for whoever asks next.
+    /// The connection was reset. The first to notice leaves the error for the next call that asks for it.
     pub(super) fn die(&self, e: Errno) {
         if self.flags.fetch_or(DEAD, Ordering::AcqRel) & DEAD == 0 {
             self.error.store(e.0, Ordering::Release);
@@ -342,7 +342,7 @@ impl ShmEndpoint {
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
         } else if fin == OPEN
             && self.peer_died(v)
-            // Whoever ended or moved the stream said so before it went: look again, now that it is gone.
+            // A process that ended or moved the stream said so before it went: look again, now that it is gone.
             && line!(v, producer, peer).fin.load(Ordering::Acquire) == OPEN
         {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it
@@ -473,7 +473,7 @@ impl ShmEndpoint {
     }
 
     pub(super) fn decide(&self, fate: u32) -> bool {
-        // AcqRel: whoever decides first, the other one sees what led to it.
+        // AcqRel: whichever side decides first, the other one sees what led to it.
         self.view().is_some_and(|v| {
             let cell = &v.slot.open.fate;
             cell.compare_exchange(FATE_QUEUED, fate, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -3,8 +3,8 @@
 //! Before a process forks it makes a *base* for each connection: a pair of UNIX stream sockets, one end under
 //! the application's own descriptors (so parent, child and grandchildren hold it as the kernel counts), the
 //! other passed to the peer as its *witness*. The kernel ends the witness when the last holder is gone,
-//! whoever that is. Until then bytes go on over the ring, which the family shares:
-//! one process at a time per direction ([`ShmEndpoint::enter`]), each taking up where the last one published.
+//! whichever process that is. Until then bytes go on over the ring, which the family shares: one process at a time per
+//! direction ([`ShmEndpoint::enter`]), each taking up where the last one published.
 //!
 //! The parent's link stays the parent's. A child rings the peer's doorbells that it inherited, and is itself
 //! woken by a byte on its base.
@@ -139,7 +139,7 @@ impl ShmEndpoint {
 
     /// After [`ShmEndpoint::enter`]: whether another process of the family has left the rings meanwhile.
     pub(super) fn family_left(&self, v: &View) -> bool {
-        // Relaxed: whoever left held both words of [`ShmEndpoint::enter`], one of which we hold now.
+        // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], one of which we hold now.
         let left = self.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & MOVED != 0;
         if left && !v.link.trusts_peer() {
             self.reset_for(v, "marked the connection as moved");
@@ -304,7 +304,8 @@ impl ShmEndpoint {
     /// it, and the kernel tells the peer when the last one is gone.
     pub fn leave_shared(&self) {
         let Some(v) = self.view() else { return };
-        // Not kept as in `release_witness`: whoever goes on with the connection must be missed when he dies.
+        // Not kept as in `release_witness`: when the process that goes on with the connection dies, that must be
+        // noticed.
         self.close_witness();
         self.drop_kernel();
         self.end_tail(self.tail_fd());
@@ -412,7 +413,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The same for an epoll instance that was told of one of them.
+    /// Hears what has come over the base and the witness, for an epoll instance that was told of one of them.
     pub fn hear(&self) {
         if self.flags.load(Ordering::Acquire) & LIVE != 0
             && let Some(v) = self.view()
@@ -483,7 +484,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// After the witness has been taken in: rings whoever asked for it when it was not there.
+    /// After the witness has been taken in: rings the peer's process that asked for it when it was not there.
     pub(super) fn ring_if_owed(&self) {
         // SeqCst: see [`ShmEndpoint::ring_family`].
         fence(Ordering::SeqCst);
@@ -495,7 +496,7 @@ impl ShmEndpoint {
     }
 }
 
-/// A byte that wakes whoever polls the other end; a full socket is readable there already.
+/// Sends a byte that wakes every thread that polls the other end; a full socket is readable there already.
 fn poke(fd: i32) {
     if fd >= 0 {
         let byte = [WAKE];
@@ -506,7 +507,7 @@ fn poke(fd: i32) {
 /// What came over a base or witness.
 enum Heard {
     Nothing,
-    /// Wake-up bytes or a socket, which we have taken from whoever else sleeps there.
+    /// Wake-up bytes or a socket, which we have taken from any other thread that sleeps there.
     Woken,
     End,
     Strange,

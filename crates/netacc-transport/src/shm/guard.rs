@@ -123,7 +123,8 @@ pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
     before && uid.is_none_or(trusted)
 }
 
-/// Closes a socket whose other end a stranger has; what the stranger has put into it may block whoever closes it.
+/// Closes a socket whose other end a stranger has; what the stranger has put into it may block the thread that closes
+/// it.
 pub fn dismiss(fd: OwnedFd) {
     if holds_descriptors(fd.as_raw_fd()) {
         // Without memory for its mark it stays open: the close might not come back.
@@ -135,13 +136,14 @@ pub fn dismiss(fd: OwnedFd) {
     }
 }
 
-/// The same of a socket at a private number.
+/// Closes such a socket at a private number.
 pub(super) fn dismiss_private(fd: i32) {
     if holds_descriptors(fd) { closer::close(fd) } else { private::close(fd) }
 }
 
-/// The same of a socket that other processes of our family may have, too, and go on with: it is not ended, and what lies in
-/// it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile ([`refuse_descriptors`]).
+/// Closes such a socket where other processes of our family may have it, too, and go on with it: it is not ended, and
+/// what lies in it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile
+/// ([`refuse_descriptors`]).
 pub(super) fn dismiss_shared(fd: i32) {
     match look(fd) {
         Look::Message { descriptors: true, .. } => closer::close_as_it_is(fd),

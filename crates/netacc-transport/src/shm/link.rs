@@ -275,8 +275,8 @@ impl Link {
     /// Not when the link is made: that would touch all pages of the array, which is most of what a first connect costs.
     #[cold]
     fn attach(&'static self, ep: &ShmEndpoint, slot: usize) {
-        // First, so that no endpoint is in use that is not counted. SeqCst: whoever ends the link says so and then looks
-        // here; who uses the endpoint looks for the end after this.
+        // First, so that no endpoint is in use that is not counted. SeqCst: the thread that ends the link says so and
+        // then looks here; a thread that uses the endpoint looks for the end after this.
         self.used.fetch_max(slot + 1, Ordering::SeqCst);
         ep.attach(self, slot);
     }

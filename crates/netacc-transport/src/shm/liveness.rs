@@ -148,7 +148,7 @@ impl ShmEndpoint {
             let waiting = self.accepted_fd();
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {
-                    // Release: who sees this hears the accepted socket.
+                    // Release: a thread that sees this listens to the accepted socket.
                     self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
                     return true;
                 }
@@ -275,7 +275,7 @@ mod tests {
         assert!(matches!(caller(theirs, token), Caller::Peer));
         assert!(matches!(caller(theirs, token), Caller::Silent));
         private::close(ours);
-        // Whoever knows the name alone.
+        // A caller that knows the name alone.
         let name = Name::liveness(token);
         let third = unix_socket().unwrap();
         connect(&third, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();

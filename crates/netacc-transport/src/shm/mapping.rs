@@ -187,7 +187,7 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
 /// A segment that has just been mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// It.
+    /// The segment.
     pub seg: Segment,
     /// The memfd's inode number, by the kernel's word: no two have the same. 0: of our own making, with one mapping.
     pub file: u64,
@@ -196,7 +196,7 @@ pub struct Mapped {
 impl Mapped {
     /// Unmaps a segment of which no link has come about, so that nobody refers to it.
     pub(super) fn discard(self) {
-        // SAFETY: references into it are lent by links only, and by whoever calls this for as long as no link is there.
+        // SAFETY: references into it are lent by links only, and by the caller of this for as long as no link is there.
         unsafe { self.seg.unmap() };
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The program may close such a number at any time, and the kernel gives it to the program's next file. So a number is
 //! used in three steps: the thread says so ([`ShmEndpoint::using`]), looks the number up, and makes its system call.
-//! Whoever takes a number away first says where the descriptor lies from then on, then waits until nobody uses one
-//! ([`ShmEndpoint::leave_number`]), and only then lets the kernel have the number.
+//! A thread that takes a number away first says where the descriptor lies from then on, then waits until nobody uses
+//! one ([`ShmEndpoint::leave_number`]), and only then lets the kernel have the number.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::sockets::keep;
@@ -12,7 +12,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::lock::{self, Held};
 use netacc_sys::{private, raw, time};
 
-/// A thread that cannot rule out that it has interrupted the user of a number waits for so long (ns): a use is one system
+/// Time (ns) that a thread waits that cannot rule out that it has interrupted the user of a number: a use is one system
 /// call that never sleeps.
 const PATIENCE: u64 = 10_000_000;
 
@@ -38,7 +38,8 @@ impl ShmEndpoint {
     pub fn using(&self) -> Using<'_> {
         let held = Held::one_more();
         self.users.fetch_add(1, Ordering::SeqCst);
-        // The number is looked up after this. Whoever changes it looks for users after that: one of both sees the other.
+        // The number is looked up after this. A thread that changes it looks for users after that: one of both sees the
+        // other.
         fence(Ordering::SeqCst);
         Using { ep: self, held }
     }

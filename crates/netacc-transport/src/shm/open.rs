@@ -33,7 +33,8 @@ impl Open {
         }
     }
 
-    /// The same for a client on another host, whose process is not the one that writes this, but the carrier's `engine`.
+    /// Writes the addresses of a client on another host, whose process is not the one that writes this, but the
+    /// carrier's `engine`.
     pub fn tell_far(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
         self.tell(client, server);
         let [fp, _] = &self.family_port;

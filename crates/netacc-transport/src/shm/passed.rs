@@ -72,11 +72,11 @@ impl ShmEndpoint {
     /// Connection `epoch` begins: what was passed for the one before goes. What lies here may also be its own, which came
     /// early, or is coming this moment.
     pub(super) fn forget_kernel_of_another(&self, v: &View, epoch: u32) {
-        // Acquire: who sees what has just been passed sees the epoch that was written before it.
+        // Acquire: a thread that sees what has just been passed sees the epoch that was written before it.
         let there = [&self.kernel, &self.spare, &self.left_over].iter().any(|c| c.load(Ordering::Acquire) != 0);
         let another = || self.kernel_epoch.load(Ordering::Acquire) != epoch;
         if there && another() {
-            // Whoever takes in what is passed holds this.
+            // The thread that takes in what is passed holds this.
             let _reading = v.link.stop_reading(1_000_000);
             if another() {
                 self.drop_kernel();

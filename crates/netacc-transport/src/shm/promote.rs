@@ -67,8 +67,8 @@ pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     }
 }
 
-/// The link has ended: whoever made these offers is gone, and nobody may look at them again for as long as we live, so
-/// they must not hold it. The caller holds the link.
+/// The link has ended: the client that made these offers is gone, and nobody may look at them again for as long as we
+/// live, so they must not hold it. The caller holds the link.
 pub(crate) fn forget(link: &'static Link) {
     let _g = LOCK.lock();
     for o in &OFFERS {

@@ -24,7 +24,7 @@ use rustix::net::{
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// So many processes may have a listener that they inherited or were passed, each with a rendezvous of its own.
+/// Most processes that may have a listener that they inherited or were passed, each with a rendezvous of its own.
 pub const PLACES: u16 = 8;
 
 /// A listening rendezvous socket.
@@ -258,7 +258,7 @@ fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
 
 /// Goes through the names under which the rendezvous for `dest` may be, in the order in which a client tries them, until
 /// `there` says yes. The answer is as that of [`connect_link`]'s look-up: the cookie of a listener that may
-/// share its port, 0 for one that is alone. Whoever only wants to know looks the names up without connecting.
+/// share its port, 0 for one that is alone. A caller that only wants to know looks the names up without connecting.
 pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     from: SocketAddr,
     dest: SocketAddr,
@@ -291,7 +291,7 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     {
         return Ok(Some(c));
     }
-    // Whoever had the first place may be gone, and others have the listener still.
+    // The process that had the first place may be gone, and others have the listener still.
     for place in 1..PLACES {
         if let Some(found) = at(&mut there, place, cookie)? {
             return Ok(Some(found));
@@ -338,7 +338,7 @@ struct Made {
 }
 
 /// Says hello over `fd`, which leads to the rendezvous of `member`, a listener that may share its port (0: of one that is
-/// alone), if whoever is there may serve it.
+/// alone), if the process there may serve it.
 fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     // Those that share a port are of one user, but have each their cookie.

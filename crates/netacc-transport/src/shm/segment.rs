@@ -101,14 +101,14 @@ pub struct Open {
     pub family_port: [AtomicU32; 2],
     /// Incarnation of the slot.
     pub epoch: AtomicU32,
-    /// [`FATE_QUEUED`] until the server takes the connect or the client withdraws it, whoever is first.
+    /// [`FATE_QUEUED`] until the server takes the connect or the client withdraws it, whichever is first.
     pub fate: AtomicU32,
     /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them
     /// in this order. A client that lies about it serves itself last or first among its peers.
     pub when: AtomicU64,
     /// Written by the server: it is done with this epoch of the slot, perhaps with [`WIPED`].
     pub server_done: AtomicU32,
-    /// 1 once somebody of either side has decided to leave the rings; who is first does it.
+    /// 1 once a process of either side has decided to leave the rings; the first to set it does so.
     pub leaving: AtomicU32,
 }
 
@@ -116,7 +116,8 @@ pub struct Open {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
-    /// `own[s]` is written by side `s`: about the direction that it produces, and who there wants to be woken.
+    /// `own[s]` is written by side `s`: about the direction that it produces, and which of its threads want to be
+    /// woken.
     pub own: [OwnLine; 2],
     /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction.
     pub consumer: [ConsumerLine; 2],

@@ -15,19 +15,19 @@ pub(super) fn replace(cell: &AtomicI32, new: i32) {
     }
 }
 
-/// Whoever reads there then gets a reset.
+/// Has the reader of the other end get a reset when `fd` is closed.
 pub fn reset_at_close(fd: i32) {
     linger(fd, [1, 0]);
 }
 
-/// The same of a pair whose `far` end nobody is going to read. UNIX sockets know no such option; there the reader of `near`
-/// gets a reset if something that it said is left unread.
+/// Has the reader of `near` get a reset when a pair is closed whose `far` end nobody is going to read. UNIX sockets
+/// know no such option; there the reader of `near` gets a reset if something that it said is left unread.
 pub(super) fn reset_pair(near: i32, far: i32) {
     reset_at_close(far);
     let _ = raw::send(near, [0u8].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
-/// Not any more.
+/// Has the reader of the other end get an end of stream again when `fd` is closed.
 pub fn end_at_close(fd: i32) {
     linger(fd, [0, 0]);
 }

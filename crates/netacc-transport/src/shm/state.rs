@@ -8,10 +8,10 @@ use crate::shm::link::Side;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
-/// What the peer has in its socket's buffers in TCP is not "unsent" any more; a ring has no such border,
-/// so we draw it where a receive buffer of ordinary size ends.
+/// Bytes that count as sent although nobody has read them. What the peer has in its socket's buffers in TCP is not
+/// "unsent" any more; a ring has no such border, so we draw it where a receive buffer of ordinary size ends.
 const DELIVERED: u64 = 64 * 1024;
-/// A ring takes so many bytes at least before somebody has to read.
+/// Least number of bytes that a ring takes before the peer has to read.
 const FULL: u64 = 64 * 1024;
 
 /// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
@@ -55,15 +55,15 @@ impl ShmEndpoint {
         self.room_asked.load(Ordering::Relaxed) != 0 && self.want_room()
     }
 
-    /// A writer was told that it wrote a part, and room came before it could ask for it: that is news for
-    /// whoever waits by edges.
+    /// A writer was told that it wrote a part, and room came before it could ask for it: that is news for a thread that
+    /// waits by edges.
     #[cold]
     pub fn room_came(&self) {
         self.rooms.fetch_add(1, Ordering::Relaxed);
         self.poke_self();
     }
 
-    /// Every call of shutdown(2) wakes who waits, whether it changed anything or not.
+    /// Every call of shutdown(2) wakes the threads that wait, whether it changed anything or not.
     pub fn stir(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.poke_self();
@@ -123,8 +123,8 @@ impl ShmEndpoint {
         self.lowat.load(Ordering::Relaxed) as usize
     }
 
-    /// Sets SO_RCVLOWAT; whoever waits looks again. Where enough is there, or the end, the kernel wakes as if it had come
-    /// just now, even if nothing has changed.
+    /// Sets SO_RCVLOWAT; a thread that waits looks again. Where enough is there, or the end, the kernel wakes as if it
+    /// had come just now, even if nothing has changed.
     pub fn set_lowat(&self, n: u32) {
         self.lowat.store(n.max(1), Ordering::Relaxed);
         let there = self.unread();
@@ -134,7 +134,7 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// So many bytes make it readable: SO_RCVLOWAT, or fewer where no more may come before they are read.
+    /// Number of bytes that make it readable: SO_RCVLOWAT, or fewer where no more may come before they are read.
     pub(super) fn enough(&self, v: &View) -> u64 {
         let window = match line!(v, consumer, v.me).window.load(Ordering::Relaxed) {
             0 => FULL,

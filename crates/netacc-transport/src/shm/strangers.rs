@@ -1,9 +1,9 @@
 //! Peers of another user: what they may not do, and how that ends.
 //!
-//! A connection with such a peer never leaves the rings by a socket that one side passes to the other. Whoever passes a socket
-//! keeps a copy of it, and so a hand on what the program at the other end reads, writes and waits for. A side that needs a
-//! kernel socket makes both ends of a pair itself and leaves its place at the ring to a small process of its own, of which
-//! the peer sees as much as of a fork.
+//! A connection with such a peer never leaves the rings by a socket that one side passes to the other. A side that
+//! passes a socket keeps a copy of it, and so a hand on what the program at the other end reads, writes and waits for.
+//! A side that needs a kernel socket makes both ends of a pair itself and leaves its place at the ring to a small
+//! process of its own, of which the peer sees as much as of a fork.
 //!
 //! Each side trusts on its own account, and root trusts fewer than it is trusted by. So each side says in the segment's header
 //! whether it takes descriptors, for the other one to know: a false word is no danger, since a side acts on it only where it

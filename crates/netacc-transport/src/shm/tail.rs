@@ -52,7 +52,7 @@ impl ShmEndpoint {
 
     /// The kernel's rest is read, or nobody will read it. Of several threads that notice one closes what is ours.
     pub(super) fn end_tail(&self, fd: i32) {
-        // AcqRel: whoever finds no tail reads the ring, after everything that was read here.
+        // AcqRel: a thread that finds no tail reads the ring, after everything that was read here.
         if self.tail.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && private::is(fd) {
             private::close(fd);
         }

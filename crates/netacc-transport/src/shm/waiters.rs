@@ -91,8 +91,8 @@ impl ShmEndpoint {
             else {
                 break;
             };
-            // Whoever leaves `cell` rings the extras afterwards. If it left before we were in, nobody
-            // would: then we take its place.
+            // A thread that leaves `cell` rings the extras afterwards. If it left before we were in, nobody would: then
+            // we take its place.
             if cell.load(Ordering::SeqCst) != 0 {
                 return;
             }
@@ -102,8 +102,8 @@ impl ShmEndpoint {
     }
 
     /// Threads of one process may sleep on one base or witness, and one of them takes the byte that was for another. So
-    /// each leaves its doorbell here before it registers, and who takes a byte rings them all. Who is not here any
-    /// more when it sleeps has been rung.
+    /// each leaves its doorbell here before it registers, and a thread that takes a byte rings them all. A thread that
+    /// is not here any more when it sleeps has been rung.
     ///
     /// A thread that sleeps without a witness is here as well: a child of the peer that cannot ring its doorbell takes the
     /// mark of its registration, and leaves the byte at a witness that another thread is just taking in.
@@ -116,8 +116,8 @@ impl ShmEndpoint {
         let enter =
             |e: &AtomicU32| bell != 0 && e.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         set.bounded |= !self.fellows.iter().any(enter);
-        // The look for a witness comes after this. Whoever stores one rings all that are here after that: one of both sees
-        // the other.
+        // The look for a witness comes after this. A thread that stores one rings all that are here after that: one of
+        // both sees the other.
         fence(Ordering::SeqCst);
     }
 
@@ -144,7 +144,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer's witness is there: whoever went to sleep without it looks again, and sleeps on it too.
+    /// The peer's witness is there: a thread that went to sleep without it looks again, and sleeps on it too.
     pub(super) fn ring_for_witness(&self, v: &View) {
         fence(Ordering::SeqCst);
         self.ring_fellows(v);
@@ -155,7 +155,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// In the child of a fork: who sleeps for the connection are threads of the parent's.
+    /// In the child of a fork: the threads that sleep for the connection are the parent's.
     pub fn forget_sleepers(&self) {
         for e in self.fellows.iter().chain(&self.extra) {
             e.store(0, Ordering::Relaxed);
@@ -193,7 +193,7 @@ impl ShmEndpoint {
     /// Sets which of our channels hears of this connection (0: none).
     pub fn watch(&self, channel: u32) {
         self.channel.store(channel, Ordering::Relaxed);
-        // In the child of a fork the word is the parent's, who has the channels.
+        // In the child of a fork the word is the parent's, which has the channels.
         let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
         let watch = &line!(v, side, v.me).watch;
         if channel != 0 {

@@ -8,10 +8,10 @@ use core::sync::atomic::Ordering;
 use netacc_verbs::{Error, Result, SendWr};
 use netacc_wire::frame::{Brief, FRAME, Frame, Kind};
 
-/// One send in so many has a completion: it frees the places of those before it.
+/// One send of this many has a completion: it frees the places of those before it.
 const SIGNAL_EVERY: u32 = 4;
-/// One message in so many of those that are posted together wakes a receiver that sleeps, and the last one: more often costs
-/// it more than it has from an early beginning.
+/// One message of this many that are posted together wakes a receiver that sleeps, and so does the last one: more often
+/// costs the receiver more than it has from an early beginning.
 const MARK_EVERY: usize = 4;
 
 impl Pipe {
@@ -154,7 +154,7 @@ impl Pipe {
         self.immediate && Brief::of(&frame, self.told).is_some()
     }
 
-    /// The same of a buffer that has `len` bytes from its beginning on, for a frame that [can be brief](Pipe::can_be_brief).
+    /// Sends a buffer that has `len` bytes from its beginning on, for a frame that [can be brief](Pipe::can_be_brief).
     pub fn send_whole(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
         let (head, brief) = self.head(frame);
         self.push(pool, Message::Whole(n, len, brief.ok_or(too_long())?, head))
@@ -220,7 +220,7 @@ impl Pipe {
         }
     }
 
-    /// So many sends have completed, or never will.
+    /// `count` sends have completed, or never will.
     pub(super) fn await_fewer(&mut self, count: u32) {
         self.signaled -= count;
         self.awaited.fetch_sub(count, Ordering::Relaxed);
