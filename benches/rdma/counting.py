@@ -96,7 +96,7 @@ class Watch:
 
 
 def idle_seconds():
-    """Of the machine's processors since it started: what is not this is work, whoever is charged for it."""
+    """Idle seconds of the machine's processors since it started: all other time is work, whatever it is charged to."""
     with open("/proc/stat") as stat:
         fields = stat.readline().split()
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")

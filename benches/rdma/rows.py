@@ -1,4 +1,4 @@
-"""What is measured, and the targets; read by the machine and by whoever makes the table."""
+"""What is measured, and the targets; read by the measuring programs and by the one that makes the table."""
 
 from dataclasses import dataclass
 

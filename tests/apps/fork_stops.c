@@ -58,7 +58,8 @@ int main(void)
 		for (int i = 0; i < STOPS; i++) {
 			EQ(kill(kid[i % 2], SIGSTOP), 0);
 			EQ(waitpid(kid[i % 2], NULL, WUNTRACED), kid[i % 2]);
-			// Longer than anybody would need for an operation. That the other one waits so long is not to be seen.
+			// Longer than anybody would need for an operation. That the other child waits for that time
+			// cannot be seen from here.
 			usleep(150000);
 			EQ(kill(kid[i % 2], SIGCONT), 0);
 			// Everybody gets on again.

@@ -82,7 +82,7 @@ static void unread(int count)
 	FAILS(recv(a, &c, 1, 0), ECONNRESET);
 	close(a);
 }
-// The same of what was sent before anything else: where the connection began on TCP, by that.
+// Kills the worker with bytes unread that were sent before anything else: where the connection began on TCP, by that.
 static void unread_first(int count)
 {
 	pid_t w = fork_child();

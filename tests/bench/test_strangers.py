@@ -140,7 +140,7 @@ def clients_that_are_none(ctx):
 
 @case(modes=ONE)
 def one_at_a_time(ctx):
-    """Who comes while another measures is told so; who only stands about does not keep anybody out."""
+    """A client that comes while another measures is told so; a client that says nothing does not keep others out."""
     server = Server(ctx)
     with socket.create_connection((ADDRESS, server.port)) as mute, socket.create_connection((ADDRESS, server.port)) as first:
         check(mute.fileno() >= 0, "somebody who says nothing")

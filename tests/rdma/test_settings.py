@@ -321,7 +321,7 @@ def no_memory_to_lock(ctx):
 
 @case(modes=("rxe",))
 def prefork(ctx):
-    """Three processes accept from one listener; whoever takes a connection, its bytes come by RDMA."""
+    """Three processes accept from one listener; whichever of them takes a connection, its bytes come by RDMA."""
     held = Held(ctx, "Prefork")
     held.end()
     ctx.prove(36, 36 * 5000)

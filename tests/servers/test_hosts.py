@@ -1,4 +1,4 @@
-"""Several hosts in one machine, and containers of one host: who reaches whom, over what, and what is not looked at."""
+"""Several hosts in one machine, and containers of one host: which reach which, over what, and what is not looked at."""
 
 from contextlib import contextmanager
 
@@ -141,7 +141,7 @@ def mapped(ctx, line):
 
 @case(modes=MODES)
 def users_of_a_container(ctx):
-    """Root inside is not root outside. Who cannot be told apart from others there is served by TCP."""
+    """Root inside is not root outside. A user that cannot be told apart from others there is served by TCP."""
     need_root()
     if not possible(need("unshare"), "--user", "true"):
         raise Skipped("no user namespace can be made")

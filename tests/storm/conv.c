@@ -46,7 +46,7 @@ static int was_killed(int h)
 	}
 	return 0;
 }
-// How many were killed, if that is certain: who was killed may still be there for a moment.
+// How many were killed, if that is certain: a process that was killed may still be there for a moment.
 int kills_now(void)
 {
 	int over = L->deaths, all = L->kills;
@@ -58,16 +58,16 @@ static int clock_ms(void)
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
-// Between hosts, who is killed takes along what it carried for others: its children and, of processes that share a
-// listener, the ones beside it, for whom one of them listens.
+// Between hosts, a process that is killed takes along what it carried for others: its children and, of processes that
+// share a listener, the ones beside it, for which one of them listens.
 static int carrier_was_killed(struct slot *s, int side)
 {
 	if (s->carrier[side] > 0 && L->proc[s->carrier[side]].killed)
 		return 1;
 	return side == SERVER && L->killed_of[s->server] != s->kin;
 }
-// Whether somebody was killed who held an end of it. That who carried it at this end is gone is no end of what the other
-// one has to say: it is to be told as a reset.
+// Whether a process was killed that held an end of it. That the process that carried it at this end is gone is no end
+// of what the other one has to say: it is to be told as a reset.
 static int excused(const struct conv *c, int is_end)
 {
 	struct slot *s = &L->slot[c->k.slot];

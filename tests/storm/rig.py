@@ -88,7 +88,7 @@ class Storm:
 
     @staticmethod
     def new_box():
-        """Connected to itself: everybody puts connections in, and whoever has a thread for it takes them out."""
+        """A socket connected to itself: everybody puts connections in, and a free thread takes them out."""
         box = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         box.bind("")
         box.connect(box.getsockname())
@@ -153,7 +153,7 @@ class Storm:
         return self.words[at:at + 4]
 
     def living(self):
-        """Numbers in the ledger of processes that may be hit: not the parent of workers, who makes new ones."""
+        """Numbers in the ledger of processes that may be hit: not the parent of workers, which makes new ones."""
         for n in range(self.seen + 1, min(self.words[NPROCS] + 1, PROCS)):
             self.alive.append(n)
         self.seen = self.words[NPROCS]
@@ -171,7 +171,7 @@ class Storm:
             os.close(fd)
             return None
         if sig == signal.SIGKILL:
-            # First the note: who feels the signal finds it.
+            # First the note: a process that feels the signal finds it.
             self.proc(n)[2] = 1
             if serves := self.proc(n)[3]:
                 self.words[KILLED_OF + serves - 1] += 1
@@ -247,7 +247,7 @@ class Storm:
         return True
 
     def look(self):
-        """Once, when somebody says that something is wrong: what those do whom it concerns. Who hangs stays until then."""
+        """Once, when something is said to be wrong: shows what the processes concerned do. One that hangs stays until then."""
         if not self.words[FAILED] or self.words[LOOKED]:
             return
         numbers = {int(n) for text in self.texts() for n in re.findall(r"conversation (\d+) ", text)}
