@@ -209,12 +209,18 @@ fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
             // What is left in the kernel of a promoted connection is still to be read.
             ep.keep_tail();
             if let Err(e) = put_under(fd, r, &base) {
-                crate::log!(Warn, "fd {fd}: no base for the child: {e}");
+                crate::log!(
+                    Warn,
+                    "fd {fd}: cannot create the liveness socket ({e}); the child's copy of the connection is reset"
+                );
             }
             private::drop_raw(base);
         }
         Ok(None) => {}
-        Err(e) => crate::log!(Warn, "fd {fd}: no base for the child: {e}"),
+        Err(e) => crate::log!(
+            Warn,
+            "fd {fd}: cannot create the liveness socket ({e}); the child's copy of the connection is reset"
+        ),
     }
 }
 

@@ -25,7 +25,7 @@ pub fn reason() -> Option<Reason> {
 /// Nothing more is accelerated; connections go on where they are.
 pub fn from_here(why: Reason) {
     WHY.store(why as u32, Ordering::Relaxed);
-    crate::log!(Info, "from here on connections are the kernel's: {}", why.sentence());
+    crate::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
     each(|fd, r| {
         if r.obj.path() == Path::Listener {
             listen::abandon(fd, r.obj);
@@ -78,7 +78,11 @@ pub fn all_leave(why: Reason) {
                 && !costs_more(r, why)
                 && let Err(e) = demote::demote(fd, r, why)
             {
-                crate::log!(Warn, "fd {fd}: stays in shared memory ({}): {e}", why.name());
+                crate::log!(
+                    Warn,
+                    "fd {fd}: cannot become a kernel socket ({}: {e}); stays in shared memory",
+                    why.name()
+                );
             }
         });
     }

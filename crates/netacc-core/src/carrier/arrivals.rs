@@ -71,7 +71,7 @@ impl Bases {
             .and_then(|()| addr::local_of(fd).ok_or(Errno::NOTCONN))
             .and_then(|local| self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, KIND | fd as u64).map(|()| local.port()));
         let port = opened.inspect_err(|_| private::close(fd))?;
-        crate::log!(Debug, "companion connections of queue pairs are awaited at {}", SocketAddr::new(ip, port));
+        crate::log!(Debug, "{}: listening for companion connections of QPs", SocketAddr::new(ip, port));
         self.arrivals.listening.push(Listening { ip, fd, port });
         Ok(port)
     }
@@ -138,7 +138,7 @@ impl Bases {
         self.arrivals.listening.retain(|l| {
             let stays = stays(l.ip);
             if !stays {
-                crate::log!(Debug, "no companion connection is awaited at {}", SocketAddr::new(l.ip, l.port));
+                crate::log!(Debug, "{}: no QP awaits a companion connection; closed", SocketAddr::new(l.ip, l.port));
                 forget(epoll, l.fd);
             }
             stays

@@ -128,15 +128,9 @@ fn warn_of_none(server: IpAddr, why: Errno) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // Relaxed: nothing else depends on it.
     if SAID.swap(true, Ordering::Relaxed) {
-        crate::log!(
-            Info,
-            "{server}: no companion TCP connection ({why}); connections end where their queue pair fails"
-        );
+        crate::log!(Info, "{server}: no companion connection ({why}); connections end where their QP fails");
     } else {
-        crate::log!(
-            Warn,
-            "{server}: no companion TCP connection ({why}); connections end where their queue pair fails"
-        );
+        crate::log!(Warn, "{server}: no companion connection ({why}); connections end where their QP fails");
     }
 }
 
@@ -194,7 +188,10 @@ impl Engine {
                 wire::Base::At(port, token)
             }
             Err(e) => {
-                crate::log!(Info, "no TCP connections beside queue pairs: {e}");
+                crate::log!(
+                    Info,
+                    "RDMA: cannot listen for companion connections ({e}); connections end where their QP fails"
+                );
                 wire::Base::None
             }
         }

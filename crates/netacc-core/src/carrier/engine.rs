@@ -327,7 +327,7 @@ impl Engine {
     fn completed_badly(&mut self, at: usize, e: &Error) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return };
-        crate::log!(Debug, "QP {}: {e}", pipe.qp_num());
+        crate::log!(Debug, "QP {}: a request failed: {e}", pipe.qp_num());
         entry.error = entry.error.or(Some(e.errno()).filter(|e| *e == Errno::TIMEDOUT));
         self.broken.push(at);
     }

@@ -157,7 +157,7 @@ impl Engine {
             return;
         }
         let Some(port) = port_of(local.port()) else {
-            return crate::log!(Info, "{local} is not reachable by RDMA: {} + 20000 is no port", local.port());
+            return crate::log!(Info, "{local}: not reachable by RDMA, since {} + 20000 is no port", local.port());
         };
         let fresh = FarListener { local, users: 1, id: None, door: -1, shut: false, again: true, said: false };
         match self.listeners.iter_mut().find(|l| l.users == 0) {
@@ -167,7 +167,7 @@ impl Engine {
         self.tell_port(local.port());
         self.open_listeners();
         if self.listeners.iter().any(|l| l.local == local && l.is_wanted()) {
-            crate::log!(Info, "{local} is not reachable by RDMA as long as port {port} is taken");
+            crate::log!(Info, "{local}: RDMA port {port} is taken; not reachable by RDMA until it is free");
         }
     }
 
@@ -218,12 +218,12 @@ impl Engine {
             });
             match opened {
                 Ok(id) => {
-                    crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
+                    crate::log!(Info, "{}: reachable by RDMA at port {port}", l.local);
                     l.said = false;
                     page().set_rdma_port(l.local.port(), Some(port));
                     l.id = Some(id);
                     l.door = door.unwrap_or_else(|e| {
-                        crate::log!(Info, "clients of {} are not answered by UDP at port {port}: {e}", l.local);
+                        crate::log!(Info, "{}: cannot answer probes at UDP port {port}: {e}", l.local);
                         -1
                     });
                 }
@@ -232,7 +232,7 @@ impl Engine {
                     l.again = false;
                     note_unheard();
                     if !core::mem::replace(&mut l.said, true) {
-                        crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local);
+                        crate::log!(Info, "{}: not reachable by RDMA at port {port}: {e}", l.local);
                     }
                 }
             }
@@ -315,7 +315,7 @@ impl Engine {
         // The first engine is the one that opens a device first, and so makes its descriptors private for all.
         if let Err(e) = self.device_of(&request.id) {
             place.served.fetch_sub(1, Ordering::Relaxed);
-            crate::log!(Warn, "rdma: cannot open the device of a client's queue pair ({e}); the client uses TCP");
+            crate::log!(Warn, "RDMA: cannot open the device of a client's QP ({e}); the request is dropped");
             return;
         }
         request.id.set_cookie(NOBODY);
@@ -332,7 +332,11 @@ impl Engine {
             Ok(()) => self.accept(request),
             Err(e) => {
                 self.place.served.fetch_sub(1, Ordering::Relaxed);
-                crate::log!(Warn, "a client's request cannot go to thread {}: {e}", self.index);
+                crate::log!(
+                    Warn,
+                    "RDMA thread {}: cannot take over a client's QP ({e}); the request is dropped",
+                    self.index
+                );
             }
         }
     }
@@ -366,7 +370,7 @@ impl Engine {
                 }
             }
             Err(e) => {
-                crate::log!(Warn, "rdma: cannot accept a client's queue pair ({e}); the queue pair is closed");
+                crate::log!(Warn, "RDMA: cannot accept a client's QP ({e}); the QP is closed");
                 self.end_pipe(at, "it could not be accepted");
             }
         }

@@ -320,10 +320,7 @@ impl Engine {
         let honest = entry.ips == Some((server.ip(), client.ip()));
         if !honest || entry.port != server.port() || client.port() < 1024 {
             // Its host may have been given another address since the queue pair was connected: that concerns nobody else.
-            crate::log!(
-                Info,
-                "a connection from {client} to {server} by RDMA is refused: its host has another address"
-            );
+            crate::log!(Info, "{client}: its host has another address; the RDMA connection to {server} is refused");
             self.refuse(at, frame);
             return true;
         }
@@ -337,7 +334,7 @@ impl Engine {
                 }
             }
             Err(why) => {
-                crate::log!(Info, "a connection from {client} to {server} by RDMA is refused: {}", why.name());
+                crate::log!(Info, "{client}: the RDMA connection to {server} is refused: {}", why.name());
                 self.refuse(at, frame);
             }
         }

@@ -92,7 +92,11 @@ impl Engine {
             }
             Err(e) => {
                 if self.unmanaged == 0 {
-                    crate::log!(Warn, "no connection goes over RDMA by thread {}: {e}", self.index);
+                    crate::log!(
+                        Warn,
+                        "RDMA thread {}: no connection manager ({e}); its connections use TCP",
+                        self.index
+                    );
                 }
                 self.unmanaged = time::now();
                 Some(e)

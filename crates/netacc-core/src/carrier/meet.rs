@@ -195,7 +195,7 @@ impl Engine {
             return Ok(n);
         }
         let device = Device::open(id, self.limits.sizes(), self.limits.comp_vector, self.index)?;
-        crate::log!(Info, "thread {} uses RDMA device {}", self.index, device.name());
+        crate::log!(Info, "RDMA thread {}: opened device {}", self.index, device.name());
         self.devices.push(device);
         self.place.devices.fetch_add(1, Ordering::Relaxed);
         Ok(self.devices.len() - 1)
@@ -242,7 +242,7 @@ impl Engine {
     fn try_another_port(&mut self, route: usize, error: &Error) -> bool {
         let Some(r) = self.routes.get_mut(route).filter(|r| r.ports_taken < PORTS_TAKEN) else { return false };
         r.ports_taken += 1;
-        crate::log!(Debug, "{} is asked from another port: {error}", r.dest);
+        crate::log!(Debug, "{}: local port is taken ({error}); connecting from another port", r.dest);
         self.begin_pipe(route).is_ok()
     }
 
@@ -266,7 +266,7 @@ impl Engine {
         entry.base.close();
         match core::mem::replace(&mut entry.stage, Stage::Gone) {
             Stage::Up(pipe) | Stage::Connecting(pipe) => {
-                crate::log!(Debug, "QP {} ends with {} connections: {how}", pipe.qp_num(), entry.conns.len());
+                crate::log!(Debug, "QP {}: closed with {} connections: {how}", pipe.qp_num(), entry.conns.len());
                 pipe.disconnect();
                 if let Some(device) = self.devices.get_mut(entry.device) {
                     pipe.end(device);
@@ -274,7 +274,7 @@ impl Engine {
                 self.feed();
             }
             Stage::Moved(moved) => {
-                crate::log!(Debug, "a failed QP ends with {} connections: {how}", entry.conns.len());
+                crate::log!(Debug, "failed QP: closed with {} connections: {how}", entry.conns.len());
                 moved.end();
                 self.bases.moved.retain(|m| *m != at);
             }

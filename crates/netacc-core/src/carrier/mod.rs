@@ -131,7 +131,7 @@ fn start() -> Result<(), Reason> {
     let count = conf.io_threads as usize;
     let engine = |n, place| {
         Engine::new(conf, n, place).map_err(|e| {
-            crate::log!(Warn, "no connection goes over RDMA by thread {n}: {e}");
+            crate::log!(Warn, "RDMA thread {n}: cannot be set up ({e}); connections use TCP");
             Reason::OtherHost
         })
     };
@@ -141,7 +141,7 @@ fn start() -> Result<(), Reason> {
         // It inherits our signal mask, in which everything is blocked.
         let made = std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || run(place, &cpus));
         made.map(drop).map_err(|e| {
-            crate::log!(Warn, "thread {n} of {count} could not be started: {e}");
+            crate::log!(Warn, "RDMA thread {n} of {count}: cannot be started ({e}); connections use TCP");
             Reason::NoMemory
         })
     };
@@ -157,7 +157,7 @@ fn run(place: &Place, cpus: &[u32]) {
     if !cpus.is_empty()
         && let Err(e) = raw::run_on(cpus)
     {
-        crate::log!(Warn, "NACC_SOR_AFFINITY has no effect: {e}");
+        crate::log!(Warn, "NACC_SOR_AFFINITY: cannot bind an RDMA thread to these CPUs ({e}); it runs on any");
     }
     let mut fds = Vec::new();
     let mut last = time::now();

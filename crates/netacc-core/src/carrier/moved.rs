@@ -113,7 +113,7 @@ impl Engine {
         // New connections ask for another way.
         self.leave_route(at, route);
         if !conns.is_empty() {
-            crate::log!(Warn, "QP {qp} has failed: {} connections go on by TCP: {how}", conns.len());
+            crate::log!(Warn, "QP {qp}: failed ({how}); {} connections go on by TCP", conns.len());
         }
         for _ in &conns {
             page().demoted(Reason::QpFailed);
@@ -349,7 +349,7 @@ impl Engine {
             self.pipe_failed(at, "the device is removed");
         }
         let Some(device) = self.devices.get_mut(device) else { return };
-        crate::log!(Warn, "RDMA device {} is removed", device.name());
+        crate::log!(Warn, "RDMA device {}: removed; its connections go on by TCP or end", device.name());
         if let Some(fds) = device.let_go() {
             self.bases.removed.extend(fds);
             self.place.devices.fetch_sub(1, Ordering::Relaxed);

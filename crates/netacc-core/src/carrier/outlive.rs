@@ -76,7 +76,10 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
     let ours = |fd| private::adopt(fd).ok();
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let Some((reading, writing)) = pair.ok().and_then(|(r, w)| ours(r).zip(ours(w))) else {
-        return crate::log!(Warn, "connections that others have end with this process: no descriptor for a pair");
+        return crate::log!(
+            Warn,
+            "exit or exec: cannot create a socket pair; connections that other processes share end with this process"
+        );
     };
     // What the copy goes on with is at rest.
     let (loading, held) = (manager::at_rest(), engines::stop());
@@ -95,7 +98,10 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
     // Where nobody says how it ended (SIGCHLD is ignored) there is one.
     if child < 0 || raw::reap(child as u32).is_some_and(|status| status != 0) {
         private::close(writing);
-        return crate::log!(Warn, "connections that others have end with this process: no process to go on with them");
+        return crate::log!(
+            Warn,
+            "exit or exec: cannot fork a process that goes on; connections that other processes share end with this process"
+        );
     }
     for (place, guard) in engines::all().iter().zip(&held) {
         place.set_aside(guard);

@@ -57,13 +57,13 @@ impl Engine {
             }
             new.watch(local.channel);
         }
-        crate::log!(Info, "a connection from {client} was not taken, and waits at another process");
+        crate::log!(Info, "{client}: its connection was not accepted in time; it is queued at another process");
         self.queue(at);
         whole
     }
 
     fn nobody_else(&self, client: SocketAddr, why: Reason) -> bool {
-        crate::log!(Info, "a connection from {client} was not taken, and nobody else takes it: {}", why.name());
+        crate::log!(Info, "{client}: its connection was not accepted, and no other process takes it: {}", why.name());
         false
     }
 

@@ -231,7 +231,7 @@ impl Engine {
 
     pub(super) fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
         let Some(r) = self.routes.get_mut(route) else { return };
-        crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
+        crate::log!(Info, "{}: cannot be reached by RDMA ({error}); using TCP", r.dest);
         let refused =
             matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
         let believed = if refused { REFUSED } else { UNREACHED };
@@ -248,7 +248,7 @@ impl Engine {
     pub(super) fn break_promise(&mut self, server: SocketAddr) {
         let at = self.routes.each().find(|(_, r)| r.dest == server).map(|(at, _)| at);
         if let Some(at) = at.filter(|at| self.is_promised(*at)) {
-            crate::log!(Info, "{server} has answered, and no queue pair comes about: TCP");
+            crate::log!(Info, "{server}: probe answered but no QP was established; using TCP");
             ports::note_broken(server.ip());
             self.detach_route(at);
         }
@@ -286,7 +286,7 @@ impl Engine {
 
     fn believe_refusal(&mut self, server: SocketAddr, why: Reason) {
         let Some(at) = self.route_anew(server) else { return };
-        crate::log!(Info, "{server} is not reached by RDMA: nobody listens for it there");
+        crate::log!(Info, "{server}: no listener for RDMA; using TCP");
         if let Some(r) = self.routes.get_mut(at) {
             r.state = State::Closed(why, time::now().saturating_add(REFUSED));
         }

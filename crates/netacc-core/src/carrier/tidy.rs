@@ -38,7 +38,7 @@ impl Engine {
         }
         for device in &mut self.devices {
             if let Some(why) = device.pool.take_refusal() {
-                crate::log!(Info, "no more memory is registered with {} for now: {why}", device.name());
+                crate::log!(Info, "RDMA device {}: cannot register more memory for now: {why}", device.name());
             }
         }
         self.feed();

@@ -88,7 +88,7 @@ fn write(path: &str, level: LogLevel, text: fmt::Arguments<'_>) {
 /// Logs what a peer did that ends its connection.
 pub fn offence(o: &Offence) {
     let Offence { pid, uid, slot, what } = o;
-    crate::log!(Warn, "peer {pid} of user {uid}: it {what} (slot {slot}); its connection is reset");
+    crate::log!(Warn, "peer {pid} of user {uid}: {what} (slot {slot}); its connection is reset");
 }
 
 /// Logs at the level named, e.g. `log!(Warn, "...")`.

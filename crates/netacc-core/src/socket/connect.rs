@@ -157,7 +157,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     promote::advance(fd, r);
                 }
             }
-            crate::log!(Info, "fd {fd}: connect to {dest} by TCP: {}", reason.name());
+            crate::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
         }
         // The program may try again with this socket, and then find a rendezvous.
         Err(Errno::CONNREFUSED) => s.set_path(Path::New),

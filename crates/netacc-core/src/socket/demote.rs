@@ -136,7 +136,11 @@ pub fn follow(r: Ref<Socket>) {
             epoll::stirred(s);
         }
         Err(e) => {
-            crate::log!(Warn, "fd {}: the peer left shared memory and passed no socket: {e}", s.first_fd());
+            crate::log!(
+                Warn,
+                "fd {}: the peer left shared memory and passed no socket ({e}); the connection is reset",
+                s.first_fd()
+            );
             ep.fail(Errno::CONNRESET);
         }
     }
@@ -151,7 +155,7 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
     // The base under the numbers, if there is one, has to outlive what we do to the slot.
     ep.keep_base();
     if let Err(e) = replace_everywhere(s, kernel) {
-        crate::log!(Error, "fd {}: no kernel socket for the connection: {e}", s.first_fd());
+        crate::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
     }
     s.set(PLACEHOLDER | CONNECTING, false);
     s.set(DEMOTED, true);
@@ -162,7 +166,7 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    crate::log!(Info, "fd {}: on a kernel socket from here ({})", s.first_fd(), why.name());
+    crate::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();
     s.leave_endpoint();
@@ -182,7 +186,7 @@ pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
             && (handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
             && let Err(e) = demote(fd, r, Reason::Exec)
         {
-            crate::log!(Warn, "fd {fd}: the next program gets no working socket: {e}");
+            crate::log!(Warn, "fd {fd}: cannot become a kernel socket ({e}); the next program gets no working socket");
         }
     });
 }

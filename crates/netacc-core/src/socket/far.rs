@@ -104,7 +104,7 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
                     abort(fd);
                     crate::log!(
                         Warn,
-                        "fd {fd}: the other host does not say which way the connection goes: it is reset"
+                        "fd {fd}: the other host does not say which path the connection takes; it is reset"
                     );
                 }
                 return false;

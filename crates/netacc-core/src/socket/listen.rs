@@ -143,10 +143,10 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     }
     if reason != Reason::None {
         page().fallback(reason);
-        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous: {}", reason.sentence());
+        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {}", reason.sentence());
     }
     if reason == Reason::None {
-        crate::log!(Info, "fd {fd}: listens at {local} and for shared memory");
+        crate::log!(Info, "fd {fd}: listening at {local} and for shared memory");
     }
     s.local.set(local);
     if !s.regs.load(Ordering::Acquire).is_null() {
@@ -246,7 +246,7 @@ fn kernel_only(fd: i32, s: &'static Socket) {
 #[cold]
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    crate::log!(Info, "fd {fd}: the listener is left to the kernel");
+    crate::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     kernel_only(fd, s);
     l.leave();
 }

@@ -213,12 +213,23 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 untaken::note_again(r);
             }
             old.close(false);
-            crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());
+            crate::log!(
+                Info,
+                "fd {}: the server did not accept; queued at another process with {} bytes",
+                s.first_fd(),
+                bytes.len()
+            );
         }
         Err(not) => {
             let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
-            crate::log!(Info, "fd {}: {}, by TCP with {} bytes: {done:?}", s.first_fd(), why.name(), bytes.len());
+            crate::log!(
+                Info,
+                "fd {}: {}; using kernel TCP with {} bytes: {done:?}",
+                s.first_fd(),
+                why.name(),
+                bytes.len()
+            );
             match done {
                 Err(Errno::TIMEDOUT) if old.is_far() => {
                     s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
@@ -292,7 +303,12 @@ pub fn bypass(r: Ref<Socket>) {
     } else {
         let bytes = written(old).0;
         let done = pour(s, real, &bytes, old.ended(), Deadline::after(PATIENCE));
-        crate::log!(Info, "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
+        crate::log!(
+            Info,
+            "fd {}: the server did not accept; using kernel TCP with {} bytes: {done:?}",
+            s.first_fd(),
+            bytes.len()
+        );
         if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
             s.set(PLACEHOLDER, false);
             old.link().stuck.store(1, Ordering::Relaxed);
