@@ -1,5 +1,5 @@
 //! A process that is accelerated no further: it went where what we know of the host is not true, or confined itself so
-//! that our system calls may be forbidden. Its new sockets are the kernel's, its listeners are left to it.
+//! that our system calls may be forbidden. Its new sockets are the kernel's, its listeners are left to the kernel.
 
 use crate::fdtable::{self, Entry, Ref};
 use crate::log;
@@ -9,7 +9,7 @@ use netacc_stats::Reason;
 use netacc_sys::private;
 use rustix::process::{Resource, getrlimit};
 
-/// The [`Reason`]; 0: accelerated as ever.
+/// Why nothing more is accelerated, as a [`Reason`]; 0: the process is accelerated as ever.
 static WHY: AtomicU32 = AtomicU32::new(0);
 
 /// Why nothing more is accelerated, if so.
@@ -35,8 +35,8 @@ pub fn from_here(why: Reason) {
     socket::vacant::close_all();
 }
 
-/// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and
-/// knows nothing of us, or to take all descriptors from itself. From now on we need neither.
+/// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and knows
+/// nothing of us, or to give up all descriptors. From now on we need neither.
 #[cold]
 pub fn confine() {
     netacc_sys::user::ask_no_more();
@@ -45,8 +45,8 @@ pub fn confine() {
 }
 
 /// A server has used up its descriptors for connections. Some are ours: a link's, an epoll instance's, and one for each
-/// connection whose peer has forked. By TCP all would be the program's, so it gets them. False if that is not so: then
-/// the error is the program's as well.
+/// connection whose peer has forked. With TCP all of them would be the program's, so it gets them. False if ours are
+/// not the cause: then the error is the program's as well.
 #[cold]
 pub fn give_back_descriptors() -> bool {
     if reason().is_some() {
@@ -58,7 +58,7 @@ pub fn give_back_descriptors() -> bool {
             used += 1 + u64::from(ep.witness_fd() >= 0);
         }
     });
-    // Where something else has used them up it would have done so by TCP.
+    // A program whose other files have used them up would have run out with TCP, too.
     if used * 4 < getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
         return false;
     }
@@ -70,7 +70,8 @@ pub fn give_back_descriptors() -> bool {
 /// Nothing more is accelerated, and every connection becomes a kernel socket.
 #[cold]
 pub fn all_leave(why: Reason) {
-    // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have two.
+    // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have
+    // two.
     from_here(why);
     for two in [true, false] {
         each(|fd, r| {
@@ -88,7 +89,7 @@ pub fn all_leave(why: Reason) {
     }
 }
 
-/// Descriptors are wanted, and the connection would need a process of its own to go to the kernel.
+/// Whether the connection would need a process of its own to go to the kernel, though descriptors are wanted.
 fn costs_more(r: Ref<Socket>, why: Reason) -> bool {
     why == Reason::NoDescriptors && r.obj.endpoint().is_some_and(|ep| !ep.link().trust_is_mutual())
 }

@@ -22,7 +22,7 @@ use netacc_sys::{cpu, private, user};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
-/// No limit of descriptors (RLIMIT_NOFILE) is below that.
+/// Number of entries that no limit of descriptors (RLIMIT_NOFILE) is below.
 const FEW: usize = 16;
 
 /// Bytes of the kernel's signal set.
@@ -61,8 +61,8 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     }
 }
 
-/// A connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's going
-/// over, so it is looked at again before it is told.
+/// Whether this is a connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's
+/// going over, so it is looked at again before it is reported.
 fn is_candidate(fd: i32) -> bool {
     fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
 }
@@ -101,7 +101,7 @@ struct Fds {
     n: usize,
     /// What each entry referred to when the call began to wait.
     held: Vec<Option<Pin>>,
-    /// Candidates among them (index), and the copy by which the kernel is asked about each.
+    /// Index of each candidate among them, and the copy by which the kernel is asked about it.
     copies: Vec<(usize, Kept)>,
 }
 
@@ -169,7 +169,7 @@ impl Fds {
         }
     }
 
-    /// Looks at all of ours; returns how many have something.
+    /// Looks at all entries of ours; returns how many have something.
     fn look(&self) -> usize {
         let mut n = 0;
         self.each(|i, p| {
@@ -181,7 +181,7 @@ impl Fds {
         n
     }
 
-    /// Foreign entries in order, with -1 in place of ours, so that indices agree.
+    /// Adds the foreign entries in order, with -1 in place of ours, so that indices agree.
     fn foreign(&self, set: &mut WaitSet) -> bool {
         let mut any = false;
         self.each(|i, p| {
@@ -196,7 +196,7 @@ impl Fds {
         let mut n = 0;
         self.each(|i, p| {
             if self.ours(i, p.fd).is_none() {
-                // What the socket of before says is of no concern where there is another one by now.
+                // What the earlier socket says is of no concern where there is another one by now.
                 let of_before = set.fd(i) >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd);
                 p.revents = if of_before { 0 } else { set.revents(i) };
                 n += usize::from(p.revents != 0);
@@ -205,12 +205,12 @@ impl Fds {
         n
     }
 
-    /// Registers for everything of ours; true when something is ready already.
+    /// Registers for all entries of ours; true when something is ready already.
     fn arm(&self, set: &mut WaitSet) -> bool {
         let mut ready = false;
         self.each(|i, p| match self.ours(i, p.fd) {
             Some(Ours::Connection(s)) => {
-                // Without an endpoint, or where its own look says so, the connection is about to go elsewhere.
+                // A connection without an endpoint, or whose own look says so, is about to go elsewhere.
                 let moves = s.endpoint().is_none_or(|ep| {
                     ep.arm(interest(p.events), set);
                     ep.displaced() || !ep.is_live()
@@ -227,13 +227,13 @@ impl Fds {
                 set.add(epoll::sleeps_on(p.fd), POLLIN);
                 ready |= !epoll::arm(p.fd);
             }
-            // It was ours when the set was made, and nobody would wake us for it now.
+            // The entry was ours when the set was made, and nobody would wake us for it now.
             None => ready |= p.fd >= 0 && set.fd(i) < 0,
         });
         ready
     }
 
-    /// Keeps what is ours from ending under the sleeper: as in the kernel, a poll that has begun goes on with
+    /// Keeps what is ours from ending while a thread sleeps on it: as in the kernel, a poll that has begun goes on with
     /// what its numbers referred to, and a close in another thread takes effect when it returns.
     fn hold(&mut self) {
         let mut held = Vec::with_capacity(self.n);
@@ -244,7 +244,7 @@ impl Fds {
         for (i, pin) in held.iter().enumerate() {
             if let Some(s) = pin.as_ref().map(|p| p.sock().obj).filter(|s| s.has(CANDIDATE))
                 && let Some(copy) = Kept::to_poll(self.number(i))
-                // Now that we have it: it is the candidate's, and not what came after.
+                // Asked again now that we have the copy: it is the candidate's, and not of what came after.
                 && s.has(CANDIDATE)
             {
                 self.copies.push((i, copy));
@@ -298,8 +298,8 @@ impl Fds {
         }
     }
 
-    /// Connections that cannot stay go elsewhere. A listener lets go of the links of dead clients, whose
-    /// control sockets would end every further sleep.
+    /// Moves connections that cannot stay. A listener lets go of the links of dead clients, whose control sockets would
+    /// end every further sleep.
     fn heal(&self) {
         self.each(|_, p| {
             let Some(r) = fdtable::socket(p.fd) else { return };
@@ -329,7 +329,7 @@ impl Fds {
     }
 }
 
-/// Whether there is a number among them that we know.
+/// Whether the array names a number that we know.
 ///
 /// # Safety
 /// `p` points to `n` valid entries, or is null.
@@ -337,13 +337,13 @@ impl Fds {
 pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
     // SAFETY: the caller's promise.
     let known = |i| fdtable::knows(unsafe { (*p.add(i)).fd });
-    // An array that may not be there is looked at on the long way.
+    // An array that may not be mapped is examined by `poll`.
     let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
     closing::has_later() || (fdtable::in_use() && n > 0 && (!there() || (0..n).any(known)))
 }
 
-/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; `None` is a
-/// time-out that is for the kernel to judge.
+/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; a deadline
+/// of `None` is a time-out that is for the kernel to judge.
 ///
 /// # Safety
 /// `p` points to `n` valid entries.
@@ -354,7 +354,7 @@ pub unsafe fn poll(
     sigmask: *const c_void,
 ) -> Outcome {
     closing::close_later();
-    // What cannot be accessed is for the kernel to refuse.
+    // The kernel refuses what cannot be accessed.
     let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
     if n == 0 || !there {
         return Outcome::Pass;
@@ -367,7 +367,7 @@ pub unsafe fn poll(
             any |= first.is_some() || is_candidate(p.fd);
         }
     });
-    // More entries than RLIMIT_NOFILE the kernel refuses, whatever they are.
+    // The kernel refuses more entries than RLIMIT_NOFILE, whatever they are.
     let allowed = |n: usize| getrlimit(Resource::Nofile).current.is_none_or(|most| n as u64 <= most);
     if !any || (n > FEW && !allowed(n)) {
         return Outcome::Pass;
@@ -394,7 +394,7 @@ fn run(fds: &mut Fds, first: Option<Ours>, deadline: Deadline, sigmask: *const c
         if fds.held.is_empty() {
             fds.hold();
             if !fds.copies.is_empty() {
-                // The set is to have them.
+                // The set is built anew, with the copies in it.
                 continue;
             }
         }

@@ -22,7 +22,7 @@ struct Lot {
 }
 
 impl Arrivals {
-    /// Under the instance's lock, as [`Arrivals::finish`].
+    /// Adds a hint; under the instance's lock, as [`Arrivals::finish`] is called.
     #[inline]
     pub(crate) fn add(&mut self, e: &Epoll, ep: &'static ShmEndpoint) {
         match (self.first, &mut self.lot) {
@@ -36,7 +36,7 @@ impl Arrivals {
         }
     }
 
-    /// Queues what was added.
+    /// Queues the hints that were added.
     #[inline]
     pub(crate) fn finish(&mut self, e: &Epoll) {
         match (self.first, &mut self.lot) {

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, open};
 pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
     let _g = e.lock.lock();
     if matches!(open_value(shown), Value::Ours(Named::Candidate(_))) {
-        // Of a connection that may be promoted.
+        // The event is of a connection that may be promoted.
         e.stash_queueable.store(1, Ordering::Relaxed);
     }
     if e.is_inner() {
@@ -35,12 +35,12 @@ pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
     }
 }
 
-/// Events, the application's value, the value in the kernel's set.
+/// The kept events: what happened, the application's value, the value in the kernel's set.
 fn kept(e: &Epoll) -> &[[AtomicU64; 3]] {
     e.stash.as_chunks::<3>().0
 }
 
-/// Keeps of the first `len` what `wanted` says, in order. Under the instance's lock.
+/// Keeps those of the first `len` events for which `wanted` is true, in order. Under the instance's lock.
 fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool) {
     let mut to = kept(e).iter();
     let mut left = 0;
@@ -59,8 +59,8 @@ fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool
     }
 }
 
-/// Reports what is kept; returns how many events, and whether such a one may be in our queue by now: no call reports a
-/// registration twice, so what the queue has is for the next one.
+/// Reports what is kept; returns how many events those are, and whether one of them may be in our queue by now: no call
+/// reports a registration twice, so what the queue has is for the next call.
 pub(super) fn unstash(e: &'static Epoll, call: &Call) -> (usize, bool) {
     // A look first: hardly any instance ever has something here. What comes this moment is for the next call.
     if is_empty(e) {

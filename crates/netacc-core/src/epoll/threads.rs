@@ -27,7 +27,7 @@ pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> O
     no_longer(e, call, n)
 }
 
-/// What the kernel said in a sleep in which the first of ours was added.
+/// Handles what the kernel said in a sleep in which the first registration of ours was added.
 #[cold]
 fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     match sift(e, call, call.events, n, 0) {
@@ -36,9 +36,9 @@ fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     }
 }
 
-/// Before a thread leaves the instance: what it leaves to others that sleep there. Watches that it made active
-/// would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as
-/// in the kernel.
+/// To be called before a thread leaves the instance: hands over to other threads that sleep there. Watches that it made
+/// active would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as in
+/// the kernel.
 pub(super) fn hand_over(e: &'static Epoll) {
     // SeqCst: a thread that announces itself after this look arms everything itself.
     if e.sleepers.load(Ordering::SeqCst) == 0 {
