@@ -6,9 +6,9 @@
 //! its cookie.
 //!
 //! The question costs more than all else in a connect. A server of our own user or of root could do as much to its client in
-//! other ways, so of those an answer holds for a moment. It is a short one: a program that gives a port from one server to the
-//! next has to tell the client, and in that time the answer has become too old. Of a server of another user no answer
-//! holds for a second connect.
+//! other ways, so an answer about such a server holds for a moment. The moment is short: a program that gives a port
+//! from one server to the next has to tell the client, and in that time the answer has become too old. An answer about
+//! a server of another user never holds for a second connect.
 
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
@@ -24,8 +24,9 @@ pub(super) fn is_confirmed(link: &Link) -> bool {
     link.trusts_peer() && age < HOLDS
 }
 
-/// The kernel has just answered so, of this link among others: whether the link leads to a listener that may still have the
-/// address. Members of a group (`SO_REUSEPORT`) have it together, and the kernel names one of them each time.
+/// The kernel has just answered with `word`, for this link among others: whether the link leads to a listener that may
+/// still have the address. Members of a group (`SO_REUSEPORT`) have it together, and the kernel names one of them each
+/// time.
 pub(super) fn heed(link: &Link, word: Word) -> bool {
     let (member, listener) = (link.member.load(Ordering::Relaxed), link.listener.load(Ordering::Relaxed));
     match word {
@@ -44,7 +45,7 @@ pub(super) fn heed(link: &Link, word: Word) -> bool {
     }
 }
 
-/// The kernel has just said so of this link.
+/// Notes that the kernel has just confirmed this link.
 pub(super) fn confirm(link: &Link) {
     link.confirmed.store(cpu::ticks(), Ordering::Relaxed);
 }

@@ -1,9 +1,9 @@
 //! Several listeners on one port (`SO_REUSEPORT`), as a client sees them.
 //!
-//! The kernel gives each connection to one of them, by a hash of both addresses and ports. It can be asked for whom it
-//! would choose (`owner::listener_cookie`), which costs some microseconds. So a client asks now and then, with any port, until
-//! it knows the listeners, and goes round those. If some of them are not accelerated, it asks for each connection, with
-//! the port that it has: so everybody gets the share that he has by TCP.
+//! The kernel gives each connection to one of them, by a hash of both addresses and ports. It can be asked which one it
+//! would choose (`owner::listener_cookie`), which costs some microseconds. So a client asks now and then, with any
+//! port, until it knows the listeners, and goes round those. If some of them are not accelerated, it asks for each
+//! connection, with the port that it has: so each listener gets the share that it has by TCP.
 
 use crate::socket::pool;
 use core::net::SocketAddr;
@@ -34,7 +34,7 @@ pub struct Group {
 static MIXED: AtomicU32 = AtomicU32::new(0);
 
 impl Group {
-    /// Nothing is known.
+    /// Forgets what is known.
     pub fn reset(&self) {
         self.asked.store(0, Ordering::Relaxed);
         self.plain.store(0, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Group {
         due
     }
 
-    /// The kernel's choice is accelerated, or is not.
+    /// Notes whether the kernel's choice was a listener that is not accelerated.
     pub fn heard(&self, plain: bool) {
         let all = self.plain.load(Ordering::Relaxed) << 1 | u32::from(plain);
         self.plain.store(all, Ordering::Relaxed);
@@ -89,7 +89,7 @@ impl Members {
         }
     }
 
-    /// How many there are.
+    /// Number of members.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -108,7 +108,7 @@ pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
 
 /// A source port for a question whose answer any port may give.
 pub fn any_port() -> u16 {
-    // The low bits of a clock that counts faster than anybody asks.
+    // The low bits of a clock that counts faster than anybody can ask.
     (cpu::ticks() as u16).max(1)
 }
 

@@ -35,8 +35,8 @@ impl Listener {
     pub(super) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
         let mut round = Round { looks: LOOKS, ..Round::default() };
-        // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
-        // happens after ours is free.
+        // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it happens after
+        // ours is free.
         loop {
             let more = {
                 let _g = self.lock.lock();
@@ -132,8 +132,8 @@ impl Listener {
         }
     }
 
-    /// The place where the client `fd` may say hello later: a free one, else that of another client of its user, so that a
-    /// crowd of one user's takes no place of others, else of any.
+    /// The place where the client `fd` may say hello later: a free one; else that of another client of its user, so
+    /// that a crowd of one user's takes no place of others; else any.
     fn place_to_greet(&self, fd: i32) -> Option<&AtomicI32> {
         let user = |fd| raw::peer_credentials(fd).ok().map(|(_, uid)| uid);
         let mut places = self.greeting.iter();
