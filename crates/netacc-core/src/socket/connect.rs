@@ -321,8 +321,8 @@ fn occupy(
     take_path(s, Path::Shm);
     let pushed = pool::push(claim);
     if !pushed || (!link.accepting() && ep.withdraw()) {
-        // The listener went away in between and had not taken us: TCP will find out what is there now. Of a slot
-        // that was never queued the server cannot say that it is done.
+        // The listener went away in between and had not taken us: TCP will find out what is there now. The server
+        // cannot say that it is done with a slot that was never queued.
         if !pushed {
             ep.never_mind(epoch);
         }

@@ -14,7 +14,7 @@ const PART: u64 = 100;
 /// Time (ns, a millisecond) after which the word is checked.
 const UNCHECKED: u64 = 1_000_000;
 
-/// The time that was lost, as that at which all of it will have been made up for.
+/// The time that was lost, kept as the time at which all of it will have been made up for.
 #[derive(Debug)]
 pub(super) struct Delays(AtomicU64);
 
@@ -29,7 +29,7 @@ impl Delays {
     }
 }
 
-/// A wait for another process of our family, which a word in the peer's reach names.
+/// A wait for another process of our family, which is named by a word that the peer can write.
 #[derive(Default)]
 pub(super) struct Wait {
     begun: u64,
@@ -47,7 +47,7 @@ pub(super) enum Next {
 }
 
 impl ShmEndpoint {
-    /// The word named `pid` when it was looked at, of a connection whose peer is another user.
+    /// What to do about the word, which named `pid` when it was looked at, of a connection whose peer is another user.
     pub(super) fn wait_for_named(&self, pid: u32, wait: &mut Wait) -> Result<Next, Violation> {
         let now = time::now();
         if wait.begun == 0 {
@@ -65,7 +65,7 @@ impl ShmEndpoint {
                 return Err(Violation);
             }
         }
-        // Who is stopped (SIGSTOP, a debugger, a frozen group) goes on some day.
+        // A process that is stopped (SIGSTOP, a debugger, a frozen group) will go on some day.
         let stopped = || kin::is_stopped(pid) && self.has_family_member(pid);
         if !(within || stopped()) {
             return Err(Violation);
@@ -91,10 +91,10 @@ mod tests {
         assert!(delays.count(1000 * S, AT_ONCE / 2));
         assert!(delays.count(1000 * S, AT_ONCE / 2));
         assert!(!delays.count(1000 * S, 1));
-        // A second later a hundredth of it.
+        // A second later a hundredth of it may be lost.
         assert!(delays.count(1001 * S, S / PART - 1));
         assert!(!delays.count(1001 * S, S / PART));
-        // However long nothing was lost, no more than at once.
+        // However long nothing was lost, no more than that may be lost at once.
         assert!(!delays.count(9000 * S, AT_ONCE + 1));
     }
 }

@@ -3,17 +3,18 @@
 use core::cell::Cell;
 use netacc_sys::time;
 
-/// Of one fork, for all peers of our own user in which it was disappointed (ns). What a peer promises it sends within
-/// microseconds, unless it loses its processor just then: that takes some time slices of a loaded machine. It is the same
-/// for one connection and for thousands, since a program's fork is not to take seconds; for a wait that was not in vain
-/// nothing is taken off, since a peer that keeps its word is slow because it is one of many, and no byte is to be lost then.
+/// Time (ns) of one fork for waits in vain, for all peers of our own user. What a peer promises it sends within
+/// microseconds, unless it loses its processor just then: that takes some time slices of a loaded machine. The time is
+/// the same for one connection and for thousands, since a program's fork is not to take seconds; for a wait that was
+/// not in vain nothing is taken off, since a peer that keeps its word is slow because it is one of many, and no byte is
+/// to be lost then.
 const OWN: u64 = 150_000_000;
-/// Of one fork, for all peers of other users (ns), which may promise what they like: each wait counts.
+/// Time (ns) of one fork for all peers of other users, which may promise what they like: each wait counts.
 const OTHERS: u64 = 10_000_000;
-/// Of one departure, which waits for one peer, of our own user: what is at stake is a connection that both ends use.
+/// Time (ns) of one departure, which waits for one peer of our own user: at stake is a connection that both ends use.
 const OWN_ALONE: u64 = 500_000_000;
 
-/// What is left of it, in ns.
+/// What is left of the time, in ns.
 #[derive(Debug)]
 pub struct Patience {
     own: Cell<u64>,
@@ -21,17 +22,17 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For one fork, with all its connections.
+    /// The patience of one fork, with all its connections.
     pub fn of_a_fork() -> Patience {
         Patience { own: Cell::new(OWN), others: Cell::new(OTHERS) }
     }
 
-    /// For something that concerns one connection.
+    /// The patience of an operation on one connection.
     pub(super) fn of_one() -> Patience {
         Patience { own: Cell::new(OWN_ALONE), others: Cell::new(OTHERS) }
     }
 
-    /// Calls `wait` with the time until which it may wait. It says whether it was not in vain.
+    /// Calls `wait` with the time until which it may wait. `wait` returns whether it was not in vain.
     pub(super) fn wait(&self, trusted: bool, wait: impl FnOnce(u64) -> bool) -> bool {
         let left = if trusted { &self.own } else { &self.others };
         let began = time::now();
@@ -63,7 +64,7 @@ mod tests {
             }
             let took = time::now() - first;
             assert!(waits > 0 && took >= limit, "{took}");
-            // What is left is 0 then, however long the thread had no processor meanwhile.
+            // Nothing is left then, however long the thread had no processor meanwhile.
             assert!(patience.wait(trusted, |until| until <= time::now()));
         }
     }

@@ -1,4 +1,4 @@
-//! Who is to be woken for a connection: threads of ours, and the channel that watches it.
+//! The waiters of a connection, which are to be woken: threads of ours, and the channel that watches it.
 
 use crate::endpoint::{Endpoint, Interest};
 use crate::shm::ShmEndpoint;
@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::GONE;
 use netacc_sys::cpu;
 
-/// A word of `fellows`: the doorbell's number above these bits, which say what the thread waits for.
+/// Shift in a word of `fellows` of the doorbell's number; the bits below say what the thread waits for.
 const WORD_SHIFT: u32 = 2;
-/// It waits for something to read.
+/// The thread waits for something to read.
 pub(super) const READS: u32 = 1;
-/// It waits for room.
+/// The thread waits for room.
 pub(super) const WRITES: u32 = 2;
 
 /// Takes the doorbell of a thread of ours from where it is registered. The mark of a process that we forked stays: it
@@ -27,15 +27,16 @@ fn take_ours(cell: &AtomicU32) -> u32 {
 impl ShmEndpoint {
     /// Makes our own sleepers and our own channel look at this connection again.
     pub fn poke_self(&self) {
-        // What they are to see was stored before, perhaps with Release only; they register, then look at it. One of us sees
-        // the other: with the fence in [`ShmEndpoint::arm`].
+        // What the sleepers are to see was stored before, perhaps with Release only; they register, then look at it.
+        // One of us sees the other, with the fence in [`ShmEndpoint::arm`].
         fence(Ordering::SeqCst);
         if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
             return;
         }
         let Some(v) = self.view() else { return };
         if v.link.is_inherited() {
-            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their marks.
+            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their
+            // marks.
             return self.ring_fellows(&v);
         }
         let own = line!(v, side, v.me);
@@ -49,7 +50,7 @@ impl ShmEndpoint {
         self.wake_extra(&v);
     }
 
-    /// Lets the peer know which CPU we use; written only when it changed, the line is shared.
+    /// Lets the peer know which CPU we use; written only when it changed, since the line is shared.
     #[inline]
     pub(super) fn note_cpu(&self, v: &View) {
         let c = cpu::current();
@@ -76,7 +77,8 @@ impl ShmEndpoint {
             match cell.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(b) if b == bell => {
-                    // Of a thread of ours or of another process of the family, which then takes the byte.
+                    // The mark belongs to a thread of ours or to another process of the family, which then takes the
+                    // byte.
                     let others = bell == BASE_BELL && !self.has_fellows(what, set.own_bell_in(self.link()));
                     set.bounded |= others;
                     set.marked_before |= others;
@@ -163,13 +165,14 @@ impl ShmEndpoint {
         self.forget_users();
     }
 
-    /// The mark in shared memory stands for all threads of ours that sleep for `what` on the base.
+    /// Takes the mark in shared memory away, which stands for all threads of ours that sleep for `what` on the base,
+    /// with the last of them.
     fn unregister_base(&self, v: &View, cell: &AtomicU32, what: u32) {
         if self.has_fellows(what, 0) {
             return;
         }
         let _ = cell.compare_exchange(BASE_BELL, 0, Ordering::SeqCst, Ordering::SeqCst);
-        // One that came in between found the mark and lost it.
+        // A thread that registered in between found the mark and lost it.
         if self.has_fellows(what, 0) {
             self.ring_fellows(v);
         }
@@ -190,7 +193,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Sets which of our channels hears of this connection (0: none).
+    /// Sets the channel of ours that hears of this connection (0: none).
     pub fn watch(&self, channel: u32) {
         self.channel.store(channel, Ordering::Relaxed);
         // In the child of a fork the word is the parent's, which has the channels.
@@ -200,7 +203,7 @@ impl ShmEndpoint {
             // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
             watch.store(channel, Ordering::SeqCst);
         } else if !self.peer_left(&v) {
-            // Release suffices: a hint that comes late names nobody. A peer that is gone does not look, and
+            // Release suffices: a hint that comes late names no registration. A peer that is gone does not look, and
             // the line need not be fetched.
             watch.store(0, Ordering::Release);
         }
@@ -208,7 +211,7 @@ impl ShmEndpoint {
 
     /// Whether the peer has closed for good and looks at no word of the slot any more.
     pub(super) fn peer_left(&self, v: &View) -> bool {
-        // Acquire: its last looks come before what we do to the words now.
+        // Acquire: the peer's last looks come before what we do to the words now.
         line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & GONE != 0
     }
 
