@@ -211,10 +211,7 @@ fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
             // What is left in the kernel of a promoted connection is still to be read.
             ep.keep_tail();
             if let Err(e) = put_under(fd, r, &base) {
-                crate::log!(
-                    Warn,
-                    "fd {fd}: cannot put the liveness socket under its number: {e}"
-                );
+                crate::log!(Warn, "fd {fd}: cannot put the liveness socket under its number: {e}");
             }
             private::drop_raw(base);
         }

@@ -35,7 +35,7 @@ pub fn accepted() {
     drive::drive();
 }
 
-/// The program would rather keep a prepared connection where it is.
+/// Leaves a prepared connection where it is, as the program wants.
 pub fn cancel(program: &'static ShmEndpoint) {
     if let Some(place) = program.engine().and_then(engines::at) {
         place.ask(|e| e.cancel(program));
@@ -43,7 +43,7 @@ pub fn cancel(program: &'static ShmEndpoint) {
 }
 
 impl Engine {
-    /// A client asks for a connection. False: it broke the rules.
+    /// Handles a client's request for a connection. False: the client broke the rules.
     pub(super) fn asked(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
         let Some(entry) = self.pipes.get_mut(at) else { return true };
         let mut bytes = [0u8; ASK];
@@ -51,7 +51,7 @@ impl Engine {
             return false;
         }
         let Some(ask) = Ask::decode(&bytes) else { return false };
-        // Where addresses are translated on the way the connection is another one here.
+        // Where addresses are translated on the way, the connection has other addresses here.
         let ours = entry.ips == Some((ask.server.ip(), ask.client.ip())) && entry.port == ask.server.port();
         if let Some(&old) = entry.conns.get(&frame.conn) {
             self.end_of_name(old);
@@ -108,7 +108,7 @@ impl Engine {
             return;
         };
         if let Some(early) = self.conns.get_mut(c).and_then(|conn| conn.early.as_mut()) {
-            // Who has not been told yet is told nothing else.
+            // A client that has not been told yet is told nothing else.
             match early.step {
                 Step::Told => early.step = Step::Cancel,
                 Step::Prepared(_) => return self.reset(c),
@@ -118,7 +118,7 @@ impl Engine {
         self.queue(c);
     }
 
-    /// Once in a while: connections that nobody has accepted, or read from, in time.
+    /// Done once in a while: gives up connections that the program has not accepted, or read from, in time.
     pub(super) fn tidy_early(&mut self, now: u64) {
         for c in self.early.clone() {
             self.prepare(c, true);
@@ -128,7 +128,7 @@ impl Engine {
             }
             match early.step {
                 Step::Asked => self.reset(c),
-                // The program may not look for long; nothing is to stay undecided.
+                // The program may not look for long; nothing must stay undecided.
                 Step::Told => {
                     early.step = Step::Cancel;
                     self.queue(c);

@@ -23,7 +23,7 @@ use netacc_transport::WaitSet;
 use netacc_transport::rdma::{Armed, Device};
 use netacc_transport::shm::ShmEndpoint;
 
-/// Rounds of one turn; what is left then is for the carrier's thread.
+/// Most rounds of one turn; what is left then is for the carrier's thread.
 const ROUNDS: usize = 64;
 
 /// What the carrier's thread sleeps on.
@@ -31,31 +31,32 @@ const ROUNDS: usize = 64;
 pub(super) enum Watch {
     /// It does not sleep.
     Awake,
-    /// Everything.
+    /// It sleeps on everything.
     All,
-    /// The program does the work: nothing that the program's threads see by themselves, and not for long.
+    /// The program does the work: it does not sleep on what the program's threads see by themselves, and not for long.
     Brief,
-    /// A thread of the program sleeps on the completion channels, and has done so for a while: everything else.
+    /// A thread of the program sleeps on the completion channels, and has done so for a while: it sleeps on everything
+    /// else.
     Others,
 }
 
-/// A thread of the program sleeps on the completion channels.
+/// Held while a thread of the program sleeps on the completion channels.
 #[derive(Debug)]
 pub struct Duty {
-    /// Where the channels are in the set that it sleeps on.
+    /// Index of the channels in the set that it sleeps on.
     first: usize,
-    /// Whose they are, a bit for each engine.
+    /// The engines of those channels, a bit for each.
     engines: u64,
 }
 
 const _: () = assert!(MOST <= u64::BITS as usize);
 
-/// Whose work a thread does.
+/// The engines whose work a thread does.
 #[derive(Clone, Copy, Debug)]
 pub enum Who {
-    /// Every engine's.
+    /// All engines.
     All,
-    /// This engine's.
+    /// This engine alone.
     One(usize),
 }
 
@@ -76,11 +77,11 @@ impl Who {
 /// How [`attend`] went.
 #[derive(Debug)]
 pub enum Attend {
-    /// Others hear the completion channels.
+    /// Other threads sleep on the completion channels.
     No,
     /// There is something already.
     Look,
-    /// The calling thread does, as long as it has this.
+    /// The calling thread sleeps on the completion channels, as long as it has this.
     Yes(Duty),
 }
 
@@ -134,13 +135,14 @@ pub(super) fn turn_by(place: &Place, mut work: impl FnMut(&mut Engine)) {
     }
 }
 
-/// Whether somebody has asked for a turn, after the lock was given back.
+/// Whether another thread has asked for a turn, after the lock was given back.
 pub(super) fn was_asked(place: &Place) -> bool {
     fence(Ordering::SeqCst);
     place.asked.load(Ordering::SeqCst)
 }
 
-/// The calling thread is about to sleep on `set`, which gets the completion channels as well if it is to hear them.
+/// To be called when the calling thread is about to sleep on `set`, which gets the completion channels as well if the
+/// thread is to sleep on them.
 pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
     let all = engines::all();
     if all.is_empty() || lock::interrupted() {
@@ -172,7 +174,7 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
     }
 }
 
-/// The thread is awake again, after a sleep on `set`, and does a turn, or will at once.
+/// To be called when the thread is awake again, after a sleep on `set`; it does a turn, or will at once.
 pub fn leave(duty: Duty, set: &WaitSet, turn: bool) {
     let mut at = duty.first;
     let mut engines = duty.engines;
@@ -183,18 +185,18 @@ pub fn leave(duty: Duty, set: &WaitSet, turn: bool) {
     }
 }
 
-/// What a thread takes on of an engine.
+/// What a thread takes on of an engine's work.
 enum Took {
-    /// Others hear its completion channels.
+    /// Others sleep on its completion channels.
     Nothing,
     /// There is something already.
     Look,
-    /// It hears them.
+    /// The thread sleeps on them.
     Channels,
 }
 
 impl Engine {
-    /// A turn; what comes for `reader` goes to him.
+    /// Does a turn; what comes for `reader` goes to it.
     pub(super) fn turn_for(&mut self, reader: Option<&mut Reader<'_, '_>>) {
         // Relaxed: a hint for the thread. Written under the lock.
         let turns = &self.place.turns;
@@ -226,7 +228,8 @@ impl Engine {
         more
     }
 
-    /// The thread, which was about to sleep, has something else to wait for: those who sleep from now on hear the channels.
+    /// Keeps the thread, which was about to sleep, awake, since it has something else to wait for: threads that sleep
+    /// from now on hear the channels.
     pub fn stay_awake(&mut self) {
         self.watch = Watch::Awake;
     }
@@ -234,9 +237,9 @@ impl Engine {
     /// To be called after work that may have posted sends, or taken events for another thread: a thread that sleeps on
     /// the channels still hears of all that it has to.
     pub fn stay_armed(&mut self) {
-        // Each time they tell of more, so that this ends.
+        // Each time they report more, so that this ends.
         while (self.duty.is_some() || self.watch == Watch::All) && self.armed != Armed::All && self.arm_queues() {
-            // No turn of the program's: the thread keeps away after those.
+            // This is no turn of the program's, after which the thread would keep away.
             self.rounds_for(None);
         }
     }

@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::{Guard, Lock, lock, time};
 use netacc_verbs::{Error, EventChannel, Result, fork};
 
-/// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own, since a
-/// lock of the dynamic linker's may be held by a thread that it does not have.
+/// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own,
+/// since a thread that the child does not have may hold a lock of the dynamic linker's.
 static LOADING: Lock = Lock::new();
 
 /// Time (ns) that a thread that forks waits for libraries to be loaded, which takes some milliseconds. A thread that
@@ -27,13 +27,14 @@ pub(super) fn there_since() -> u64 {
     THERE.load(Ordering::Relaxed)
 }
 
-/// Before a fork: none is being loaded until the guard is dropped.
+/// To be called before a fork: no library is being loaded until the guard is dropped.
 pub(super) fn at_rest() -> Option<Guard<'static>> {
-    // A handler, or the constructor of a library that is being loaded, may have interrupted what it would wait for.
+    // A handler, or the constructor of a library that is being loaded, may have interrupted the thread that it would
+    // wait for.
     LOADING.lock_within(if lock::interrupted() { 0 } else { PATIENCE })
 }
 
-/// In the child of a fork, whose parent held it.
+/// In the child of a fork, whose parent may have held the lock: frees it.
 pub(super) fn after_fork() {
     LOADING.reset();
 }
@@ -42,14 +43,14 @@ fn make() -> Result<EventChannel> {
     let _g = LOADING.lock();
     let events = EventChannel::create()?;
     if !fork::is_safe() {
-        // A fork by anybody, libc's own system(3) too, would part a device from the pages that the program sees.
+        // A fork by anybody, libc's own system(3) too, would separate a device from the pages that the program sees.
         return Err(Error::Misuse { verb: "fork", why: "a kernel that copies registered memory is needed: Linux 5.9" });
     }
     events.set_nonblocking(true)?;
     Ok(events)
 }
 
-/// The engine has its connection manager after this, or was told that there is none.
+/// Makes the engine's event channel; after this the engine has it, or was told that there is none.
 pub(super) fn load(place: &Place) {
     let made = make();
     let _ = place.with(|e| e.managed(made));

@@ -23,44 +23,44 @@ use netacc_transport::rdma::{Device, Left, Pipe, Stream};
 use netacc_verbs::{AsyncEvent, Element};
 use netacc_wire::frame::Kind;
 
-/// Messages of one base that are taken before others have their turn.
+/// Number of messages of one base that are taken before others have their turn.
 const TURN: usize = 32;
-/// So long (ns) the other side may take to say by TCP that it has ended the queue pair, or to end with its process.
+/// Time (ns) that the other side may take to say by TCP that it has ended the queue pair, or to end with its process.
 const FIRST_WORD: u64 = 500_000_000;
-/// So often, about once a second, removed devices are let go of after a failure.
+/// Number of times, about once a second, that removed devices are let go of after a failure.
 const RELEASES: u32 = 15;
 
-/// Devices that were removed, by whichever engine heard of it.
+/// Number of devices that were removed, whichever engine heard of it.
 pub(super) static REMOVALS: AtomicU32 = AtomicU32::new(0);
 
-/// What a device has said, and by which descriptor.
+/// An event of a device, and the descriptor by which it came.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said {
     device_fd: i32,
     event: AsyncEvent,
 }
 
-/// A queue pair that has failed.
+/// What is kept of a queue pair that has failed.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub stream: Stream,
     pub left: Left,
-    /// We have not said yet what we had received, since then (ns); 0: we have.
+    /// Since when (ns) we have not told what we had received; 0: we have.
     unsaid: u64,
-    /// The last connection is over, and the other side has been told that nothing more will come.
+    /// Set once the last connection is over, and the other side has been told that nothing more will come.
     ended: bool,
     full: bool,
-    /// What the kernel was told.
+    /// The patience that the kernel was told.
     patience: Patience,
 }
 
 impl Moved {
-    /// It is over.
+    /// To be called when it is over.
     pub fn end(self) {
         self.left.shown.hide();
     }
 
-    /// Says what we had received, unless that has been said.
+    /// Tells what we had received, unless that has been told.
     fn say(&mut self) {
         if core::mem::take(&mut self.unsaid) != 0 {
             self.stream.send(self.left.resume(), &[]);
@@ -69,21 +69,22 @@ impl Moved {
 }
 
 impl Engine {
-    /// A queue pair has failed. Its connections go on by TCP where it has a base, else they end.
+    /// To be called when a queue pair has failed. Its connections go on by TCP if it has a base, else they end.
     pub(super) fn pipe_failed(&mut self, at: usize, how: &str) {
         self.go_over(at, how, 0);
     }
 
-    /// The same; it may be that the other side has ended it. Then that side speaks first by TCP, or its process is about to
-    /// end: the kernel would make a reset of that end if it found a message of ours that nobody has read.
+    /// To be called when a queue pair has failed, perhaps because the other side has ended it. Then that side speaks
+    /// first by TCP, or its process is about to end: the kernel would turn that end into a reset if it found a message
+    /// of ours that nobody has read.
     pub(super) fn pipe_ended(&mut self, at: usize, how: &str) {
         let silent = self.pipes.get(at).is_some_and(|e| e.error.is_some());
         self.go_over(at, how, if silent { 0 } else { time::now() });
     }
 
-    /// What we had received is said at once if `unsaid` is 0.
+    /// Goes over to the base. What we had received is told at once if `unsaid` is 0.
     fn go_over(&mut self, at: usize, how: &str, unsaid: u64) {
-        // What was received before comes before the end, and is not to be received again.
+        // What was received before comes before the end, and must not be received again.
         self.complete_all();
         let Some(entry) = self.pipes.get_mut(at) else { return };
         if !entry.is_up() {
@@ -110,7 +111,7 @@ impl Engine {
         self.bases.releases = RELEASES;
         self.bases.moved.push(at);
         self.feed();
-        // New connections ask for another way.
+        // New connections ask for another route.
         self.leave_route(at, route);
         if !conns.is_empty() {
             crate::log!(Warn, "QP {qp}: failed ({how}); {} connections go on by TCP", conns.len());
@@ -128,8 +129,8 @@ impl Engine {
         self.look_at_moved(at);
     }
 
-    /// Calls `f` for those sockets of this process that are an end of one of these connections. On the server's host they
-    /// may be another process'.
+    /// Calls `f` for the sockets of this process that are an end of one of these connections. On the server's host they
+    /// may be another process's.
     pub(super) fn tell_sockets(&self, conns: &[usize], mut f: impl FnMut(&'static Socket)) {
         if outlive::is_alone() {
             return;
@@ -161,10 +162,10 @@ impl Engine {
         });
     }
 
-    /// The kernel gives up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
+    /// Has the kernel give up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
     /// keepalive).
     fn be_patient(&mut self, at: usize) {
-        // Who was most impatient nobody knows then; it stays as it was said before.
+        // In the copy nobody knows which program was most impatient; the patience stays as it was told before.
         if outlive::is_alone() {
             return;
         }
@@ -173,7 +174,7 @@ impl Engine {
         let mut known = conns.is_empty();
         self.tell_sockets(&conns, |s| (known, least) = (true, least.and(Patience::of(s))));
         if !known {
-            // They are other processes' by now, and it stays as it was said before.
+            // The connections belong to other processes by now, and the patience stays as it was told before.
             return;
         }
         if let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage)
@@ -185,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Carries what has come for failed queue pairs, and what they have to send. Whether there was anything.
+    /// Carries what has come for failed queue pairs, and what they have to send. Returns whether there was anything.
     pub(super) fn carry_moved(&mut self) -> bool {
         let mut busy = false;
         for n in 0..self.bases.moved.len() {
@@ -213,7 +214,7 @@ impl Engine {
                     m.stream.resume(core::mem::take(&mut m.left.again));
                     self.unstall(at);
                 }
-                // The first thing that the other side says is what it has received.
+                // The first message of the other side tells what it has received.
                 Ok(Some(frame)) => {
                     if !m.stream.is_resumed() || !self.messages(at, frame, Payload::Bytes(&payload), None) {
                         break Some(Errno::PROTO);
@@ -254,11 +255,11 @@ impl Engine {
         self.unstall(at);
     }
 
-    /// The base has ended: with the other side's process, or because the kernel has given up.
+    /// To be called when the base has ended: with the other side's process, or because the kernel has given up.
     fn lost(&mut self, at: usize, error: Errno) {
         match error {
             Errno(0) => self.end_pipe(at, "the other side has ended it"),
-            // What it had still to send the kernel there has thrown away.
+            // The kernel there has thrown away what it still had to send.
             Errno::CONNRESET => self.end_pipe_with(at, "the other side has reset it", Some(error)),
             Errno::PROTO => {
                 page().count(netacc_stats::Counter::ProtocolErrors);
@@ -268,8 +269,8 @@ impl Engine {
         }
     }
 
-    /// Once in a while: failed queue pairs are as patient as their programs, and where both sides wait for the other one's
-    /// first word it is said; devices that are gone are let go.
+    /// Done once in a while: makes failed queue pairs as patient as their programs; where both sides wait for the other
+    /// one's first message, sends it; lets devices go that are gone.
     pub(super) fn look_after_moved(&mut self, now: u64) {
         for at in self.bases.moved.clone() {
             self.be_patient(at);
@@ -282,7 +283,8 @@ impl Engine {
         if self.events.is_none() {
             return;
         }
-        // librdmacm has all devices open, and the removal of one that we never used waits for us too. Nobody says so.
+        // librdmacm has all devices open, and the removal of a device that we never used waits for us too. Nobody
+        // reports that.
         let there = devices_there();
         let before = core::mem::replace(&mut self.bases.there, there);
         if before != there {
@@ -302,20 +304,21 @@ impl Engine {
         }
     }
 
-    /// A device says something unasked. What goes wrong with a queue pair on which nothing is under way, nobody else says.
+    /// Handles an event that a device reports unasked. Nothing else reports a failure of a queue pair on which nothing
+    /// is under way.
     pub(super) fn device_says(&mut self, n: usize) {
         let Some(device) = self.devices.get(n) else { return };
         let (Some(event), device_fd) = (device.says(), device.says_fd()) else { return };
         crate::log!(Info, "RDMA device {}: {}: {:?}", device.name(), event.event_type, event.element);
         let what = Said { device_fd, event };
-        // All engines have the same descriptor, and whichever reads first has it.
+        // All engines have the same descriptor, and the first one that reads gets the event.
         if engines::all().len() > 1 {
             self.said.push(what);
         }
         self.device_said(what);
     }
 
-    /// The same, which may concern this engine's queue pairs.
+    /// Handles an event of a device that may concern this engine's queue pairs.
     pub(super) fn device_said(&mut self, Said { device_fd, event }: Said) {
         let Some((n, device)) = self.devices.iter().enumerate().find(|(_, d)| d.says_fd() == device_fd) else { return };
         let is_meant = |pipe: &Pipe| match event.element {
@@ -334,9 +337,9 @@ impl Engine {
         }
     }
 
-    /// A device is being removed: everything on it goes on by TCP or ends, and it is let go.
+    /// To be called when a device is being removed: everything on it goes on by TCP or ends, and the device is let go.
     pub(super) fn device_goes(&mut self, device: usize) {
-        // It may be said by the connection manager and by the device itself.
+        // Both the connection manager and the device itself may report it.
         if self.devices.get(device).is_none_or(|d| d.fd() < 0) {
             return;
         }
@@ -355,22 +358,22 @@ impl Engine {
             self.place.devices.fetch_sub(1, Ordering::Relaxed);
         }
         self.bases.releases = RELEASES;
-        // Others may have it too, and nothing on it by which they would hear.
+        // Other engines may have the device too, and nothing on it by which they would hear.
         REMOVALS.fetch_add(1, Ordering::Relaxed);
         engines::all().iter().for_each(engines::Place::ring);
     }
 
-    /// Whether another engine has heard of one.
+    /// Whether another engine has heard of a removal that this one has not.
     pub(super) fn has_missed_a_removal(&self) -> bool {
         self.bases.removals != REMOVALS.load(Ordering::Relaxed)
     }
 
-    /// After a failure: librdmacm lets go of a device that is removed, once nothing of ours is on it and the kernel does not
-    /// list it any more, which is a while after it has asked us to go. It has all devices of the host open, also those that
-    /// none of ours was ever on.
+    /// After a failure: has librdmacm let go of a device that is removed, once nothing of ours is on it and the kernel
+    /// does not list it any more, which is a while after the kernel has asked us to go. librdmacm has all devices of
+    /// the host open, also those that none of our queue pairs was ever on.
     pub(super) fn release_devices(&mut self) {
         for d in 0..self.devices.len() {
-            // Where a queue pair failed first, nobody was there to hear of the removal.
+            // If a queue pair failed first, nothing was left that could hear of the removal.
             if !self.devices.get(d).is_none_or(Device::forget_others) {
                 self.device_goes(d);
             }
@@ -382,8 +385,8 @@ impl Engine {
         if engines::all().iter().any(|place| place.devices.load(Ordering::Relaxed) > 0) {
             return;
         }
-        // It does not notice that the host's last device has gone. So its numbers become something harmless: the kernel
-        // then sees the device closed, and the library has numbers that nobody else gets.
+        // librdmacm does not notice that the host's last device has gone. So its numbers are made something harmless:
+        // the kernel then sees the device closed, and the library has numbers that nobody else gets.
         let Some(events) = &self.events else { return };
         for fd in self.bases.removed.drain(..) {
             let _ = raw::dup3(events.fd(), fd, libc::O_CLOEXEC);

@@ -1,5 +1,6 @@
 //! Server's host: a connection that waits at one of the processes that serve a listener, and is not taken there. In the
-//! kernel the queue is the listener's, so any other one takes it; here it is made once more, at another one.
+//! kernel the queue is the listener's, so any other process takes the connection; here it is made once more, at another
+//! process.
 
 use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
@@ -12,19 +13,19 @@ use netacc_stats::Reason;
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 
-/// A process that has not taken a connection after so long (ns) is stopped or busy: longer than a server needs, and no longer
-/// than a user would notice.
+/// Time (ns) after which a process that has not taken a connection is stopped or busy: longer than a server needs, and
+/// no longer than a user would notice.
 const PATIENCE: u64 = 200_000_000;
 
-/// Who connects to whom, as the other host's carrier has said.
+/// The addresses of the client and the server, as the other host's carrier has told them.
 fn told(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let open = &ep.link().segment()?.slot(ep.slot_index())?.open;
     Some((open.told(0)?, open.told(1)?))
 }
 
 impl Engine {
-    /// The process at which connection `at` waits is gone, or has left the listener: another one gets the connection, with
-    /// what was written so far. False: there is none, or that was not what is wrong.
+    /// The process at which connection `at` waits is gone, or has left the listener: gives the connection to another
+    /// one, with what was written so far. False: there is none, or nothing of the kind has happened.
     pub(super) fn rejoin_orphan(&mut self, at: usize) -> bool {
         let orphan = self.conns.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
         orphan.is_some_and(|old| self.rejoin(at, old))
@@ -32,7 +33,7 @@ impl Engine {
 
     fn rejoin(&mut self, at: usize, old: &'static ShmEndpoint) -> bool {
         let Some((client, server)) = told(old).filter(|_| !outlive::is_alone()) else { return false };
-        // First the decision: a connect that is not needed after all would be one more that somebody accepts.
+        // First the decision: a connect that is not needed after all would be one more that a process accepts.
         if !old.withdraw() {
             self.queue(at);
             return true;

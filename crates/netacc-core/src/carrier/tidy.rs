@@ -1,4 +1,5 @@
-//! What grows old: idle queue pairs, attempts that come to nothing, answers that are no longer believed.
+//! Periodic work about what grows old: idle queue pairs, attempts that come to nothing, answers that are no longer
+//! believed.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Stage;
@@ -23,8 +24,8 @@ impl Engine {
             || self.devices.iter().any(|d| d.pool.holds_any())
     }
 
-    /// More registered memory, for those who have run short of it. By the carrier's thread: registering takes its time, and
-    /// allocates.
+    /// Registers more memory for connections that have run short of it. Done by the carrier's thread, since registering
+    /// takes its time, and allocates.
     pub(super) fn supply(&mut self) {
         for device in &mut self.devices {
             device.pool.more();
@@ -44,7 +45,7 @@ impl Engine {
         self.feed();
     }
 
-    /// Once in a while: receives and regions that have no use are given back.
+    /// Done once in a while: gives back receives and regions that have no use.
     fn economise(&mut self) {
         let all: Vec<usize> = self.pipes.each().map(|(at, _)| at).collect();
         for at in all {
@@ -58,7 +59,8 @@ impl Engine {
         }
     }
 
-    /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
+    /// Done once in a while: ends queue pairs that do nothing, or are not connected in time; opens listeners whose port
+    /// was taken.
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
         self.look_after_moved(now);
@@ -73,7 +75,7 @@ impl Engine {
         for (at, e) in self.pipes.each() {
             let age = now.saturating_sub(e.idle_since);
             match &e.stage {
-                // And the last that its connections have said is with the other host.
+                // The other host also has the last messages of its connections.
                 Stage::Up(pipe) if e.conns.is_empty() && e.route.is_some() && (pipe.is_flushed() || age > PATIENCE) => {
                     let same = |p: &&usize| self.pipes.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
                     let here =
@@ -126,7 +128,7 @@ impl Engine {
             self.routes.remove(at);
         }
         self.open_listeners();
-        // Whatever became of those who had it: nobody waits for a turn that does not come.
+        // Whatever became of the connects that had a ticket: no engine waits for a turn that does not come.
         let holds = |dest| self.routes.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
         let waits = |dest| holds(dest) || self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
         order::forget_others(self.index, waits);
