@@ -1,14 +1,15 @@
 //! How much each side may send: the receives of both sides of a queue pair, as numbers.
 //!
-//! A side has [`FIRST`] receives at first. Where the other side keeps using up what it knows of, there are larger ones if its
-//! messages fill those that there are, and else more. They are given back when little comes: a side names the number that it
-//! wants to keep, and the other side uses up the rest with empty messages, since a receive that is posted cannot be taken back.
+//! A side has [`FIRST`] receives at first. If the other side keeps using up the receives that it knows of, it gets
+//! larger ones if its messages fill the existing ones, and more otherwise. They are given back when little comes: a
+//! side names the number that it wants to keep, and the other side uses up the rest with empty messages, since a
+//! receive that is posted cannot be taken back.
 
 use crate::rdma::line::Line;
 use netacc_wire::frame::{ENOUGH, Frame, Kind, larger};
 
-/// Receives of a queue pair that has little to do. With fewer, each message of a conversation could be followed by one
-/// that only brings credits, for ever: see [`Flow::owes`].
+/// Number of receives of a queue pair that has little to do. With fewer, each message of a conversation could be
+/// followed by one that only brings credits, for ever: see [`Flow::owes`].
 pub(super) const FIRST: u16 = 4;
 /// Most receives that a side may have.
 pub(super) const MOST: u16 = 16;
@@ -26,18 +27,19 @@ const LATELY: u32 = 16;
 /// The receives of a queue pair, on both sides.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// Receives of the other side that are free, as far as it has said.
+    /// Receives of the other side that are free, as far as it has told.
     credits: Line,
-    /// How many it has in all.
+    /// Number of receives that the other side has in all.
     peer_receives: u16,
-    /// How many it may ever have.
+    /// Most receives that the other side may ever have.
     peer_most: u16,
     /// Receives of ours, and how many of them are large.
     receives: u16,
     large: u16,
-    /// Those of them that the other side knows to be free, once it has heard all that we have sent, as it knows them.
+    /// Receives of ours that the other side will know to be free once it has received all that we have sent, in the
+    /// order in which it knows them.
     told: Line,
-    /// Those that are free again, which it has not been told.
+    /// Receives of ours that are free again, and of which the other side has not been told.
     owed: Line,
     /// Number of receives that are kept when they are free again.
     keep: u16,
@@ -47,10 +49,10 @@ pub(super) struct Flow {
     can_enlarge: bool,
     /// Most receives that we have a use for.
     most: u16,
-    /// Bytes of each that is not large.
+    /// Size (bytes) of each receive that is not large.
     size: usize,
-    /// Since the last look: what came but for credits, and its bytes; how many of it might have been long messages, and how
-    /// many of those filled no more than a usual one.
+    /// Since the last look: the messages that came, except those that only bring credits, and their bytes; how many of
+    /// them might have been long messages, and how many of those filled no more than a usual receive.
     news: u32,
     bytes_of_all: u64,
     long: u32,
@@ -74,7 +76,7 @@ pub(super) enum Lack {
 }
 
 impl Flow {
-    /// With [`FIRST`] receives of `size` bytes.
+    /// The state with [`FIRST`] receives of `size` bytes.
     pub fn new(size: usize) -> Flow {
         let mut flow = Flow {
             credits: Line::default(),
@@ -101,7 +103,7 @@ impl Flow {
         flow
     }
 
-    /// The other side has said with how many of how many bytes it begins.
+    /// Takes in with how many receives of how many bytes the other side begins.
     pub fn meet(&mut self, receives: u16, size: usize) {
         self.peer_most = most_of(size);
         self.peer_receives = receives.min(self.peer_most);
@@ -135,23 +137,24 @@ impl Flow {
     }
 
     /// Whether enough receives are free again to be told by a message of their own, if no other has gone out before.
-    /// Three or more: two sides that send and answer would answer each other's credits, too, with credits. And no more
-    /// than the other side can use up.
+    /// These are three or more, since otherwise two sides that send and answer would answer each other's credits with
+    /// credits, too; and no more than the other side can use up.
     pub fn owes(&self) -> bool {
         self.owed.len() > self.receives / 2
     }
 
-    /// What the next message is to say of free receives: how many, and whether those are large. Of others the one after
-    /// it tells. Two at least, if there are two, or both sides could spend their last credit on telling the other of one, for
-    /// ever: where the first is large and the second is not, or the other way round, all are told as if they were not.
+    /// What the next message is to tell of free receives: how many, and whether those are large. The message after it
+    /// tells of others. It tells two at least, if there are two, since otherwise both sides could spend their last
+    /// credit on telling the other of one, for ever: if the first is large and the second is not, or the other way
+    /// round, all are told as if they were not large.
     pub fn to_say(&self) -> (u8, bool) {
         let (run, all) = (self.owed.run(), self.owed.len());
         let (count, large) = if run >= 2 || run == all { (run, self.owed.first()) } else { (all, false) };
-        // More than that there never are: see MOST.
+        // There are never more than fit: see MOST.
         (u8::try_from(count).unwrap_or(u8::MAX), large)
     }
 
-    /// A message goes out, and says that.
+    /// To be called when a message goes out: returns what it tells.
     pub fn sent(&mut self) -> (u8, bool) {
         let said = self.to_say();
         self.owed.pop(said.0.into());
@@ -160,7 +163,7 @@ impl Flow {
         said
     }
 
-    /// A message of `len` bytes came. False: the other side says that it has more than it can have.
+    /// Counts a message of `len` bytes that came. False: the other side claims more than it can have.
     pub fn came(&mut self, frame: &Frame, len: usize) -> bool {
         let large = self.told.first();
         self.told.pop(1);
@@ -183,7 +186,7 @@ impl Flow {
         true
     }
 
-    /// The other side is about to be told of more.
+    /// Notes that the other side is about to be told of more.
     fn is_short(&mut self, len: usize) {
         if self.short >= LATELY {
             self.short /= 2;
@@ -193,7 +196,8 @@ impl Flow {
         self.bytes += len as u64;
     }
 
-    /// What came has been dealt with: whether its receive, which was `large` or not, is to be posted again.
+    /// To be called when a message has been dealt with: returns whether its receive, which was `large` or not, is to be
+    /// posted again.
     pub fn freed(&mut self, large: bool) -> bool {
         self.large = self.large.saturating_sub(large.into());
         let keeps = self.receives <= self.keep;
@@ -201,12 +205,12 @@ impl Flow {
         keeps
     }
 
-    /// Whether what is posted again should be large.
+    /// Whether a receive that is posted again should be large.
     pub fn is_enlarged(&self) -> bool {
         self.enlarged
     }
 
-    /// It has been posted again.
+    /// To be called when it has been posted again.
     pub fn again(&mut self, large: bool) {
         self.owed.push(1, large);
         self.large += u16::from(large);
@@ -217,10 +221,10 @@ impl Flow {
         if self.short < SHORT {
             return Lack::Nothing;
         }
-        // A stream fills what it gets, but where a send of the program ends in between.
+        // A stream fills what it gets, except where a send of the program ends in between.
         let filled = self.bytes >= u64::from(self.short) * self.size as u64 / 2;
         if filled && self.can_enlarge {
-            // Another queue pair may have taken those that were to be ours.
+            // Another queue pair may have taken the large ones that were meant for this one.
             let there = if self.enlarged { self.large } else { 0 };
             return if there < FIRST { Lack::Larger(FIRST - there) } else { Lack::Nothing };
         }
@@ -230,9 +234,9 @@ impl Flow {
         }
     }
 
-    /// There is one more, posted.
+    /// Counts one more receive, which is posted.
     pub fn grown(&mut self) {
-        // Back and forth at most once between two looks.
+        // There is one change back and forth at most between two looks.
         self.can_enlarge &= !self.enlarged;
         self.enlarged = false;
         self.receives += 1;
@@ -241,7 +245,7 @@ impl Flow {
         self.is_not_short();
     }
 
-    /// From now on those that are free again are to be large, and as few as at first.
+    /// From now on receives that are free again are to be large, and as few as at first.
     pub fn enlarge(&mut self) {
         self.enlarged = true;
         self.keep = FIRST;
@@ -258,18 +262,19 @@ impl Flow {
         (self.short, self.bytes) = (0, 0);
     }
 
-    /// Once in a while. Whether little has come since the last time.
+    /// Done once in a while; returns whether little has come since the last time.
     pub fn tick(&mut self) -> bool {
         self.is_not_short();
         let (long, unfilled) = (core::mem::take(&mut self.long), core::mem::take(&mut self.unfilled));
-        // The other side may have no buffers to fill large ones from. It gets them a moment after it has found none.
+        // The other side may have no buffers to fill large receives from. It gets them a moment after it has found
+        // none.
         self.useless = if unfilled > (long / 2).max(PROOF) { USELESS } else { self.useless.saturating_sub(1) };
         self.can_enlarge = larger(self.size) > self.size && self.useless == 0;
         let quiet = core::mem::take(&mut self.news) < u32::from(self.receives);
         if quiet {
             self.keep = FIRST;
         }
-        // What comes now and then is not worth them.
+        // Messages that come now and then are not worth large receives.
         let little = core::mem::take(&mut self.bytes_of_all) < u64::from(FIRST) * self.size as u64;
         self.enlarged &= !(quiet || little);
         quiet
@@ -280,25 +285,25 @@ impl Flow {
         self.receives > self.keep
     }
 
-    /// How many are large that are not to be.
+    /// Number of large receives that should not be large.
     pub fn too_large(&self) -> u16 {
         if self.enlarged { 0 } else { self.large }
     }
 
-    /// Says how many are to be kept.
+    /// The frame that tells how many are to be kept.
     pub fn asks(&self) -> Frame {
         let kind = Kind::Credit;
         Frame { kind, credits: 0, large: false, conn: self.keep, epoch: 0, window: 0, heard: 0, next: 0 }
     }
 
-    /// The other side wants to keep so many: how many empty messages are due.
+    /// The other side wants to keep `keep` receives: returns how many empty messages are due.
     pub fn asked(&mut self, keep: u16) -> u16 {
         self.peer_receives = self.peer_receives.min(keep.max(FIRST));
         self.credits.len().saturating_sub(1)
     }
 }
 
-/// As many receives of `size` bytes a side has at most.
+/// Most receives of `size` bytes that a side has.
 fn most_of(size: usize) -> u16 {
     u16::try_from(ENOUGH / size.max(1)).unwrap_or(MOST).clamp(FIRST, MOST)
 }

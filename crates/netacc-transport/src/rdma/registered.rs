@@ -1,4 +1,4 @@
-//! Registered memory that the stats page knows of.
+//! Registered memory that is counted on the stats page.
 
 use core::ops::Deref;
 use netacc_stats::{Counter, page};
