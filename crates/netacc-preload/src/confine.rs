@@ -1,5 +1,5 @@
-//! Calls by which a process takes from itself what the fast path needs: system calls, descriptors. And one by which it takes
-//! memory that the fast path does not need.
+//! Calls by which a process takes from itself what the fast path needs (system calls, descriptors), and one by which it
+//! has memory brought in that the fast path does not need.
 
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64};
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usi
     call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
 }
 
-/// mlockall(2): what the program maps from now on is brought into memory, and what we map is not.
+/// mlockall(2): what the program maps from now on is brought into memory at once; what we map must not be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if flags & libc::MCL_FUTURE != 0 {
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     if pid == 0 {
-        // SAFETY: as above.
+        // SAFETY: the application calls under the function's own contract.
         limits(resource, unsafe { current(new) });
     }
     call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)

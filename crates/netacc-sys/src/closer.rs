@@ -17,15 +17,15 @@ use crate::{private, raw};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Most threads at a time.
+/// Largest number of threads at a time.
 const THREADS: usize = 4;
-/// Most sockets that may wait for a thread.
+/// Largest number of sockets that may wait for a thread.
 const WAITING: usize = 64;
-/// Bytes of a thread's stack: a buffer for the descriptors of one message, and the frames of a few system calls.
+/// Size (bytes) of a thread's stack: a buffer for the descriptors of one message, and the frames of a few system calls.
 const STACK: usize = 16 * 1024;
-/// Descriptors that one message may carry (`SCM_MAX_FD`, unix(7)).
+/// Largest number of descriptors that one message may carry (`SCM_MAX_FD`, unix(7)).
 const MOST: usize = 253;
-/// Messages that are looked through; more than a socket holds.
+/// Number of messages that are looked through in one socket; more than a socket holds.
 const MESSAGES: usize = 4096;
 
 #[repr(C, align(16))]
@@ -55,7 +55,7 @@ pub fn close(fd: i32) {
     enter(fd + 1);
 }
 
-/// Closes, as [`close`] does, a socket that other processes go on with: nothing is taken out of it.
+/// Closes, as [`close`] does, a socket that other processes go on using: nothing is taken out of it.
 pub fn close_as_it_is(fd: i32) {
     enter(-(fd + 1));
 }
@@ -80,7 +80,7 @@ pub fn is_full() -> bool {
     waiting > WAITING / 2
 }
 
-/// For the child of a fork, which has copies of the descriptors and none of the threads.
+/// Called in the child of a fork, which has copies of the descriptors and none of the threads.
 pub fn after_fork() {
     for place in &PLACES {
         place.thread.store(0, Ordering::Relaxed);
@@ -132,7 +132,7 @@ fn disarm(fd: i32) {
         });
         match got {
             Err(Errno::INTR) => {}
-            // Without credentials it is the end and not an empty message.
+            // An empty read is the end of the stream if no credentials came with it; with them it is an empty message.
             Ok(0) if used == 0 => return,
             Err(_) => return,
             Ok(_) => {}

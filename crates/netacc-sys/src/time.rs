@@ -1,4 +1,4 @@
-//! Clocks, read through the vDSO: no system call. And waiting by them.
+//! Clocks, read through the vDSO without a system call, and waiting by them.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,7 +17,7 @@ pub fn realtime() -> u64 {
     read(ClockId::Realtime)
 }
 
-/// [`now`] as of the last tick of the kernel's clock, some milliseconds ago at most, for a third of the price.
+/// [`now`] as of the last tick of the kernel's clock, at most some milliseconds ago, for a third of the price.
 pub fn coarse() -> u64 {
     read(ClockId::MonotonicCoarse)
 }
@@ -27,7 +27,8 @@ pub fn realtime_coarse() -> u64 {
     read(ClockId::RealtimeCoarse)
 }
 
-/// Sleeps for a millisecond, or until a signal: between two looks at what another process or thread does soon.
+/// Sleeps for a millisecond, or until a signal: the pause between two looks at what another process or thread is about
+/// to do.
 pub fn pause() {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
     let _ = crate::raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
@@ -63,7 +64,7 @@ impl Deadline {
         }
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn passed(self) -> bool {
         self.left() == 0
     }

@@ -61,7 +61,7 @@ pub(super) struct Conn {
     pub fin_seen: bool,
     /// Set while the other side has told that more bytes follow the last ones that have come ([`Kind::Part`]).
     pub broken_off: bool,
-    /// Set while we have told the same of the last bytes that we have sent.
+    /// Set while we have told the other side that more bytes follow the last ones that we have sent ([`Kind::Part`]).
     pub said_part: bool,
     /// Set once the program here has been told the end of the other side's direction.
     pub fin_given: bool,

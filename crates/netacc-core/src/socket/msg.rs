@@ -205,7 +205,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
         let done = promote::receive(fd, r, &mut v, flags);
         if let Outcome::Done(_) = done {
-            // SAFETY: as below.
+            // SAFETY: the caller's promise about `m`.
             unsafe {
                 (*m).msg_namelen = 0;
                 (*m).msg_flags = 0;
@@ -219,7 +219,8 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     // SAFETY: the caller's promise.
     let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
     if got.is_ok() {
-        // SAFETY: as above. A connected stream gives no address and, but for TCP_INQ, no control messages.
+        // SAFETY: the caller's promise; `m` was found writable above. A connected stream gives no address and, but for
+        // TCP_INQ, no control messages.
         unsafe {
             (*m).msg_namelen = 0;
             (*m).msg_flags = 0;

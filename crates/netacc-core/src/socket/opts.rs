@@ -389,7 +389,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
             let ns = cell.load(Ordering::Relaxed) as i64;
             let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-            // SAFETY: as above.
+            // SAFETY: the caller's promise about `val` and `len`; `tv` lives until the call returns.
             return unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) }.into();
         }
         (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
@@ -423,7 +423,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     };
     match int {
         Some(v) => {
-            // SAFETY: as above.
+            // SAFETY: the caller's promise about `val` and `len`.
             unsafe { give_int(level, v, val, len) }.into()
         }
         // A base is no TCP socket: type, protocol and defaults are those of the template.

@@ -4,8 +4,8 @@ use core::cell::Cell;
 use netacc_sys::time;
 
 /// Time (ns) of one fork for waits in vain, for all peers of our own user. What a peer promises it sends within
-/// microseconds, unless it loses its processor just then: that takes some time slices of a loaded machine. The time is
-/// the same for one connection and for thousands, since a program's fork is not to take seconds; for a wait that was
+/// microseconds, unless it loses its processor just then: that takes some time slices of a loaded machine. One
+/// connection and thousands of them get equal time, since a program's fork is not to take seconds; for a wait that was
 /// not in vain nothing is taken off, since a peer that keeps its word is slow because it is one of many, and no byte is
 /// to be lost then.
 const OWN: u64 = 150_000_000;
