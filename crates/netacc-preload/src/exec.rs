@@ -46,7 +46,8 @@ impl Named {
         }
     }
 
-    /// # Safety `p` is null or a NUL-terminated string.
+    /// # Safety
+    /// `p` is null or a NUL-terminated string.
     unsafe fn string(&mut self, p: *const c_char) {
         if user::readable(p, 1) {
             // SAFETY: the caller's promise.
@@ -56,7 +57,8 @@ impl Named {
 
     /// Adds the numbers of all arguments but the first, which is the program's own name.
     ///
-    /// # Safety `v` is null or a NULL-terminated array of strings.
+    /// # Safety
+    /// `v` is null or a NULL-terminated array of strings.
     unsafe fn arguments(&mut self, v: Args) {
         let mut first = true;
         // SAFETY: the caller's promise.
@@ -71,7 +73,8 @@ impl Named {
 
     /// Adds the numbers of the variables whose value is nothing but numbers.
     ///
-    /// # Safety As for [`Named::arguments`].
+    /// # Safety
+    /// As for [`Named::arguments`].
     unsafe fn environment(&mut self, v: Args) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -143,7 +146,8 @@ fn give(spawns: bool, named: &Named) {
     }
 }
 
-/// # Safety `command` is null or a NUL-terminated command for the shell.
+/// # Safety
+/// `command` is null or a NUL-terminated command for the shell.
 unsafe fn hand_to_shell(command: *const c_char) {
     let mut named = Named::new();
     // SAFETY: the caller's promise.

@@ -105,7 +105,8 @@ fn holds_sockets(map: u32) -> bool {
 
 /// bpf(2) by libc's `syscall`, as libbpf calls it: the program may put a socket into a map.
 ///
-/// # Safety `what` points to `size` bytes, which are what the command wants.
+/// # Safety
+/// `what` points to `size` bytes, which are what the command wants.
 pub unsafe fn mapped(command: usize, what: *const c_void, size: usize) {
     const MAP_UPDATE_ELEM: usize = 2;
     if command != MAP_UPDATE_ELEM || what.is_null() || size < size_of::<Update>() {
