@@ -16,7 +16,7 @@ VERBS = pathlib.Path("/run/count-verbs")
 CALLS = ("sends", "receives", "polls", "empty_polls", "arms", "completions")
 LIBRARY = "libibverbs.so.1"
 SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")
-# The kernel's probes do not see files below an overlay, so who is counted uses a copy in memory.
+# The kernel's probes do not see files below an overlay, so a process that is counted uses a copy in memory.
 COPIES = pathlib.Path("/run/count-libraries")
 
 

@@ -35,7 +35,7 @@ static void end(pid_t w)
 	kill(w, SIGKILL);
 	reap_killed(w);
 }
-// A worker that has taken connection *a and is stopped, after so many echoes.
+// Makes a worker that has taken connection *a and is stopped after count echoes.
 static pid_t stopped(int *a, int count)
 {
 	int st;

@@ -177,7 +177,8 @@ def companions_of_nobody(ctx):
     kept = int(proc.stdout().split()[3])
     print(f"    {ctx.kind}: {kept} of 60 kept", flush=True)
     check(kept <= STRANGERS, f"{kept} clients that have said nothing")
-    # Not before it has waited for a while, though nobody who has been heard so far is one.
+    # The port is closed only after the server has waited for a while, though none of the clients that it has heard so
+    # far is the one that it awaits.
     wait_until(lambda: not listens(ctx, companion), 30, f"nobody listens at {companion} any more")
     proc.kill()
     wait_until(lambda: descriptors(held.server.pid) <= before + 2, 60, f"no more descriptors than the {before} from before")

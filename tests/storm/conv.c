@@ -101,7 +101,7 @@ static int knows_resets(int fd)
 }
 static enum state lost(struct conv *c, const char *what, int is_end)
 {
-	// The signal comes after its note, so who feels it finds the note.
+	// The signal comes after its note, so a process that notices the signal finds the note.
 	if (excused(c, is_end && knows_resets(c->fd))) {
 		L->slot[c->k.slot].done |= 4;
 		L->lost++;

@@ -289,7 +289,8 @@ class Storm:
     def settled(self, n):
         ends = self.slot(n)
         holders, kills, done = ends[:2], ends[2:4], ends[4]
-        # Nobody has taken it out of a box or accepted it, and who was killed may have been about to, or had just done it.
+        # No process is known to have taken it out of a box or accepted it; one that was killed may have been about to,
+        # or may just have done it.
         gone = any(h in (NOBODY, IN_BOX) and k != self.words[KILLS] for h, k in zip(holders, kills))
         return (done & 3) == 3 or done & 4 or gone or any(self.was_killed(h) for h in holders)
 

@@ -28,7 +28,7 @@ const ADDR: u64 = (1 << 48) - 8;
 /// An object and the generation it had when it was looked up.
 #[derive(Debug)]
 pub struct Ref<T: 'static> {
-    /// The object.
+    /// The object that was looked up.
     pub obj: &'static T,
     /// Its generation at the look-up.
     pub generation: u16,

@@ -32,7 +32,7 @@ struct Descendants {
 static CONNECTED: Descendants = Descendants::new();
 /// Descendants that may have an epoll instance of ours, and no connection.
 static WAITING: Descendants = Descendants::new();
-/// Guards both.
+/// Guards `CONNECTED` and `WAITING`.
 static LOCK: Lock = Lock::new();
 /// Held by the thread that forks while it keeps others from reading: of two such threads each would wait for what the
 /// other has.

@@ -54,7 +54,7 @@ const _: () = assert!(MOST <= u64::BITS as usize);
 /// The engines whose work a thread does.
 #[derive(Clone, Copy, Debug)]
 pub enum Who {
-    /// All engines.
+    /// All engines of the process.
     All,
     /// This engine alone.
     One(usize),

@@ -261,7 +261,7 @@ impl Engine {
         busy | more
     }
 
-    /// Takes completions.
+    /// Takes the completions of the engine's devices and handles them.
     pub(super) fn complete(&mut self, mut reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = false;
         self.rest = false;

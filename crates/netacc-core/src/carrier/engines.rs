@@ -74,7 +74,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Held while the engines are made.
 static STARTING: Lock = Lock::new();
 
-/// All engines.
+/// All engines of the process.
 #[inline]
 pub(super) fn all() -> &'static [Place] {
     // Acquire: a thread that sees the number sees the places that were written before it.

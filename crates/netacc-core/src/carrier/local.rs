@@ -47,7 +47,7 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// Our doorbell.
+    /// The descriptor of our doorbell on the link.
     pub fn bell(&self) -> i32 {
         self.link.bell_fd(self.channel)
     }

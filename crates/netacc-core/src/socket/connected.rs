@@ -42,7 +42,7 @@ impl Connection {
         Ok(it)
     }
 
-    /// Its descriptor.
+    /// The socket's descriptor.
     pub fn fd(&self) -> i32 {
         self.0
     }

@@ -39,9 +39,9 @@ pub(super) enum Room {
 /// The user of a link for the bounds. All users that are trusted count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
-    /// Our own or root.
+    /// Our own user or root.
     Trusted,
-    /// Another one.
+    /// Any other user, by its number.
     Other(u32),
 }
 

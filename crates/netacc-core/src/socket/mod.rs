@@ -161,9 +161,9 @@ pub struct Socket {
     generation: AtomicU32,
     /// Number of descriptors that refer to it, and of calls that sleep on it.
     refs: AtomicU32,
-    /// Serialises reads.
+    /// Held by the thread that reads.
     pub rx: Lock,
-    /// Serialises writes.
+    /// Held by the thread that writes.
     pub tx: Lock,
     /// Guards `opts` and state changes.
     pub meta: Lock,
@@ -197,7 +197,7 @@ pub struct Socket {
     pub linger: AtomicU64,
     /// How much spinning for this socket pays; see [`crate::wait`].
     pub spin: crate::wait::Spin,
-    /// Our address.
+    /// The local address.
     pub local: Addr,
     /// The peer's address.
     pub peer: Addr,

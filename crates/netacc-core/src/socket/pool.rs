@@ -140,9 +140,9 @@ fn sweep_all() {
 
 /// A claimed slot on a link, which the caller may fill in and then [`push`] before any other thread does.
 pub struct Claim {
-    /// The link.
+    /// The link that the slot is on.
     pub link: &'static Link,
-    /// The slot.
+    /// The claimed slot and its epoch.
     pub claimed: Claimed,
     _order: netacc_sys::Guard<'static>,
 }

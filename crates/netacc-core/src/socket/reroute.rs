@@ -377,8 +377,8 @@ fn again(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static
 const PATIENCE: i64 = 1_000_000_000;
 /// Time (ns) that it may take to another host, where the first packet may be lost and is sent again after a second.
 const PATIENCE_FAR: i64 = 1_500_000_000;
-/// Time (ns) that it may take where that host has just been silent for so long: many connections may wait for the same
-/// host, and all of them are made again one after the other, in a call of the program's that was not to wait.
+/// Time (ns) that it may take where that host has just been silent for that long: many connections may wait for the
+/// same host, and all of them are made again one after the other, in a call of the program's that was not to wait.
 const PATIENCE_SPENT: i64 = 5_000_000;
 /// Time (ns) for which a host's silence is remembered.
 const SPENT: u64 = 10_000_000_000;

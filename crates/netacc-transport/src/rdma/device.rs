@@ -33,13 +33,13 @@ pub(super) type Awaited = Arc<AtomicU32>;
 /// What the completion channel of a device is to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Armed {
-    /// Nothing.
+    /// It reports nothing.
     No,
     /// Messages that the other side has marked: the last of those that it has posted together, and some before it. A
     /// failure is reported as well (`ibv_req_notify_cq(3)`); soft RoCE does not always do that, and is looked at each
     /// second.
     Marked,
-    /// Everything.
+    /// It reports every message.
     All,
 }
 

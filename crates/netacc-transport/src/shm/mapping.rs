@@ -190,7 +190,7 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
 /// A segment that has just been mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// The segment.
+    /// The segment in the mapping.
     pub seg: Segment,
     /// The memfd's inode number, as the kernel tells it: no two have the same. 0: the segment was made here, and has
     /// one mapping.

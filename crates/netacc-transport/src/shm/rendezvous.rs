@@ -365,7 +365,7 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
 #[derive(Debug)]
 pub struct Probe {
     fd: i32,
-    /// Our address.
+    /// The address that the connection would come from.
     pub source: IpAddr,
 }
 

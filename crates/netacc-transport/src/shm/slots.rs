@@ -39,9 +39,9 @@ struct Port {
 /// A slot to connect with.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
-    /// Its number.
+    /// The slot's number on its link.
     pub slot: usize,
-    /// Its incarnation.
+    /// The slot's incarnation when it was claimed.
     pub epoch: u32,
     /// A local port that is reserved for it already, or 0.
     pub port: u16,
