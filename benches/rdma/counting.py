@@ -12,7 +12,7 @@ import world
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
 VERBS = pathlib.Path("/run/count-verbs")
-# As in count_verbs.c.
+# The counters of count_verbs.c, in its order.
 CALLS = ("sends", "receives", "polls", "empty_polls", "arms", "completions")
 LIBRARY = "libibverbs.so.1"
 SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")

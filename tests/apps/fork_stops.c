@@ -62,7 +62,7 @@ int main(void)
 			// cannot be seen from here.
 			usleep(150000);
 			EQ(kill(kid[i % 2], SIGCONT), 0);
-			// Everybody gets on again.
+			// The traffic goes on.
 			uint64_t seen = __atomic_load_n(&c->got, __ATOMIC_SEQ_CST);
 			while (__atomic_load_n(&c->got, __ATOMIC_SEQ_CST) - seen < 100 * PART)
 				usleep(100);

@@ -112,15 +112,15 @@ int main(void)
 	once();
 	round_of("abcd", ROUND / 4 / 2);
 	other_user();
-	// One member of a process ends, the other stays.
+	// One of two members of a process ends, and the other stays.
 	tell(s[0]);
 	await(s[0]);
 	round_of("bcd", ROUND / 3 / 2);
-	// One dies.
+	// A process of the group is killed.
 	kill(k[1], SIGKILL);
 	reap_killed(k[1]);
 	round_of("bd", ROUND / 2 / 2);
-	// One joins, and is found.
+	// A process joins the group, and connections reach it.
 	k[3] = process('e', 1, &s[3]);
 	await(s[3]);
 	while (once() != 'e')

@@ -128,7 +128,7 @@ def clients_that_are_none(ctx):
     for nonsense in (b"{}\n", b"\xff\n", b"{\"mark\":{\"side\":\"plain\",\"seconds\":-1}}\n", b"{\"mark\":"):
         check(talk(server.port, GREETING + nonsense).startswith(GREETING + b"{\"welcome\""), f"to {nonsense}")
     server.heard("before it was done")
-    # At the data ports.
+    # The data ports answer no nonsense either.
     for port in (server.plain, server.netacc):
         for nonsense in (b"", b"N", b"NACB", b"GET / HTTP/1.1\r\n\r\n", b"NACB\1\0\0\0\0\0\0\0\0\0\0\1", b"NACB\2" + b"\1" * 99,
                          ctx.bytes(100000)):

@@ -33,7 +33,7 @@ def later(ctx):
     sums = tree / "DEBIAN" / "md5sums"
     sums.unlink(missing_ok=True)
     for library in tree.glob("usr/lib/*/libnetacc-preload.so"):
-        # Behind what the linker reads.
+        # The bytes lie behind what the linker reads.
         with open(library, "ab") as f:
             f.write(b"later")
     with open(tree / "etc" / "netacc.conf", "a") as f:

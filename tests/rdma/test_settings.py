@@ -258,7 +258,7 @@ def receives_grow_and_are_given_back(ctx):
         equal(memory(proc)["registered_used_bytes"], 4 * 16384, "what is posted")
     held.end()
     held.server.result(60)
-    # Of long messages a burst has 48.
+    # A burst of long messages has 48.
     ctx.prove(40, 3 << 20)
 
 

@@ -162,7 +162,7 @@ def users_of_a_container(ctx):
                 reaches(beside, "127.0.0.1", PORT + 1 + n, "inside")
                 expect(ctx, beside, "SHM", None)
                 reaches(within, "127.0.0.1", PORT + 1 + n, "inside")
-                # Without a map its own number is everybody's.
+                # Without a user map its own number is the one that stands for every unmapped user.
                 expect(ctx, within, *(("SHM", None) if way is remapped else ("TCP", "peer-uid")))
 
 
@@ -186,7 +186,7 @@ def an_address_goes_and_comes(ctx):
         expect(ctx, client, "TCP", "other-host")
         for _ in range(20):
             reaches(client, "10.78.0.1", PORT, "there", size=100)
-        # And back.
+        # The address moves back.
         b.ip("address", "del", "10.78.0.1/32", "dev", "cable")
         a.ip("route", "del", "10.78.0.1/32", "dev", "cable")
         a.ip("address", "add", "10.78.0.1/32", "dev", "cable")

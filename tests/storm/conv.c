@@ -312,7 +312,8 @@ enum state conv_step(struct conv *c)
 		int moved = 0;
 		if (c->header < sizeof c->k) {
 			moved = header(c);
-			// Of a client that is killed before it said who it is nobody knows; it knows itself if it is not.
+			// Nobody knows anything of a client that is killed before it said who it is; a client that is
+			// not killed knows itself.
 			if (moved < 0)
 				return let_go(c), OVER;
 			if (!moved)
@@ -381,11 +382,11 @@ short conv_wants(const struct conv *c)
 }
 void conv_register(struct conv *c, struct epoll_event *ev)
 {
-	// New, or taken out by what happened to it.
+	// The descriptor is new to the instance, or was taken out by what happened to it.
 	if (epoll_ctl(c->ep, EPOLL_CTL_MOD, c->fd, ev) && epoll_ctl(c->ep, EPOLL_CTL_ADD, c->fd, ev))
 		failed(c, "epoll_ctl");
 }
-// 0: nothing within the time.
+// Waits until something can be moved. Returns 0 if nothing happens within the time.
 static int wait_for(struct conv *c)
 {
 	short w = conv_wants(c);
@@ -415,7 +416,7 @@ void conv_drive(struct conv *c)
 	while (conv_step(c) == AGAIN)
 		if (!wait_for(c)) {
 			failed(c, "nothing happens in wait %u", c->wait);
-			// As it is, until somebody has looked at it.
+			// It stays as it is until ./run has looked at it.
 			for (int i = 0; i < 3000 && !L->looked; i++)
 				usleep(10000);
 			let_go(c);

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 STORM = BUILD / "tests" / "storm" / "storm"
 
-# ledger.h, in words of 32 bits.
+# Offsets in ledger.h's structures, in words of 32 bits.
 PROCS, SLOTS, SERVERS, TEXTS = 1 << 18, 1 << 22, 8, 16
 STOP, KILLS, DEATHS, NPROCS, NSLOTS, PORT = range(6)
 RESTING, COMPLETED, LOST, FAILED, ACTS = range(PORT + SERVERS, PORT + SERVERS + 5)
@@ -374,7 +374,7 @@ class Storm:
 
     def nothing_left(self):
         workers = [pid for _, pid in self.served_by()]
-        # First who would make new ones.
+        # The processes that would make new ones end first.
         self.end([*self.kept, *workers])
         # Children of killed processes, and those that carry a connection on: all have ended with their conversations.
         self.until("no process is left", lambda: not host.descendants(os.getpid()), 30)

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-# Generous: turns a hang into a traceback.
+# Time limit (s) of a test: generous, since it only turns a hang into a traceback.
 LIMIT = 40
 
 
