@@ -94,7 +94,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
     let mut splits = new.processes.then_some(true);
-    // One patience for all connections together.
+    // All connections together have one patience.
     let patience = Patience::of_a_fork();
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
@@ -329,7 +329,7 @@ impl Descendants {
         }
     }
 
-    /// For the child of a fork: the pipes are the parent's.
+    /// Called in the child of a fork: the pipes are the parent's.
     fn after_fork(&self) {
         for d in &self.pipes {
             let fd = d.swap(0, Ordering::Relaxed) - 1;

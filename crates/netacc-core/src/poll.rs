@@ -114,7 +114,7 @@ static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 /// They are apart from those, so that a read finds a place however many a poll has taken.
 static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// One of [`COPIES`] or [`READ`].
+/// An entry of [`COPIES`] or [`READ`].
 pub(crate) struct Kept(&'static AtomicI32);
 
 impl Kept {
@@ -154,7 +154,7 @@ impl Drop for Kept {
     }
 }
 
-/// For the child of a fork: the sleepers are the parent's.
+/// Called in the child of a fork: the sleepers are the parent's.
 pub fn after_fork() {
     for cell in COPIES.iter().chain(&READ) {
         drop(Kept(cell));

@@ -201,7 +201,7 @@ fn env(name: &str) -> Option<&'static [u8]> {
     found.map(|v| &*Box::leak(v.into_boxed_slice()))
 }
 
-/// For the child of a fork: frees the locks.
+/// Called in the child of a fork: frees the locks.
 pub fn reset_locks() {
     STARTING.reset();
     STARTER.store(0, Ordering::Relaxed);

@@ -33,7 +33,7 @@ pub(super) const KIND: u64 = 1 << 32;
 /// A queue pair's base.
 #[derive(Debug)]
 pub(super) enum Base {
-    /// There is no base.
+    /// The queue pair has no base.
     None,
     /// The other side is to connect it, with this token, and has been expected to since this time (ns).
     Awaited([u8; TOKEN], u64),

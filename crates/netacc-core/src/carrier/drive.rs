@@ -23,15 +23,15 @@ use netacc_transport::WaitSet;
 use netacc_transport::rdma::{Armed, Device};
 use netacc_transport::shm::ShmEndpoint;
 
-/// Most rounds of one turn; what is left then is for the carrier's thread.
+/// Largest number of rounds of one turn; what is left then is done by the carrier's thread.
 const ROUNDS: usize = 64;
 
 /// What the carrier's thread sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// It does not sleep.
+    /// The thread does not sleep.
     Awake,
-    /// It sleeps on everything.
+    /// The thread sleeps on everything.
     All,
     /// The program does the work: it does not sleep on what the program's threads see by themselves, and not for long.
     Brief,

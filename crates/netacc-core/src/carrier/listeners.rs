@@ -317,8 +317,7 @@ impl Engine {
         // The first engine is the one that opens a device first, and so makes its descriptors private for all.
         if let Err(e) = self.device_of(&request.id) {
             place.served.fetch_sub(1, Ordering::Relaxed);
-            crate::log!(Warn, "RDMA: cannot open the device of a client's QP ({e}); the request is dropped");
-            return;
+            return crate::log!(Warn, "RDMA: cannot open the device of a client's QP ({e}); dropping the request");
         }
         request.id.set_cookie(NOBODY);
         self.requests.push(request);

@@ -372,8 +372,8 @@ pub fn before_fork() -> Vec<Guard<'static>> {
     manager::at_rest().into_iter().chain(engines::stop()).collect()
 }
 
-/// For the child of a fork: the engines are the parent's. Their memory is left alone, and their descriptors are closed,
-/// so that the parent's end is the end of its queue pairs.
+/// Called in the child of a fork: the engines are the parent's. Their memory is left alone, and their descriptors are
+/// closed, so that the parent's end is the end of its queue pairs.
 pub fn after_fork() {
     order::after_fork();
     manager::after_fork();

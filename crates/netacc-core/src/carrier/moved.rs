@@ -55,7 +55,7 @@ pub(super) struct Moved {
 }
 
 impl Moved {
-    /// To be called when it is over.
+    /// To be called when the move is over.
     pub fn end(self) {
         self.left.shown.hide();
     }

@@ -291,7 +291,7 @@ mod tests {
         // Engine 0 keeps its ticket, and 1 has lost its own: it waits for 0, which can see that.
         assert_eq!(turns(&mut t, 1, dest, 0), (0, 0));
         assert_eq!(nth(&t, dest, 1), Some(1));
-        // It does not get another one each time.
+        // Engine 1 does not get another ticket each time.
         assert_eq!(turns(&mut t, 1, dest, 0), (0, 0));
         assert_eq!(drop_ticket(&mut t, 0, dest, 1), Some(1));
         assert_eq!(turns(&mut t, 1, dest, 0), (1, 1));

@@ -43,11 +43,11 @@ pub struct Led {
 /// What is known of a destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
-    /// It is reached.
+    /// The destination is reached by this route.
     Open(Led),
     /// The route is being looked for; an event will come by this descriptor, or, if it is -1, no event will.
     Opening(i32),
-    /// It is not reached.
+    /// The destination is not reached, for this reason.
     Closed(Reason),
     /// The route has not been looked for.
     Unknown,

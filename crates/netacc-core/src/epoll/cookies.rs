@@ -194,8 +194,8 @@ pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
     Ok(())
 }
 
-/// For the child of a fork: the parent does not know what the child enters from here on, nor the child what the parent
-/// enters.
+/// Called in the child of a fork: the parent does not know what the child enters from here on, nor the child what the
+/// parent enters.
 pub(super) fn after_fork() {
     LOCK.reset();
     LAST_STAMP.store(0, Ordering::Relaxed);

@@ -417,7 +417,7 @@ pub(crate) fn release_reg(r: &'static Reg) {
     REGS.release(r);
 }
 
-/// For the child of a fork: frees the locks.
+/// Called in the child of a fork: frees the locks.
 pub fn reset_locks() {
     STRUCTURE.reset();
     cookies::after_fork();

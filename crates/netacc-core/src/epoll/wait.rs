@@ -375,7 +375,7 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
 pub(super) enum Said {
     /// The application gets to see these events, with this value.
     Program(u32, u64),
-    /// It was for us.
+    /// The event was for the library alone.
     Ours,
     /// It was for another process that shares the set, or for an object that is gone.
     Stranger,

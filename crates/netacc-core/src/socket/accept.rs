@@ -306,7 +306,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         ns => Deadline::after(ns as i64),
     };
     if deadline != Deadline::Now && fdtable::is_replaced(r, fd) {
-        // As in `wait::until_done`.
+        // The call ends with EINTR, as in `wait::until_done`.
         return Err(Errno::INTR);
     }
     loop {

@@ -19,7 +19,7 @@ use rustix::fs::{Mode, OFlags, RawDir, open};
 /// Held by the one thread that wakes a listener.
 static WAKING: Lock = Lock::new();
 
-/// For the child of a fork.
+/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
 pub fn after_fork() {
     WAKING.reset();
 }

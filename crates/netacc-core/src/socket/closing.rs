@@ -184,7 +184,7 @@ static ANY_LATER: AtomicU32 = AtomicU32::new(0);
 /// not to be taken for one that a handler has interrupted with locks held.
 static CLOSING: AtomicU32 = AtomicU32::new(0);
 
-/// For the child of a fork: the thread that was closing them is the parent's.
+/// Called in the child of a fork: the thread that was closing them is the parent's.
 pub fn after_fork() {
     CLOSING.store(0, Ordering::Relaxed);
 }

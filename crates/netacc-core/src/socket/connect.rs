@@ -141,8 +141,8 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 e.set_addrs(&addr::shown(local), &addr::shown(dest));
             }
             if reason == Reason::TcpFirst {
-                // The next connect(2) reports that the connection came about, even if it has gone over to shared memory
-                // by then.
+                // The next connect(2) reports that the connection was established, even if it has gone over to shared
+                // memory by then.
                 s.set(CONNECTING, done.is_err());
                 let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
                 let far = ports::local_source(target.ip(), time::coarse()).is_none();

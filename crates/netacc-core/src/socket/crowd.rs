@@ -28,11 +28,11 @@ static STRANGERS: AtomicU32 = AtomicU32::new(0);
 /// Whether there is room for a new link.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
-    /// There is some.
+    /// There is room.
     Free,
-    /// This idle link makes some.
+    /// This idle link would make room.
     Of(&'static Link),
-    /// There is none.
+    /// There is no room, and no idle link that would make some.
     Full,
 }
 

@@ -149,11 +149,11 @@ pub fn settle_all() {
 /// How the kernel's stream of a prepared side goes on.
 #[derive(PartialEq, Eq)]
 enum Next {
-    /// That cannot be seen yet.
+    /// It cannot be seen yet how the stream goes on.
     Nothing,
-    /// It goes on with the token and the end.
+    /// The stream goes on with the token and the end.
     Token,
-    /// It goes on with anything else.
+    /// The stream goes on with anything else.
     Other,
 }
 

@@ -299,7 +299,7 @@ impl Listener {
         Some((first, first.pop()?))
     }
 
-    /// For the child of a fork: the links are the parent's, the sockets are shared.
+    /// Called in the child of a fork: the links are the parent's, the sockets are shared.
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.waits.store(0, Ordering::Relaxed);

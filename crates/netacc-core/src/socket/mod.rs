@@ -459,14 +459,14 @@ fn retire(s: &'static Socket) -> bool {
     vacant
 }
 
-/// For the child of a fork: frees the locks of objects that other threads of the parent held.
+/// Called in the child of a fork: frees the locks of objects that other threads of the parent held.
 pub fn reset_locks() {
     SOCKETS.reset_lock();
     listener::LISTENERS.reset_lock();
 }
 
 impl Socket {
-    /// Undoes an acceleration that did not come about; the peer sees a reset, if it sees anything.
+    /// Undoes an acceleration that failed; the peer sees a reset, if it sees anything.
     pub fn detach(&self) {
         if let Some(ep) = self.endpoint() {
             ep.close(true);

@@ -432,7 +432,7 @@ pub fn push(c: Claim) -> bool {
     pushed
 }
 
-/// For the child of a fork: the links are the parent's; connections of the child make their own.
+/// Called in the child of a fork: the links are the parent's; connections of the child make their own.
 #[allow(unsafe_code)]
 pub fn after_fork() {
     POOL.reset();

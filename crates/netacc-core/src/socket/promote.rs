@@ -358,7 +358,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
     match res {
-        // The peer may have gone over: then this is no end of the stream.
+        // The peer may have gone over: then this 0 is not the end of the stream.
         Ok(0) if advance(fd, r) => again_read(r, dst, flags),
         // The peer may also have come back already, to another kernel socket.
         Ok(0) if s.has(DEMOTED) => Outcome::Pass,
@@ -431,7 +431,8 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 return again_write(r, src, flags, sent);
             }
             let res = by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true);
-            // Under the same hold: a connection that goes over to another host does so at a byte that has to be known.
+            // This is counted under the same hold: a connection that goes over to another host does so at a byte that
+            // has to be known.
             if let Ok(n) = res {
                 s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
             }

@@ -86,7 +86,7 @@ pub(super) fn nap() {
     let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
 }
 
-/// For the child of a fork, in which no thread makes a connect again.
+/// Called in the child of a fork, in which no thread makes a connect again.
 pub fn after_fork() {
     MOVING.store(0, Ordering::Relaxed);
     SILENT.after_fork();

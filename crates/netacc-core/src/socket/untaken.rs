@@ -297,7 +297,7 @@ fn attend_to(part: &[Entry], now: u64) {
     }
 }
 
-/// For the child of a fork: connects that wait are the parent's to look after.
+/// Called in the child of a fork: connects that wait are the parent's to look after.
 pub fn after_fork() {
     LOCK.reset();
     parts().flatten().for_each(Entry::forget);

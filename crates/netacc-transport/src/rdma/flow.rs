@@ -69,9 +69,9 @@ pub(super) struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// This many receives more.
+    /// It lacks this many receives.
     More(u16),
-    /// This many larger receives.
+    /// It lacks this many larger receives.
     Larger(u16),
 }
 
@@ -210,7 +210,7 @@ impl Flow {
         self.enlarged
     }
 
-    /// To be called when it has been posted again.
+    /// To be called when a receive has been posted again.
     pub fn again(&mut self, large: bool) {
         self.owed.push(1, large);
         self.large += u16::from(large);

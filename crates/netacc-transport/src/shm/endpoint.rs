@@ -28,7 +28,7 @@ pub(super) const SHARED: u32 = 64;
 pub(super) const MOVING: u32 = 128;
 /// We have followed: what we write goes to the kernel socket.
 pub(super) const ON_KERNEL: u32 = 256;
-/// It was our family that left.
+/// The side that left the rings is another process of our own family.
 pub(super) const FAMILY_MOVED: u32 = 512;
 /// No process holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
 pub(super) const BASE_GONE: u32 = 1024;

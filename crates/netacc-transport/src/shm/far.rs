@@ -20,7 +20,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 /// Guards [`Link::mate`], and is taken last.
 static PAIRS: Lock = Lock::new();
 
-/// For the child of a fork: frees the lock.
+/// Called in the child of a fork: frees the lock.
 pub(super) fn reset_after_fork() {
     PAIRS.reset();
 }

@@ -94,9 +94,9 @@ pub struct Link {
     pub(super) next_bell: AtomicU32,
     /// Our channels in use; under `lock`.
     pub(super) channels: AtomicU64,
-    /// For the owner: what this link belongs to.
+    /// What this link belongs to; for the link's owner to set.
     pub owner: AtomicUsize,
-    /// For the owner: its list of links.
+    /// The next link in the owner's list.
     pub next: AtomicPtr<Link>,
     /// For the owner: when the kernel was last asked whether the peer lives, in
     /// [`netacc_sys::cpu::ticks`] (client side, under the owner's lock).
@@ -481,7 +481,7 @@ impl Link {
     }
 }
 
-/// For the child of a fork: no other thread is inside the pool any more.
+/// Called in the child of a fork: no other thread is inside the pool any more.
 pub fn reset_after_fork() {
     LINKS.reset_lock();
     crate::shm::mapping::reset_after_fork();

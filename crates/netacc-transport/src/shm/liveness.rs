@@ -41,7 +41,7 @@ const ACCEPTS: u64 = 10_000_000;
 /// Held by the thread that accepts, so that no other one reads what it may close.
 static ACCEPTING: Lock = Lock::new();
 
-/// For the child of a fork: frees the lock.
+/// Called in the child of a fork: frees the lock.
 pub(super) fn reset_after_fork() {
     ACCEPTING.reset();
 }
@@ -100,7 +100,7 @@ fn dial(token: u64) -> Result<i32> {
 /// The process at the other end of an accepted connection, as far as it is known.
 enum Caller {
     Peer,
-    /// It has not sent anything yet.
+    /// The process has not sent anything yet.
     Silent,
     Stranger,
 }

@@ -78,7 +78,7 @@ static ALL: Slab<Blocks> = Slab::new();
 /// Bytes of segments that the process has mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// For the child of a fork: no other thread is inside the pool any more.
+/// Called in the child of a fork: no other thread is inside the pool any more.
 pub(super) fn reset_after_fork() {
     ALL.reset_lock();
 }

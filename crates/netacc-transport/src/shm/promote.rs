@@ -83,7 +83,7 @@ pub(crate) fn forget(link: &'static Link) {
     }
 }
 
-/// For the child of a fork: offers are the parent's.
+/// Called in the child of a fork: offers are the parent's.
 pub fn after_fork() {
     LOCK.reset();
     for o in &OFFERS {

@@ -64,7 +64,7 @@ impl Slots {
         self.open.store(0, Ordering::Relaxed);
     }
 
-    /// For the child of a fork: frees the lock.
+    /// Called in the child of a fork: frees the lock.
     pub fn reset_lock(&self) {
         self.lock.reset();
     }
