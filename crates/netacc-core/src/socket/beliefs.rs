@@ -136,7 +136,8 @@ impl<const N: usize> Beliefs<N> {
         }
     }
 
-    /// In the child of a fork: a thread of the parent that does not exist here may have been changing an entry.
+    /// Called in the child of a fork: drops the entries that a thread of the parent, which does not exist here, was just
+    /// changing.
     pub fn after_fork(&self) {
         for cell in self.0.iter().filter(|c| c.turn.load(Ordering::Relaxed) & 1 != 0) {
             cell.family_port.store(0, Ordering::Relaxed);

@@ -69,7 +69,7 @@ pub fn forget_absent() {
     [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &FAR].into_iter().for_each(Table::clear);
 }
 
-/// Called in the child of a fork: frees the locks.
+/// Called in the child of a fork: drops the entries that another thread of the parent was just changing.
 pub fn after_fork() {
     [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &LOCAL, &DOUBTED, &FAR].into_iter().for_each(Table::after_fork);
 }
