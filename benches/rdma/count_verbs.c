@@ -88,7 +88,7 @@ static void begin(void)
 
 struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
-	/* Loaded by whoever calls us, though perhaps not where RTLD_NEXT looks. */
+	/* The caller has loaded it, though perhaps not where RTLD_NEXT looks. */
 	void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
 	struct ibv_context *(*open_device)(struct ibv_device *) =
 		library ? (struct ibv_context *(*)(struct ibv_device *))dlsym(library, "ibv_open_device") : NULL;

@@ -12,11 +12,11 @@ import world
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
 VERBS = pathlib.Path("/run/count-verbs")
-# As in count_verbs.c.
+# The counters of count_verbs.c, in its order.
 CALLS = ("sends", "receives", "polls", "empty_polls", "arms", "completions")
 LIBRARY = "libibverbs.so.1"
 SYSTEM = pathlib.Path("/usr/lib/x86_64-linux-gnu")
-# The kernel's probes do not see files below an overlay, so who is counted uses a copy in memory.
+# The kernel's probes do not see files below an overlay, so a process that is counted uses a copy in memory.
 COPIES = pathlib.Path("/run/count-libraries")
 
 
@@ -96,7 +96,7 @@ class Watch:
 
 
 def idle_seconds():
-    """Of the machine's processors since it started: what is not this is work, whoever is charged for it."""
+    """Idle seconds of the machine's processors since it started: all other time is work, whatever it is charged to."""
     with open("/proc/stat") as stat:
         fields = stat.readline().split()
     return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")

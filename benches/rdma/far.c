@@ -3,14 +3,14 @@
  *   far server IP PORT
  *   far client IP PORT
  *
- * The client is told by lines on its standard input, and answers each with a line of JSON, so that whoever counts can
- * look exactly before and after:
+ * The client is told by lines on its standard input, and answers each with a line of JSON, so that the program that
+ * counts can look exactly before and after:
  *
- *   connect COUNT       so many connections one after the other, each with one byte there and back
- *   hold COUNT          the same, but each stays open until the last one is there
+ *   connect COUNT       COUNT connections one after the other, each with one byte there and back
+ *   hold COUNT          COUNT connections, of which each stays open until the last one is there
  *   open                the connection for what follows
- *   rtt SIZE COUNT      so many bytes there and back, by a blocking recv
- *   stream SIZE COUNT   so many sends of so many bytes, then one byte back
+ *   rtt SIZE COUNT      SIZE bytes there and back, COUNT times, by a blocking recv
+ *   stream SIZE COUNT   COUNT sends of SIZE bytes, then one byte back
  *   quit                ends in good order */
 #define _GNU_SOURCE
 #include "../net.h"

@@ -1,4 +1,4 @@
-"""What is measured, and the targets; read by the machine and by whoever makes the table."""
+"""What is measured, and the targets; read by the measuring programs and by the one that makes the table."""
 
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ ROWS = (
     Row("set100", "redis SET, 100 clients", "requests/s", (("rxe", 0.6), ("siw", 0.6)), more=True, digits=0),
     Row("cpu100", "  CPU per request", "us"),
 )
-# Figures that come with another one.
+# Figures that are measured together with another one.
 WITH = ("cpu50", "cpu100", "first_answer", "new_answer", "again_answer")
 KEYS = tuple(row.key for row in ROWS if row.key not in WITH)
 

@@ -110,7 +110,7 @@ def into_memory(build):
 
 
 def all_of(kinds, build):
-    """TCP once: the link is the same for every kind of device. SMC-R needs RoCE."""
+    """All sides to compare. TCP is there once, since every kind of device has the link in common. SMC-R needs RoCE."""
     found = [Tcp(kinds[0], build)]
     for kind in kinds:
         found += [Device(kind, build), Rsocket(kind, build)]

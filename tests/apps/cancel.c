@@ -80,7 +80,7 @@ int main(void)
 			EQ(pthread_join(t, &end), 0);
 			CHECK(end == PTHREAD_CANCELED);
 		}
-		// Who comes next is not cancelled.
+		// The next thread, which may have the same name, is not cancelled.
 		if (how < 3) {
 			start(&t);
 			send_all(p[1], "x", 1);

@@ -140,7 +140,7 @@ static void once(int port)
 int main(int argc, char **argv)
 {
 	t_init();
-	// Of each way; more of them search longer.
+	// Number of rounds of each way; more of them search longer.
 	int port, l = listen_on(&port), rounds = argc > 1 ? atoi(argv[1]) : 5;
 	alarm(argc > 1 ? 0 : t_limit());
 	pid_t server = fork_child();

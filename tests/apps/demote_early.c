@@ -44,7 +44,7 @@ int main(void)
 		int fd = accept(l, NULL, NULL), got = 0, u[2];
 		CHECK(fd >= 0);
 		await(a);
-		// So many calls that it hears of an offer in between, and some that leave bytes behind.
+		// Calls enough to hear of an offer in between, some of which leave bytes behind.
 		for (int k = 0; k < 40; k++) {
 			ssize_t r = recv(fd, x + got, k < 20 ? 0 : 10, MSG_DONTWAIT);
 			CHECK(r >= 0 || errno == EAGAIN);

@@ -143,7 +143,7 @@ static void other_name(void)
 	SEES(out, 1);
 	done(p);
 }
-// The same of what is not a connection, alone and beside one.
+// Edges of a descriptor that is not a connection, alone and beside a connection.
 static void foreign(int beside)
 {
 	int p[2], f = eventfd(0, 0);

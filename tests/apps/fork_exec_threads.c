@@ -1,5 +1,5 @@
 // A child of the server runs another program with the connection for its standard output, while several threads of the
-// client look at it: whoever of them goes after it first, the end of that program is the end of the stream.
+// client look at it: whichever of them notices first, the end of that program is the end of the stream.
 #include "t.h"
 enum { ROUNDS = 800, THREADS = 2 };
 static int fd;

@@ -58,10 +58,11 @@ int main(void)
 		for (int i = 0; i < STOPS; i++) {
 			EQ(kill(kid[i % 2], SIGSTOP), 0);
 			EQ(waitpid(kid[i % 2], NULL, WUNTRACED), kid[i % 2]);
-			// Longer than anybody would need for an operation. That the other one waits so long is not to be seen.
+			// Longer than anybody would need for an operation. That the other child waits for that time
+			// cannot be seen from here.
 			usleep(150000);
 			EQ(kill(kid[i % 2], SIGCONT), 0);
-			// Everybody gets on again.
+			// The traffic goes on.
 			uint64_t seen = __atomic_load_n(&c->got, __ATOMIC_SEQ_CST);
 			while (__atomic_load_n(&c->got, __ATOMIC_SEQ_CST) - seen < 100 * PART)
 				usleep(100);

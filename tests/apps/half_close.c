@@ -6,7 +6,7 @@ int main(void)
 {
 	t_init();
 	int port, l = listen_on(&port);
-	for (int first = 0; first < 2; first++) { // who closes its direction first
+	for (int first = 0; first < 2; first++) { // 0: the client closes its direction first, 1: the server
 		pid_t kid = fork_child();
 		if (!kid) { // client
 			int fd = connect_to(port);

@@ -32,7 +32,7 @@ static inline void to_be_found(int listener)
 		poll(&p, 1, 0);
 }
 
-// How many times slower than usual the machine is: what takes time may take so much longer.
+// How many times slower than usual the machine is: what takes time may take that many times longer.
 static inline int patience(void)
 {
 	const char *p = getenv("T_PATIENCE");

@@ -35,7 +35,7 @@ static void end(pid_t w)
 	kill(w, SIGKILL);
 	reap_killed(w);
 }
-// A worker that has taken connection *a and is stopped, after so many echoes.
+// Makes a worker that has taken connection *a and is stopped after count echoes.
 static pid_t stopped(int *a, int count)
 {
 	int st;
@@ -82,7 +82,7 @@ static void unread(int count)
 	FAILS(recv(a, &c, 1, 0), ECONNRESET);
 	close(a);
 }
-// The same of what was sent before anything else: where the connection began on TCP, by that.
+// Kills the worker with bytes unread that were sent before anything else: where the connection began on TCP, by that.
 static void unread_first(int count)
 {
 	pid_t w = fork_child();

@@ -12,7 +12,7 @@ static void write_all(int fd, char letter)
 		send_all(fd, b, n);
 		left -= n;
 	}
-	// Whoever gets it first: one word for each of us.
+	// One word for each of us, whichever process gets it first.
 	CHECK(recv(fd, b, 1, 0) == 1 && b[0] == 'w');
 }
 static void in_own_namespace(int fd, char letter)

@@ -1,5 +1,5 @@
-// A group of listeners with SO_REUSEPORT: each gets its share, whoever closes or dies takes nobody with him, whoever joins
-// is found; two of them may be one process, and only the same user may join.
+// A group of listeners with SO_REUSEPORT: each gets its share, a member that closes or dies takes no other with it, and
+// a member that joins is found; two of them may be one process, and only the same user may join.
 #include "t.h"
 enum { MEMBERS = 4, ROUND = 400 };
 static int port;
@@ -112,15 +112,15 @@ int main(void)
 	once();
 	round_of("abcd", ROUND / 4 / 2);
 	other_user();
-	// One member of a process ends, the other stays.
+	// One of two members of a process ends, and the other stays.
 	tell(s[0]);
 	await(s[0]);
 	round_of("bcd", ROUND / 3 / 2);
-	// One dies.
+	// A process of the group is killed.
 	kill(k[1], SIGKILL);
 	reap_killed(k[1]);
 	round_of("bd", ROUND / 2 / 2);
-	// One joins, and is found.
+	// A process joins the group, and connections reach it.
 	k[3] = process('e', 1, &s[3]);
 	await(s[3]);
 	while (once() != 'e')

@@ -273,7 +273,7 @@ __attribute__((unused)) static void let_it_block(pid_t pid, pid_t tid)
 	usleep(1000);
 }
 
-// What the test needs is not to be had here: neither passed nor failed.
+// Ends the test as skipped, which is neither passed nor failed: the machine lacks something that it needs.
 __attribute__((noreturn, unused)) static void t_skip(const char *name, const char *why)
 {
 	printf("skipped %s: %s\n", name, why);
@@ -322,7 +322,7 @@ __attribute__((unused)) static void expect_on(int fd, const char *transport, con
 	die("netacc_ss does not list descriptor %d: %.150s", fd, out);
 }
 __attribute__((unused)) static void expect_shm(int fd) { expect_on(fd, "SHM", NULL); }
-// A descriptor to whoever has the other end of UNIX socket u, and back (unix(7), SCM_RIGHTS).
+// Passes a descriptor to the process at the other end of UNIX socket u, and back (unix(7), SCM_RIGHTS).
 __attribute__((unused)) static void pass_fd(int u, int fd)
 {
 	char c = 'f', ctl[CMSG_SPACE(sizeof(int))] = { 0 };

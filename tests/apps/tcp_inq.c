@@ -61,7 +61,7 @@ int main(void)
 	expect(c, 2, 0, 0, 1);
 	EQ(setsockopt(c, IPPROTO_TCP, TCP_INQ, &off, sizeof off), 0);
 	expect(c, 2, 0, 0, -1);
-	// A listener's connections have it from the listener.
+	// A listener's connections inherit the option from the listener.
 	EQ(setsockopt(l, IPPROTO_TCP, TCP_INQ, &on, sizeof on), 0);
 	int d = connect_to(port), e = accept(l, NULL, NULL);
 	send_all(d, "abc", 3);

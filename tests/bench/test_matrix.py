@@ -142,7 +142,7 @@ def without_the_library(ctx):
     words = " ".join(answer.out.split())
     check("both ends: not accelerated: at this end the library is not loaded: libnetacc-preload.so" in words, words)
     check("Nothing to be gained was found" in words, words)
-    # At the other end only.
+    # Only the other end is accelerated.
     server = Server(ctx, command=str(alone / "netacc_bench"))
     check("this end cannot be accelerated: the library is not loaded" in server.proc.text(), server.proc.text())
     found = run(ctx, "client", "127.0.0.1", "-p", server.port, *SHORT, "-w", "round-trip", "--json").json()

@@ -128,7 +128,7 @@ def clients_that_are_none(ctx):
     for nonsense in (b"{}\n", b"\xff\n", b"{\"mark\":{\"side\":\"plain\",\"seconds\":-1}}\n", b"{\"mark\":"):
         check(talk(server.port, GREETING + nonsense).startswith(GREETING + b"{\"welcome\""), f"to {nonsense}")
     server.heard("before it was done")
-    # At the data ports.
+    # The data ports answer no nonsense either.
     for port in (server.plain, server.netacc):
         for nonsense in (b"", b"N", b"NACB", b"GET / HTTP/1.1\r\n\r\n", b"NACB\1\0\0\0\0\0\0\0\0\0\0\1", b"NACB\2" + b"\1" * 99,
                          ctx.bytes(100000)):
@@ -140,7 +140,7 @@ def clients_that_are_none(ctx):
 
 @case(modes=ONE)
 def one_at_a_time(ctx):
-    """Who comes while another measures is told so; who only stands about does not keep anybody out."""
+    """A client that comes while another measures is told so; a client that says nothing does not keep others out."""
     server = Server(ctx)
     with socket.create_connection((ADDRESS, server.port)) as mute, socket.create_connection((ADDRESS, server.port)) as first:
         check(mute.fileno() >= 0, "somebody who says nothing")

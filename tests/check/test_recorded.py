@@ -148,7 +148,7 @@ def interfaces_without_a_device(ctx):
     hosts.need_root()
     a, b = hosts.Host(ctx), hosts.Host(ctx)
     hosts.cable(a, b, "veth0", "10.9.8.1/24", "10.9.8.2/24")
-    # sysfs shows the network namespace of whoever mounted it.
+    # sysfs shows the network namespace of the process that mounted it.
     within = [*a.within, need("unshare"), "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh"]
     expect(ask(ctx, within=within).one("host", "interfaces"), "ok", "not looked at: veth0")
     found = ask(ctx, "-a", within=within)

@@ -58,7 +58,7 @@ def json_names(ctx):
 
 
 def on_terminal(ctx, columns, *argv, **env):
-    """What a terminal of so many columns is given."""
+    """What the tool writes to a terminal of `columns` columns."""
     terminal = terminals.Terminal(columns)
     environment = ctx.environment({"TERM": "xterm", **env})
     child = subprocess.Popen([tool(), *map(str, argv)], stdin=subprocess.DEVNULL, stdout=terminal.slave,

@@ -10,7 +10,7 @@ CONFIGURE = ("--disable-unix-socket", "--disable-docs", "--disable-dependency-tr
 
 # Not about the program: the state of the source tree, and what needs another build or several GB.
 ELSEWHERE = ("whitespace", "64bit", "issue_260", "unixsocket")
-# Three seconds or more each, most of it sleep.
+# These take three seconds or more each, most of it sleep.
 SLOW = (
     "00-startup", "binary", "binary-extstore", "chunked-extstore", "chunked-items", "dash-M", "dyn-maxbytes",
     "error-extstore", "evictions", "extstore", "extstore-buckets", "extstore-jbod", "flush-all", "getandtouch",

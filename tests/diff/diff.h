@@ -9,7 +9,8 @@
 // receiver's queue, POLLOUT is always there, and the result of a receive does not depend on buffer sizes.
 #define FLIGHT 32000
 #define MAXLEN 200000
-// What comes a little later than a result that it is compared with is waited for so many microseconds.
+// Time (us) that is waited for a result which comes a little later than the one that it is compared with; it grows with
+// the machine's slowness.
 #define LATE(us) ((uint64_t)(us) * slow)
 #define SLOTS 28
 

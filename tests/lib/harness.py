@@ -31,7 +31,7 @@ class Failure(Exception):
 
 
 class Skipped(Exception):
-    """What the test needs is not to be had here; the reason is told and counted."""
+    """The test needs something that this machine does not have; the reason is told and counted."""
 
 
 def check(condition, message):
@@ -72,7 +72,7 @@ def need(program):
 def evidence(directory):
     """What a reader needs after a failure: the last words of every process and of the library."""
     lines = []
-    # Whoever asks for the library's log wants to read it.
+    # A developer who asks for the library's log wants to read it.
     many = 10 if os.environ.get("NETACC_TEST_LOG") else 1
     for path in sorted(directory.glob("*")):
         if path.suffix in (".out", ".err", ".log") and path.is_file() and path.stat().st_size:
@@ -200,8 +200,8 @@ class Ctx:
         return str(place / "netacc_run")
 
     def spawn(self, argv, role=None, env=None, stdin=None, cwd=None, user=None, within=(), readable=False):
-        """`within`: a command that runs another one (nsenter, unshare), outside of the launcher; `readable`: as
-        whoever that is."""
+        """`within`: a command that runs another one (nsenter, unshare), outside of the launcher; `readable`: with a
+        launcher that every user may read, as it is used for another `user`."""
         if self.accelerates(role):
             check(os.access(launcher(), os.X_OK), f"the launcher {launcher()} is not there")
         proc = Proc(self, argv, role, self.environment(env), stdin, cwd, user, within, readable)

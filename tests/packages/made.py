@@ -9,7 +9,7 @@ import roots
 from harness import ROOT, Failure, check
 
 PACKAGES = ROOT / "build" / "packages"
-# The same for any glibc from here on; see scripts/zig-cc.
+# Packages whose library runs with any glibc from OLDEST_GLIBC on; see scripts/zig-cc.
 PORTABLE = PACKAGES / "portable"
 OLDEST_GLIBC = "2.17"
 # The library of a later version of the protocol.

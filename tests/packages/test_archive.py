@@ -86,7 +86,7 @@ def the_path_of_the_manual(ctx):
     link = folder / "libnetacc-preload.so"
     for prefix in ("/usr/local", "/opt/netacc"):
         p.good("--prefix", prefix, p.archive)
-        # An upgrade leaves it.
+        # An upgrade leaves the link as it is.
         p.good("--prefix", prefix, p.archive)
         target = str(link.readlink())
         check(target.startswith(f"{prefix}/lib/") and (p.root / target.lstrip("/")).is_file(), target)

@@ -44,7 +44,7 @@ bind 'set show-all-if-ambiguous on'; bind 'set completion-query-items 0'; bind '
         """`words` come after the key was pressed behind `line`."""
         os.write(self.terminal, line.encode() + b"\t")
         said = self.heard(words)
-        # Away with the line.
+        # Clears the line.
         os.write(self.terminal, b"\x15\x0becho d\\one\n")
         # With the prompt: what is typed before bash reads again would be edited by the terminal, not by bash.
         self.heard("\ndone\r\n> ")

@@ -33,7 +33,7 @@ def later(ctx):
     sums = tree / "DEBIAN" / "md5sums"
     sums.unlink(missing_ok=True)
     for library in tree.glob("usr/lib/*/libnetacc-preload.so"):
-        # Behind what the linker reads.
+        # The bytes lie behind what the linker reads.
         with open(library, "ab") as f:
             f.write(b"later")
     with open(tree / "etc" / "netacc.conf", "a") as f:
@@ -109,7 +109,7 @@ def install_use_upgrade_remove_purge(ctx):
     equal([path for path in gone if root.there(path)], [], "left after a removal")
     redis_inside.load(root)
     check(redis_inside.counters(root, server, "/tmp/netacc_ss")["accepts_tcp"] >= 16, "plain clients of the redis that runs on")
-    # Whoever still names the library gets the linker's word about it, and the program.
+    # A program whose environment still names the library gets the linker's word about it, and runs.
     left = root.attempt("echo", "runs", env={"LD_PRELOAD": "libnetacc-preload.so"})
     check(left.stdout == "runs\n" and "cannot be preloaded" in left.stderr, f"{left}")
 

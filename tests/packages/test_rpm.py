@@ -1,5 +1,5 @@
-"""The RPM: what is in it, its life in a folder, and in a clean system, which is Debian's: none of rpm's own is to be had
-here, so that the dependencies are not looked at and the linker is told of lib64 as it is there of itself.
+"""The RPM: what is in it, its life in a folder, and in a clean system, which is Debian's: there is no rpm system here,
+so that the dependencies are not looked at and the linker is told of lib64 as it is there of itself.
 """
 
 import os

@@ -57,7 +57,7 @@ class Closed:
         assert s.recv(1) == b""
         s.close()
         print("closed", flush=True)
-        # Whoever waits is found by other hosts.
+        # A server is found by other hosts once it waits.
         listener.accept()
 
     def client(self, connect):

@@ -66,7 +66,7 @@ class Between(rig.Storm):
     def more(self):
         if self.random.random() >= self.options.removals:
             return
-        # Who is stopped would hold up the removal.
+        # A stopped process would hold up the removal.
         self.go_on()
         role = self.random.choice(sorted(self.ends))
         end = self.ends[role]
@@ -102,7 +102,7 @@ class Between(rig.Storm):
     def nothing_left(self):
         super().nothing_left()
         for what in ("qp", "cq", "mr", "pd", "cm_id"):
-            # The kernel's own have no process number.
+            # The kernel's own objects have no process number.
             self.until(f"no {what} is left", lambda what=what: not [r for r in world.resources(what) if r.get("pid")], 30)
             if left := [r for r in world.resources(what) if r.get("pid")]:
                 self.problems.append(f"{len(left)} {what} are left: {left[:3]}")

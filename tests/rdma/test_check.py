@@ -47,7 +47,7 @@ def a_server_is_reached_by_rdma(ctx):
     # How long it took is shown if connections would not have waited for it, as on a machine as slow as this.
     check(found["level"] in ("ok", "note") and found["text"].startswith(f"RDMA by {ctx.client_end.device}: "), found)
     check(f"port {port + 20000}" in found["text"] and ctx.client_end.address in found["text"], found)
-    # What was asked leaves nothing behind.
+    # The question leaves no queue pair and no counted connection behind.
     wait_until(lambda: monitor.show(server.pid, "qp")["qp"]["links_open"] == 0, 60, "the queue pair goes")
     equal(monitor.show(server.pid, "cnt")["cnt"]["accepts_rdma"], 0, "connections")
     refused(ask(ctx, port, NACC_ENABLE_RDMA_DEFAULT="0"), "switched off")

@@ -60,7 +60,8 @@ def suite(proc, limit):
 def random_calls(ctx):
     """tests/diff: sequences of socket calls at random, on a connection over RDMA and on one of the kernel's."""
     sequences = 3
-    # A queue pair for each connection takes so long to be had here that the kernel's are waited for, again and again.
+    # A queue pair for each connection takes so much time here that the kernel's connections are waited for, again and
+    # again.
     per_qp = 8
     with round_trip(ctx) as here:
         proc = here.spawn([harness.ROOT / "tests" / "diff" / "run", here.launcher, 1], SEQUENCES=sequences,

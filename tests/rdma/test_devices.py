@@ -22,7 +22,7 @@ def active(ctx):
 def netacc_check_sees_them(ctx):
     """Device, state and interface, from sysfs alone."""
     for side in ctx.ends():
-        # sysfs shows the network namespace of whoever mounted it.
+        # sysfs shows the network namespace of the process that mounted it.
         look = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"', "sh",
                 harness.ROOT / "build" / "netacc_check", "--json", "--fail-on", "fail", "-i", side.netdev]
 

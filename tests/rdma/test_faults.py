@@ -12,7 +12,7 @@ from matrix import case
 from test_ss import queue_pairs
 from test_verbs import pingpong_server
 
-# Far more than there will be time for.
+# Number of messages, far more than there will be time for.
 ENDLESS = 10_000_000
 # Only turns a hang into a failure; nothing here takes a second where it works.
 LIMIT = 30
@@ -305,7 +305,7 @@ def a_queue_pair_of_a_host_that_is_gone_is_given_up(ctx):
     check(len(mine()) == 1, f"{mine()}")
     undo = swallow(ctx, port)
     try:
-        # What its device says of that is lost.
+        # What the device of the client says of its end is lost.
         client.kill()
         wait_until(lambda: not mine(), 120, "the server has given it up")
         check(server.running(), server.text())

@@ -63,7 +63,7 @@ def a_device_that_comes_later(ctx):
         if when == "later":
             ctx.await_listener(server, port + 20000)
             take(ends)
-        # It waits, and clients come by TCP.
+        # The listener waits for the devices, and clients come by TCP.
         connect(ctx, port)
         for side, kind in ends:
             world.ensure_device(side, kind)
@@ -101,12 +101,12 @@ def an_answer_and_no_queue_pair(ctx):
         for way, length in (*((way, 11) for way in ("recv", "poll", "close", *HANDED)), ("full", 2_000_001)):
             asked += 1
             said = connect(ctx, port, way)
-            # Who does not wait may look before they are.
+            # A client that does not wait may look before the libraries are loaded.
             check(way == "close" or said == ("went on" if way in HANDED else "loaded"), f"{how}, {way}: {said}")
             wait_until(lambda: door.stdout().count("asked") >= asked, 20, "the client has asked")
             wait_until(lambda: server.stdout().count("got") >= asked, 20, f"{how}, {way}: the server has the line")
             check(server.stdout().split()[-1] == str(length), f"{how}, {way}: the server got {server.stdout().split()[-1]}")
-        # The program need not call us once more.
+        # The program need not call the library once more.
         asked += 1
         ctx.accelerated = ("client",)
         argv = ["python3", SCRIPT, "client", ctx.server_end.address, port]

@@ -59,7 +59,7 @@ def a_connection_that_is_not_taken(ctx):
 
 
 def process_of(thread):
-    """Of whoever takes over it is the carrier's thread that is listed, and that one ends before its process does."""
+    """The process of a thread, or None. Of a process that takes over the carrier's thread is listed, which ends first."""
     try:
         status = pathlib.Path(f"/proc/{thread}/status").read_text()
     except OSError:

@@ -258,7 +258,7 @@ def receives_grow_and_are_given_back(ctx):
         equal(memory(proc)["registered_used_bytes"], 4 * 16384, "what is posted")
     held.end()
     held.server.result(60)
-    # Of long messages a burst has 48.
+    # A burst of long messages has 48.
     ctx.prove(40, 3 << 20)
 
 
@@ -321,7 +321,7 @@ def no_memory_to_lock(ctx):
 
 @case(modes=("rxe",))
 def prefork(ctx):
-    """Three processes accept from one listener; whoever takes a connection, its bytes come by RDMA."""
+    """Three processes accept from one listener; whichever of them takes a connection, its bytes come by RDMA."""
     held = Held(ctx, "Prefork")
     held.end()
     ctx.prove(36, 36 * 5000)

@@ -103,7 +103,8 @@ print("ready", flush=True)
 print(socket.create_connection((sys.argv[1], int(sys.stdin.readline())), 30).recv(1))
 """
 
-# Queue pairs that have said nothing, of one address, and clients of a companion connection: as the library has them.
+# Number of queue pairs of one address that have said nothing, and of clients of a companion connection, that the
+# library keeps.
 SILENT, STRANGERS = 64, 16
 
 
@@ -148,7 +149,7 @@ def others_go_on_beside_a_flood(ctx):
     held.end()
     os.close(write_end)
     print(f"    {ctx.kind}: {proc.stdout().split()[-1]} made, {most - before} more at a time", flush=True)
-    # The client that came later has some as well.
+    # The client that came later has some queue pairs as well.
     check(most <= before + SILENT + 16, f"{most} queue pairs, {before} of them from before")
     proc.result(60)
     held.server.end()
@@ -177,7 +178,8 @@ def companions_of_nobody(ctx):
     kept = int(proc.stdout().split()[3])
     print(f"    {ctx.kind}: {kept} of 60 kept", flush=True)
     check(kept <= STRANGERS, f"{kept} clients that have said nothing")
-    # Not before it has waited for a while, though nobody who has been heard so far is one.
+    # The port is closed only after the server has waited for a while, though none of the clients that it has heard so
+    # far is the one that it awaits.
     wait_until(lambda: not listens(ctx, companion), 30, f"nobody listens at {companion} any more")
     proc.kill()
     wait_until(lambda: descriptors(held.server.pid) <= before + 2, 60, f"no more descriptors than the {before} from before")

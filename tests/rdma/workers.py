@@ -26,7 +26,7 @@ class Untaken:
         signal.pause()
 
     def server(self, listener):
-        # Whoever waits first is found by other hosts, and it is us.
+        # The process that waits first is found by other hosts, and it is this one.
         select.select([listener], [], [], 0)
         for how in ("killed", "stopped", "closed"):
             hears, tells = os.pipe()

@@ -184,7 +184,7 @@ class Ctx(harness.Ctx):
         return role in self.accelerated
 
     def enter(self, role):
-        # Whoever is not the server is on the other host.
+        # Every role but the server is on the other host.
         return inside(end(self.kind, "server" if role == "server" else "client").namespace)
 
     def ends(self):
@@ -221,8 +221,8 @@ class Ctx(harness.Ctx):
         return {name: now[name] - before for name, before in self.start[role].items()}
 
     def prove(self, messages, payload=0, sender="client", receiver=None):
-        """RDMA carried at least so many messages with so many bytes from `sender` to the other host, by the count of
-        both devices. The library under test is not asked."""
+        """RDMA carried at least `messages` messages with `payload` bytes from `sender` to the other host, by the count
+        of both devices. The library under test is not asked."""
         receiver = receiver or ("server" if sender == "client" else "client")
         out, into = self.carried(sender), self.carried(receiver)
         check(out["rdma_sends"] >= messages, f"{sender} sent {out['rdma_sends']} RDMA messages, not {messages}: {out}")

@@ -42,11 +42,11 @@ SLOT_SIZE, CHANNEL_SIZE, WINDOW, LARGE_WINDOW = 320, 128, 2048, 262144
 SEGMENT = LARGE + SLOTS * 2 * LARGE_WINDOW
 # A line of a side, from its beginning: its producer's words, and whom to wake.
 FIN, WATCH, RX_WAITER, TX_WAITER, WANT_ROOM, OWNER_READ, OWNER_WRITE, FORKED = 16, 32, 36, 40, 44, 52, 56, 60
-# The words of a connect.
+# Offsets of the words of a connect.
 EPOCH, FATE, WHEN, SERVER_DONE = 40, 44, 48, 56
 SERVER_OPEN, TAKEN = 1, 1
 BASE_BELL = 0xFFFFFFFF
-# Messages of a control socket.
+# Kinds of message on a control socket.
 HELLO, DOORBELL, WAKE, BASE, PROMOTE, MOVED, TAIL = 1, 2, 3, 4, 5, 6, 7
 
 CLIENT_SIDE, SERVER_SIDE = 0, 1

@@ -11,7 +11,7 @@ from hostile import BOTH, SERVER, STRANGER, Client, Stranger, name, ping, victim
 from host import wait_until
 from matrix import case
 
-# Of the server, as that of an ordinary program.
+# The server's limit of descriptors, which is that of an ordinary program.
 LIMIT = 1024
 
 
@@ -53,7 +53,7 @@ def crowd(ctx, busy):
             stranger.tell("count")
             return stranger.hear("there")
 
-        # A sixteenth of the server's descriptors.
+        # The server keeps as many links as take a sixteenth of its descriptors.
         wait_until(lambda: there() <= LIMIT // 16, 60, "the server keeps few of the links")
         check(there() >= LIMIT // 32, f"the server keeps {there()} of the links, and might keep more")
         used = len(host.fds(server.pid))

@@ -42,7 +42,7 @@ def is_closed(mine):
 
 
 def await_closed(ends):
-    # One after the other: the error is told once.
+    # The ends are looked at one after the other, since the error is told only once.
     for mine in ends:
         wait_until(lambda mine=mine: is_closed(mine), 30, "what was passed is closed")
 

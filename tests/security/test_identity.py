@@ -19,8 +19,8 @@ TRUE = b"true answer"
 
 
 def squat(voice, address, scope, keeps, shared):
-    """Serves the clients of a port, as whoever listens there may; gives the port back when it is told, and goes on. It `keeps` the
-    rendezvous then, or not. A `shared` port has one that is named after the socket."""
+    """Serves the clients of a port, as a program that listens there may; gives the port back when it is told, and goes
+    on. It `keeps` the rendezvous then, or not. A `shared` port has one that is named after the socket."""
     listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
     if shared:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -197,7 +197,7 @@ def listen_twice(voice):
 
 @case(modes=CLIENT)
 def a_listener_that_is_gone_refuses(ctx):
-    """Whoever has the link."""
+    """Clients are refused when the listener is gone, whichever process has the link."""
     with Stranger(listen_twice) as squatter:
         port = squatter.hear("listens")
         asker = Asker(ctx, "127.0.0.1", port)

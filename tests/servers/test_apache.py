@@ -34,7 +34,7 @@ def start(ctx, mpm):
     program = need("apache2")
     www = ctx.dir / "www"
     www.mkdir(exist_ok=True)
-    # Whom the workers run as must get there.
+    # The user that the workers run as must be able to get there.
     for place in (ctx.dir, www):
         place.chmod(0o755)
     sums = {}

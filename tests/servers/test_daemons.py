@@ -135,7 +135,7 @@ def mosquitto(ctx):
 # OpenSSH
 
 def sshd(ctx, *options):
-    """(server, ssh's options). The server runs as whoever we are; keys of its own, nothing of the system's."""
+    """(server, ssh's options). The server runs as the tests' user, with keys of its own and nothing of the system's."""
     home = ctx.dir / "ssh"
     home.mkdir(mode=0o700)
     for name in ("host", "user"):

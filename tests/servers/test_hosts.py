@@ -1,4 +1,4 @@
-"""Several hosts in one machine, and containers of one host: who reaches whom, over what, and what is not looked at."""
+"""Several hosts in one machine, and containers of one host: which reach which, over what, and what is not looked at."""
 
 from contextlib import contextmanager
 
@@ -141,7 +141,7 @@ def mapped(ctx, line):
 
 @case(modes=MODES)
 def users_of_a_container(ctx):
-    """Root inside is not root outside. Who cannot be told apart from others there is served by TCP."""
+    """Root inside is not root outside. A user that cannot be told apart from others there is served by TCP."""
     need_root()
     if not possible(need("unshare"), "--user", "true"):
         raise Skipped("no user namespace can be made")
@@ -162,7 +162,7 @@ def users_of_a_container(ctx):
                 reaches(beside, "127.0.0.1", PORT + 1 + n, "inside")
                 expect(ctx, beside, "SHM", None)
                 reaches(within, "127.0.0.1", PORT + 1 + n, "inside")
-                # Without a map its own number is everybody's.
+                # Without a user map its own number is the one that stands for every unmapped user.
                 expect(ctx, within, *(("SHM", None) if way is remapped else ("TCP", "peer-uid")))
 
 
@@ -186,7 +186,7 @@ def an_address_goes_and_comes(ctx):
         expect(ctx, client, "TCP", "other-host")
         for _ in range(20):
             reaches(client, "10.78.0.1", PORT, "there", size=100)
-        # And back.
+        # The address moves back.
         b.ip("address", "del", "10.78.0.1/32", "dev", "cable")
         a.ip("route", "del", "10.78.0.1/32", "dev", "cable")
         a.ip("address", "add", "10.78.0.1/32", "dev", "cable")

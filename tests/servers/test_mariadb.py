@@ -49,7 +49,7 @@ def work(ctx, server):
     equal(found.split(), sums, "what the server has")
     for options in ((), ("--ssl", "--skip-ssl-verify-server-cert"), ("--compress",)):
         got = sql(ctx, server, "select hex(s) from d.t order by n", "--max-allowed-packet=64M", *options, "--raw")
-        # An empty row at the beginning.
+        # The first row is empty.
         rows = [""] * (len(sums) - len(got.split())) + got.split()
         equal([hashlib.sha256(bytes.fromhex(r)).hexdigest() for r in rows], sums, f"what the client gets, {options}")
     check("TLS" in sql(ctx, server, "show status like 'Ssl_version'", "--ssl", "--skip-ssl-verify-server-cert"), "no TLS")

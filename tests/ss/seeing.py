@@ -17,7 +17,7 @@ from harness import check, equal
 
 # Nothing here is about which end is accelerated; a test that starts an accelerated server says so by its role.
 ONE = ("server",)
-# Only turns a hang into a failure.
+# Time limit (s), which only turns a hang into a failure.
 LIMIT = 60
 
 MAGIC = b"NACCSTAT"
@@ -82,7 +82,7 @@ class Terminal:
         environment = ctx.environment({"TERM": "xterm", **env})
         self.pid, self.master = pty.fork()
         if self.pid == 0:
-            # Also for the child's first look at it.
+            # The size is set here as well, for the child's first look at it.
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.execve(monitor.command(), [monitor.command(), *map(str, argv)], environment)
         self.text, self.status = "", None

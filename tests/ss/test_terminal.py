@@ -77,7 +77,7 @@ def keys(ctx):
     screen.until(lambda p: "by Conns" in p[0], "sorting by connections")
     screen.type(b">>r")
     screen.until(lambda p: "by Msgs-In/s" in p[0], "sorting by messages")
-    # The mark goes to the server, wherever that is.
+    # The mark goes down to the server, wherever that is in the list.
     for _ in range(50):
         if any(text.lstrip().startswith(f"> {server.pid} ") for text in screen.picture()):
             break
@@ -86,7 +86,7 @@ def keys(ctx):
             screen.step()
     screen.type(b"\r")
     screen.until(lambda p: f"process {server.pid} (redis-server)" in p[0] and "connects_shm" in " ".join(p), "counters")
-    # What follows is longer than this.
+    # The following pages are longer than this screen.
     screen.resize(100, 20)
     screen.type(b"5")
     screen.until(lambda p: len(p) == 20 and any("Bytes-Out/s" in text for text in p), "sockets")

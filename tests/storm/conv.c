@@ -46,7 +46,7 @@ static int was_killed(int h)
 	}
 	return 0;
 }
-// How many were killed, if that is certain: who was killed may still be there for a moment.
+// How many were killed, if that is certain: a process that was killed may still be there for a moment.
 int kills_now(void)
 {
 	int over = L->deaths, all = L->kills;
@@ -58,16 +58,16 @@ static int clock_ms(void)
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
-// Between hosts, who is killed takes along what it carried for others: its children and, of processes that share a
-// listener, the ones beside it, for whom one of them listens.
+// Between hosts, a process that is killed takes along what it carried for others: its children and, of processes that
+// share a listener, the ones beside it, for which one of them listens.
 static int carrier_was_killed(struct slot *s, int side)
 {
 	if (s->carrier[side] > 0 && L->proc[s->carrier[side]].killed)
 		return 1;
 	return side == SERVER && L->killed_of[s->server] != s->kin;
 }
-// Whether somebody was killed who held an end of it. That who carried it at this end is gone is no end of what the other
-// one has to say: it is to be told as a reset.
+// Whether a process was killed that held an end of it. That the process that carried it at this end is gone is no end
+// of what the other one has to say: it is to be told as a reset.
 static int excused(const struct conv *c, int is_end)
 {
 	struct slot *s = &L->slot[c->k.slot];
@@ -101,7 +101,7 @@ static int knows_resets(int fd)
 }
 static enum state lost(struct conv *c, const char *what, int is_end)
 {
-	// The signal comes after its note, so who feels it finds the note.
+	// The signal comes after its note, so a process that notices the signal finds the note.
 	if (excused(c, is_end && knows_resets(c->fd))) {
 		L->slot[c->k.slot].done |= 4;
 		L->lost++;
@@ -312,7 +312,8 @@ enum state conv_step(struct conv *c)
 		int moved = 0;
 		if (c->header < sizeof c->k) {
 			moved = header(c);
-			// Of a client that is killed before it said who it is nobody knows; it knows itself if it is not.
+			// Nobody knows anything of a client that is killed before it said who it is; a client that is
+			// not killed knows itself.
 			if (moved < 0)
 				return let_go(c), OVER;
 			if (!moved)
@@ -381,11 +382,11 @@ short conv_wants(const struct conv *c)
 }
 void conv_register(struct conv *c, struct epoll_event *ev)
 {
-	// New, or taken out by what happened to it.
+	// The descriptor is new to the instance, or was taken out by what happened to it.
 	if (epoll_ctl(c->ep, EPOLL_CTL_MOD, c->fd, ev) && epoll_ctl(c->ep, EPOLL_CTL_ADD, c->fd, ev))
 		failed(c, "epoll_ctl");
 }
-// 0: nothing within the time.
+// Waits until something can be moved. Returns 0 if nothing happens within the time.
 static int wait_for(struct conv *c)
 {
 	short w = conv_wants(c);
@@ -415,7 +416,7 @@ void conv_drive(struct conv *c)
 	while (conv_step(c) == AGAIN)
 		if (!wait_for(c)) {
 			failed(c, "nothing happens in wait %u", c->wait);
-			// As it is, until somebody has looked at it.
+			// It stays as it is until ./run has looked at it.
 			for (int i = 0; i < 3000 && !L->looked; i++)
 				usleep(10000);
 			let_go(c);

@@ -14,7 +14,7 @@ enum {
 typedef _Atomic int word;
 struct proc {
 	word pid;    // 0: not born yet, -1: ended of its own will
-	word parent; // of a process that is not born yet: who is to make it
+	word parent; // of a process that is not born yet: the one that is to make it
 	word killed; // set before the signal is sent
 	word serves; // of a process that accepts beside others: the number of their port and 1
 };
@@ -36,7 +36,7 @@ struct ledger {
 	word killed_at; // ms of CLOCK_MONOTONIC, set by ./run when a process is gone
 	word carried;	// set by ./run: a connection ends with the process that carries it
 	word killed_of[SERVERS]; // processes that accepted beside others, by the number of their port
-	word looked;	// set by ./run when it has looked at who waits in vain
+	word looked;	// set by ./run when it has looked which processes wait in vain
 	word unused[64 - 3 - 2 - SERVERS - 4 - 8 - 1 - 1 - SERVERS - 1];
 	char why[TEXTS][256];
 	struct proc proc[PROCS];

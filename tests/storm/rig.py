@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
 STORM = BUILD / "tests" / "storm" / "storm"
 
-# ledger.h, in words of 32 bits.
+# Offsets in ledger.h's structures, in words of 32 bits.
 PROCS, SLOTS, SERVERS, TEXTS = 1 << 18, 1 << 22, 8, 16
 STOP, KILLS, DEATHS, NPROCS, NSLOTS, PORT = range(6)
 RESTING, COMPLETED, LOST, FAILED, ACTS = range(PORT + SERVERS, PORT + SERVERS + 5)
@@ -88,7 +88,7 @@ class Storm:
 
     @staticmethod
     def new_box():
-        """Connected to itself: everybody puts connections in, and whoever has a thread for it takes them out."""
+        """A socket connected to itself: everybody puts connections in, and a free thread takes them out."""
         box = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         box.bind("")
         box.connect(box.getsockname())
@@ -153,7 +153,7 @@ class Storm:
         return self.words[at:at + 4]
 
     def living(self):
-        """Numbers in the ledger of processes that may be hit: not the parent of workers, who makes new ones."""
+        """Numbers in the ledger of processes that may be hit: not the parent of workers, which makes new ones."""
         for n in range(self.seen + 1, min(self.words[NPROCS] + 1, PROCS)):
             self.alive.append(n)
         self.seen = self.words[NPROCS]
@@ -171,7 +171,7 @@ class Storm:
             os.close(fd)
             return None
         if sig == signal.SIGKILL:
-            # First the note: who feels the signal finds it.
+            # First the note: a process that feels the signal finds it.
             self.proc(n)[2] = 1
             if serves := self.proc(n)[3]:
                 self.words[KILLED_OF + serves - 1] += 1
@@ -247,7 +247,7 @@ class Storm:
         return True
 
     def look(self):
-        """Once, when somebody says that something is wrong: what those do whom it concerns. Who hangs stays until then."""
+        """Once, when something is said to be wrong: shows what the processes concerned do. One that hangs stays until then."""
         if not self.words[FAILED] or self.words[LOOKED]:
             return
         numbers = {int(n) for text in self.texts() for n in re.findall(r"conversation (\d+) ", text)}
@@ -289,7 +289,8 @@ class Storm:
     def settled(self, n):
         ends = self.slot(n)
         holders, kills, done = ends[:2], ends[2:4], ends[4]
-        # Nobody has taken it out of a box or accepted it, and who was killed may have been about to, or had just done it.
+        # No process is known to have taken it out of a box or accepted it; one that was killed may have been about to,
+        # or may just have done it.
         gone = any(h in (NOBODY, IN_BOX) and k != self.words[KILLS] for h, k in zip(holders, kills))
         return (done & 3) == 3 or done & 4 or gone or any(self.was_killed(h) for h in holders)
 
@@ -373,7 +374,7 @@ class Storm:
 
     def nothing_left(self):
         workers = [pid for _, pid in self.served_by()]
-        # First who would make new ones.
+        # The processes that would make new ones end first.
         self.end([*self.kept, *workers])
         # Children of killed processes, and those that carry a connection on: all have ended with their conversations.
         self.until("no process is left", lambda: not host.descendants(os.getpid()), 30)

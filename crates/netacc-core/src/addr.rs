@@ -93,7 +93,7 @@ fn encode(a: SocketAddr, domain: i32) -> ([u8; 28], usize) {
     (out, n)
 }
 
-/// What the kernel says about an address that is given to a call that has no use for it.
+/// The error with which the kernel refuses an address that is given to a call that has no use for it.
 pub fn given(p: *const c_void, len: u32) -> Result<()> {
     if p.is_null() {
         return Ok(());
@@ -104,7 +104,7 @@ pub fn given(p: *const c_void, len: u32) -> Result<()> {
     if user::readable(p, len as usize) { Ok(()) } else { Err(Errno::FAULT) }
 }
 
-/// What the kernel says about a result buffer for an address and its length before it writes.
+/// The error with which the kernel refuses a result buffer for an address and its length before it writes.
 pub fn check(p: *const c_void, len: *const u32) -> Result<()> {
     if !user::writable(len, size_of::<u32>()) {
         return Err(Errno::FAULT);
@@ -145,7 +145,7 @@ pub fn write(a: SocketAddr, domain: i32, p: *mut c_void, len: *mut u32) {
     }
 }
 
-/// What accept(2) wrote of the peer's address, for the application as well as for us.
+/// What accept(2) wrote about the peer's address, for the application as well as for us.
 #[derive(Default)]
 pub struct Accepted {
     bytes: [u64; 4],
@@ -153,13 +153,13 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    /// The kernel's accept4.
+    /// Calls the kernel's accept4(2).
     pub fn accept(&mut self, fd: i32, flags: i32) -> Result<i32> {
         self.len = size_of_val(&self.bytes) as u32;
         raw::accept4(fd, self.bytes.as_mut_ptr().cast(), &raw mut self.len, flags)
     }
 
-    /// Passes it on to the application as [`write`] does; the buffer was [`check`]ed.
+    /// Passes the address on to the application as [`write`] does; the buffer was [`check`]ed.
     pub fn give(&self, p: *mut c_void, len: *mut u32) {
         if p.is_null() || len.is_null() {
             return;
@@ -172,7 +172,7 @@ impl Accepted {
         }
     }
 
-    /// As an address.
+    /// The peer's address.
     pub fn peer(&self) -> Option<SocketAddr> {
         read(self.bytes.as_ptr().cast(), self.len)
     }
@@ -186,7 +186,7 @@ pub fn local_of(fd: i32) -> Option<SocketAddr> {
     read(buf.as_ptr().cast(), len)
 }
 
-/// For the stats page.
+/// An address in the stats page's form.
 pub fn shown(a: SocketAddr) -> SockAddr {
     match a.ip() {
         IpAddr::V4(ip) => SockAddr::v4(ip.octets(), a.port()),

@@ -22,7 +22,7 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 const TAG: u64 = 7;
 const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
-/// Closed by the program, and kept by us: see [`vacant`].
+/// Word of a number that the program has closed and that we keep: see [`vacant`].
 const VACANT: u64 = 3;
 /// A thread is about to close the number, or to put another file under it: with the thread's mark in place of an object.
 const LEAVING: u64 = 7;
@@ -34,9 +34,9 @@ const ADDR: u64 = (1 << 48) - 8;
 /// An object and the generation it had when it was looked up.
 #[derive(Debug)]
 pub struct Ref<T: 'static> {
-    /// The object.
+    /// The object that was looked up.
     pub obj: &'static T,
-    /// Its generation then.
+    /// Its generation at the look-up.
     pub generation: u16,
 }
 
@@ -101,24 +101,24 @@ fn encode(e: Entry) -> u64 {
     }
 }
 
-/// Whether anything was ever entered. What a call names need not be looked at before that.
+/// Whether anything was ever entered. Before that a call need not look at what it names.
 #[inline]
 pub fn in_use() -> bool {
-    // Relaxed: nothing is looked at behind it.
+    // Relaxed: nothing is read through it.
     !TABLE.load(Ordering::Relaxed).is_null()
 }
 
-/// Whether nothing is in it now.
+/// Whether the table is empty now.
 pub fn is_empty() -> bool {
-    // Relaxed: nothing is looked at behind a cell.
+    // Relaxed: nothing is read through a cell.
     let free = |fd: usize| cell(fd as i32).is_none_or(|c| c.load(Ordering::Relaxed) == 0);
     (0..=HIGH.load(Ordering::Relaxed)).all(free)
 }
 
-/// Whether `fd` is in the table. All that a call on any other descriptor costs.
+/// Whether `fd` is in the table. This look-up is all that a call on any other descriptor costs.
 #[inline]
 pub fn knows(fd: i32) -> bool {
-    // Relaxed: nothing is looked at behind it.
+    // Relaxed: nothing is read through the cell.
     cell(fd).is_some_and(|c| c.load(Ordering::Relaxed) != 0)
 }
 
@@ -136,7 +136,7 @@ pub fn knows_any(mut fds: impl Iterator<Item = i32>) -> bool {
 /// Whether `fd` is a socket of which `f` is true, or a number to be given back, which [`get`] does.
 #[inline]
 pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
-    // Acquire: as in `get`.
+    // Acquire: the object was filled in before it was entered.
     let word = cell(fd).map_or(0, |c| c.load(Ordering::Acquire));
     word & NOT_THERE == NOT_THERE || matches!(decode(word), Some(Entry::Socket(r)) if f(r.obj))
 }
@@ -246,7 +246,7 @@ pub fn epoll(fd: i32) -> Option<Ref<Epoll>> {
     }
 }
 
-/// Makes the table exist.
+/// Makes the table, if there is none.
 pub fn ensure() -> Result<()> {
     if TABLE.load(Ordering::Acquire).is_null() {
         if !mem::is_affordable(size_of::<[AtomicU64; MAX_FDS]>()) {
@@ -333,7 +333,7 @@ pub fn number_of(r: Ref<Socket>, not: i32) -> Option<i32> {
     numbers_of(r, not).0
 }
 
-/// The same, and how many there are.
+/// A number that refers to socket `r`, other than `not`, and how many such numbers there are.
 pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
     let (mut found, mut count) = (None, 0);
     each(0, MAX_FDS, |fd, e| {
@@ -345,8 +345,8 @@ pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
     (found, count)
 }
 
-/// Whether another file was put over `fd`, which was a number of socket `r`. A number that was closed, and is another file's
-/// since, is none of that.
+/// Whether another file was put over `fd`, which was a number of socket `r`. A number that was closed, and belongs to
+/// another file since, does not count.
 pub fn is_replaced(r: Ref<Socket>, fd: i32) -> bool {
     r.obj.has(REPLACED) && !get(fd).is_some_and(|e| e.is(r))
 }

@@ -1,4 +1,4 @@
-//! fork(2): what parent and child may touch, and when a connection is nobody else's again.
+//! fork(2): what parent and child may touch, and when a connection belongs to one process alone again.
 
 use crate::fdtable::{self, Entry, Ref};
 use crate::namespace;
@@ -14,8 +14,8 @@ use netacc_transport::shm::{Patience, ShmEndpoint};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// Forks whose children (or their children) may still live, at most. Beyond that connections stay shared,
-/// which costs a little speed and nothing else.
+/// Most forks that are remembered because their children (or their children) may still live. Beyond that connections
+/// stay shared, which costs a little speed and nothing else.
 const FORKS: usize = 64;
 
 /// Descendants that share something, known by pipes.
@@ -24,22 +24,23 @@ struct Descendants {
     /// Reading ends (descriptor + 1) of pipes whose writing ends the descendants hold: the kernel ends one when
     /// the last of them is gone or runs another program.
     pipes: [AtomicI32; FORKS],
-    /// Pipes in `pipes`, or `FORKS + 1` when there was no room for one.
+    /// Number of pipes in `pipes`, or `FORKS + 1` when there was no room for one.
     live: AtomicU32,
 }
 
-/// Those that may have a connection of ours.
+/// Descendants that may have a connection of ours.
 static CONNECTED: Descendants = Descendants::new();
-/// Those that may have an epoll instance of ours, and no connection.
+/// Descendants that may have an epoll instance of ours, and no connection.
 static WAITING: Descendants = Descendants::new();
-/// Guards both.
+/// Guards `CONNECTED` and `WAITING`.
 static LOCK: Lock = Lock::new();
-/// Held by the thread that forks while it keeps others from reading: of two each would wait for what the other has.
+/// Held by the thread that forks while it keeps others from reading: of two such threads each would wait for what the
+/// other has.
 static TURN: Lock = Lock::new();
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 static FORKING: AtomicU32 = AtomicU32::new(0);
-/// How many generations of a family are told apart.
+/// Number of generations of a family that are told apart.
 const GENERATIONS: usize = 16;
 /// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their
 /// descendants, the oldest first.
@@ -54,43 +55,43 @@ static NEXT_CHECK: AtomicU64 = AtomicU64::new(0);
 pub struct Forking {
     /// Reading and writing end of the pipe, if there is anything to share, and what it tells of.
     pipe: Option<(i32, i32)>,
-    /// No connection is shared, only epoll instances.
+    /// Whether no connection is shared, only epoll instances.
     instances: bool,
     /// [`TURN`], if anything is unread.
     turn: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
-    /// descriptors and then the memory, and what comes in between the child would know of without having it.
+    /// descriptors and then the memory, and the child would know of what comes in between without having it.
     unread: Unread,
     /// What is carried to other hosts is at rest meanwhile: the child goes through it.
     carriers: crate::carrier::AtRest,
 }
 
-/// Namespaces that a child begins in and its parent is not in (clone(2)).
+/// Namespaces in which a child begins and its parent is not (clone(2)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewSpaces {
-    /// Of processes.
+    /// A namespace of processes.
     pub processes: bool,
-    /// Of networks.
+    /// A network namespace.
     pub network: bool,
 }
 
-/// Before a fork into the parent's own namespaces, in the parent.
+/// To be called in the parent before a fork into its own namespaces.
 pub fn prepare() -> Forking {
     prepare_for(NewSpaces::default())
 }
 
-/// Before the fork, in the parent: every unconnected socket becomes real, every connection gets what several
-/// processes need to share it.
+/// To be called in the parent before the fork: every unconnected socket becomes real, every connection gets what
+/// several processes need to share it.
 pub fn prepare_for(new: NewSpaces) -> Forking {
     // Before this thread takes any lock.
     let in_handler = lock::interrupted();
     // Several processes could not agree on who makes them again.
     socket::untaken::await_queue_pairs();
-    // Before anything is marked as shared: another thread must not find it to be ours alone until the child is counted.
+    // Before anything is marked as shared: another thread must not take it for ours alone until the child is counted.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
     let mut splits = new.processes.then_some(true);
-    // For all connections together.
+    // All connections together have one patience.
     let patience = Patience::of_a_fork();
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
@@ -151,8 +152,8 @@ pub(crate) struct Heir {
 }
 
 impl Heir {
-    /// Prepares for it. This process has a pipe of its own made only if `asked_for`: where it gives the slot to a next
-    /// connection later.
+    /// Prepares for the new process. This process makes a pipe of its own only if `asked_for`: where it gives the slot
+    /// to a next connection later.
     pub(crate) fn begin(asked_for: bool) -> Result<Heir> {
         if TOO_DEEP.load(Ordering::Relaxed) {
             return Err(Errno::MFILE);
@@ -187,15 +188,16 @@ fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
 
 fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
     let s = r.obj;
-    // A handler of this thread must not close a number between the look at it and what is put there.
+    // A handler of this thread must not close a number between the look at it and what is put under it.
     let _b = Blocked::all();
     // Nobody is in the middle of an operation when the connection becomes shared.
     let _g = (s.rx.lock(), s.tx.lock());
-    // Another thread may have closed it meanwhile, or taken it to a kernel socket, or to another server: so the endpoint is
-    // looked up here.
+    // Another thread may have closed the socket meanwhile, or moved it to a kernel socket, or to another server: so the
+    // endpoint is looked up here.
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return };
-    // The same for the number. Without one another thread is about to close the connection and waits for the locks: a base
-    // that lies under no number would end at once, and the peer take the connection for gone before it is.
+    // The number is looked up here, too. A connection without one is about to be closed by another thread, which waits
+    // for the locks: a base that lies under no number would end at once, and the peer would take the connection for
+    // gone before it is.
     let there = fdtable::get(fd).is_some_and(|e| e.is(r));
     let Some(fd) = Some(fd).filter(|_| there).or_else(|| fdtable::number_of(r, fd)) else { return };
     if s.set(SHARED, true) && ep.base_fd() >= 0 {
@@ -206,12 +208,15 @@ fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
             // What is left in the kernel of a promoted connection is still to be read.
             ep.keep_tail();
             if let Err(e) = put_under(fd, r, &base) {
-                crate::log!(Warn, "fd {fd}: no base for the child: {e}");
+                crate::log!(Warn, "fd {fd}: cannot put the liveness socket under its number: {e}");
             }
             private::drop_raw(base);
         }
         Ok(None) => {}
-        Err(e) => crate::log!(Warn, "fd {fd}: no base for the child: {e}"),
+        Err(e) => crate::log!(
+            Warn,
+            "fd {fd}: cannot create the liveness socket ({e}); the child's copy of the connection is reset"
+        ),
     }
 }
 
@@ -221,7 +226,7 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
         raw::fcntl(base.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     let result = socket::create::replace_everywhere(r.obj, base.as_raw_fd());
-    // It is no placeholder that could serve the next connection.
+    // The number holds no placeholder any more that could serve the next connection.
     r.obj.set(socket::KEEPABLE, false);
     if let (Ok(()), Some(ep)) = (result, r.obj.endpoint()) {
         ep.set_base(first);
@@ -229,7 +234,7 @@ fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
     result
 }
 
-/// After the fork, in the parent (also when it failed: then there is no child).
+/// To be called in the parent after the fork (also when it failed: then there is no child).
 pub fn parent(f: Forking, forked: bool) {
     drop(f.carriers);
     if forked {
@@ -246,7 +251,7 @@ pub fn parent(f: Forking, forked: bool) {
     forget_untold();
 }
 
-/// In the parent: a connection without a base is its own alone. The child's copy of it was reset.
+/// In the parent: a connection without a base belongs to the parent alone, since the child's copy of it was reset.
 fn forget_untold() {
     fdtable::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
@@ -286,12 +291,12 @@ impl Descendants {
         }
     }
 
-    /// As far as is known without asking the kernel.
+    /// Whether there are no descendants, as far as is known without asking the kernel.
     fn none(&self) -> bool {
         self.live.load(Ordering::Relaxed) == 0
     }
 
-    /// Asks the kernel whether there are any.
+    /// Whether there are no descendants any more; asks the kernel.
     fn all_ended(&self) -> bool {
         if self.none() {
             return true;
@@ -301,7 +306,7 @@ impl Descendants {
         self.none()
     }
 
-    /// Forgets the forks of which nobody is left. Under `LOCK`.
+    /// Forgets the forks of which no descendant is left. Under `LOCK`.
     fn forget_ended(&self) {
         let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; FORKS];
         for (p, d) in polled.iter_mut().zip(&self.pipes) {
@@ -321,7 +326,7 @@ impl Descendants {
         }
     }
 
-    /// For the child of a fork: they are the parent's.
+    /// Called in the child of a fork: the pipes are the parent's.
     fn after_fork(&self) {
         for d in &self.pipes {
             let fd = d.swap(0, Ordering::Relaxed) - 1;
@@ -348,8 +353,8 @@ pub(crate) fn under_way() -> bool {
     FORKING.load(Ordering::SeqCst) != 0
 }
 
-/// Repeats `what` while a fork of another thread is in its way, which takes a moment. Of one that takes longer, or is this
-/// thread's own, it is not known whether it ends: then `what` has to be done later or not at all.
+/// Repeats `what` until it is done, while another thread's fork is in its way, which takes a moment. Whether a fork
+/// that takes longer, or is this thread's own, ever ends is not known: then `what` has to be done later or not at all.
 pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
     for _ in 0..200 {
         if what() {
@@ -359,8 +364,8 @@ pub(crate) fn let_pass(mut what: impl FnMut() -> bool) {
     }
 }
 
-/// Whether this process never forked, or nobody who could have a connection of ours is left, as far as is known without
-/// asking the kernel.
+/// Whether this process never forked, or no descendant is left that could have a connection of ours, as far as is known
+/// without asking the kernel.
 pub(crate) fn has_no_children() -> bool {
     !under_way() && CONNECTED.none()
 }
@@ -376,9 +381,9 @@ pub fn unshare_if_alone(s: &Socket) {
     }
 }
 
-/// Called when a thread goes to sleep, whatever for: connections that children shared come back. Without it
-/// they would stay shared as long as the connection lives, which is correct and a little slower; so it need not
-/// happen while a thread sleeps, since it uses nothing then.
+/// Called when a thread goes to sleep, for whatever reason: makes connections that children shared our own again.
+/// Without it they would stay shared as long as the connection lives, which is correct and a little slower; so it need
+/// not happen while a thread sleeps, since it uses nothing then.
 #[inline]
 pub fn idle_check() {
     if !(CONNECTED.none() && WAITING.none()) {
@@ -413,7 +418,7 @@ fn look_for_ended() {
     });
 }
 
-/// In a child that begins in `new`: what this process knows of the network is not true there.
+/// To be called in a child that begins in `new`: what this process knows of the network is not true there.
 pub fn child_in(f: Forking, new: NewSpaces) {
     child(f);
     if new.network && crate::runtime::get().is_some() {
@@ -421,8 +426,8 @@ pub fn child_in(f: Forking, new: NewSpaces) {
     }
 }
 
-/// In the child: no other thread exists, locks may be in any state, the links are the parent's. Nothing here allocates: the
-/// child of _Fork(3) finds the allocator as other threads have left it.
+/// To be called in the child, where no other thread exists, locks may be in any state, and the links are the parent's.
+/// Nothing here allocates: the child of _Fork(3) finds the allocator as other threads have left it.
 pub fn child(f: Forking) {
     lock::forget_held();
     netacc_sys::cancel::forget();
@@ -475,7 +480,8 @@ pub fn child(f: Forking) {
     crate::runtime::after_fork(fdtable::numbers());
 }
 
-/// In the child: keeps the pipe at which the parent waits. Those of ancestors that do not wait any more make room for it.
+/// In the child: keeps the pipe at which the parent waits. Pipes of ancestors that do not wait any more make room for
+/// it.
 fn hold(writing: i32) {
     let free = || HELD.iter().find(|h| h.load(Ordering::Relaxed) == 0);
     if free().is_none() {

@@ -9,13 +9,13 @@ use netacc_stats::Reason;
 use netacc_sys::private;
 use rustix::process::{Resource, getrlimit};
 
-/// The [`Reason`]; 0: accelerated as ever.
+/// Why nothing more is accelerated, as a [`Reason`]; 0: the process is accelerated as ever.
 static WHY: AtomicU32 = AtomicU32::new(0);
 
 /// Why nothing more is accelerated, if so.
 #[inline]
 pub fn reason() -> Option<Reason> {
-    // Relaxed: whoever changed it knows it; to other threads it is a change at any time.
+    // Relaxed: the thread that changed the word knows it; for other threads the change may come at any time.
     match WHY.load(Ordering::Relaxed) {
         0 => None,
         n => Reason::from_u32(n),
@@ -31,7 +31,7 @@ pub(crate) fn from_the_start(why: Reason) {
 /// Nothing more is accelerated; connections go on where they are.
 pub fn from_here(why: Reason) {
     WHY.store(why as u32, Ordering::Relaxed);
-    crate::log!(Info, "from here on connections are the kernel's: {}", why.sentence());
+    crate::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
     each(|fd, r| {
         if r.obj.path() == Path::Listener {
             listen::abandon(fd, r.obj);
@@ -41,8 +41,8 @@ pub fn from_here(why: Reason) {
     socket::vacant::close_all();
 }
 
-/// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and
-/// knows nothing of us, or to take all descriptors from itself. From now on we need neither.
+/// The process is about to install a filter on system calls (seccomp(2)), which allows what the program needs and knows
+/// nothing of us, or to give up all descriptors. From now on we need neither.
 #[cold]
 pub fn confine() {
     netacc_sys::user::ask_no_more();
@@ -51,8 +51,8 @@ pub fn confine() {
 }
 
 /// A server has used up its descriptors for connections. Some are ours: a link's, an epoll instance's, and one for each
-/// connection whose peer has forked. By TCP all would be the program's, so it gets them. False if that is not so: then
-/// the error is the program's as well.
+/// connection whose peer has forked. With TCP all of them would be the program's, so it gets them. False if ours are
+/// not the cause: then the error is the program's as well.
 #[cold]
 pub fn give_back_descriptors() -> bool {
     if reason().is_some() {
@@ -64,7 +64,7 @@ pub fn give_back_descriptors() -> bool {
             used += 1 + u64::from(ep.witness_fd() >= 0);
         }
     });
-    // Where something else has used them up it would have done so by TCP.
+    // A program whose other files have used them up would have run out with TCP, too.
     if used * 4 < getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) {
         return false;
     }
@@ -76,7 +76,8 @@ pub fn give_back_descriptors() -> bool {
 /// Nothing more is accelerated, and every connection becomes a kernel socket.
 #[cold]
 pub fn all_leave(why: Reason) {
-    // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have two.
+    // What frees descriptors comes first, since to leave takes a few: the listeners, then the connections that have
+    // two.
     from_here(why);
     for two in [true, false] {
         each(|fd, r| {
@@ -84,13 +85,17 @@ pub fn all_leave(why: Reason) {
                 && !costs_more(r, why)
                 && let Err(e) = demote::demote(fd, r, why)
             {
-                crate::log!(Warn, "fd {fd}: stays in shared memory ({}): {e}", why.name());
+                crate::log!(
+                    Warn,
+                    "fd {fd}: cannot become a kernel socket ({}: {e}); stays in shared memory",
+                    why.name()
+                );
             }
         });
     }
 }
 
-/// Descriptors are wanted, and the connection would need a process of its own to go to the kernel.
+/// Whether the connection would need a process of its own to go to the kernel, though descriptors are wanted.
 fn costs_more(r: Ref<Socket>, why: Reason) -> bool {
     why == Reason::NoDescriptors && r.obj.endpoint().is_some_and(|ep| !ep.link().trust_is_mutual())
 }

@@ -40,14 +40,15 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
     done
 }
 
-/// A process with one thread that has not opened a TCP socket knows nothing yet that could be wrong.
+/// Whether this is a process with one thread that has not opened a TCP socket: such a process knows nothing yet that
+/// could be wrong.
 fn only_beginning() -> bool {
     // A folder has a link for itself, one in its parent and one for each folder in it, here one per thread (proc(5)).
     runtime::get().is_none() && stat(c"/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }
 
-/// Whether a child that is forked now begins in another PID namespace: processes of a family tell each other by their
-/// numbers, and there the same numbers mean others.
+/// Whether a child that is forked now begins in another PID namespace: processes of a family tell each other apart by
+/// their numbers, and there the same numbers stand for other processes.
 pub fn splits_family() -> bool {
     let next = c"/proc/self/ns/pid_for_children";
     match (identity(c"/proc/self/ns/pid"), identity(next)) {

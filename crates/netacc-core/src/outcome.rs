@@ -9,7 +9,7 @@ pub enum Outcome {
     Done(isize),
     /// Failed; the application gets -1 and this errno.
     Failed(Errno),
-    /// Not ours: the next libc symbol does it.
+    /// The call is not ours: the next libc symbol makes it.
     Pass,
 }
 

@@ -22,7 +22,7 @@ use netacc_sys::{cpu, private, user};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
-/// No limit of descriptors (RLIMIT_NOFILE) is below that.
+/// Number of entries that no limit of descriptors (RLIMIT_NOFILE) is below.
 const FEW: usize = 16;
 
 /// Bytes of the kernel's signal set.
@@ -61,8 +61,8 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
     }
 }
 
-/// A connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's going
-/// over, so it is looked at again before it is told.
+/// Whether this is a connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's
+/// going over, so it is looked at again before it is reported.
 fn is_candidate(fd: i32) -> bool {
     fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
 }
@@ -101,7 +101,7 @@ struct Fds {
     n: usize,
     /// What each entry referred to when the call began to wait.
     held: Vec<Option<Pin>>,
-    /// Candidates among them (index), and the copy by which the kernel is asked about each.
+    /// Index of each candidate among them, and the copy by which the kernel is asked about it.
     copies: Vec<(usize, Kept)>,
 }
 
@@ -110,10 +110,11 @@ struct Fds {
 /// old socket would look at the new one, and sleep on with nobody to wake it.
 static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// The same for calls that read. Their own, so that they find a place however many a poll has.
+/// Numbers of ours (+ 1) for the kernel's sockets that a call that reads sleeps on, for the reason given at [`COPIES`].
+/// They are apart from those, so that a read finds a place however many a poll has taken.
 static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// One of [`COPIES`] or [`READ`].
+/// An entry of [`COPIES`] or [`READ`].
 pub(crate) struct Kept(&'static AtomicI32);
 
 impl Kept {
@@ -122,14 +123,14 @@ impl Kept {
         Kept::of(fd, &COPIES)
     }
 
-    /// The same for a call that reads.
+    /// A copy of `fd` for a call that reads, if there is room for one.
     pub(crate) fn to_read(fd: i32) -> Option<Kept> {
         Kept::of(fd, &READ)
     }
 
     fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Kept> {
         let ours = private::copy(fd).ok()?;
-        // AcqRel: whoever closes it, here or in the child of a fork, sees it whole.
+        // AcqRel: the thread that closes it, here or in the child of a fork, sees it whole.
         let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let cell = cells.iter().find(free);
         if cell.is_none() {
@@ -153,7 +154,7 @@ impl Drop for Kept {
     }
 }
 
-/// For the child of a fork: the sleepers are the parent's.
+/// Called in the child of a fork: the sleepers are the parent's.
 pub fn after_fork() {
     for cell in COPIES.iter().chain(&READ) {
         drop(Kept(cell));
@@ -168,7 +169,7 @@ impl Fds {
         }
     }
 
-    /// Looks at all of ours; returns how many have something.
+    /// Looks at all entries of ours; returns how many have something.
     fn look(&self) -> usize {
         let mut n = 0;
         self.each(|i, p| {
@@ -215,7 +216,7 @@ impl Fds {
         let mut n = 0;
         self.each(|i, p| {
             if self.ours(i, p.fd).is_none() {
-                // What the socket of before says is of no concern where there is another one by now.
+                // What the earlier socket says is of no concern where there is another one by now.
                 let of_before = set.fd(i) >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd);
                 p.revents = if of_before { 0 } else { set.revents(i) };
                 n += usize::from(p.revents != 0);
@@ -224,14 +225,14 @@ impl Fds {
         n
     }
 
-    /// Registers for everything of ours; true when something is ready already.
+    /// Registers for all entries of ours; true when something is ready already.
     fn arm(&self, set: &mut WaitSet) -> bool {
         let mut ready = false;
         self.each(|i, p| match self.ours(i, p.fd) {
             // It is there only since `hold`, which is called again before the next sleep.
             Some(Ours::Connection(_) | Ours::Listener(_)) if !self.holds(i) => ready = true,
             Some(Ours::Connection(s)) => {
-                // Without an endpoint, or where its own look says so, the connection is about to go elsewhere.
+                // A connection without an endpoint, or whose own look says so, is about to go elsewhere.
                 let moves = s.endpoint().is_none_or(|ep| {
                     ep.arm(interest(p.events), set);
                     ep.displaced() || !ep.is_live()
@@ -249,13 +250,13 @@ impl Fds {
                 ready |= !epoll::arm(p.fd);
                 epoll::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
             }
-            // It was ours when the set was made, and nobody would wake us for it now.
+            // The entry was ours when the set was made, and nobody would wake us for it now.
             None => ready |= p.fd >= 0 && set.fd(i) < 0,
         });
         ready
     }
 
-    /// Keeps what is ours from ending under the sleeper: as in the kernel, a poll that has begun goes on with
+    /// Keeps what is ours from ending while a thread sleeps on it: as in the kernel, a poll that has begun goes on with
     /// what its numbers referred to, and a close in another thread takes effect when it returns.
     ///
     /// Before each sleep: a number that was nothing of ours may have become a connection since. True if there are copies now
@@ -340,8 +341,8 @@ impl Fds {
         }
     }
 
-    /// Connections that cannot stay go elsewhere. A listener lets go of the links of dead clients, whose
-    /// control sockets would end every further sleep.
+    /// Moves connections that cannot stay. A listener lets go of the links of dead clients, whose control sockets would
+    /// end every further sleep.
     fn heal(&self) {
         self.each(|_, p| {
             let Some(pin) = fdtable::socket(p.fd).and_then(Ref::pin) else { return };
@@ -372,7 +373,7 @@ impl Fds {
     }
 }
 
-/// Whether there is a number among them that we know.
+/// Whether the array names a number that we know.
 ///
 /// # Safety
 /// `p` points to `n` valid entries, or is null.
@@ -385,8 +386,8 @@ pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
     closing::has_later() || (fdtable::in_use() && n > 0 && (!there() || fdtable::knows_any(numbers)))
 }
 
-/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; `None` is a
-/// time-out that is for the kernel to judge.
+/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; a deadline
+/// of `None` is a time-out that is for the kernel to judge.
 ///
 /// # Safety
 /// `p` points to `n` valid entries.
@@ -397,7 +398,7 @@ pub unsafe fn poll(
     sigmask: *const c_void,
 ) -> Outcome {
     closing::close_later();
-    // What cannot be accessed is for the kernel to refuse.
+    // The kernel refuses what cannot be accessed.
     let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
     if n == 0 || !there {
         return Outcome::Pass;

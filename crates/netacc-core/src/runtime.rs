@@ -24,7 +24,7 @@ pub struct Runtime {
 
 static RUNTIME: AtomicPtr<Runtime> = AtomicPtr::new(core::ptr::null_mut());
 static STARTING: Lock = Lock::new();
-/// The thread that makes it; 0: none.
+/// The thread that makes the runtime; 0: none does.
 static STARTER: AtomicU32 = AtomicU32::new(0);
 
 /// The runtime, if there is one.
@@ -43,7 +43,7 @@ pub fn ensure() -> Option<&'static Runtime> {
 
 #[cold]
 fn start() -> Option<&'static Runtime> {
-    // A signal handler that opens a socket while its own thread is in here must not wait for itself; other
+    // A signal handler that opens a socket while its own thread makes the runtime must not wait for itself; other
     // threads wait until the work is done.
     let me = raw::gettid();
     if STARTER.load(Ordering::Relaxed) == me {
@@ -123,14 +123,14 @@ fn publish(conf: &Config) {
 /// The descriptor of our stats page (+ 1).
 static PAGE: AtomicI32 = AtomicI32::new(0);
 
-/// Readers find the page by this descriptor, as long as the process lives.
+/// Keeps the descriptor by which readers find the page, as long as the process lives.
 fn keep_page(fd: OwnedFd) {
     if let Ok(fd) = private::adopt(fd) {
         PAGE.store(fd + 1, Ordering::Relaxed);
     }
 }
 
-/// A fresh stats page in the child of a fork; the parent's must not be written by two.
+/// Makes a fresh stats page in the child of a fork: two processes must not write to the parent's.
 pub fn after_fork(live: impl IntoIterator<Item = i32>) {
     if get().is_none() {
         return;
@@ -217,7 +217,7 @@ fn env(name: &str) -> Option<&'static [u8]> {
     found.map(|v| &*Box::leak(v.into_boxed_slice()))
 }
 
-/// For the child of a fork.
+/// Called in the child of a fork: frees the locks.
 pub fn reset_locks() {
     STARTING.reset();
     STARTER.store(0, Ordering::Relaxed);

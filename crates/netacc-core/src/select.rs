@@ -35,7 +35,7 @@ impl Set {
         if self.0.is_null() {
             return;
         }
-        // SAFETY: as above.
+        // SAFETY: fd < nfds; the set has at least nfds bits. fd_set is an array of longs.
         unsafe {
             let w = self.0.add(fd / BITS);
             let old = w.read_unaligned();
@@ -66,7 +66,7 @@ pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
     }
     let bytes = n.div_ceil(BITS) * size_of::<usize>();
     if sets.iter().any(|p| !p.is_null() && !user::known(*p, bytes, user::Access::Read)) {
-        // Sets that may not be there are looked at on the long way.
+        // Sets that may not be mapped are examined by `select`.
         return true;
     }
     let sets = sets.map(|p| Set(p.cast()));
@@ -95,7 +95,7 @@ pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
 pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigmask: *const c_void) -> Outcome {
     let n = bound(nfds);
     if !accessible(n, sets, user::Access::Write) {
-        // For the kernel to refuse.
+        // The kernel refuses such sets.
         return Outcome::Pass;
     }
     let [r, w, x] = sets.map(|p| Set(p.cast()));

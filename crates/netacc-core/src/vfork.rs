@@ -14,14 +14,14 @@ static ENDS: [AtomicI32; 16] = [const { AtomicI32::new(0) }; 16];
 
 const VFORK_CHECK_INTERVAL: i64 = time::ns(timeouts::VFORK_CHECK_INTERVAL) as i64;
 
-/// Whether a child that shares our memory cannot change anything of ours: there has been no TCP socket, and there is no epoll
-/// instance.
+/// Whether a child that shares our memory cannot change anything of ours: no TCP socket was ever opened, and there is
+/// no epoll instance.
 pub fn stands_alone() -> bool {
     runtime::get().is_none() && fdtable::is_empty()
 }
 
-/// In the child of any fork: parents wait for their own children by vfork, whose end is `own`, and not for those of others or
-/// for theirs.
+/// To be called in the child of any fork: parents wait for their own children by vfork, whose end is `own`, and not for
+/// the children of others or of those.
 pub fn in_child(own: i32) {
     for cell in &ENDS {
         let end = cell.load(Ordering::Acquire) - 1;
@@ -42,7 +42,7 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Made before the fork; `None` where there is none to be had, and the parent does not wait.
+    /// Made before the fork; `None` where no pipe can be made, and the parent does not wait.
     #[allow(clippy::new_without_default, reason = "it may fail")]
     pub fn new() -> Option<Pipe> {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).ok()?;
@@ -52,7 +52,7 @@ impl Pipe {
             [reading, writing].into_iter().flatten().for_each(private::close);
             return None;
         };
-        // AcqRel: the child of another thread's fork sees the number with what it stands for.
+        // AcqRel: the child of another thread's fork sees the number together with what it stands for.
         let free = |c: &&AtomicI32| c.compare_exchange(0, writing + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let Some(cell) = ENDS.iter().find(free) else {
             private::close(reading);
@@ -88,8 +88,8 @@ impl Pipe {
     }
 }
 
-/// Whether process `pid` has descriptor `fd`, as far as proc(5) tells: another thread's fork in the moment in which the pipe
-/// was made leaves an end in a process that nobody waits for.
+/// Whether process `pid` has descriptor `fd`, as far as proc(5) tells: another thread's fork in the moment in which the
+/// pipe was made leaves an end in a process for which nobody waits.
 #[cold]
 fn has(pid: i32, fd: i32) -> bool {
     let exists = |path: &str| access(path, Access::EXISTS).is_ok();

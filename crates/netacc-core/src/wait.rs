@@ -15,27 +15,27 @@ use netacc_sys::{cpu, raw, time};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 
-/// With the peer on another CPU: looks in a row before the first yield (about 2 microseconds).
+/// Looks in a row before the first yield with the peer on another CPU (about 2 microseconds).
 const PAUSES: u32 = 60;
-/// The same for a peer on another host, where the last yield went to somebody.
+/// Looks in a row before the first yield with a peer on another host, where the last yield went to somebody.
 const FEW_PAUSES: u32 = 1;
-/// A yield that took fewer ticks than this (about a microsecond) went to nobody.
+/// If sched_yield() returns within this many ticks (about a microsecond), no other thread was runnable.
 const ALONE: u64 = 3_000;
-/// So often others have had their turn before a wait for another host is given up, however long these were.
+/// Least number of yields before a wait for another host is given up, however long they took.
 const TURNS: u32 = 4;
-/// And after that, how long to go on looking between yields (ns).
+/// Time (ns) that a wait goes on looking between yields.
 const YIELD_FOR: u64 = 50_000;
-/// A yield that took so many ticks (about a millisecond) went to somebody who wanted the CPU for himself.
+/// Time (ticks, about a millisecond) above which a yield went to a thread that wanted the CPU for itself.
 const LONG: u64 = 3_000_000;
-/// Then nobody yields for so many times as long, in ns, within these bounds.
+/// After such a yield no thread yields for this many times its length (in ns), within the bounds of [`AVOID_FOR`].
 const AVOID: u64 = 20;
 const AVOID_FOR: core::ops::Range<u64> = 50_000_000..1_000_000_000;
 /// Full confidence that spinning pays; halves with each spin that found nothing.
 const CONFIDENT: u32 = 16;
-/// Without confidence one wait in so many tries again.
+/// Without confidence one wait in this many tries again.
 const RETRY: u32 = 16;
 
-/// Sleeps on `set`, which is armed; `disarm` undoes that. `who` carries what is waited for.
+/// Sleeps on `set`, which is armed; `disarm` undoes that. `who` says which engines carry what is waited for.
 pub fn sleep(
     set: &mut WaitSet,
     who: Who,
@@ -46,7 +46,8 @@ pub fn sleep(
     sleep_before(set, who, deadline, sigmask, disarm, true)
 }
 
-/// The same; the caller may do the turn that follows, so that what it finds is the caller's.
+/// Sleeps as [`sleep`] does; unless `turn`, the caller does the turn that follows, so that what the turn finds is the
+/// caller's.
 fn sleep_before(
     set: &mut WaitSet,
     who: Who,
@@ -62,7 +63,7 @@ fn sleep_before(
         before_sleep();
         set.sleep(deadline, sigmask)
     };
-    // Before the turn: what that finds needs to wake nobody here.
+    // Before the turn: what the turn finds needs to wake no thread here.
     disarm(set);
     if let Attend::Yes(duty) = duty {
         drive::leave(duty, set, turn);
@@ -70,7 +71,7 @@ fn sleep_before(
     slept
 }
 
-/// A thread is about to sleep in a call of ours.
+/// To be called when a thread is about to sleep in a call of ours.
 pub fn before_sleep() {
     page().count(Counter::Sleeps);
     crate::fork::idle_check();
@@ -78,16 +79,17 @@ pub fn before_sleep() {
     crate::socket::vacant::close_all();
 }
 
-/// When ([`time::now`]) to yield again; 0: now.
+/// When ([`time::now`]) yielding is worthwhile again; 0: now.
 static CROWDED: AtomicU64 = AtomicU64::new(0);
 
-/// sched_yield(2), unless the CPUs are crowded. There a thread that yields waits until each of the others has had its time
-/// slice, while one that sleeps has its turn soon after it is woken. False: it has not yielded, and had better sleep.
+/// Calls sched_yield(2), unless the CPUs are crowded. There a thread that yields waits until each of the others has had
+/// its time slice, while one that sleeps has its turn soon after it is woken. False: the thread has not yielded, and
+/// had better sleep.
 pub fn give_way() -> bool {
     gave_way().is_some()
 }
 
-/// The same; for how many ticks.
+/// Yields as [`give_way`] does; returns for how many ticks.
 fn gave_way() -> Option<u64> {
     let until = CROWDED.load(Ordering::Relaxed);
     if until != 0 {
@@ -112,7 +114,7 @@ fn gave_way() -> Option<u64> {
 pub struct Spin {
     confidence: AtomicU32,
     skipped: AtomicU32,
-    /// The last yield went to nobody, so that looking takes the CPU from nobody.
+    /// The last yield went to no other thread, so that looking takes the CPU from nobody.
     alone: AtomicBool,
 }
 
@@ -139,8 +141,8 @@ impl Spin {
         page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
     }
 
-    /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of who will make it
-    /// ready: on our own CPU it cannot run while we spin, so we let it run once and go to sleep.
+    /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of the thread that will make it ready: on
+    /// our own CPU that thread cannot run while we spin, so we let it run once and go to sleep.
     pub fn run(&self, peer: u32, deadline: Deadline, mut ready: impl FnMut() -> bool) -> bool {
         if deadline == Deadline::Now {
             return false;
@@ -151,7 +153,8 @@ impl Spin {
         if !self.worth_it() {
             return false;
         }
-        // Bytes from another host come by a device, whose driver may need this CPU; so may the other host, if it is none.
+        // Bytes from another host come by a device, whose driver may need this CPU; so may the peer, if it runs on this
+        // host after all.
         let far = peer == cpu::ELSEWHERE;
         let pauses = if far && !self.alone.load(Ordering::Relaxed) { FEW_PAUSES } else { PAUSES };
         for _ in 0..pauses {
@@ -166,7 +169,7 @@ impl Spin {
             let Some(took) = gave_way() else { return false };
             let alone = took < ALONE;
             self.alone.store(alone, Ordering::Relaxed);
-            // No system call for each message while both ends are busy.
+            // Looking on saves a system call for each message while both ends are busy.
             let looks = if far && alone { PAUSES } else { 1 };
             for _ in 0..looks {
                 if ready() {
@@ -188,13 +191,14 @@ impl Spin {
 /// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
 /// would. The caller holds a pin and no lock.
 ///
-/// A sleep that a signal ends may not look like one: ppoll(2) looks its numbers up again, and tells of a file that another
-/// thread has put under a number meanwhile (dup2). So where nothing but such a number has something to tell, it was a signal.
+/// A sleep that a signal ends may not look like one: ppoll(2) looks its numbers up again, and reports a file that
+/// another thread has put under a number meanwhile (dup2). So where nothing but such a number has something to tell, it
+/// was a signal.
 pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
     until(sock, interest, 0, deadline)
 }
 
-/// The same; a reader is ready only with `enough` bytes, or when no more can come.
+/// Waits as [`ready`] does; a reader is ready only with `enough` bytes, or when no more can come.
 pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
     until_done(sock, interest, enough, deadline, |ep| {
         drive::drive_for(ep);
@@ -202,8 +206,8 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     })
 }
 
-/// The same for a connection to another host whose turns are those that `turn` does: it says whether the wait is over by
-/// that.
+/// Waits for a connection to another host as [`until`] does, with `turn` for the turns of the work: it says whether the
+/// wait is over by that.
 pub fn until_done(
     sock: Ref<Socket>,
     interest: Interest,
@@ -246,7 +250,8 @@ pub fn until_done(
         set.steps = steps;
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let mut enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
-        // After the registration: whoever moves the connection changes the path and then wakes who is registered.
+        // After the registration: a thread that moves the connection changes the path and then wakes the registered
+        // waiters.
         let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
         let slept = if there {
             ep.disarm(interest, &set);
@@ -255,7 +260,7 @@ pub fn until_done(
             sleep_before(&mut set, Who::of(ep), until, core::ptr::null(), |set| ep.disarm(interest, set), !far)
         };
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
-        // Whatever ended the sleep: what this look brings must not be lost.
+        // Whatever ended the sleep, what this look brings must not be lost.
         if is_ready() {
             page().count(Counter::Wakeups);
             return Ok(());
@@ -269,7 +274,7 @@ pub fn until_done(
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
-            // Whoever took the number away wakes this thread first, and the signal may come while it is awake.
+            // A thread that took the number away wakes this thread first, and the signal may come while it is awake.
             Ok(_) if replaced() => return Err(Errno::INTR),
             Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && fdtable::is_replaced(sock, *fd)) => {
                 return Err(Errno::INTR);
@@ -281,8 +286,9 @@ pub fn until_done(
     }
 }
 
-/// Waits for bytes of a kernel's socket: a thread that is cancelled wakes here, and not in a call that the kernel begins anew.
-/// By a number of ours, since the program's may become another socket's, and ppoll(2) would look there.
+/// Waits for bytes of a kernel's socket: a thread that is cancelled wakes here, and not in a call that the kernel
+/// begins anew. It waits by a number of ours, since the program's may become another socket's, and ppoll(2) would look
+/// there.
 pub(crate) fn for_kernel(ours: &Kept, deadline: Deadline) -> Result<()> {
     loop {
         if ours.fd() < 0 {
@@ -300,8 +306,8 @@ pub(crate) fn for_kernel(ours: &Kept, deadline: Deadline) -> Result<()> {
 }
 
 /// Whether an interrupted blocking call goes on (signal(7)): with a time-out set it never does; else the
-/// kernel restarts it if the handler was installed with SA_RESTART. Which handler ran we cannot know, so
-/// we go on only when every handler of the process says so.
+/// kernel restarts it if the handler was installed with SA_RESTART. We cannot know which handler ran, so we go on only
+/// when every handler of the process says so.
 pub fn restarts(deadline: Deadline) -> bool {
     deadline == Deadline::Never && netacc_sys::signals::all_restart()
 }

@@ -26,9 +26,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, m: *mut msghdr, flags: c_int) -> ssi
     match done {
         Outcome::Pass => {
             let n = call_next!(recvmsg(fd => c_int, m => *mut msghdr, flags => c_int) -> ssize_t);
-            // SAFETY: as above; the kernel has filled it in.
+            // SAFETY: the application calls under the function's own contract, and the kernel has filled in its message
+            // header.
             if n >= 0 && unsafe { (*m).msg_controllen } != 0 {
-                // SAFETY: as above.
+                // SAFETY: the same message header, which the kernel has filled in.
                 unsafe { msg::received(m) };
             }
             n
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn recvmmsg(fd: c_int, v: *mut mmsghdr, n: c_uint, flags: 
         Outcome::Pass => {
             let got = call_next!(recvmmsg(fd => c_int, v => *mut mmsghdr, n => c_uint, flags => c_int, t => *mut timespec) -> c_int);
             for i in 0..usize::try_from(got).unwrap_or(0) {
-                // SAFETY: as above; so many messages were filled in.
+                // SAFETY: the application vouches for its array; the kernel has filled in its first `got` messages.
                 unsafe { msg::received(&raw const (*v.add(i)).msg_hdr) };
             }
             got

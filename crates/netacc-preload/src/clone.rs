@@ -11,7 +11,7 @@ use netacc_stats::Reason;
 enum Child {
     /// A thread, or a process that shares the caller's memory: whatever it does, it does to our tables as well.
     SharesMemory,
-    /// A process whose descriptors are the caller's, which each of the two would have to hear of.
+    /// A process whose descriptors are the caller's: what either does to them, the other would have to hear of.
     SharesDescriptors,
     /// A process by itself.
     Forked(NewSpaces),
@@ -28,7 +28,7 @@ fn child(flags: u64) -> Child {
     }
 }
 
-/// The flags of clone3(2), the first member of its structure; 0 where there is none.
+/// The flags of clone3(2), the first member of its structure; 0 where there is no structure.
 ///
 /// # Safety
 /// `args` is null or points to `size` bytes.
@@ -59,7 +59,7 @@ struct Begin {
 
 /// The child's first function. `begin` lies on the stack of the parent's thread, of which the child has a copy.
 extern "C" fn begin(begin: *mut c_void) -> c_int {
-    // SAFETY: `clone` below gives the address of one, and nobody else has it in this process.
+    // SAFETY: `clone` below gives the address of a `Begin`, and nobody else has it in this process.
     let begin = unsafe { &mut *begin.cast::<Begin>() };
     if let Some(forking) = begin.forking.take() {
         fork::child_in(forking, begin.new);

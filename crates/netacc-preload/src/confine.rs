@@ -1,5 +1,5 @@
-//! Calls by which a process takes from itself what the fast path needs: system calls, descriptors. And one by which it takes
-//! memory that the fast path does not need.
+//! Calls by which a process takes from itself what the fast path needs (system calls, descriptors), and one by which it
+//! has memory brought in that the fast path does not need.
 
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64};
@@ -18,7 +18,7 @@ pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usi
     call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
 }
 
-/// mlockall(2): what the program maps from now on is brought into memory, and what we map is not.
+/// mlockall(2): what the program maps from now on is brought into memory at once; what we map must not be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
     if flags & libc::MCL_FUTURE != 0 {
@@ -51,10 +51,11 @@ pub unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_in
     call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
 }
 
-/// The same for programs built for large files.
+/// setrlimit(2) of programs that are built for large files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
-    // SAFETY: as above; the two have one layout where long has 64 bits.
+    // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
+    // bits.
     limits(resource, unsafe { current(new.cast()) });
     call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
 }
@@ -63,17 +64,18 @@ pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
     if pid == 0 {
-        // SAFETY: as above.
+        // SAFETY: the application calls under the function's own contract.
         limits(resource, unsafe { current(new) });
     }
     call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
 }
 
-/// The same for programs built for large files.
+/// prlimit(2) of programs that are built for large files.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
     if pid == 0 {
-        // SAFETY: as above.
+        // SAFETY: the application calls under the function's own contract; the two types have one layout where long has
+        // 64 bits.
         limits(resource, unsafe { current(new.cast()) });
     }
     call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)

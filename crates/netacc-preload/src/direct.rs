@@ -1,5 +1,6 @@
-//! syscall(2): libuv closes with it, other programs read and write with it. A number that has a line in the
-//! table goes there, so that a descriptor of ours means the same by either way. Everything else passes.
+//! syscall(2): libuv closes with it, other programs read and write with it. A number that has a line in the table goes
+//! to the same function as the libc call, so that a descriptor of ours means the same by either way. Everything else
+//! passes.
 
 use crate::exec::hand_over;
 use crate::hooks as h;
@@ -112,7 +113,8 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             // It works on descriptors behind our back: a program that can do without is told what many containers tell it. It
             // asks before its first socket, as libuv does, and what it is given then it has for good.
             libc::SYS_io_uring_setup if uring::is_refused() => crate::next::fail(netacc_sys::Errno::NOSYS) as c_long,
-            // Whether two numbers are one file, and another number for the file of one: by what the kernel has there.
+            // The call asks whether two numbers are one file, and gives another number for the file of one: the kernel
+            // answers both by what it has there.
             libc::SYS_kcmp if c == KCMP_FILE => {
                 let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));
                 passed(n, a, b, c, d, e, f)

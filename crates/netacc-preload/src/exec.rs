@@ -26,8 +26,8 @@ impl Named {
         self.numbers.iter().take(self.len).any(|n| *n == fd)
     }
 
-    /// Every run of digits in `text` that can be a descriptor. One too many costs a connection its speed, one too few the
-    /// program its connection: so only those are left out that are something else for sure.
+    /// Adds every run of digits in `text` that can be a descriptor. One too many costs a connection its speed, one too
+    /// few costs the program its connection; so only those are left out that are something else for sure.
     fn scan(&mut self, text: &[u8]) {
         let mut from = 0;
         while let Some(at) = text.iter().skip(from).position(u8::is_ascii_digit) {
@@ -47,7 +47,7 @@ impl Named {
     }
 
     /// # Safety
-    /// Null or a NUL-terminated string.
+    /// `p` is null or a NUL-terminated string.
     unsafe fn string(&mut self, p: *const c_char) {
         if user::readable(p, 1) {
             // SAFETY: the caller's promise.
@@ -55,10 +55,10 @@ impl Named {
         }
     }
 
-    /// All but the first, which is the program's own name.
+    /// Adds the numbers of all arguments but the first, which is the program's own name.
     ///
     /// # Safety
-    /// Null or a NULL-terminated array of strings.
+    /// `v` is null or a NULL-terminated array of strings.
     unsafe fn arguments(&mut self, v: Args) {
         let mut first = true;
         // SAFETY: the caller's promise.
@@ -71,10 +71,10 @@ impl Named {
         }
     }
 
-    /// Variables whose value is nothing but numbers.
+    /// Adds the numbers of the variables whose value is nothing but numbers.
     ///
     /// # Safety
-    /// As `arguments`.
+    /// As for [`Named::arguments`].
     unsafe fn environment(&mut self, v: Args) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -116,7 +116,7 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
         if !user::readable(v.wrapping_add(i), size_of::<*const c_char>()) {
             return;
         }
-        // SAFETY: up to the NULL at its end.
+        // SAFETY: the caller's promise: the array goes on up to the NULL at its end.
         let p = unsafe { v.add(i).read() };
         if p.is_null() {
             return;
@@ -137,7 +137,8 @@ pub unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
     give(spawns, &named);
 }
 
-/// What the other program is meant to have becomes the kernel's. One that runs in place of ours takes along what we carry.
+/// Makes the connections that the other program is meant to have the kernel's. A program that runs in place of ours
+/// takes along those that we carry.
 fn give(spawns: bool, named: &Named) {
     demote::before_exec(spawns, |fd| named.has(fd));
     if !spawns {
@@ -147,7 +148,7 @@ fn give(spawns: bool, named: &Named) {
 }
 
 /// # Safety
-/// A command for the shell.
+/// `command` is null or a NUL-terminated command for the shell.
 unsafe fn hand_to_shell(command: *const c_char) {
     let mut named = Named::new();
     // SAFETY: the caller's promise.
@@ -173,7 +174,7 @@ macro_rules! executes {
     )*};
 }
 
-// The connections that the other program is meant to have leave shared memory.
+// The connections that the other program is meant to have leave shared memory before these.
 executes! {
     fn execve(path: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
     fn execv(path: *const c_char, argv: Args) => hand_over(false, argv, environ);
@@ -183,7 +184,7 @@ executes! {
     fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_over(false, argv, envp);
 }
 
-// These fork inside libc.
+// These functions fork inside libc.
 before! {
     fn system(command: *const c_char) => hand_to_shell(command);
     fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attr: *const c_void, argv: Args, envp: Args)
@@ -207,7 +208,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, 
     call_next!(posix_spawn_file_actions_adddup2(actions => *mut c_void, fd => c_int, new => c_int) -> c_int)
 }
 
-/// libc will read or write by itself there. Why it cannot is in the log.
+/// The kernel gets `fd`, since libc will read or write it by itself. If that fails, the log says why.
 fn stdio(fd: c_int) {
     let _ = demote::by_number(fd, Reason::Stdio);
 }
@@ -233,7 +234,7 @@ pub unsafe extern "C" fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c
     call_next!(__vdprintf_chk(fd => c_int, flag => c_int, format => *const c_char, list => *mut c_void) -> c_int)
 }
 
-/// The address of the next definition.
+/// The address of the next definition of `$name`.
 macro_rules! next {
     ($name:ident) => {{
         static NEXT: crate::next::Next = crate::next::Next::new(
@@ -283,8 +284,8 @@ macro_rules! variadic {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            // Everything in which arguments may lie is kept over the call: the integer registers, the vector
-            // registers and, on x86-64, how many of those are in use (al). Then a jump, as if we had not been there.
+            // Everything in which arguments may lie is kept over the call: the integer registers, the vector registers
+            // and, on x86-64, how many of those are in use (al). A jump follows, as if we had not been there.
             #[cfg(target_arch = "x86_64")]
             naked_asm!(
                 "push rbp",

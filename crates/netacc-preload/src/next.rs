@@ -17,7 +17,7 @@ impl Next {
         Next::in_library(name, &[])
     }
 
-    /// One of a library that need not be loaded, or only for a part of the program.
+    /// A function of one of `libraries`, which need not be loaded, or may be loaded only for a part of the program.
     pub const fn in_library(name: &'static CStr, libraries: &'static [&'static CStr]) -> Next {
         Next { name, libraries, addr: AtomicPtr::new(core::ptr::null_mut()) }
     }
@@ -106,7 +106,7 @@ macro_rules! called {
 macro_rules! pass_on {
     ([], $($rest:tt)*) => {};
     ([$ours:expr], $next:ident, ( $($arg:expr => $ty:ty),* ) -> $ret:ty) => {
-        // What was not looked up yet is so on the long way.
+        // A function that was not looked up yet is looked up on the long way, in `ours`.
         let p = $next.known();
         #[allow(unused_unsafe)]
         // SAFETY: the application calls under the function's own contract; the libc function has this signature.
@@ -126,7 +126,7 @@ macro_rules! hooks {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             static NEXT: $crate::next::Next = next_of!($name);
-            // Apart, so that the way past it saves no registers and makes no frame.
+            // A function of its own, so that the way past it saves no registers and makes no frame.
             #[inline(never)]
             unsafe fn ours($($arg: $ty),*) -> $ret {
                 #[allow(unused_unsafe)]
@@ -138,14 +138,14 @@ macro_rules! hooks {
                 }
             }
             pass_on!([$($ours)?], NEXT, ($($arg => $ty),*) -> $ret);
-            // SAFETY: as above.
+            // SAFETY: the application calls under the function's own contract.
             unsafe { ours($($arg),*) }
         }
     )*};
 }
 
-/// A call that may sleep: a thread that is cancelled meanwhile ends here, where it has nothing of ours in its hand. One that
-/// was not meant calls again.
+/// A call that may sleep. A thread that is cancelled meanwhile ends here, where it has nothing of ours to release. A
+/// thread that was woken without being meant calls again.
 macro_rules! sleeps {
     ($call:expr) => {
         loop {
@@ -157,7 +157,7 @@ macro_rules! sleeps {
     };
 }
 
-/// Calls that are libc's, with something of ours before them; it may use the call's arguments.
+/// Calls that are libc's, with a statement of ours before them, which may use the call's arguments.
 macro_rules! before {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
         #[unsafe(no_mangle)]

@@ -22,12 +22,12 @@ pub fn forked<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
     forked_to(NewSpaces::default(), next)
 }
 
-/// The same, of a child that begins in namespaces of its own.
+/// A fork as by [`forked`], of a child that begins in namespaces of its own.
 pub fn forked_to<R: Copy + Into<i64>>(new: NewSpaces, next: impl FnOnce() -> R) -> R {
     made(new, -1, next)
 }
 
-/// The same for a child that keeps `end`: see [`netacc_core::vfork`].
+/// Calls `next`, which forks a child that keeps `end`: see [`netacc_core::vfork`].
 pub(crate) fn forked_with<R: Copy + Into<i64>>(end: c_int, next: impl FnOnce() -> R) -> R {
     made(NewSpaces::default(), end, next)
 }
@@ -67,7 +67,8 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
     forked(|| call_next!(_Fork() -> pid_t))
 }
 
-/// daemon(3): libc's forks and ends the parent by internal calls, and the parent may carry what the child goes on with.
+/// daemon(3): libc's forks and ends the parent by internal calls, but the parent may carry the connections that the
+/// child goes on with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
     // SAFETY: no contract beyond fork's; then calls on constants and on a descriptor of ours.
@@ -81,7 +82,7 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
             return -1;
         }
         if nochdir == 0 {
-            // As libc does, whatever comes of it.
+            // The result is ignored, as libc does.
             let _ = libc::chdir(c"/".as_ptr());
         }
         if noclose == 0 {
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn setns(fd: c_int, kind: c_int) -> c_int {
     if kind == 0 || kind & libc::CLONE_NEWNET != 0 { namespace::may_change(next, |r| *r == 0) } else { next() }
 }
 
-/// unshare(2), the same with a new one.
+/// unshare(2) may take the thread to a new network namespace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
     let next = || call_next!(unshare(what => c_int) -> c_int);
@@ -178,7 +179,7 @@ pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
     call_next!(fclose(f => *mut libc::FILE) -> c_int)
 }
 
-/// fork(2) for what goes on after this process.
+/// Calls libc's fork(2), for a child that goes on after this process.
 pub fn next_fork() -> pid_t {
     call_next!(fork() -> pid_t)
 }
@@ -215,7 +216,7 @@ fn leave(status: c_int) -> ! {
     netacc_sys::raw::exit_group(status)
 }
 
-/// pthread_cancel(3). A thread that sleeps in a call of ours has to put down first what it has in its hand.
+/// pthread_cancel(3). A thread that sleeps in a call of ours has to release first what it holds of ours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
     let done = call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
@@ -225,7 +226,8 @@ pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
     done
 }
 
-/// A cancelled thread has nothing of ours in its hand: it ends here. If it does not it was another one, of the same name.
+/// Ends the calling thread, which is cancelled and holds nothing of ours. If it goes on, another thread with the same
+/// `pthread_t` was meant.
 #[cold]
 pub fn cancelled() {
     cancel::forget_note();

@@ -8,7 +8,7 @@ pub fn ms(t: i32) -> Deadline {
     Deadline::after(ms_ns(t))
 }
 
-/// The same in nanoseconds.
+/// The time-out of poll(2) and epoll_wait(2) in nanoseconds; negative means for ever.
 pub fn ms_ns(t: i32) -> i64 {
     i64::from(t) * 1_000_000
 }
@@ -22,7 +22,7 @@ pub unsafe fn timespec(t: *const libc::timespec) -> Option<Deadline> {
     unsafe { timespec_ns(t) }.map(Deadline::after)
 }
 
-/// The same in nanoseconds, negative for ever.
+/// The time-out of ppoll(2) and the like in nanoseconds; negative means for ever. `None`: as for [`timespec`].
 ///
 /// # Safety
 /// `t` is null or valid.
@@ -69,7 +69,7 @@ pub unsafe fn left_in<R>(t: *mut libc::timespec, call: impl FnOnce(*const libc::
     let done = call(copy.as_ref().map_or(core::ptr::null(), core::ptr::from_ref));
     if let (false, Some(deadline)) = (t.is_null(), deadline) {
         let left = deadline.left().max(0);
-        // SAFETY: as above.
+        // SAFETY: the caller's promise: `t`, which is not null, may be written to.
         unsafe { t.write(libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 }) };
     }
     done

@@ -17,7 +17,7 @@ pub struct Queue {
     mask: *const c_uint,
     others: [*mut c_uint; 4],
     requests: *const Request,
-    /// From the first that was not submitted yet to behind the last.
+    /// Where the requests are that were not submitted yet: `head` is the first, `tail` the place behind the last.
     head: c_uint,
     tail: c_uint,
     rest: [u64; 4],
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Request>() == 64);
 const LONG_REQUESTS: c_uint = 1 << 10;
 /// IOSQE_FIXED_FILE: the number is one of those that were registered.
 const FIXED_FILE: u8 = 1;
-/// SPLICE_F_FD_IN_FIXED, the same for the source of a splice.
+/// SPLICE_F_FD_IN_FIXED: the number of a splice's source is one of those that were registered.
 const FIXED_SOURCE: u32 = 1 << 31;
 
 // IORING_OP_*.
@@ -68,11 +68,11 @@ const SPLICE: u8 = 30;
 const TEE: u8 = 33;
 const SENDMSG_ZC: u8 = 48;
 
-/// NOP, TIMEOUT and its removal, ASYNC_CANCEL, LINK_TIMEOUT, PROVIDE_BUFFERS and REMOVE_BUFFERS, SOCKET, WAITID, FUTEX_*:
-/// what stands for a descriptor there is something else.
+/// NOP, TIMEOUT and its removal, ASYNC_CANCEL, LINK_TIMEOUT, PROVIDE_BUFFERS and REMOVE_BUFFERS, SOCKET, WAITID,
+/// FUTEX_*: in these requests the field of the descriptor means something else.
 const NO_DESCRIPTOR: [u8; 12] = [0, 11, 12, 14, 15, 31, 32, 45, 50, 51, 52, 53];
 
-/// Threads in one of liburing's functions that make a ring.
+/// Number of threads that are in one of liburing's functions that make a ring.
 static MAKING: AtomicU32 = AtomicU32::new(0);
 
 /// Whether a ring that is asked for by syscall(2) is refused.
@@ -98,7 +98,7 @@ fn to_kernel(fd: c_int) {
     let _ = demote::by_number(fd, Reason::IoUring);
 }
 
-/// Descriptors that are registered with a ring.
+/// Gives the kernel the descriptors that are about to be registered with a ring.
 ///
 /// # Safety
 /// `files` points to `n` numbers, or is null.
@@ -109,7 +109,7 @@ unsafe fn registered(files: *const c_int, n: c_uint) {
     }
 }
 
-/// What a request names is the kernel's from here on.
+/// Gives the kernel the descriptors that a request names.
 ///
 /// # Safety
 /// What the request points to is what the program would give to the call of the same name.
@@ -121,7 +121,7 @@ unsafe fn named(r: &Request) {
         // SAFETY: the caller's promise.
         FILES_UPDATE => return unsafe { registered(r.address as *const c_int, r.length) },
         SENDMSG | SENDMSG_ZC => {
-            // SAFETY: as above.
+            // SAFETY: the caller's promise: the address is that of a message header.
             let _ = unsafe { msg::passing(r.address as *const libc::msghdr) };
         }
         EPOLL_CTL => to_kernel(r.offset as c_int),
@@ -134,7 +134,7 @@ unsafe fn named(r: &Request) {
     }
 }
 
-/// The requests that are about to be submitted.
+/// Gives the kernel what the requests name that are about to be submitted.
 ///
 /// # Safety
 /// `ring` is a ring that liburing has made.
@@ -151,8 +151,8 @@ unsafe fn submitted(ring: *const Ring) {
     }
 }
 
-/// liburing's functions answer with a negative errno. One that was loaded for a part of the program is not found behind
-/// us, but by its name.
+/// liburing's functions answer with a negative errno. A liburing that was loaded for a part of the program is not found
+/// behind us, but by the library's name.
 macro_rules! liburing {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $before:expr; )*) => {$(
         #[unsafe(no_mangle)]
@@ -168,7 +168,7 @@ macro_rules! liburing {
     )*};
 }
 
-/// A thread in [`MAKING`].
+/// Counts the thread in [`MAKING`] as long as it lives.
 struct Making;
 
 impl Making {

@@ -1,5 +1,6 @@
 //! Parts of the kernel that use a socket by themselves: file systems over a connection, maps of sockets. What they are
-//! given must be the kernel's, since a placeholder stands for nothing there. (A network block device is told by ioctl(2).)
+//! given must be the kernel's socket, since a placeholder stands for nothing there. (A network block device gets its
+//! socket by ioctl(2).)
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use netacc_core::fdtable;
@@ -11,7 +12,8 @@ fn give(fd: c_int) {
     let _ = demote::by_number(fd, Reason::Unsupported);
 }
 
-/// The value of an option of mount(2) that names a descriptor: 9p's `rfdno` and `wfdno`, `fd` of others.
+/// Gives the kernel the descriptor that an option of mount(2) names: 9p's `rfdno` and `wfdno`, `fd` of other file
+/// systems.
 fn option(text: &[u8]) {
     let mut parts = text.splitn(2, |b| *b == b'=');
     let (Some(key), Some(value)) = (parts.next(), parts.next()) else { return };
@@ -111,7 +113,7 @@ fn holds_sockets(map: u32) -> bool {
 /// bpf(2) by libc's `syscall`, as libbpf calls it: the program may put a socket into a map.
 ///
 /// # Safety
-/// `what` points to `size` bytes, as the command wants them.
+/// `what` points to `size` bytes, which are what the command wants.
 pub unsafe fn mapped(command: usize, what: *const c_void, size: usize) {
     const MAP_UPDATE_ELEM: usize = 2;
     if command != MAP_UPDATE_ELEM || what.is_null() || size < size_of::<Update>() {

@@ -1,8 +1,8 @@
-//! vfork(2): the child runs in the parent's memory, and the parent stands still until it has ended or executed.
+//! vfork(2): the child runs in the parent's memory, and the parent stands still until the child has ended or executed.
 //!
-//! A child that shares our memory would change the parent's tables, so where there are any the child is one of fork(2), for
-//! which the parent waits as long. What such a child writes to memory, like the errno of an exec that failed, the parent does
-//! not see. A program without TCP sockets and epoll instances has the real call.
+//! A child that shares our memory would change the parent's tables, so where there are any, the child is made by
+//! fork(2), and the parent waits just as long. The parent does not see what such a child writes to memory, such as the
+//! errno of an exec that failed. A program without TCP sockets and epoll instances has the real call.
 
 use crate::next::Next;
 use crate::process::forked_with;
@@ -39,8 +39,8 @@ vforks! {
     fn __vfork by way_of_dunder;
 }
 
-/// Whether nothing of ours can be changed by the child: there is nothing, and no other thread that could make something
-/// meanwhile.
+/// Whether the child can change nothing of ours: no table has an entry, and there is no other thread that could make
+/// one meanwhile.
 fn stands_alone() -> bool {
     static SINGLE: Next = Next::new(c"__libc_single_threaded");
     let single = SINGLE.get().cast::<u8>();

@@ -1,8 +1,9 @@
 //! pthread_cancel(3) for threads that sleep in a call of ours.
 //!
-//! In libc such a call is a cancellation point: the thread ends there. Ours sleeps by a raw system call, with things in its hand
-//! that it has to put down first. So whoever cancels a thread notes that here and wakes it, the call comes back with
-//! [`Errno::CANCELLED`], and the exported function, which has nothing in its hand, calls pthread_testcancel(3).
+//! In libc such a call is a cancellation point: the thread ends there. Our call sleeps by a raw system call and holds
+//! things that the thread has to release first. So a thread that cancels another one notes that here and wakes it, the
+//! call comes back with [`Errno::CANCELLED`], and the exported function, which holds nothing, calls
+//! pthread_testcancel(3).
 
 #![allow(unsafe_code)]
 
@@ -11,22 +12,22 @@ use crate::{raw, time};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 
-/// Threads that are cancelled and have not ended yet: so many are known.
+/// Largest number of threads that are known to be cancelled and have not ended yet.
 const CANCELLED: usize = 256;
-/// Threads that sleep; of more than that some cannot be woken.
+/// Largest number of threads that are known to sleep; of more than that some cannot be woken.
 const SLEEPERS: usize = 1024;
-/// So many places are looked at for a free one.
+/// Number of places that a thread looks at to find a free one.
 const PROBES: usize = 64;
-/// glibc's signal for this (nptl, SIGCANCEL).
+/// The signal that glibc uses for cancellation (nptl, SIGCANCEL).
 const SIGCANCEL: i32 = 32;
-/// So often, a millisecond apart, a thread is woken that is about to sleep.
+/// Number of times, a millisecond apart, that a thread that is about to sleep is woken.
 const WAKES: u32 = 50;
 
-/// How many threads were cancelled so far: mostly none ever is.
+/// Number of threads that were cancelled so far: in most programs none ever is.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELLED];
 
-/// On a line of its own: it is written at each sleep.
+/// One thread that sleeps. It has a cache line of its own, since it is written at each sleep.
 #[repr(align(64))]
 struct Sleeper {
     /// What pthread_self(3) says.
@@ -38,7 +39,7 @@ static SLEEPING: [Sleeper; SLEEPERS] =
     [const { Sleeper { thread: AtomicUsize::new(0), tid: AtomicU32::new(0) } }; SLEEPERS];
 
 std::thread_local! {
-    /// The thread's number for the kernel; 0: not asked yet. Without a destructor.
+    /// The thread's number for the kernel; 0: not asked yet. The cell has no destructor.
     static TID: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -51,7 +52,7 @@ fn this_thread() -> usize {
     unsafe { libc::pthread_self() as usize }
 }
 
-/// For the child of a fork: its thread has another number.
+/// Called in the child of a fork, whose thread has another number.
 pub fn forget() {
     TID.with(|tid| tid.set(0));
     SLEEPING
@@ -60,7 +61,7 @@ pub fn forget() {
         .for_each(|s| s.thread.store(0, Ordering::Relaxed));
 }
 
-/// Sleeps by `sleep`, from which cancelling wakes the thread: then [`Errno::CANCELLED`].
+/// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Errno::CANCELLED`].
 pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
     let me = this_thread();
     let tid = TID.with(|tid| {
@@ -69,17 +70,19 @@ pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
         }
         tid.get()
     });
-    // One that has switched it off is not to be woken, once that is known to happen here at all.
+    // A thread that has disabled cancellation is not to be woken, once it is known that threads are cancelled here at
+    // all.
     let may = COUNT.load(Ordering::Relaxed) == 0 || is_enabled();
     let mine =
         (0..if may { PROBES } else { 0 }).filter_map(|n| SLEEPING.get((tid as usize + n) % SLEEPERS)).find(|s| {
-            // Release, with what wakes: it sees the number that belongs to the thread, or an older one of a thread that is awake.
+            // Release, with the Acquire in `wake`: it sees the number that belongs to the thread, or an older one of a
+            // thread that is awake.
             s.thread.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
     if let Some(s) = mine {
         s.tid.store(tid, Ordering::Release);
     }
-    // With the one in `note`: either that sees us here, or we see that we are noted.
+    // Pairs with the fence in `note`: either the canceller sees us here, or we see that we are noted.
     fence(Ordering::SeqCst);
     let done = if is_cancelled(me) { Err(Errno::CANCELLED) } else { sleep() };
     if let Some(s) = mine {
@@ -110,23 +113,24 @@ fn is_enabled() -> bool {
     state != DISABLED
 }
 
-/// `thread`, a `pthread_t`, is about to be cancelled.
+/// Notes that `thread`, a `pthread_t`, is about to be cancelled.
 pub fn note(thread: usize) {
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
-    // The oldest makes room: mostly that thread has ended elsewhere long ago.
+    // The oldest note makes room: most likely its thread has ended elsewhere long ago.
     if let Some(place) = NOTED.get(n % CANCELLED) {
         place.store(thread, Ordering::Relaxed);
     }
     fence(Ordering::SeqCst);
 }
 
-/// This thread is about to end, or was not meant: who had the same `pthread_t` before was.
+/// Forgets the note about this thread: it is about to end, or the note meant an earlier thread with the same
+/// `pthread_t`.
 pub fn forget_note() {
     let me = this_thread();
     NOTED.iter().filter(|n| n.load(Ordering::Relaxed) == me).for_each(|n| n.store(0, Ordering::Relaxed));
 }
 
-/// It is cancelled: if it sleeps, it wakes.
+/// Wakes `thread`, which is cancelled, if it sleeps.
 pub fn wake(thread: usize) {
     if !is_handled(SIGCANCEL) {
         return;
@@ -135,13 +139,13 @@ pub fn wake(thread: usize) {
     let mut meant = 0;
     for turn in 0..WAKES {
         let Some(tid) = SLEEPING.iter().find(asleep).map(|s| s.tid.load(Ordering::Acquire)) else { return };
-        // Another thread may have its `pthread_t` by now.
+        // Another thread may have the `pthread_t` by now.
         if tid == 0 || (meant != 0 && tid != meant) {
             return;
         }
         meant = tid;
         raw::tgkill(raw::getpid(), tid, SIGCANCEL);
-        // It may have been just about to sleep, and not hear it.
+        // The thread may have been just about to sleep, and miss the signal.
         if turn < 10 { raw::sched_yield() } else { time::pause() }
     }
 }

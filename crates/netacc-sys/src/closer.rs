@@ -1,4 +1,4 @@
-//! Closing in a thread of its own what may block whoever closes it.
+//! Closing descriptors in a thread of its own where the close may block its caller.
 //!
 //! The last close of a file runs in the thread that closes it, and a file that somebody else has made may block there: a
 //! TCP socket with `SO_LINGER` waits for its peer (socket(7)), a file of a FUSE file system for its server. That holds for
@@ -17,15 +17,15 @@ use crate::{private, raw};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-/// Threads at a time.
+/// Largest number of threads at a time.
 const THREADS: usize = 4;
-/// Sockets that may wait for a thread.
+/// Largest number of sockets that may wait for a thread.
 const WAITING: usize = 64;
-/// Bytes of a thread's stack: a buffer for the descriptors of one message, and the frames of a few system calls.
+/// Size (bytes) of a thread's stack: a buffer for the descriptors of one message, and the frames of a few system calls.
 const STACK: usize = 16 * 1024;
-/// Descriptors that one message may carry (`SCM_MAX_FD`, unix(7)).
+/// Largest number of descriptors that one message may carry (`SCM_MAX_FD`, unix(7)).
 const MOST: usize = 253;
-/// Messages that are looked through; more than a socket holds.
+/// Number of messages that are looked through in one socket; more than a socket holds.
 const MESSAGES: usize = 4096;
 
 #[repr(C, align(16))]
@@ -55,7 +55,7 @@ pub fn close(fd: i32) {
     enter(fd + 1);
 }
 
-/// The same of a socket that other processes go on with: nothing is taken out of it.
+/// Closes, as [`close`] does, a socket that other processes go on using: nothing is taken out of it.
 pub fn close_as_it_is(fd: i32) {
     enter(-(fd + 1));
 }
@@ -70,7 +70,8 @@ fn enter(word: i32) {
     }
 }
 
-/// Whether so many sockets wait that no further ones should be taken from strangers.
+/// Whether more than half of the places for waiting sockets are taken; then no further sockets should be taken from
+/// strangers.
 pub fn is_full() -> bool {
     let waiting = QUEUE.iter().filter(|c| c.load(Ordering::Relaxed) != 0).count();
     if waiting > 0 {
@@ -79,7 +80,7 @@ pub fn is_full() -> bool {
     waiting > WAITING / 2
 }
 
-/// For the child of a fork, which has copies of the descriptors and none of the threads.
+/// Called in the child of a fork, which has copies of the descriptors and none of the threads.
 pub fn after_fork() {
     for place in &PLACES {
         place.thread.store(0, Ordering::Relaxed);
@@ -131,7 +132,7 @@ fn disarm(fd: i32) {
         });
         match got {
             Err(Errno::INTR) => {}
-            // Without credentials it is the end and not an empty message.
+            // An empty read is the end of the stream if no credentials came with it; with them it is an empty message.
             Ok(0) if used == 0 => return,
             Err(_) => return,
             Ok(_) => {}

@@ -14,10 +14,10 @@ const ABSENT: isize = isize::MIN + 1;
 /// Offset of `struct rseq` from the thread pointer.
 static OFFSET: AtomicIsize = AtomicIsize::new(UNKNOWN);
 
-/// A CPU number nobody runs on.
+/// A CPU number that no thread runs on.
 pub const NO_CPU: u32 = u32::MAX;
 
-/// In place of a CPU's number: one of another host.
+/// Stands in the place of a CPU's number for a CPU of another host.
 pub const ELSEWHERE: u32 = u32::MAX - 1;
 
 #[cold]
@@ -102,7 +102,7 @@ pub fn prefetch<T>(line: &T) {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p);
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: a prefetch is a hint: it changes nothing that a program can see.
     unsafe {
         core::arch::asm!("prfm pldl1keep, [{0}]", in(reg) p, options(nostack, readonly, preserves_flags));
     }

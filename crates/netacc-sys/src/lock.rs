@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may sleep on the word.
+/// The lock is held, and a thread may sleep on the word.
 const CONTENDED: u32 = 2;
 
 /// A mutual exclusion lock without data: the fields it protects are atomics used with `Relaxed`.
@@ -42,7 +42,8 @@ impl Lock {
         Some(Guard { lock: self, held })
     }
 
-    /// As [`Lock::lock`], but not for longer than about so many ns: for who cannot rule out that the holder waits for him.
+    /// Takes the lock as [`Lock::lock`] does, but gives up after about `patience` ns: for a caller that cannot rule out
+    /// that the holder waits for it.
     #[cold]
     pub fn lock_within(&self, patience: u64) -> Option<Guard<'_>> {
         let until = time::now().saturating_add(patience);
@@ -92,9 +93,9 @@ impl Lock {
         }
     }
 
-    /// Frees the lock whoever held it. Only for the child of a fork, which has a single thread.
+    /// Frees the lock, whichever thread held it. Only for the child of a fork, which has a single thread.
     pub fn reset(&self) {
-        // A look first: hardly any is held, and every page that the child writes to is copied.
+        // The word is read first: hardly any lock is held, and every page that the child writes to is copied.
         if self.word.load(Ordering::Relaxed) != FREE {
             self.word.store(FREE, Ordering::Relaxed);
         }
@@ -105,18 +106,19 @@ impl Lock {
 #[derive(Debug)]
 pub struct Guard<'a> {
     lock: &'a Lock,
-    /// Dropped after the lock is free.
+    /// Dropped after the lock is freed.
     #[expect(dead_code, reason = "counts as long as it lives")]
     held: Held,
 }
 
 std::thread_local! {
-    /// How many locks the thread holds or is about to take. Without a destructor, and in the part of thread-local
-    /// memory that is there with the thread: usable in a signal handler.
+    /// Number of locks that the thread holds or is about to take. It has no destructor and lies in the part of
+    /// thread-local memory that exists as long as the thread: usable in a signal handler.
     static LOCKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// One lock of the thread's, or something that counts as one. Not to be sent to another one, which the pointer forbids.
+/// One lock that the thread holds, or something that counts as one. It must not be sent to another thread, which the
+/// pointer forbids.
 #[derive(Debug)]
 pub struct Held(*const Cell<u32>);
 
@@ -126,7 +128,7 @@ impl Held {
     pub fn one_more() -> Held {
         LOCKS.with(|n| {
             n.set(n.get() + 1);
-            // The compiler must not move the lock before this: a handler that comes between sees one too many.
+            // The compiler must not move the lock before this: a handler that comes in between sees one lock too many.
             compiler_fence(Ordering::SeqCst);
             Held(n)
         })
@@ -134,7 +136,7 @@ impl Held {
 }
 
 impl Held {
-    /// One that was counted before and forgotten.
+    /// The count of a lock that was counted before and whose guard was forgotten.
     fn forgotten() -> Held {
         LOCKS.with(|n| Held(n))
     }
@@ -145,14 +147,14 @@ impl Drop for Held {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: of this thread, since `Held` is not `Send`, and without a destructor.
+        // SAFETY: the cell is this thread's, since `Held` is not `Send`, and it has no destructor.
         let n = unsafe { &*self.0 };
         n.set(n.get().wrapping_sub(1));
     }
 }
 
-/// Whether the thread holds a lock of ours: true in a signal handler that interrupted it there, where nothing may
-/// be done that takes another.
+/// Whether the thread holds a lock of ours: true in a signal handler that interrupted it there, in which nothing may be
+/// done that takes another lock.
 pub fn interrupted() -> bool {
     LOCKS.with(Cell::get) != 0
 }

@@ -22,14 +22,15 @@ pub unsafe trait Zeroed: Sync {}
 
 // SAFETY: plain words whose zero is a value.
 unsafe impl Zeroed for core::sync::atomic::AtomicU64 {}
-// SAFETY: as above.
+// SAFETY: a plain word, of which zero is a value.
 unsafe impl Zeroed for core::sync::atomic::AtomicU32 {}
-// SAFETY: as above.
+// SAFETY: a plain word, of which zero is a value.
 unsafe impl Zeroed for core::sync::atomic::AtomicI32 {}
-// SAFETY: as above; null is a value.
+// SAFETY: a plain word, of which zero (null) is a value.
 unsafe impl<T> Zeroed for core::sync::atomic::AtomicPtr<T> {}
 
-/// Maps `len` zeroed bytes, committed only when touched. In huge pages where the kernel gives those unasked.
+/// Maps `len` zeroed bytes, which are committed only when touched, and lie in huge pages where the kernel gives those
+/// unasked.
 pub fn map(len: usize) -> Result<NonNull<u8>> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh private mapping overlaps nothing.
@@ -40,11 +41,11 @@ pub fn map(len: usize) -> Result<NonNull<u8>> {
     Ok(at)
 }
 
-/// The program has asked to lock what it maps from here on.
+/// Set once the program has asked to lock what it maps from here on.
 static LOCKING: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to call mlockall(MCL_FUTURE). That of a child of a fork, or taken back, makes no difference but some
-/// system calls.
+/// Notes that the program is about to call mlockall(MCL_FUTURE). If the kernel drops the request (in the child of a
+/// fork, or when the program takes it back), the note costs only some system calls.
 pub fn note_locking() {
     LOCKING.store(true, Ordering::Relaxed);
 }
@@ -54,14 +55,14 @@ pub fn is_locking() -> bool {
     LOCKING.load(Ordering::Relaxed)
 }
 
-/// How a mapping of ours may be accessed until [`open_up`]. After mlockall(MCL_FUTURE) the kernel locks what is mapped, and brings
-/// all of it into memory at once but for what cannot be accessed.
+/// How a mapping of ours may be accessed until [`open_up`]. After mlockall(MCL_FUTURE) the kernel locks what is mapped
+/// and brings all of it into memory at once, except what cannot be accessed.
 pub fn first_access() -> ProtFlags {
     if is_locking() { ProtFlags::empty() } else { ProtFlags::READ | ProtFlags::WRITE }
 }
 
-/// Makes a fresh mapping readable and writable that was made with [`first_access`]. Its pages come into memory when they are
-/// touched, as in a program that locks nothing: the program's own memory is locked as it wants.
+/// Makes a fresh mapping that was made with [`first_access`] readable and writable. Its pages come into memory when
+/// they are touched, as in a program that locks nothing; the program's own memory stays locked as it wants.
 ///
 /// # Safety
 /// The range is a mapping of the caller's.
@@ -75,11 +76,11 @@ pub unsafe fn open_up(at: NonNull<u8>, len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Of an address space with a limit (RLIMIT_AS) no use of ours takes more than one part in so many.
+/// Divisor of the limit of the address space (RLIMIT_AS): no use of ours takes more than the limit divided by it.
 const SHARE: u64 = 8;
 
-/// Whether the process may give `len` bytes of its address space to one use of ours. Where that has a limit most of it is left
-/// to the program, which would have all of it with the kernel's TCP.
+/// Whether the process may give `len` bytes of its address space to one use of ours. Where the address space has a
+/// limit, most of it is left to the program, which would have all of it with the kernel's TCP.
 pub fn is_affordable(len: usize) -> bool {
     getrlimit(Resource::As).current.is_none_or(|limit| len as u64 <= limit / SHARE)
 }
@@ -100,8 +101,8 @@ pub unsafe fn unmap(p: NonNull<u8>, len: usize) {
     let _ = unsafe { rustix::mm::munmap(p.as_ptr().cast(), len) };
 }
 
-/// Bytes of a mapping of their own, zero at first. Unlike an allocator's, which may have been used before and then has to
-/// clear all of them, those that are not touched cost nothing.
+/// Bytes in a mapping of their own, zero at first. An allocator's memory may have been used before, and all of it has
+/// to be cleared then; here bytes that are not touched cost nothing.
 #[derive(Debug)]
 pub struct Owned {
     at: NonNull<u8>,
@@ -110,11 +111,11 @@ pub struct Owned {
 
 // SAFETY: plain bytes, which are reached through it alone.
 unsafe impl Send for Owned {}
-// SAFETY: as above.
+// SAFETY: plain bytes, which are reached through it alone.
 unsafe impl Sync for Owned {}
 
 impl Owned {
-    /// So many bytes, and one at least.
+    /// Maps `len` zeroed bytes, and one at least.
     pub fn new(len: usize) -> Result<Owned> {
         let len = len.max(1);
         Ok(Owned { at: map(len)?, len })
@@ -122,7 +123,7 @@ impl Owned {
 }
 
 impl Default for Owned {
-    /// None.
+    /// No bytes and no mapping.
     fn default() -> Owned {
         Owned { at: NonNull::dangling(), len: 0 }
     }
@@ -148,25 +149,25 @@ impl Deref for Owned {
 
 impl DerefMut for Owned {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the borrow is the only one.
+        // SAFETY: mapped by `new` with that length, or none, and the borrow is the only one.
         unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }
 
-/// Arrays of up to so many bytes come from the library's own zeroed pages: a mapping and the page tables for it take longer than
-/// what a first connect does with them.
+/// Largest array (bytes) that comes from the library's own zeroed pages: a mapping and the page tables for it take
+/// longer than what a first connect does with them.
 const SMALL: usize = 256 << 10;
 /// These pages, handed out from the beginning and never given back. Those that nobody touches take no memory.
 #[repr(C, align(4096))]
 struct Ours(UnsafeCell<[u8; 2 * SMALL]>);
 
-// SAFETY: plain bytes, each of which is handed out once.
+// SAFETY: plain bytes, each of which is handed out to one caller only.
 unsafe impl Sync for Ours {}
 
 static OURS: Ours = Ours(UnsafeCell::new([0; 2 * SMALL]));
 static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
 
-/// `len` zeroed bytes of our own pages, if there are so many left.
+/// `len` zeroed bytes of our own pages, if enough of them are left.
 fn small(len: usize, align: usize) -> Option<NonNull<u8>> {
     if len > SMALL || align > align_of::<Ours>() {
         return None;
@@ -175,7 +176,7 @@ fn small(len: usize, align: usize) -> Option<NonNull<u8>> {
         let start = used.next_multiple_of(align);
         (start + len <= size_of::<Ours>()).then_some((start, start + len))
     };
-    // Relaxed: who has a range has it alone, and its zeroes were there before the process.
+    // Relaxed: a thread that has a range has it alone, and its zeroes were there before the process.
     let before =
         HANDED_OUT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| room(used).map(|(_, end)| end)).ok()?;
     let (start, _) = room(before)?;
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn small_arrays_do_not_overlap_and_the_rest_is_mapped() {
         let mut seen = Vec::new();
-        // More than there is of our own pages.
+        // These arrays take more than our own pages have.
         for n in 1..300 {
             let (a, b) = (array::<AtomicU32>(n).unwrap(), array::<AtomicU64>(2 * n).unwrap());
             let all = a.iter().map(|c| c.swap(1, Ordering::Relaxed)).sum::<u32>();

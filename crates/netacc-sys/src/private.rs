@@ -38,7 +38,7 @@ fn bits_or_map() -> Result<&'static [AtomicU64]> {
     Ok(bits().unwrap_or(fresh))
 }
 
-/// The number is ours.
+/// Marks the number as ours.
 fn mark(bits: &[AtomicU64], n: i32) -> Result<()> {
     bits.get(n as usize / 64).ok_or(Errno::MFILE)?.fetch_or(1 << (n % 64), Ordering::Relaxed);
     HIGHEST.fetch_max(n, Ordering::Relaxed);
@@ -66,14 +66,15 @@ pub fn adopt(fd: OwnedFd) -> Result<i32> {
             drop_raw(fd);
             n
         }
-        // No number left up there: keep the one we have.
+        // No higher number is left: the descriptor keeps the one it has.
         Err(_) => fd.into_raw_fd(),
     };
     let _ = mark(bits, n);
     Ok(n)
 }
 
-/// As [`adopt`], but never at a number that the application could have: closed if there is none up there.
+/// Moves and marks a descriptor as [`adopt`] does, but never to a number that the application could have: it is closed
+/// if no higher one is free.
 pub fn park(fd: OwnedFd) -> Result<i32> {
     let parked = raw::dup_above(fd.as_raw_fd(), floor()).and_then(|n| {
         mark(bits_or_map()?, n)?;
@@ -83,22 +84,22 @@ pub fn park(fd: OwnedFd) -> Result<i32> {
     parked
 }
 
-/// Moves a descriptor that a library has made for us, and that it knows by a number we can change, out of the
-/// application's way. The number it has then; it is not to be closed through libc before [`give_back`].
+/// Moves a descriptor that a library has made for us, and whose number there we can change, out of the application's
+/// way. Returns the number it has then, which must not be closed through libc before [`give_back`].
 pub fn raise(fd: i32) -> i32 {
     let Ok(n) = copy(fd) else { return fd };
     let _ = raw::close(fd);
     n
 }
 
-/// The library is about to close the descriptor itself.
+/// Takes the mark off: the library is about to close the descriptor itself.
 pub fn give_back(fd: i32) {
     if let Some(w) = bits().and_then(|b| b.get(fd as usize / 64)) {
         w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
     }
 }
 
-/// A duplicate of a descriptor of the application's that is ours.
+/// A duplicate, which is ours, of one of the application's descriptors.
 pub fn copy(fd: i32) -> Result<i32> {
     let bits = bits_or_map()?;
     let n = raw::dup_above(fd, floor()).or_else(|_| raw::dup_above(fd, 0))?;
@@ -114,7 +115,7 @@ static RESERVE: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
 #[cold]
 pub fn reserve() {
     for cell in RESERVE.iter().filter(|c| c.load(Ordering::Relaxed) == 0) {
-        // It stands for nothing, and costs next to nothing.
+        // An eventfd that nobody uses costs next to nothing.
         let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return };
         let Ok(n) = adopt(fd) else { return };
         if cell.compare_exchange(0, n + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
@@ -160,9 +161,9 @@ pub fn is_open(fd: i32) -> bool {
     raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
 }
 
-/// In the child of a fork, before it makes a descriptor. The kernel copies the descriptors first and the memory then; of
-/// what another thread of the parent made in between the child knows the number only. Somebody will close it, so it must
-/// not be another file's until then: something that does nothing lies there.
+/// Called in the child of a fork, before it makes a descriptor. The kernel copies the descriptors first and the memory
+/// then: of a descriptor that another thread of the parent made in between, the child has the mark only. Somebody will
+/// close that number, so it must not be another file's until then: a file that does nothing is put there.
 pub fn fill_gaps() {
     let mut filler = None;
     each(|fd| {

@@ -165,7 +165,8 @@ pub fn read_now(n: i32, buf: *mut u8, len: usize) -> Result<usize> {
     call(libc::SYS_preadv2, [fd(n), (&raw const piece).addr(), 1, usize::MAX, 0, fd(libc::RWF_NOWAIT)])
 }
 
-/// `pwritev2(2)`, the same.
+/// `pwritev2(2)` of one piece to where the descriptor stands, which never waits (`RWF_NOWAIT`). `EOPNOTSUPP`: as for
+/// [`read_now`].
 pub fn write_now(n: i32, buf: *const u8, len: usize) -> Result<usize> {
     let piece = libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len };
     call(libc::SYS_pwritev2, [fd(n), (&raw const piece).addr(), 1, usize::MAX, 0, fd(libc::RWF_NOWAIT)])
@@ -272,10 +273,10 @@ pub fn cpus() -> u32 {
     }
 }
 
-/// The calling thread runs only on these CPUs from now on (`sched_setaffinity(2)`); the kernel passes over those that are
-/// not there.
+/// Has the calling thread run only on these CPUs from now on (`sched_setaffinity(2)`); the kernel passes over those
+/// that do not exist.
 pub fn run_on(cpus: &[u32]) -> Result<()> {
-    // As many as the configuration can name.
+    // Room for as many CPUs as the kernel's configuration can have.
     let mut mask = [0u64; 8192 / 64];
     for cpu in cpus {
         if let Some(word) = mask.get_mut(*cpu as usize / 64) {
@@ -296,8 +297,8 @@ pub fn dup_above(n: i32, min: i32) -> Result<i32> {
     fcntl(n, libc::F_DUPFD_CLOEXEC, min as usize)
 }
 
-/// Who is at the other end of a UNIX socket (`SO_PEERCRED`), as our own namespaces number it: process and user. A
-/// process of a PID namespace that we cannot see into is 0, which rustix' type has no room for.
+/// The process and the user at the other end of a UNIX socket (`SO_PEERCRED`), as our own namespaces number them. A
+/// process of a PID namespace that we cannot see into is 0, for which rustix' type has no room.
 pub fn peer_credentials(n: i32) -> Result<(u32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as u32;
@@ -336,7 +337,8 @@ pub fn gettid() -> u32 {
 }
 
 /// Calls `run` in a process of its own that is nobody's child and sends no signal when it ends. `run` must use nothing
-/// but system calls and its own stack: other threads' locks are in any state there. All signals are blocked in it.
+/// but system calls and its own stack, since the locks of other threads may be in any state there. All signals are
+/// blocked in it.
 pub fn detached(run: impl FnOnce()) -> Result<()> {
     let all = [!0u8; 8];
     let mut old = [0u8; 8];
@@ -356,11 +358,11 @@ pub fn detached(run: impl FnOnce()) -> Result<()> {
     }
     let status = child.map(|pid| reap(pid as u32));
     mask(libc::SIG_SETMASK, old.as_ptr(), core::ptr::null_mut())?;
-    // What the second one failed by is not told, but there is hardly anything else.
+    // Why the second clone failed is not told, but there is hardly another reason.
     if status?.is_some_and(|status| status != 0) { Err(Errno::AGAIN) } else { Ok(()) }
 }
 
-/// Waits for the end of a child, and says how it ended (wait4(2)); `None`: nobody knows.
+/// Waits for the end of a child and returns how it ended (wait4(2)); `None` if that is not known.
 pub fn reap(pid: u32) -> Option<i32> {
     const WALL: usize = 0x4000_0000;
     let mut status = 0i32;
@@ -373,12 +375,12 @@ pub fn reap(pid: u32) -> Option<i32> {
     }
 }
 
-/// Whether a child has ended and nobody has waited for it (waitid(2)).
+/// Whether a child has ended for which nobody has waited (waitid(2)).
 pub fn has_ended_child() -> bool {
     let mut info = [0u64; 16];
     let flags = (libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) as usize;
     let done = call(libc::SYS_waitid, [libc::P_ALL as usize, 0, info.as_mut_ptr() as usize, flags, 0, 0]);
-    // Without one the kernel leaves the signal's number at 0.
+    // Without such a child the kernel leaves the signal's number at 0.
     done.is_ok() && info.first().is_some_and(|word| *word as i32 == libc::SIGCHLD)
 }
 

@@ -1,4 +1,4 @@
-//! What the process' signal handlers say about restarting, and what they must not interrupt.
+//! What the signal handlers of the process ask about restarting, and what they must not interrupt.
 //!
 //! # Safety
 //! `rt_sigaction` is only asked, never told; what `rt_sigprocmask` is told is taken back, except by [`Waiting`], which
@@ -21,7 +21,7 @@ struct KernelSigaction {
 /// Signals 32 and 33 belong to the threads library.
 const LIBC_SIGNALS: core::ops::RangeInclusive<usize> = 32..=33;
 
-/// Signals of a fault of the thread itself, which a thread that sleeps does not commit.
+/// Signals of a fault of the thread itself, which a thread that sleeps does not cause.
 const FAULTS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 
 /// Whether all handlers that can have run in this thread while it slept have SA_RESTART: those of signals it does
@@ -44,8 +44,8 @@ pub fn all_restart() -> bool {
     })
 }
 
-/// No handler runs in this thread as long as this lives: for rare, long work under a lock that a handler may need, since
-/// close(2) may be called by one (signal-safety(7)).
+/// No handler runs in this thread while this lives: for rare, long work under a lock that a handler may need, since a
+/// handler may call close(2) (signal-safety(7)).
 #[derive(Debug)]
 pub struct Blocked {
     before: u64,
@@ -65,7 +65,7 @@ impl Blocked {
         waiting & bit(signal) != 0
     }
 
-    /// It does not any more (sigtimedwait(2)).
+    /// Takes a `signal` that waits, so that it is not delivered (sigtimedwait(2)).
     pub fn take(&self, signal: i32) {
         let set = bit(signal);
         let at_once = [0u64; 2];
@@ -75,10 +75,11 @@ impl Blocked {
     }
 }
 
-/// Runs `call`, and takes back the `signal` that the kernel may raise in this thread because of it. The call then only fails.
+/// Runs `call`, and takes back the `signal` that the kernel may raise in this thread because of it. The call then does
+/// nothing but fail.
 pub fn without<T>(signal: i32, call: impl FnOnce() -> T) -> T {
     let blocked = Blocked::all();
-    // A signal that waits already is the program's and stays.
+    // A signal that waits already was raised for the program, and stays.
     let waited = blocked.is_pending(signal);
     let done = call();
     if !waited && blocked.is_pending(signal) {
@@ -87,7 +88,7 @@ pub fn without<T>(signal: i32, call: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Its place in a set of signals.
+/// The bit of `signal` in a set of signals.
 fn bit(signal: i32) -> u64 {
     u32::try_from(signal - 1).ok().and_then(|n| 1u64.checked_shl(n)).unwrap_or(0)
 }
@@ -98,7 +99,7 @@ impl Drop for Blocked {
     }
 }
 
-/// Sets the thread's mask; returns the one before.
+/// Sets the thread's mask; returns the previous one.
 fn set_mask(mask: u64) -> u64 {
     let mut before = mask;
     let how = libc::SIG_SETMASK as usize;
@@ -109,7 +110,7 @@ fn set_mask(mask: u64) -> u64 {
     before
 }
 
-/// Signals that wait to be read instead of doing what they do: for a program that has to tidy up first.
+/// Signals that wait to be read and do not take effect: for a program that has to tidy up first.
 #[derive(Debug)]
 pub struct Waiting(OwnedFd);
 
@@ -124,7 +125,7 @@ impl Waiting {
         let fd =
             i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(i32::try_from(-fd).unwrap_or(libc::EINVAL)))?;
         let how = libc::SIG_BLOCK as usize;
-        // SAFETY: as above; no old mask is asked for.
+        // SAFETY: a mask of the size that is said; no old mask is asked for.
         unsafe { raw::syscall6(libc::SYS_rt_sigprocmask, [how, (&raw const mask) as usize, 0, 8, 0, 0]) };
         // SAFETY: the kernel gave us the descriptor just now, and nobody else knows it.
         Ok(Waiting(unsafe { OwnedFd::from_raw_fd(fd) }))
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_signal_waits_to_be_read() {
-        // In a thread of its own, whose mask ends with it.
+        // This runs in a thread of its own, whose mask ends with it.
         let seen = std::thread::spawn(|| {
             let waiting = Waiting::begin(&[libc::SIGUSR1, libc::SIGWINCH]).unwrap();
             let none = waiting.next();

@@ -20,8 +20,8 @@ pub struct Slab<T> {
     lock: Lock,
     free: AtomicPtr<T>,
     chunk: AtomicU32,
-    /// Of the last chunk, those that nobody has had yet: the first of them, and how many. They are not in the list, which
-    /// would touch a page of each.
+    /// The objects of the last chunk that nobody has had yet: the first of them, and their number. They are not in the
+    /// list, which would touch a page of each.
     fresh: AtomicPtr<T>,
     left: AtomicU32,
 }
@@ -32,14 +32,14 @@ impl<T: Pooled> Slab<T> {
         Slab {
             lock: Lock::new(),
             free: AtomicPtr::new(core::ptr::null_mut()),
-            // Large ones are links, of which most processes have one or two.
+            // Large objects are links, of which most processes have one or two.
             chunk: AtomicU32::new(if size_of::<T>() > 4096 { 2 } else { 8 }),
             fresh: AtomicPtr::new(core::ptr::null_mut()),
             left: AtomicU32::new(0),
         }
     }
 
-    /// An object in whatever state it was released in (all zero when fresh), or none without memory.
+    /// An object in whatever state it was released in (all zero when fresh), or `None` if there is no memory.
     pub fn alloc(&'static self) -> Option<&'static T> {
         let _g = self.lock.lock();
         if let Some(obj) = self.pop().or_else(|| self.next_fresh()) {
@@ -71,7 +71,7 @@ impl<T: Pooled> Slab<T> {
         self.push(obj);
     }
 
-    /// For the child of a fork.
+    /// Called in the child of a fork, where the thread that held the lock may not exist.
     pub fn reset_lock(&self) {
         self.lock.reset();
     }

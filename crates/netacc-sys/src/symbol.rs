@@ -1,8 +1,9 @@
 //! The next definition of a symbol, found without dlsym(3).
 //!
 //! Before glibc 2.34 dlsym allocates memory at its first use in a thread. A hook that looks its libc function up may
-//! have been called by an allocator which is just being set up (jemalloc reads files then) and waits for itself for ever.
-//! So there the tables of the loaded objects are read here: no allocation, no lock but the linker's own for its list.
+//! have been called by an allocator that is just being set up (jemalloc reads files then), which would wait for itself
+//! for ever. So with such a glibc the tables of the loaded objects are read here: no allocation, no lock but the
+//! linker's own for its list.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +11,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// Whether dlsym allocates: not known yet, no, yes.
+/// Whether dlsym allocates: 0 not known yet, 1 no, 2 yes.
 static ALLOCATES: AtomicU8 = AtomicU8::new(0);
 
 /// What `dlsym(RTLD_NEXT, name)` gives to the object that this code is part of; null if there is no such symbol.
@@ -25,9 +26,10 @@ pub fn next(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// The definition in a library, if that is loaded.
+/// The definition of a symbol in a library, if the library is loaded.
 pub fn loaded(library: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: NUL-terminated names; the library is only found, not loaded. It stays held, as what was found in it.
+    // SAFETY: NUL-terminated names; the library is only found, not loaded. It stays held, since what was found in it is
+    // used.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() { ptr::null_mut() } else { libc::dlsym(handle, name.as_ptr()) }
@@ -59,7 +61,7 @@ fn is_before_2_34(version: &[u8]) -> bool {
 struct Search<'a> {
     name: &'a CStr,
     hash: u32,
-    /// The object that we are in has been seen: what comes after it counts.
+    /// Set once the object that we are in has been seen: those after it count.
     past_us: bool,
     found: *mut c_void,
 }
@@ -105,7 +107,7 @@ const DT_STRTAB: usize = 5;
 const DT_SYMTAB: usize = 6;
 const DT_GNU_HASH: usize = 0x6fff_fef5;
 const DT_VERSYM: usize = 0x6fff_fff0;
-/// The version is there for programs that were linked long ago, not the default (`@`, not `@@`).
+/// Marks a version that is there for programs that were linked long ago, not the default (`@`, not `@@`).
 const HIDDEN: u16 = 0x8000;
 const STT_FUNC: u8 = 2;
 
@@ -123,7 +125,7 @@ impl Tables {
     ///
     /// `dynamic` is the address of the dynamic section of an object that is loaded at `base`.
     unsafe fn read(base: usize, dynamic: usize) -> Option<Tables> {
-        // The linker has made addresses of the offsets, but for the kernel's object, which it may not write to.
+        // The linker has made addresses of the offsets, except in the kernel's object, which it may not write to.
         let at = |value: usize| if value < base { base.wrapping_add(value) } else { value };
         let mut t =
             Tables { base, strings: ptr::null(), symbols: ptr::null(), hash: ptr::null(), versions: ptr::null() };
@@ -139,14 +141,14 @@ impl Tables {
                 DT_VERSYM => t.versions = ptr::with_exposed_provenance(at(value)),
                 _ => {}
             }
-            // SAFETY: it was not the last one.
+            // SAFETY: the entry was not the last one.
             entry = unsafe { entry.add(1) };
         }
         let whole = !(t.strings.is_null() || t.symbols.is_null() || t.hash.is_null());
         whole.then_some(t)
     }
 
-    /// The function, by the object's table of GNU hashes: a filter of 64-bit words, buckets, chains.
+    /// The function, found by the object's table of GNU hashes: a filter of 64-bit words, buckets, chains.
     ///
     /// # Safety
     ///
@@ -185,7 +187,7 @@ impl Tables {
     ///
     /// The tables are those of a loaded object and have that many symbols.
     unsafe fn definition(&self, index: usize, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: as the caller says; names are NUL-terminated.
+        // SAFETY: the caller's promise; names are NUL-terminated.
         unsafe {
             let symbol = self.symbols.add(index).read();
             let hidden = !self.versions.is_null() && self.versions.add(index).read() & HIDDEN != 0;

@@ -1,4 +1,4 @@
-//! Our own code's pages.
+//! The pages of our own code.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_void};
@@ -6,9 +6,9 @@ use core::ptr;
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
-/// Has the kernel enter all pages of our code into the page tables at once (`MADV_POPULATE_READ`, Linux 5.14), and not one window
-/// of 64 KiB after the other as calls run into them: a first connect runs into seven of them, and each takes as long as several
-/// system calls. Whether our code was found.
+/// Has the kernel enter all pages of our code into the page tables at once (`MADV_POPULATE_READ`, Linux 5.14), and not
+/// one window of 64 KiB after the other as calls run into them: a first connect runs into seven of them, and each takes
+/// as long as several system calls. Returns whether our code was found.
 pub fn populate() -> bool {
     // SAFETY: the callback needs no data.
     unsafe { libc::dl_iterate_phdr(Some(look), ptr::null_mut()) != 0 }

@@ -1,4 +1,4 @@
-//! Clocks, read through the vDSO: no system call. And waiting by them.
+//! Clocks, read through the vDSO without a system call, and waiting by them.
 
 use core::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
@@ -18,7 +18,7 @@ pub fn realtime() -> u64 {
     read(ClockId::Realtime)
 }
 
-/// [`now`] as of the last tick of the kernel's clock, some milliseconds ago at most, for a third of the price.
+/// [`now`] as of the last tick of the kernel's clock, at most some milliseconds ago, for a third of the price.
 pub fn coarse() -> u64 {
     read(ClockId::MonotonicCoarse)
 }
@@ -74,7 +74,7 @@ impl Deadline {
         }
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub fn passed(self) -> bool {
         self.left() == 0
     }

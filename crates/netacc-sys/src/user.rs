@@ -1,8 +1,8 @@
-//! Whether the program's memory can be read or written. Calls that are done here touch it with loads and stores, where
-//! the kernel would answer `EFAULT`; so the kernel is asked first, once for a page.
+//! Whether the program's memory can be read or written. The calls that we serve touch it with loads and stores, where
+//! the kernel would answer `EFAULT`; so the kernel is asked first, once per page.
 //!
-//! A page that was accessible is taken to be so for ever: a program that gives back memory and goes on to pass it is
-//! stopped by a signal, as by any use of such memory.
+//! A page that was accessible is taken to be accessible for ever: a program that gives memory back and goes on passing
+//! it is stopped by a signal, as by any other use of such memory.
 #![allow(unsafe_code)]
 
 use crate::errno::Errno;
@@ -10,23 +10,24 @@ use crate::raw;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-/// The smallest page there is; of a larger one each part is asked about by itself.
+/// The smallest page size (bytes); each part of a larger page is asked about by itself.
 const PAGE: usize = 4096;
 
-/// How many pages are remembered; 128 MiB of buffers fit.
+/// Number of pages that are remembered; they hold 128 MiB of buffers.
 const KNOWN: usize = 32_768;
 
 /// What a call does with memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It reads it.
+    /// The call reads it.
     Read,
-    /// It writes it.
+    /// The call writes it.
     Write,
 }
 
-/// Pages that were accessible: the number of the page and 1, doubled, and 1 more where it was writable. Nothing is published by
-/// an entry, so each access is `Relaxed`; an entry that is lost to another thread's costs a question.
+/// Pages that were accessible: the number of the page plus 1, doubled, plus 1 where it was writable. Nothing is
+/// published by an entry, so each access is `Relaxed`; an entry that another thread's overwrites costs one more
+/// question.
 static PAGES: [AtomicUsize; KNOWN] = [const { AtomicUsize::new(0) }; KNOWN];
 
 /// Whether the `len` bytes at `p`, of which there is one at least, are known to be accessible, as far as their first and last
@@ -71,11 +72,11 @@ pub fn writable<T>(p: *const T, len: usize) -> bool {
     accessible(p.cast(), len, Access::Write)
 }
 
-/// Whether the kernel is asked no more.
+/// Set once the kernel is asked no more.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// The program is about to forbid itself system calls, and may be killed for one of ours: from here on memory is taken to be
-/// there.
+/// Has all memory taken to be accessible from here on: the program is about to forbid itself system calls, and may be
+/// killed for one of ours.
 pub fn ask_no_more() {
     SILENT.store(true, Ordering::Relaxed);
 }

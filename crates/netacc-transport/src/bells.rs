@@ -4,19 +4,19 @@ use netacc_sys::errno::Result;
 use netacc_sys::{private, raw};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A new doorbell of ours, at a private descriptor number.
+/// Makes a doorbell of ours, at a private descriptor number.
 pub fn create() -> Result<i32> {
     let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
     private::adopt(fd)
 }
 
-/// Rings. A full counter means it rings already, so errors do not matter.
+/// Rings a doorbell. A full counter means that it rings already, so errors do not matter.
 pub fn ring(fd: i32) {
     let one = 1u64.to_ne_bytes();
     let _ = raw::write(fd, one.as_ptr(), one.len());
 }
 
-/// Takes the ringing back.
+/// Takes the ringing of a doorbell back.
 pub fn silence(fd: i32) {
     let mut buf = [0u8; 8];
     let _ = raw::read(fd, buf.as_mut_ptr(), buf.len(), None);

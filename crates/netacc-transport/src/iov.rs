@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::ptr;
 use netacc_sys::user::{self, Access};
 
-/// The kernel moves at most this much in one call (read(2)).
+/// Most bytes that the kernel moves in one call (read(2)).
 const MAX_BYTES: usize = 0x7fff_f000;
 
 /// The end of user space.
@@ -25,15 +25,15 @@ fn nowhere(v: &libc::iovec) -> bool {
 #[derive(Debug)]
 pub struct Iov<'a> {
     vec: *const libc::iovec,
-    /// Buffers from `vec` on, the current one included.
+    /// Number of buffers from `vec` on, the current one included.
     count: usize,
-    /// Bytes of the current buffer that are used up.
+    /// Number of bytes of the current buffer that are used up.
     done: usize,
-    /// Bytes left in all of them.
+    /// Number of bytes left in all of them.
     left: usize,
-    /// A buffer lies where no program has memory.
+    /// Whether a buffer lies where no program has memory.
     bad: bool,
-    /// A copy was not done, since the memory cannot be accessed.
+    /// Whether a copy was not done, since the memory cannot be accessed.
     faulted: bool,
     _life: PhantomData<&'a libc::iovec>,
 }
@@ -83,13 +83,13 @@ impl<'a> Iov<'a> {
         self.bad
     }
 
-    /// Whether a copy was not done, since the memory cannot be accessed: what the kernel answers EFAULT to.
+    /// Whether a copy was not done, since the memory cannot be accessed: the kernel answers EFAULT then.
     #[inline]
     pub(crate) fn faulted(&self) -> bool {
         self.faulted
     }
 
-    /// Whether the next `n` bytes are in memory that the call can access. Where they are not the call has
+    /// Whether the next `n` bytes are in memory that the call can access. If they are not, the call has
     /// [`Iov::faulted`]: as with the kernel a piece of the stream is copied as a whole or not at all.
     #[inline]
     pub(crate) fn reaches(&mut self, n: usize, access: Access) -> bool {
@@ -130,7 +130,7 @@ impl<'a> Iov<'a> {
         None
     }
 
-    /// The same for a caller outside of the transports: who uses it must [`Iov::skip`] what he used.
+    /// The next piece of free space, for a caller outside of the transports, which must [`Iov::skip`] what it uses.
     pub fn first(&mut self) -> Option<(*mut u8, usize)> {
         self.space()
     }
@@ -141,7 +141,7 @@ impl<'a> Iov<'a> {
         (self.done == 0).then_some((self.vec, self.count))
     }
 
-    /// Takes off the end what is beyond `most` bytes; how many those are, for [`Iov::extend`].
+    /// Takes off the end what is beyond `most` bytes; returns how many those are, for [`Iov::extend`].
     #[inline]
     pub fn limit(&mut self, most: usize) -> usize {
         let cut = self.left.saturating_sub(most);
@@ -194,11 +194,11 @@ impl<'a> Iov<'a> {
     /// Copies `n` bytes from `src` to the next `n` bytes.
     #[inline]
     pub(crate) fn copy_from(&mut self, src: *const u8, n: usize) {
-        // SAFETY: as above, the other way round.
+        // SAFETY: `walk` hands out valid target ranges; `src` is our ring's chunk of at least n bytes.
         self.walk(n, |p, len, at| unsafe { ptr::copy_nonoverlapping(src.add(at), p, len) });
     }
 
-    /// Copies as many of its bytes as `to` has room for and both can access; how many.
+    /// Copies as many of its bytes as `to` has room for and both can access; returns how many.
     pub fn copy_into(&mut self, to: &mut Iov<'_>) -> usize {
         let before = to.left;
         while let Some((from, len)) = self.space().filter(|_| to.left > 0) {

@@ -17,8 +17,8 @@ pub use endpoint::{Endpoint, Interest, Readiness, Shut};
 pub use iov::Iov;
 pub use wait::WaitSet;
 
-/// Held by a test that starts a program, and by one that closes something and looks for its end: until a program runs it has
-/// all descriptors of this process, and nothing ends while it does.
+/// Held by a test that starts a program, and by a test that closes something and looks for its end: until a program
+/// runs it has all descriptors of this process, and nothing ends while it does.
 #[cfg(test)]
 pub(crate) fn starting() -> std::sync::MutexGuard<'static, ()> {
     static STARTING: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -9,13 +9,14 @@ use netacc_sys::{cancel, raw, time};
 
 extern crate alloc;
 
-/// Descriptors kept without allocating: enough for any wait on one connection.
+/// Number of descriptors that are kept without allocating: enough for any wait on one connection.
 const INLINE: usize = 16;
 
-/// The first step (ns) of a sleep that nobody may end, or of one that somebody may fail to end.
+/// The first step (ns) of a sleep that nobody may end, or that the peer may fail to end.
 const STEP: i64 = 1_000_000;
 
-/// The step after `steps` in vain, up to four seconds: who sleeps long costs next to nothing.
+/// The length (ns) of the step after `steps` in vain, up to four seconds: a thread that sleeps long costs next to
+/// nothing.
 pub fn longer(steps: u32) -> i64 {
     STEP << steps.min(12)
 }
@@ -25,7 +26,8 @@ pub fn longer(steps: u32) -> i64 {
 struct Borrowed {
     link: &'static Link,
     bell: u32,
-    /// Where its doorbell and control socket are in the poll list.
+    /// Index of its doorbell in the poll list, which its control socket follows; without a doorbell, that of the
+    /// control socket.
     at: usize,
 }
 
@@ -38,12 +40,12 @@ pub struct WaitSet {
     spill: Vec<pollfd>,
     borrowed: [Option<Borrowed>; 4],
     more: Vec<Borrowed>,
-    /// Nobody could be found to wake us (no descriptor left): sleep in short steps.
+    /// Set when no waker could be found (no descriptor left): sleep in short steps.
     pub bounded: bool,
-    /// Another process of the family may take the byte that is to wake us, and go on or end: sleep in steps, each
-    /// longer than the one before, in case that happens.
+    /// Set when another process of the family may take the byte that is to wake us, and go on or end: sleep in steps,
+    /// each longer than the one before, in case that happens.
     pub family: bool,
-    /// So many steps have been slept in vain: kept by the caller from one set to the next.
+    /// Number of steps that have been slept in vain: kept by the caller from one set to the next.
     pub steps: u32,
     /// When the sleep ends at the latest ([`time::now`]), because bytes that are there may be read from then on; 0: it may last.
     until: u64,
@@ -63,12 +65,12 @@ impl WaitSet {
         WaitSet::default()
     }
 
-    /// Descriptors in the set.
+    /// Number of descriptors in the set.
     pub fn len(&self) -> usize {
         if self.spill.is_empty() { self.inline_len } else { self.spill.len() }
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -142,7 +144,7 @@ impl WaitSet {
         self.borrowed().find(|b| core::ptr::eq(b.link, link)).map_or(0, |b| b.bell)
     }
 
-    /// As [`WaitSet::bell`]; on a link that came by a fork it is one that only threads of this process ring.
+    /// As [`WaitSet::bell`]; on a link that came by a fork it is a doorbell that only threads of this process ring.
     pub(crate) fn own_bell(&mut self, link: &'static Link) -> u32 {
         if let Some(b) = self.borrowed().find(|b| core::ptr::eq(b.link, link)) {
             return b.bell;
@@ -154,7 +156,7 @@ impl WaitSet {
         } else {
             at = self.add(link.bell_fd(bell), libc::POLLIN);
         }
-        // One that has ended would end every sleep; the connections of a family outlive it.
+        // The control socket of a link that has ended would end every sleep; the connections of a family outlive it.
         let control = self.add(if link.is_lost() { -1 } else { link.control_fd() }, libc::POLLIN);
         if at == usize::MAX {
             at = control;
@@ -199,7 +201,7 @@ impl WaitSet {
             r
         } else {
             match poll(self.spill.as_mut_ptr(), self.spill.len()) {
-                // RLIMIT_NOFILE counts those of the program that are none, too, and ours come on top.
+                // RLIMIT_NOFILE counts the program's entries without a descriptor, too, and ours come on top.
                 Err(Errno::INVAL) => {
                     let mut there: Vec<pollfd> = self.spill.iter().filter(|p| p.fd >= 0).copied().collect();
                     let r = poll(there.as_mut_ptr(), there.len());

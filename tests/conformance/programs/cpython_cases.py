@@ -1,6 +1,6 @@
 """cpython_cases.py RESULTS MODULE [LIST]: CPython's own tests of one module, a line of JSON for each.
 
-Runs in the interpreter that is judged. A line `started` comes before each test, so that whoever reads knows which one
+Runs in the interpreter that is judged. A line `started` comes before each test, so that the reader knows which test
 hung or took the process with it. LIST is a file with the names of the tests to run; without it all of them.
 """
 
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 
-# Generous: turns a hang into a traceback.
+# Time limit (s) of a test: generous, since it only turns a hang into a traceback.
 LIMIT = 40
 
 

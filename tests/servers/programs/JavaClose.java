@@ -21,7 +21,7 @@ public class JavaClose {
                 System.err.println("wrong: " + what + " came back with something");
                 System.exit(1);
             } catch (IOException e) {
-                // Closed, as it should be.
+                // The call was ended by the close, as it should be.
             }
         });
         sleeper.setDaemon(true);
@@ -46,7 +46,7 @@ public class JavaClose {
             ends("ServerSocketChannel.accept", channel, channel::accept);
             Socket socket = new Socket(here, port);
             byte[] byte1 = new byte[1];
-            // It works before.
+            // The socket works before it is closed.
             socket.getOutputStream().write(7);
             if (socket.getInputStream().read() != 7) {
                 System.err.println("wrong: no echo");

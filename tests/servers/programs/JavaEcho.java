@@ -155,7 +155,7 @@ public class JavaEcho {
             s.getInputStream().read();
             wrong("a read without data ends");
         } catch (SocketTimeoutException e) {
-            // As it should.
+            // The read timed out, as it should.
         }
     }
 
@@ -249,7 +249,7 @@ public class JavaEcho {
                     .POST(HttpRequest.BodyPublishers.ofByteArray(d)).build();
             all.add(client.sendAsync(request, HttpResponse.BodyHandlers.ofByteArray())
                     .thenAccept(r -> same(r.body(), d, number)));
-            // Eight at a time.
+            // At most eight requests are under way at a time.
             if (all.size() == 8) {
                 CompletableFuture.allOf(all.toArray(new CompletableFuture[0])).get();
                 all.clear();

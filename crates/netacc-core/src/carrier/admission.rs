@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use netacc_sys::time;
 
-/// How many silent peers there may be at a time.
+/// The most silent peers that there may be at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub per_address: usize,
@@ -22,12 +22,12 @@ pub(super) struct Silent {
     /// The number by which its owner knows it.
     pub id: usize,
     pub ip: IpAddr,
-    /// Since when (ns) it is there.
+    /// Since when (ns) it has been there.
     pub since: u64,
 }
 
-/// The one of `silent` that makes room for a newcomer from `ip`, if there are as many as `bounds` allows: the oldest of that
-/// address, or, where there are too many in all, the oldest of the address that has most of them.
+/// The one of `silent` that makes room for a newcomer from `ip`, if there are as many as `bounds` allows: the oldest
+/// from that address, or, if there are too many in all, the oldest from the address that has most of them.
 pub(super) fn displaced(silent: &[Silent], ip: IpAddr, bounds: Bounds) -> Option<Silent> {
     if silent.iter().filter(|s| s.ip == ip).count() >= bounds.per_address {
         return oldest_of(silent, ip);
@@ -47,13 +47,15 @@ fn oldest_of(silent: &[Silent], ip: IpAddr) -> Option<Silent> {
     silent.iter().filter(|s| s.ip == ip).min_by_key(|s| s.since).copied()
 }
 
-/// A queue pair whose client has said nothing makes room for another one after so long (ns). Earlier the newcomer goes by TCP
-/// instead: what a client says first is under way for a moment, and its connections would be lost with the queue pair.
+/// Time (ns) after which a queue pair whose client has said nothing makes room for another one. Before that the
+/// newcomer goes by TCP instead: a client's first message is under way for a moment, and its connections would be lost
+/// with the queue pair.
 const FIRST_WORD: u64 = 300_000_000;
 
 impl Engine {
-    /// Room for a queue pair of a client at `ip`: of those whose clients have said nothing the oldest ends if there are too
-    /// many, and one without connections if there are as many queue pairs as there can be. False: there is no such one.
+    /// Makes room for a queue pair of a client at `ip`: if there are too many whose clients have said nothing, the
+    /// oldest of those ends, and if there are as many queue pairs as there can be, one without connections. False:
+    /// there is none that could end.
     pub(super) fn make_room(&mut self, ip: IpAddr) -> bool {
         let now = time::now();
         let bounds = self.limits.silent;
@@ -66,7 +68,7 @@ impl Engine {
             None if self.pipes.each().count() < PIPES => return true,
             _ => {}
         }
-        // What clients have said may not have been looked at. What there is to do then the thread does.
+        // What clients have sent may not have been looked at. The engine's thread does what follows from it.
         self.complete(None);
         self.ring();
         let victim = match displaced(&self.clients(silent), ip, bounds) {
@@ -80,7 +82,7 @@ impl Engine {
         victim.is_some()
     }
 
-    /// Queue pairs of clients on other hosts that `are` so.
+    /// Queue pairs of clients on other hosts for which `are` is true.
     fn clients(&self, are: impl Fn(&Entry) -> bool) -> Vec<Silent> {
         let clients = self.pipes.each().filter(|(_, e)| e.route.is_none() && are(e));
         clients.filter_map(|(id, e)| Some(Silent { id, ip: e.ips?.1, since: e.idle_since })).collect()
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(displaced(&all, host(77), BOUNDS), Some(silent(7, 9, 10)));
     }
 
-    /// However they come, there are never more than both bounds allow.
+    /// In whichever order they come, there are never more than both bounds allow.
     #[test]
     fn the_bounds_hold() {
         let mut all: Vec<Silent> = Vec::new();

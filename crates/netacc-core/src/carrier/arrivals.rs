@@ -1,5 +1,6 @@
 //! Server's host: companion connections that arrive. A listening socket is open only while a queue pair waits for its
-//! companion, clients of other addresses are not let in, and of those that have not said their token yet there are few.
+//! companion, clients of other addresses are not let in, and only a few may be there that have not sent their token
+//! yet.
 //!
 //! Anybody may connect there, so the engine's lock is held for a few of them at a time.
 
@@ -28,7 +29,7 @@ struct Listening {
     port: u16,
 }
 
-/// A client that has connected and not said which queue pair's companion it is.
+/// A client that has connected and not yet named the queue pair whose companion it is.
 #[derive(Debug)]
 struct Stranger {
     fd: i32,
@@ -42,7 +43,7 @@ struct Stranger {
 pub(super) struct Arrivals {
     listening: Vec<Listening>,
     strangers: VecDeque<Stranger>,
-    /// A listening socket is not watched, since there was no descriptor for a client.
+    /// Set when a listening socket is not watched, since there was no descriptor for a client.
     deaf: bool,
 }
 
@@ -70,7 +71,7 @@ impl Bases {
             .and_then(|()| addr::local_of(fd).ok_or(Errno::NOTCONN))
             .and_then(|local| self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, KIND | fd as u64).map(|()| local.port()));
         let port = opened.inspect_err(|_| private::close(fd))?;
-        crate::log!(Debug, "companion connections of queue pairs are awaited at {}", SocketAddr::new(ip, port));
+        crate::log!(Debug, "{}: listening for companion connections of QPs", SocketAddr::new(ip, port));
         self.arrivals.listening.push(Listening { ip, fd, port });
         Ok(port)
     }
@@ -83,7 +84,7 @@ impl Bases {
                 let fd = private::raise(fd);
                 Some((fd, addr::peer_of(fd).map(|a| a.ip().to_canonical())))
             }
-            // Whatever it was, the socket is still readable if somebody else is there.
+            // Whatever it was, the socket is still readable if another client is there.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
             // Without a descriptor for the client, the socket would wake the thread over and over.
             Err(_) => {
@@ -93,7 +94,7 @@ impl Bases {
         }
     }
 
-    /// Once in a while: there may be descriptors again.
+    /// Done once in a while: listens again, since there may be descriptors by now.
     pub(super) fn listen_again(&mut self) {
         if !core::mem::take(&mut self.arrivals.deaf) {
             return;
@@ -103,7 +104,7 @@ impl Bases {
         }
     }
 
-    /// A client is let in until it has said who it is.
+    /// Lets a client in until it has identified itself.
     fn admit(&mut self, fd: i32, ip: IpAddr) {
         let watched = self.watch(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64);
         if watched.is_err() {
@@ -119,7 +120,7 @@ impl Bases {
         displaced(&all, ip, STRANGERS).map(|s| s.id as i32)
     }
 
-    /// Clients for which `stays` is false go.
+    /// Drops the clients for which `stays` is false.
     fn keep_strangers(&mut self, stays: impl Fn(&Stranger) -> bool) {
         let epoll = self.epoll;
         self.arrivals.strangers.retain(|s| {
@@ -131,25 +132,26 @@ impl Bases {
         });
     }
 
-    /// Listening sockets at addresses for which `stays` is false are closed.
+    /// Closes the listening sockets at addresses for which `stays` is false.
     fn keep_listening(&mut self, stays: impl Fn(IpAddr) -> bool) {
         let epoll = self.epoll;
         self.arrivals.listening.retain(|l| {
             let stays = stays(l.ip);
             if !stays {
-                crate::log!(Debug, "no companion connection is awaited at {}", SocketAddr::new(l.ip, l.port));
+                crate::log!(Debug, "{}: no QP awaits a companion connection; closed", SocketAddr::new(l.ip, l.port));
                 forget(epoll, l.fd);
             }
             stays
         });
     }
 
-    /// A stranger has said something: who it is, if that is all.
+    /// Reads what a client that has not identified itself yet has sent. Once its hello is complete, returns the client
+    /// and the token that the hello carries.
     fn hear(&mut self, fd: i32) -> Option<(Stranger, [u8; TOKEN])> {
         let at = self.arrivals.strangers.iter().position(|s| s.fd == fd)?;
         let s = self.arrivals.strangers.get_mut(at)?;
         let mut said = [0u8; HELLO];
-        // Not a byte more than that: what follows belongs to the queue pair.
+        // No byte more than the hello is read: what follows belongs to the queue pair.
         let got = raw::recv(fd, said.as_mut_ptr(), HELLO - s.said.len(), libc::MSG_DONTWAIT);
         s.said.extend_from_slice(said.get(..got.unwrap_or(0))?);
         match got {
@@ -176,13 +178,13 @@ fn forget(epoll: i32, fd: i32) {
 }
 
 impl Engine {
-    /// Our address and the other side's of each queue pair that waits for its companion.
+    /// Our address and the other side's, for each queue pair that waits for its companion.
     fn awaited(&self) -> Vec<(IpAddr, IpAddr)> {
         self.pipes.each().filter(|(_, e)| e.base.awaits().is_some()).filter_map(|(_, e)| e.ips).collect()
     }
 
-    /// Clients have connected to this listening socket: a few of them are let in. The socket stays readable while there are
-    /// more.
+    /// Clients have connected to this listening socket: lets a few of them in. The socket stays readable while there
+    /// are more.
     pub(super) fn accept_companions(&mut self, listener: i32) {
         if !self.bases.arrivals.listening.iter().any(|l| l.fd == listener) {
             return;
@@ -195,7 +197,7 @@ impl Engine {
                 continue;
             };
             if let Some(victim) = self.bases.displaced_by(ip) {
-                // It may have said who it is, which makes room as well.
+                // The victim may have identified itself by now, which makes room as well.
                 self.hear_stranger(victim);
                 self.bases.keep_strangers(|s| s.fd != victim);
             }
@@ -210,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// A companion of a queue pair has come.
+    /// Gives a companion that has come to its queue pair.
     fn welcome(&mut self, stranger: &Stranger, token: &[u8; TOKEN]) {
         let is = |e: &Entry| e.base.awaits() == Some(token) && e.ips.is_some_and(|(_, theirs)| theirs == stranger.ip);
         let found = self.pipes.each().find(|(_, e)| is(e)).map(|(at, _)| at);
@@ -225,7 +227,8 @@ impl Engine {
         }
     }
 
-    /// Where no queue pair waits for its companion any more nobody can connect, and nobody waits to be heard.
+    /// Closes what is not needed any more: where no queue pair waits for its companion nobody can connect, and no
+    /// client waits to be heard.
     pub(super) fn close_unawaited(&mut self) {
         if !self.bases.arrivals.has_any() {
             return;
@@ -239,7 +242,7 @@ impl Engine {
 }
 
 impl Base {
-    /// The token of the companion that the other side is to connect, if it is.
+    /// The token of the companion that the other side is to connect, if it is to connect one.
     fn awaits(&self) -> Option<&[u8; TOKEN]> {
         match self {
             Base::Awaited(token, _) => Some(token),
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_anything_but_a_hello_goes() {
+    fn a_client_that_sends_anything_but_a_hello_is_dropped() {
         let mut bases = Bases::default();
         let port = bases.listen(HERE).unwrap();
         for (said, token) in [(wire::hello(&[7; TOKEN]), Some([7; TOKEN])), ([7; HELLO], None)] {

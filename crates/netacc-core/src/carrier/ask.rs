@@ -18,12 +18,12 @@ use netacc_wire::frame::{Ask, Frame};
 
 /// When ([`time::now`]) the thread looks which connections are to ask; 0: there is none.
 static NEXT: AtomicU64 = AtomicU64::new(0);
-/// So often (ns) it looks while there are some.
+/// Time (ns) between its looks while there are some.
 const EVERY: u64 = 50_000_000;
 
-/// A connection wants to ask.
+/// To be called when a connection wants to ask.
 pub fn ask_soon() {
-    // Relaxed: who comes too late for one look comes in time for the next one.
+    // Relaxed: a connection that is noted too late for one look is found by the next one.
     if NEXT.load(Ordering::Relaxed) == 0 {
         NEXT.store(time::now(), Ordering::Relaxed);
         if let Some(first) = engines::first() {
@@ -32,14 +32,15 @@ pub fn ask_soon() {
     }
 }
 
-/// A way is open.
+/// To be called when a route is open: the connections that wait ask at once.
 pub(super) fn hurry() {
     if NEXT.load(Ordering::Relaxed) != 0 {
         NEXT.store(1, Ordering::Relaxed);
     }
 }
 
-/// By the first engine's thread, without its lock: those that want to ask do. In how many ms to look again, if ever.
+/// By the first engine's thread, without its lock: has the connections ask that want to. Returns in how many ms to look
+/// again, if ever.
 pub(super) fn remind() -> Option<i64> {
     let due = NEXT.load(Ordering::Relaxed);
     if due == 0 {
@@ -66,7 +67,7 @@ pub(super) fn remind() -> Option<i64> {
     Some(1 + NEXT.load(Ordering::Relaxed).saturating_sub(now).min(EVERY) as i64 / 1_000_000)
 }
 
-/// Begins to find out the way to a server.
+/// Begins to look for the route to a server.
 pub fn look_for(server: SocketAddr) {
     if let Ok(Way::Open(Led { link, .. })) = find_way(server) {
         link.put();
@@ -77,7 +78,7 @@ pub fn look_for(server: SocketAddr) {
 /// not possible yet.
 pub fn ask(r: Ref<Socket>, client: SocketAddr, server: SocketAddr) -> Result<bool, Reason> {
     let Way::Open(Led { link, source, .. }) = find_way(server)? else { return Ok(false) };
-    // Another address of ours may lead elsewhere.
+    // A route from another address of ours may lead elsewhere.
     let done = if client.ip() == source && client.port() >= 1024 {
         let place = link.engine().and_then(engines::at);
         Ok(place.and_then(|place: &Place| place.ask(|e| e.ask(link, r, client, server))).unwrap_or(false))
@@ -101,7 +102,7 @@ impl Engine {
                 if why == Reason::NoMemory
                     && let Some(wider) = self.widen_route(server, link)
                 {
-                    // For when it asks again.
+                    // The wider link serves when the connection asks again.
                     wider.put();
                 }
                 return false;
@@ -133,11 +134,11 @@ impl Engine {
         let Some((c, conn)) =
             known.and_then(|c| Some((c, self.conns.get_mut(c).filter(|conn| conn.epoch == frame.epoch)?)))
         else {
-            // It is over here.
+            // The connection is over here.
             self.refuse(at, frame);
             return true;
         };
-        // What comes next of it need not say its epoch.
+        // Its next messages need not carry its epoch.
         conn.met = true;
         let Some(early) = conn.early.take_if(|early| early.step == Step::Asking) else { return false };
         let gone_over = early.socket.is_some_and(|r| asking::commit(r, early.ask.sent, token, early.program));
@@ -150,12 +151,12 @@ impl Engine {
         true
     }
 
-    /// The server would rather not go on with a connection. One that has not gone over says so.
+    /// The server would rather not go on with a connection. A connection that has not gone over says so.
     pub(super) fn cancelled(&mut self, c: usize) -> bool {
         if self.conns.get(c).is_some_and(|conn| conn.early.is_some()) {
             self.reset(c);
         } else {
-            // The message may have brought credit, as any.
+            // The message may have brought credit, as any message may.
             self.queue(c);
         }
         true

@@ -15,9 +15,10 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_wire::frame::{ASK, Ask, Frame};
 
-/// So many connections were accepted that may be asked for: each engine looks when there are more.
+/// Number of accepted connections that clients may ask for; each engine looks again when this has grown.
 pub(super) static ACCEPTED: AtomicUsize = AtomicUsize::new(0);
-/// So many may be under way at a time; what is asked for beyond that stays on TCP. Each is looked for among all descriptors.
+/// Most connections that may be asked for at a time; a connection that is asked for beyond that stays on TCP. Each of
+/// them is looked for among all descriptors.
 pub(super) const ASKING: usize = 1024;
 const UPGRADE_ACCEPT: u64 = time::ns(timeouts::UPGRADE_ACCEPT);
 
@@ -26,14 +27,15 @@ pub fn may_be_asked(port: u16) -> bool {
     !engines::all().is_empty() && listeners::listens(port)
 }
 
-/// One was accepted, and can be found.
+/// A connection was accepted, and can be found.
 pub fn accepted() {
-    // Relaxed: who is asked after this finds it anyway, who was asked before looks once a second at the latest.
+    // Relaxed: a connection that is asked for after this is found anyway; for one asked for before, the engine looks
+    // once a second at the latest.
     ACCEPTED.fetch_add(1, Ordering::Relaxed);
     drive::drive();
 }
 
-/// The program would rather keep a prepared connection where it is.
+/// Leaves a prepared connection where it is, as the program wants.
 pub fn cancel(program: &'static ShmEndpoint) {
     if let Some(place) = program.engine().and_then(engines::at) {
         place.ask(|e| e.cancel(program));
@@ -41,7 +43,7 @@ pub fn cancel(program: &'static ShmEndpoint) {
 }
 
 impl Engine {
-    /// A client asks for a connection. False: it broke the rules.
+    /// Handles a client's request for a connection. False: the client broke the rules.
     pub(super) fn asked(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
         let Some(entry) = self.pipes.get_mut(at) else { return true };
         let mut bytes = [0u8; ASK];
@@ -49,7 +51,7 @@ impl Engine {
             return false;
         }
         let Some(ask) = Ask::decode(&bytes) else { return false };
-        // Where addresses are translated on the way the connection is another one here.
+        // Where addresses are translated on the way, the connection has other addresses here.
         let ours = entry.ips == Some((ask.server.ip(), ask.client.ip())) && entry.port == ask.server.port();
         if let Some(&old) = entry.conns.get(&frame.conn) {
             self.end_of_name(old);
@@ -106,7 +108,7 @@ impl Engine {
             return;
         };
         if let Some(early) = self.conns.get_mut(c).and_then(|conn| conn.early.as_mut()) {
-            // Who has not been told yet is told nothing else.
+            // A client that has not been told yet is told nothing else.
             match early.step {
                 Step::Told => early.step = Step::Cancel,
                 Step::Prepared(_) => return self.reset(c),
@@ -116,7 +118,7 @@ impl Engine {
         self.queue(c);
     }
 
-    /// Once in a while: connections that nobody has accepted, or read from, in time.
+    /// Done once in a while: gives up connections that the program has not accepted, or read from, in time.
     pub(super) fn tidy_early(&mut self, now: u64) {
         for c in self.early.clone() {
             self.prepare(c, true);
@@ -126,7 +128,7 @@ impl Engine {
             }
             match early.step {
                 Step::Asked => self.reset(c),
-                // The program may not look for long; nothing is to stay undecided.
+                // The program may not look for long; nothing must stay undecided.
                 Step::Told => {
                     early.step = Step::Cancel;
                     self.queue(c);

@@ -15,64 +15,64 @@ use netacc_wire::frame::{ADDRESSES, Brief, Frame, Kind, WINDOW};
 
 /// So many bytes that reached the reader are told to the other side by a message of their own.
 const TELL: u32 = WINDOW / 2;
-/// So many bytes go into the ring between two looks whether its reader has left it: when it does, its socket has to hold what
-/// was in the ring, and these.
+/// Most bytes that go into the ring between two looks whether its reader has left it: when the reader leaves, its
+/// socket has to hold what was in the ring, and these bytes.
 const PIECE: usize = 32 * 1024;
-/// Bytes that are worth a look into a short buffer first.
+/// Number of bytes for which a look into a short buffer first is worthwhile.
 pub(super) const SHORT: usize = 96;
 
-/// A connection that is carried.
+/// A connection that this engine carries.
 #[derive(Debug)]
 pub(super) struct Conn {
-    /// Our side of the ring. With a `kernel` socket it is ours no more: others may have its place.
+    /// Our side of the ring. With a `kernel` socket it is not ours any more: another connection may have its place.
     pub ep: &'static ShmEndpoint,
-    /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to
-    /// somebody who has no ring.
+    /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to a
+    /// process that has no ring.
     pub kernel: i32,
-    /// A descriptor of its own can wake it, and is listed.
+    /// Set while a descriptor of its own can wake it, and is listed.
     pub listed: bool,
-    /// What of that the thread sleeps on, or did when it slept last.
+    /// The descriptor and the events on which the thread sleeps for it, or did when it slept last.
     pub heard: (i32, i16),
-    /// Which link it is on, and where.
+    /// Index of its link, and its place there.
     pub local: usize,
     pub slot: usize,
     /// The queue pair.
     pub pipe: usize,
-    /// Its name there.
+    /// Its name on the queue pair.
     pub id: u16,
     pub epoch: u32,
-    /// The other side has said a frame of this epoch, and we have.
+    /// Set once each side has sent a frame of this epoch.
     pub met: bool,
     pub known: bool,
-    /// To be sent before anything else: who connects to whom.
+    /// The addresses of both ends, which are to be sent before anything else.
     pub opening: Option<[u8; ADDRESSES]>,
-    /// It is still on kernel TCP.
+    /// Set while the connection is still on kernel TCP.
     pub early: Option<Early>,
-    /// So many bytes may be sent.
+    /// Number of bytes that may still be sent.
     pub credit: u32,
-    /// So many have reached the reader here, and the other side has not been told.
+    /// Number of bytes that have reached the reader here and that the peer has not been told of.
     pub delivered: u32,
     /// Bytes that found no room in the ring.
     pub pending: VecDeque<u8>,
-    /// We have told the other side that our direction has ended.
+    /// Set once we have told the other side that our direction has ended.
     pub fin_sent: bool,
-    /// The other side has said so of its own.
+    /// Set once the other side has told the end of its direction.
     pub fin_seen: bool,
-    /// It has said that there are more bytes behind the last ones that have come ([`Kind::Part`]).
+    /// Set while the other side has told that more bytes follow the last ones that have come ([`Kind::Part`]).
     pub broken_off: bool,
-    /// We have said so of the last ones that we have sent.
+    /// Set while we have told the other side that more bytes follow the last ones that we have sent ([`Kind::Part`]).
     pub said_part: bool,
-    /// And the program here has been told.
+    /// Set once the program here has been told the end of the other side's direction.
     pub fin_given: bool,
-    /// It waits for the queue pair to have room.
+    /// Set while it waits for the queue pair to have room.
     pub stalled: bool,
-    /// It is in the queue of those that are to be looked at.
+    /// Set while it is in the queue of connections that are to be looked at.
     pub queued: bool,
-    /// The queue pair has ended, or the connection there: what has come is still given to the program.
+    /// Set once the queue pair has ended, or the connection there: what has come is still given to the program.
     pub cut: bool,
 }
 
-/// Where the bytes come from that a connection sends.
+/// The source of the bytes that a connection sends.
 #[derive(Debug)]
 pub(super) enum Source<'a, 'b> {
     /// Its ring, or the kernel socket that took the ring's place.
@@ -108,14 +108,14 @@ impl Conn {
 
     /// What [`Conn::frame`] gives next.
     fn next_frame(&self, kind: Kind) -> Frame {
-        // More does not fit into a brief head; there is a next one.
+        // A larger window does not fit into a brief head; the next frame tells the rest.
         let most = if matches!(kind, Kind::Data | Kind::Part) { Brief::WINDOW } else { u32::MAX };
         let window = self.delivered.min(most);
         Frame { kind, credits: 0, large: false, conn: self.id, epoch: self.epoch, window, heard: 0, next: 0 }
     }
 
-    /// Bytes for the program here, as many as there is room for; the rest waits, copied by `copy` from so far on. False:
-    /// nobody reads any more.
+    /// Gives bytes to the program here, as many as there is room for; the rest waits, copied by `copy` from the given
+    /// offset on. False: nobody reads any more.
     pub fn give(&mut self, bytes: *const u8, len: usize, copy: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
         let mut done = 0;
         if self.pending.is_empty() {
@@ -131,7 +131,7 @@ impl Conn {
         true
     }
 
-    /// Into the ring. `None`: nobody reads any more.
+    /// Writes into the ring. `None`: nobody reads any more.
     fn write(&mut self, bytes: *const u8, len: usize) -> Option<usize> {
         let mut asked = false;
         let mut done = 0;
@@ -145,10 +145,10 @@ impl Conn {
             };
             done += v.iov_len - iov.left();
             match tried {
-                // Closed: on the wire these bytes would be answered by a reset, and so they are.
+                // The ring is closed: on the wire these bytes would be answered by a reset, and so they are here.
                 Ok(_) if self.kernel < 0 && self.ep.is_dead() => return None,
                 Ok(_) => {}
-                // Asked for room, the reader tells us of it; it may have made some just before.
+                // The reader that was asked for room tells us of it; it may have made some just before.
                 Err(Errno::AGAIN) if self.kernel < 0 && !asked && self.ep.want_room() => asked = true,
                 Err(Errno::AGAIN) => break,
                 Err(_) => return None,
@@ -158,7 +158,7 @@ impl Conn {
         Some(done)
     }
 
-    /// What waited goes on into the ring, and the end after it. False: nobody reads any more.
+    /// Moves what waited into the ring, and the end after it. False: nobody reads any more.
     pub(super) fn give_pending(&mut self) -> bool {
         while !self.pending.is_empty() {
             let (front, _) = self.pending.as_slices();
@@ -195,7 +195,7 @@ impl Conn {
                 continue;
             }
             if self.fin_sent || self.credit == 0 {
-                // Nothing is read of it now, which would find a reset.
+                // Nothing is read from the ring now, which would find a reset.
                 let reset = self.kernel < 0 && self.ep.is_reset();
                 return if reset { self.tell_reset(way) } else { self.tell_window(way) };
             }
@@ -218,17 +218,17 @@ impl Conn {
         Sent::More
     }
 
-    /// The frame of the `n` bytes that were read from a source with so many `there`, or a socket's that fill the `room` or not.
-    /// Where the next one may have to wait it is a part as well: nobody would hear of what the program writes meanwhile. If it
-    /// writes nothing, `tell_whole` says so.
+    /// The frame for the `n` bytes that were read from a source that has `there` bytes, or from a socket, where `n`
+    /// fills the `room` or not. If the next frame may have to wait this one is a part as well, since otherwise nobody
+    /// would hear of what the program writes meanwhile. If the program writes nothing, `tell_whole` says so.
     fn frame_of(&mut self, n: usize, there: usize, room: usize, way: &Way<'_>) -> Frame {
         let left = if there == usize::MAX { n == room } else { n < there };
         self.said_part = left || self.credit == 0 || !way.can_follow();
         self.frame(if self.said_part { Kind::Part } else { Kind::Data })
     }
 
-    /// One message of bytes: whether there was a buffer for it; `None` at the end of the stream. `EIO`: the queue pair
-    /// failed.
+    /// Sends one message of bytes: returns whether there was a buffer for it; `None` at the end of the stream. `EIO`:
+    /// the queue pair failed.
     fn send_bytes(&mut self, way: &mut Way<'_>, from: &mut Source<'_, '_>) -> Result<Option<bool>, Errno> {
         let inline = way.payload_inline().min(self.credit as usize).min(SHORT);
         let there = match from {
@@ -241,7 +241,7 @@ impl Conn {
         }
         let brief = self.known && way.can_be_brief(&self.next_frame(Kind::Data));
         let Some((place, start, room)) = way.take(there.min(self.credit as usize), brief) else {
-            // Slow, but better than never.
+            // This is slow, but better than waiting for ever.
             return if way.is_dry() { self.send_short(way, from, there, inline) } else { Ok(Some(false)) };
         };
         let room = room.min(self.credit as usize);
@@ -263,7 +263,7 @@ impl Conn {
         }
     }
 
-    /// The same without a buffer.
+    /// Sends one message of bytes without a buffer.
     fn send_short(
         &mut self,
         way: &mut Way<'_>,
@@ -282,21 +282,21 @@ impl Conn {
         way.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
     }
 
-    /// `EAGAIN`: there is nothing now; 0: nothing will come any more.
+    /// Reads from the source. `EAGAIN`: there is nothing now; 0: nothing will come any more.
     pub(super) fn read(&self, from: &mut Source<'_, '_>, to: *mut u8, room: usize) -> Result<usize, Errno> {
         let v = libc::iovec { iov_base: to.cast(), iov_len: room };
         match from {
             Source::Program(bytes) if bytes.left() == 0 => Err(Errno::AGAIN),
-            // Memory that cannot be read is for the call to tell of.
+            // The program's call itself reports memory that cannot be read.
             Source::Program(bytes) => Some(bytes.copy_into(&mut Iov::one(&v))).filter(|n| *n > 0).ok_or(Errno::AGAIN),
             Source::Ring if self.kernel < 0 => self.ep.try_read(&mut Iov::one(&v), false),
             Source::Ring => raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT),
         }
     }
 
-    /// What wakes it beside its channel: a descriptor and its events.
+    /// What wakes it besides its channel: a descriptor and its events.
     pub fn waits_on(&self) -> Option<(i32, i16)> {
-        // It has followed, though the ring is not empty: what comes goes to the socket already.
+        // The program's side has followed, though the ring is not empty: what comes goes to the socket already.
         if self.kernel < 0 && !self.pending.is_empty() && self.ep.has_followed() {
             return Some((self.ep.kernel_fd(), libc::POLLOUT));
         }
@@ -304,7 +304,7 @@ impl Conn {
             (-1, -1) => None,
             (-1, witness) => Some((witness, libc::POLLIN)),
             (fd, _) => {
-                // Of one that is cut only its end is awaited, once it has been given everything.
+                // For a connection that is cut only its end is awaited, once it has been given everything.
                 let waits = if self.cut { !self.fin_given } else { self.fin_sent || self.stalled || self.credit == 0 };
                 let read = if waits { 0 } else { libc::POLLIN };
                 let write = if self.pending.is_empty() { 0 } else { libc::POLLOUT };
@@ -319,7 +319,7 @@ impl Conn {
         self.listed && self.waits_on().is_some_and(|(now, wanted)| wanted & if now == fd { !events } else { !0 } != 0)
     }
 
-    /// The program's side went over to a kernel socket: so do we. False: it is lost.
+    /// Follows the program's side, if that went over to a kernel socket. False: the connection is lost.
     fn follow(&mut self) -> bool {
         if self.kernel >= 0 || !self.ep.displaced() {
             return true;
@@ -333,7 +333,7 @@ impl Conn {
                 let Ok(ours) = netacc_sys::private::copy(fd) else { return false };
                 self.ep.watch(0);
                 self.ep.leave();
-                // What we have still to give is lost with us, which is no end of the stream.
+                // The bytes that we still have to give are lost with us, which is no end of the stream.
                 if !self.fin_given {
                     reset_at_close(ours);
                 }
@@ -363,7 +363,7 @@ impl Conn {
     }
 }
 
-/// As much as the kernel takes.
+/// Sends as much as the kernel takes.
 fn send_some(fd: i32, iov: &mut Iov<'_>) -> Result<usize, Errno> {
     let Some((p, n)) = iov.first() else { return Ok(0) };
     let done = raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?;
@@ -375,7 +375,7 @@ impl Engine {
     /// Moves what can be moved of a connection, in both directions.
     pub(super) fn pump(&mut self, at: usize) {
         self.pump_now(at);
-        // A thread of the program may have done that while ours sleeps on something else.
+        // A thread of the program may have moved bytes while ours sleeps on something else.
         if self.watch != Watch::Awake && self.conns.get(at).is_some_and(Conn::is_unheard) {
             self.ring();
         }
@@ -420,8 +420,8 @@ impl Engine {
         let (short, waiting) = (way.is_short(), way.is_waiting());
         let pipe = conn.pipe;
         match sent {
-            // Only the reading has found that the program's side has left, or has come to the end of what it left in the
-            // ring: nothing else may ever tell us to go after it.
+            // Only the reading has found that the program's side has left, or has come to the end of what it left in
+            // the ring: nothing else may ever tell us to follow it.
             Sent::All if conn.kernel < 0 && conn.ep.is_leaving() && conn.ep.displaced() => self.queue(at),
             Sent::All => {}
             Sent::More => self.queue(at),
@@ -431,7 +431,7 @@ impl Engine {
                     entry.stalled.push_back(at);
                 }
             }
-            // Those who hold the buffers may be on other queue pairs.
+            // The connections that hold the buffers may be on other queue pairs.
             Sent::Starved => {
                 if !conn.stalled {
                     conn.stalled = true;
@@ -441,7 +441,7 @@ impl Engine {
             Sent::Reset => self.drop_conn(at, true),
             Sent::Broken => self.broken.push(pipe),
         }
-        // Also who was given a buffer that is not large.
+        // A connection that was given a buffer that is not large counts, too.
         if short {
             self.is_short();
         }
@@ -450,19 +450,20 @@ impl Engine {
         }
     }
 
-    /// What a queue pair has to send goes out at the end of the round: other connections may put theirs behind it.
+    /// Has what a queue pair has to send go out at the end of the round: other connections may put their messages
+    /// behind it.
     pub(super) fn post_later(&mut self, pipe: usize) {
         if self.unposted.contains(&pipe) {
             return;
         }
-        // A turn allocates nothing.
+        // A turn allocates nothing, so a full list is posted at once.
         if self.unposted.len() == self.unposted.capacity() {
             self.post_all();
         }
         self.unposted.push(pipe);
     }
 
-    /// All that was put together is sent, in the order in which it was: connects are to arrive as they were made.
+    /// Sends all that was put together, in the order in which it was: connects are to arrive as they were made.
     pub(super) fn post_all(&mut self) {
         let mut unposted = core::mem::take(&mut self.unposted);
         for at in unposted.drain(..) {
@@ -471,11 +472,11 @@ impl Engine {
                 self.broken.push(at);
             }
         }
-        // Its memory is used again.
+        // The list's memory is used again.
         self.unposted = unposted;
     }
 
-    /// Buffers to send from are free again: those that wait for one go on, in turn.
+    /// Has the connections go on, in turn, that wait for buffers to send from, since some are free again.
     pub(super) fn feed(&mut self) {
         for _ in 0..self.starved.len() {
             let Some(at) = self.starved.pop_front() else { return };

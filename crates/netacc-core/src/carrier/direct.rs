@@ -1,12 +1,13 @@
 //! Bytes that go past the ring: from the program's buffers into registered memory, and from there into the program's.
 //!
-//! Who writes, or waits to read, does a turn of the carrier's work on the way. If the ring is empty then, the bytes that it
-//! would be given and lose again at once are spared that: a copy at each end, and the words that say so.
+//! A thread that writes, or waits to read, does a turn of the carrier's work on the way. If the ring is empty then, the
+//! bytes need not go into the ring and out of it again at once, which saves this: a copy at each end, and the words
+//! that say so.
 //!
 //! **The order of the bytes.** Everything else comes by the ring, so nothing goes past it unless it is empty, and nobody may
 //! put anything in or take anything out meanwhile: the lock of the engine keeps the carrier from it, that of the direction
-//! the program's other threads. Where other processes may use the connection, or it is about to go elsewhere, it is not
-//! done. Locks are only tried: a thread that has one may be waiting for the other.
+//! the program's other threads. If other processes may use the connection, or it is about to go elsewhere, nothing goes
+//! past the ring. Locks are only tried: a thread that has one may be waiting for the other.
 
 use crate::carrier::conn::{Conn, Source};
 use crate::carrier::engine::Engine;
@@ -26,15 +27,15 @@ pub(super) struct Reader<'a, 'b> {
     to: &'a mut Iov<'b>,
 }
 
-/// Who reads or writes.
+/// The program's side of the connection that a thread reads or writes.
 #[derive(Clone, Copy, Debug)]
 struct Program {
     sock: Ref<Socket>,
     ep: &'static ShmEndpoint,
 }
 
-/// A thread wants to write `from`: how many bytes have gone out. The others go by the ring. If none are left it has done a
-/// turn.
+/// Sends bytes of `from` for a thread that writes; returns how many have gone out. The others go by the ring. If none
+/// are left a turn has been done.
 pub fn send(sock: Ref<Socket>, ep: &'static ShmEndpoint, from: &mut Iov<'_>) -> usize {
     let left = from.left();
     let program = Program { sock, ep };
@@ -42,7 +43,7 @@ pub fn send(sock: Ref<Socket>, ep: &'static ShmEndpoint, from: &mut Iov<'_>) -> 
     left - from.left()
 }
 
-/// A turn by a thread that reads and has found nothing: how many bytes have come for it.
+/// Does a turn for a thread that reads and has found nothing; returns how many bytes have come for it.
 pub fn receive(sock: Ref<Socket>, ep: &'static ShmEndpoint, to: &mut Iov<'_>) -> usize {
     let left = to.left();
     let program = Program { sock, ep };
@@ -54,7 +55,7 @@ pub fn receive(sock: Ref<Socket>, ep: &'static ShmEndpoint, to: &mut Iov<'_>) ->
 }
 
 fn turn(ep: &ShmEndpoint, work: impl FnMut(&mut Engine)) {
-    // Relaxed: who has such a connection has been told of it by somebody who saw the number.
+    // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
     if let Some(place) = ep.engine().and_then(engines::at).filter(|p| p.carried.load(Ordering::Relaxed) != 0) {
         drive::turn_by(place, work);
     }
@@ -69,7 +70,7 @@ impl Program {
 }
 
 impl Reader<'_, '_> {
-    /// Takes what has come for `conn` as far as it is for this reader; how many bytes.
+    /// Takes what has come for `conn` as far as it is for this reader; returns how many bytes.
     pub fn take(&mut self, conn: &mut Conn, bytes: *const u8, len: usize) -> usize {
         let its = core::ptr::eq(conn.ep, self.mate) && conn.early.is_none() && conn.kernel < 0;
         if !its || conn.cut || conn.fin_seen || !conn.pending.is_empty() || self.to.left() == 0 {
@@ -87,7 +88,7 @@ impl Reader<'_, '_> {
 }
 
 impl Engine {
-    /// Which connection has `ep` at its other side, if that is one of this process.
+    /// The connection that has `ep` at its other side, if that is in this process.
     pub(super) fn mate(&self, ep: &ShmEndpoint) -> Option<usize> {
         let link = ep.link();
         let (_, local) = self.locals.each().find(|(_, local)| local.link.is_other_side_of(link))?;
@@ -112,7 +113,7 @@ impl Engine {
         if from.left() == 0 {
             self.turn_for(None);
         } else {
-            // The turn comes when the rest is in the ring, unless the connection has gone elsewhere by then.
+            // The turn is done when the rest is in the ring, unless the connection has gone elsewhere by then.
             self.post_all();
         }
     }

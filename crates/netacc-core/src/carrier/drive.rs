@@ -3,12 +3,13 @@
 //! A call that writes, or that is about to wait, does a [`turn`](drive): it looks at the completion queues and carries what
 //! there is. A thread that has to sleep takes the *duty* if nobody has it: it sleeps on the completion channels too
 //! ([`attend`]). Meanwhile the carrier's own thread keeps away, as its [`Watch`] says, and looks every few milliseconds
-//! whether the program still does the work. All this is per engine: who has to do with one connection does it for that one's
-//! ([`Who`]).
+//! whether the program still does the work. All this is per engine: a thread that works on one connection does it for
+//! that connection's engine only ([`Who`]).
 //!
-//! **No turn is lost.** Who finds the lock taken leaves a mark (`ASKED`); who gives the lock back looks at the mark and does
-//! the turn. **Nobody is unheard**: while the carrier's thread sleeps for long, either it hears the completion channels and
-//! the doorbells of all links, or a thread with the duty hears the channels, and the thread the doorbells.
+//! **No turn is lost.** A thread that finds the lock taken leaves a mark (`asked`); the thread that gives the lock back
+//! looks at the mark and does the turn. **No completion is missed**: while the carrier's thread sleeps for long, either
+//! it sleeps on the completion channels and the doorbells of all links, or a thread with the duty sleeps on the
+//! channels and the carrier's thread on the doorbells.
 //!
 //! A turn that only moves bytes allocates nothing, unless a reader's ring has no room for them: a signal handler may send,
 //! wherever it has interrupted the program.
@@ -22,44 +23,45 @@ use netacc_transport::WaitSet;
 use netacc_transport::rdma::{Armed, Device};
 use netacc_transport::shm::ShmEndpoint;
 
-/// Rounds of one turn; what is left then is for the carrier's thread.
+/// Largest number of rounds of one turn; what is left then is done by the carrier's thread.
 const ROUNDS: usize = 64;
 
 /// What the carrier's thread sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// It does not sleep.
+    /// The thread does not sleep.
     Awake,
-    /// Everything.
+    /// The thread sleeps on everything.
     All,
-    /// The program does the work: nothing that the program's threads see by themselves, and not for long.
+    /// The program does the work: it does not sleep on what the program's threads see by themselves, and not for long.
     Brief,
-    /// A thread of the program sleeps on the completion channels, and has done so for a while: everything else.
+    /// A thread of the program sleeps on the completion channels, and has done so for a while: it sleeps on everything
+    /// else.
     Others,
 }
 
-/// A thread of the program sleeps on the completion channels.
+/// Held while a thread of the program sleeps on the completion channels.
 #[derive(Debug)]
 pub struct Duty {
-    /// Where the channels are in the set that it sleeps on.
+    /// Index of the channels in the set that it sleeps on.
     first: usize,
-    /// Whose they are, a bit for each engine.
+    /// The engines of those channels, a bit for each.
     engines: u64,
 }
 
 const _: () = assert!(MOST <= u64::BITS as usize);
 
-/// Whose work a thread does.
+/// The engines whose work a thread does.
 #[derive(Clone, Copy, Debug)]
 pub enum Who {
-    /// Every engine's.
+    /// All engines of the process.
     All,
-    /// This engine's.
+    /// This engine alone.
     One(usize),
 }
 
 impl Who {
-    /// Those that a thread needs which waits for this connection.
+    /// The engines whose work a thread does that waits for this connection.
     pub fn of(ep: &ShmEndpoint) -> Who {
         ep.engine().map_or(Who::All, Who::One)
     }
@@ -75,21 +77,21 @@ impl Who {
 /// How [`attend`] went.
 #[derive(Debug)]
 pub enum Attend {
-    /// Others hear the completion channels.
+    /// Other threads sleep on the completion channels.
     No,
     /// There is something already.
     Look,
-    /// The calling thread does, as long as it has this.
+    /// The calling thread sleeps on the completion channels, as long as it has this.
     Yes(Duty),
 }
 
-/// A turn of the work by the calling thread, of each engine that carries a connection.
+/// A turn of the work by the calling thread, for each engine that carries a connection.
 #[inline]
 pub fn drive() {
     engines::all().iter().for_each(turn_if_carrying);
 }
 
-/// The same of the one that carries this connection, if any does.
+/// A turn of the work by the calling thread, for the engine that carries this connection, if there is one.
 #[inline]
 pub fn drive_for(ep: &ShmEndpoint) {
     if let Some(place) = ep.engine().and_then(engines::at) {
@@ -99,13 +101,13 @@ pub fn drive_for(ep: &ShmEndpoint) {
 
 #[inline]
 fn turn_if_carrying(place: &Place) {
-    // Relaxed: who has such a connection has been told of it by somebody who saw the number.
+    // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
     if place.carried.load(Ordering::Relaxed) != 0 {
         turn(place);
     }
 }
 
-/// The same for a connection that is about to begin.
+/// A turn of the work for a connection that is about to begin.
 pub fn begin(engine: Option<usize>) {
     if let Some(place) = engine.and_then(engines::at) {
         turn(place);
@@ -116,9 +118,10 @@ pub(super) fn turn(place: &Place) {
     turn_by(place, |e| e.turn_for(None));
 }
 
-/// The same with `work` for a turn, each time.
+/// Does a turn of the work; `work` is what the engine does in each.
 pub(super) fn turn_by(place: &Place, mut work: impl FnMut(&mut Engine)) {
-    // A handler that has interrupted the thread in the middle of a call of ours: that call is followed by a turn.
+    // A signal handler that has interrupted the thread in the middle of a call of ours leaves the work to that call,
+    // which ends with a turn.
     if lock::interrupted() {
         return place.asked.store(true, Ordering::SeqCst);
     }
@@ -132,13 +135,14 @@ pub(super) fn turn_by(place: &Place, mut work: impl FnMut(&mut Engine)) {
     }
 }
 
-/// Whether somebody has asked for a turn, after the lock was given back.
+/// Whether another thread has asked for a turn, after the lock was given back.
 pub(super) fn was_asked(place: &Place) -> bool {
     fence(Ordering::SeqCst);
     place.asked.load(Ordering::SeqCst)
 }
 
-/// The calling thread is about to sleep on `set`, which gets the completion channels as well if it is to hear them.
+/// To be called when the calling thread is about to sleep on `set`, which gets the completion channels as well if the
+/// thread is to sleep on them.
 pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
     let all = engines::all();
     if all.is_empty() || lock::interrupted() {
@@ -147,7 +151,7 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
     let mut duty = Duty { first: set.len(), engines: 0 };
     let mut look = false;
     for (n, place) in all.iter().enumerate() {
-        // Relaxed: who is not heard by us is heard by the engine's thread.
+        // Relaxed: an engine that this thread does not listen to is listened to by the engine's own thread.
         if !who.has(n) || place.devices.load(Ordering::Relaxed) == 0 {
             continue;
         }
@@ -170,7 +174,7 @@ pub fn attend(set: &mut WaitSet, who: Who) -> Attend {
     }
 }
 
-/// The thread is awake again, after a sleep on `set`, and does a turn, or will at once.
+/// To be called when the thread is awake again, after a sleep on `set`; it does a turn, or will at once.
 pub fn leave(duty: Duty, set: &WaitSet, turn: bool) {
     let mut at = duty.first;
     let mut engines = duty.engines;
@@ -181,18 +185,18 @@ pub fn leave(duty: Duty, set: &WaitSet, turn: bool) {
     }
 }
 
-/// What a thread takes on of an engine.
+/// What a thread takes on of an engine's work.
 enum Took {
-    /// Others hear its completion channels.
+    /// Others sleep on its completion channels.
     Nothing,
     /// There is something already.
     Look,
-    /// It hears them.
+    /// The thread sleeps on them.
     Channels,
 }
 
 impl Engine {
-    /// A turn; what comes for `reader` goes to him.
+    /// Does a turn; what comes for `reader` goes to it.
     pub(super) fn turn_for(&mut self, reader: Option<&mut Reader<'_, '_>>) {
         // Relaxed: a hint for the thread. Written under the lock.
         let turns = &self.place.turns;
@@ -202,7 +206,8 @@ impl Engine {
 
     fn rounds_for(&mut self, mut reader: Option<&mut Reader<'_, '_>>) {
         for _ in 0..ROUNDS {
-            // What completes from now on is found by whoever waits for it: he arms the queues and looks again.
+            // A completion that comes from now on is found by the thread that waits for it, since it arms the queues
+            // and looks again.
             if !self.round_for(reader.as_deref_mut()) || !self.rest {
                 return;
             }
@@ -210,8 +215,9 @@ impl Engine {
         self.ring();
     }
 
-    /// The completion queues are to tell their channels of what whoever sleeps there has to hear of. Whether they had not
-    /// been to: then completions may have come before, of which nothing is told.
+    /// Arms the completion queues, so that they report to their channels all that a thread that sleeps there has to
+    /// hear of. True if they were armed for less before: then completions may have come of which the channels say
+    /// nothing.
     pub(super) fn arm_queues(&mut self) -> bool {
         let needs = self.devices.iter().map(Device::needs).max().unwrap_or(Armed::No);
         let more = self.armed < needs;
@@ -222,17 +228,18 @@ impl Engine {
         more
     }
 
-    /// The thread, which was about to sleep, has something else to wait for: those who sleep from now on hear the channels.
+    /// Keeps the thread, which was about to sleep, awake, since it has something else to wait for: threads that sleep
+    /// from now on hear the channels.
     pub fn stay_awake(&mut self) {
         self.watch = Watch::Awake;
     }
 
-    /// After work by which sends may have been posted, or events taken for somebody else: who sleeps on the channels goes on
-    /// hearing of all that he has to.
+    /// To be called after work that may have posted sends, or taken events for another thread: a thread that sleeps on
+    /// the channels still hears of all that it has to.
     pub fn stay_armed(&mut self) {
-        // Each time they tell of more, so that this ends.
+        // Each time they report more, so that this ends.
         while (self.duty.is_some() || self.watch == Watch::All) && self.armed != Armed::All && self.arm_queues() {
-            // No turn of the program's: the thread keeps away after those.
+            // This is no turn of the program's, after which the thread would keep away.
             self.rounds_for(None);
         }
     }
@@ -254,9 +261,10 @@ impl Engine {
         Took::Channels
     }
 
-    /// The channels were at `first` in the set; how many there were.
+    /// Ends the duty. The channels were at `first` in the set; returns their number.
     fn leave(&mut self, set: &WaitSet, first: usize, turn: bool) -> usize {
-        // Whoever took the duty from us meanwhile may have found more: what we hear too much of or miss, the next one hears.
+        // A thread that took the duty from us meanwhile may have found another number of devices: an event too many is
+        // harmless, and the next thread with the duty finds one that we miss.
         let channels = self.duty.take().unwrap_or(self.devices.len());
         if (first..first + channels).any(|at| set.revents(at) != 0) {
             self.take_events(channels);

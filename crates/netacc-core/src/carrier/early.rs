@@ -1,5 +1,5 @@
-//! A connection that is still on kernel TCP, and that the client's side has asked to carry. Both hosts have a place for it on
-//! a queue pair; the program's socket is decided upon by [`far`], which says so in the fate of the slot.
+//! A connection that is still on kernel TCP, and that the client's side has asked to carry. Both hosts have a place for
+//! it on a queue pair; [`far`] decides about the program's socket, and stores the decision in the fate of the slot.
 
 use crate::carrier::asked;
 use crate::carrier::engine::Engine;
@@ -20,21 +20,21 @@ use netacc_wire::frame::{Ask, Kind};
 pub(super) enum Step {
     /// Client: the question is to be sent.
     Ask,
-    /// And it has been.
+    /// Client: the question has been sent.
     Asking,
     /// Server: the program has not accepted the connection yet, or not read all of what the client has sent.
     Asked,
-    /// Its side is prepared, and the client to be told.
+    /// Server: its side is prepared, and the client is to be told.
     Prepared([u8; TOKEN]),
-    /// It has been told.
+    /// Server: the client has been told.
     Told,
-    /// The program would rather stay, and the client is to be told.
+    /// Server: the program would rather stay on TCP, and the client is to be told.
     Cancel,
-    /// It has been told.
+    /// Server: the client has been told that.
     Cancelled,
 }
 
-/// What belongs to it beside what each connection has.
+/// State of an early connection beside that of each connection.
 #[derive(Debug)]
 pub(super) struct Early {
     pub step: Step,
@@ -52,15 +52,15 @@ impl Early {
         matches!(self.step, Step::Ask | Step::Asking | Step::Asked)
     }
 
-    /// The other side says that nothing comes of it.
+    /// To be called when the other side refuses the connection.
     pub fn refused(&mut self) {
         if let Some(r) = self.socket.filter(|_| !self.is_asking()) {
             far::unprepare(r, self.program);
         }
     }
 
-    /// It is carried no longer. Of a prepared connection the program finds out by itself whether the client has gone over:
-    /// then it has lost it.
+    /// To be called when it is carried no longer. If the connection is prepared, the program finds out by itself
+    /// whether the client has gone over: then it has lost the connection.
     pub fn dropped(self) {
         let client = matches!(self.step, Step::Ask | Step::Asking);
         match (self.step, self.socket) {
@@ -79,7 +79,7 @@ impl Early {
 }
 
 impl Engine {
-    /// Both sides of a slot on a link of ours: the program's and our own. `local` is the place of the latter.
+    /// Makes both sides of a slot on a link of ours: the program's and our own. `local` is the place of the latter.
     pub(super) fn seat(
         &mut self,
         link: &'static Link,
@@ -104,12 +104,12 @@ impl Engine {
         Some((program, ours))
     }
 
-    /// A place for a connection of a server's, on a link of our own.
+    /// Makes a place for a connection of a server's, on a link of our own.
     pub(super) fn seat_for_server(
         &mut self,
         addresses: (SocketAddr, SocketAddr),
     ) -> Option<(&'static ShmEndpoint, &'static ShmEndpoint, usize)> {
-        /// Links with some 500 places each.
+        /// Most links for this, with some 500 places each.
         const SEATS: usize = 128;
         for n in 0..SEATS {
             let (link, local) = match self.seats.get(n) {
@@ -137,7 +137,7 @@ impl Engine {
         None
     }
 
-    /// A connection that is still on TCP is looked at. True: it is not any more, and carried like any other.
+    /// Looks at a connection that is still on TCP. True: it is not on TCP any more, and carried like any other.
     pub(super) fn pump_early(&mut self, at: usize) -> bool {
         let Some(conn) = self.conns.get_mut(at) else { return false };
         let Some(early) = &mut conn.early else { return true };
@@ -147,7 +147,7 @@ impl Engine {
                 conn.early = None;
                 return true;
             }
-            // The program's side has stayed. So has the client's, which learns it if it was told otherwise.
+            // The program's side has stayed. So has the client's, which is told if it was told otherwise before.
             _ => {
                 self.reset(at);
                 return false;
@@ -189,7 +189,7 @@ impl Engine {
         false
     }
 
-    /// In each round: those that are waited for.
+    /// To be called in each round: looks at the early connections that something is awaited of.
     pub(super) fn look_at_early(&mut self) {
         let count = asked::ACCEPTED.load(Ordering::Relaxed);
         let accepted = core::mem::replace(&mut self.accepted, count) != count;

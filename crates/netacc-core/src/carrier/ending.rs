@@ -1,4 +1,4 @@
-//! How a connection ends that is carried.
+//! How a carried connection ends.
 
 use crate::carrier::conn::{Conn, SHORT, Source};
 use crate::carrier::engine::Engine;
@@ -13,10 +13,10 @@ use netacc_transport::shm::Link;
 use netacc_wire::frame::Kind;
 
 impl Engine {
-    /// Whether all that was written has reached the other hosts; with `ends`, since the process ends, the ends of its streams
-    /// after it.
+    /// Whether all that was written has reached the other hosts; with `ends`, since the process ends, also the ends of
+    /// its streams.
     pub fn flush(&mut self, ends: bool) -> bool {
-        // What a fork just before has told of the child: a connection that others have does not end with this process.
+        // A fork just before may have told of its child: a connection that others have does not end with this process.
         let links: Vec<&'static Link> = self.locals.each().filter(|(_, l)| !l.ended).map(|(_, l)| l.link).collect();
         links.into_iter().for_each(Link::service_if_readable);
         let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
@@ -44,7 +44,8 @@ impl Engine {
         done
     }
 
-    /// Once in a while: connections that have nothing more to say, though the last bytes said so, tell the other side.
+    /// Done once in a while: connections that have nothing more to say, although the last bytes said so, tell that to
+    /// the other side.
     pub(super) fn tell_whole(&mut self) {
         let said: Vec<usize> =
             self.conns.each().filter(|(_, c)| c.said_part && !c.is_over()).map(|(at, _)| at).collect();
@@ -67,12 +68,12 @@ impl Engine {
         }
     }
 
-    /// The process ends, and with it the connection, as if the program had closed it. False: it is not written out yet.
+    /// Ends the connection with the process, as if the program had closed it. False: it is not written out yet.
     pub(super) fn end_of_process(&mut self, at: usize) -> bool {
         if !self.is_written_out(at) {
             return false;
         }
-        // One that others have lives on.
+        // A connection that others have lives on.
         if self.conns.get(at).is_none_or(|conn| conn.is_over() || self.outlives(conn)) {
             return true;
         }
@@ -83,7 +84,7 @@ impl Engine {
         if !way.can_send() {
             return false;
         }
-        // tcp(7): what the program has not read is lost, and that is a reset.
+        // tcp(7): bytes that the program has not read are lost, which is a reset.
         let kind = if conn.ep.is_all_read() && conn.pending.is_empty() { Kind::Fin } else { Kind::Reset };
         let frame = conn.frame(kind);
         conn.fin_sent = true;
@@ -93,8 +94,8 @@ impl Engine {
         true
     }
 
-    /// Whether the connection may go on when this process ends: its program is another one, or others have it too, or its kernel
-    /// socket.
+    /// Whether the connection may go on when this process ends: it belongs to another process's program, or other
+    /// processes have it or its kernel socket, too.
     pub(super) fn outlives(&self, conn: &Conn) -> bool {
         let elsewhere = || self.locals.get(conn.local).is_some_and(|l| !l.is_in_process());
         conn.early.is_none() && !conn.cut && (conn.kernel >= 0 || conn.ep.witness_fd() >= 0 || elsewhere())
@@ -105,17 +106,17 @@ impl Engine {
         let Some(conn) = self.conns.get(at).filter(|conn| !conn.is_over()) else { return true };
         let mut byte = 0u8;
         match conn.kernel {
-            // Who goes on with it may write for ever.
+            // A process that goes on with the connection may write for ever.
             -1 if self.outlives(conn) => true,
             -1 => conn.ep.unread() == 0 && conn.opening.is_none() && !conn.ep.displaced(),
-            // Where there is a base, who has the socket may write for ever, and the rest goes by that.
+            // Where there is a base, the process that has the socket may write for ever, and the rest goes by the base.
             _ if self.pipes.get(conn.pipe).is_some_and(|e| e.can_outlive()) => true,
-            // The end counts as well.
+            // The end of the stream counts as well.
             fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == Err(Errno::AGAIN),
         }
     }
 
-    /// Of a connection whose queue pair has ended: what the program still writes is answered by a reset.
+    /// Answers what the program still writes by a reset, on a connection whose queue pair has ended.
     pub(super) fn pump_cut(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         let mut bytes = [0u8; SHORT];
@@ -127,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// The connection is over, by us: both ends learn it.
+    /// Ends the connection from our side: both ends learn it.
     pub(super) fn reset(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at) else { return };
         if !conn.cut
@@ -148,9 +149,9 @@ impl Engine {
         self.drop_conn(at, true);
     }
 
-    /// The other side gives the name of a connection to another one. For it the first one is over, since both ends were told;
-    /// but the program here may not have been given everything yet, or not looked. If there is no such end, the other side
-    /// is confused.
+    /// The other side gives the name of a connection to another one. For the other side the first one is over, since
+    /// both ends were told; but the program here may not have been given everything yet, or may not have looked. If
+    /// there is no such end, the other side is confused.
     pub(super) fn end_of_name(&mut self, at: usize) {
         let Some(conn) = self.conns.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
             return self.drop_conn(at, true);
@@ -164,7 +165,7 @@ impl Engine {
         self.queue(at);
     }
 
-    /// The connection is forgotten; with `abort` the program here sees a reset.
+    /// Forgets the connection; with `abort` the program here sees a reset.
     pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
         let Some(conn) = self.conns.remove(at) else { return };
         if let Some(early) = conn.early {

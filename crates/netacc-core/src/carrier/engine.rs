@@ -25,14 +25,15 @@ use netacc_transport::rdma::{Armed, Completion, Device, Way};
 use netacc_transport::shm::Link;
 use netacc_verbs::{Error, EventChannel, Wc};
 
-/// Completions that are taken at a time.
+/// Number of completions that are taken at a time.
 const BATCH: usize = 16;
-/// So often (ms) the thread looks for what has grown old.
+/// Time (ms) between the thread's looks for what has grown old.
 const TIDY: i64 = 1_000;
-/// And, while the program does the work, whether it still does.
+/// Time (ms) between its looks, while the program does the work, whether it still does.
 const BRIEF: i64 = 2;
-/// As long as it does, the thread looks at all only so seldom: it would take the lock from the program's threads, mostly in
-/// the middle of a message, and that costs both more than the message.
+/// Number of such looks in a row, while the program does the work, before the thread looks at the work itself: that
+/// would take the lock from the program's threads, mostly in the middle of a message, and that costs both more than the
+/// message.
 const NAPS: u32 = 32;
 
 const FD_POLL_INTERVAL: u64 = time::ns(timeouts::FD_POLL_INTERVAL);
@@ -40,13 +41,13 @@ const FD_POLL_INTERVAL: u64 = time::ns(timeouts::FD_POLL_INTERVAL);
 /// What to do after a round.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// Another one.
+    /// Do another round.
     Again,
-    /// The same, after a moment.
+    /// Do another round after a moment.
     Poll,
-    /// Have the connection manager, without the lock, since libraries may have to be loaded.
+    /// Make the connection manager's event channel, without the lock, since libraries may have to be loaded.
     Load,
-    /// Sleep for at most so many milliseconds, and so many times while the program does the work.
+    /// Sleep for at most `ms` milliseconds, and up to `naps` times while the program does the work.
     Sleep { ms: i64, naps: u32 },
 }
 
@@ -64,31 +65,32 @@ enum What {
     Kernel(usize),
 }
 
-/// What one thread carries.
+/// All that one thread carries.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// Its number, and where it is.
+    /// Its number, and its place.
     pub index: usize,
     pub place: &'static Place,
-    /// The connection manager's, once it is needed: see [`managed`](Engine::managed).
+    /// The connection manager's event channel, once it is needed: see [`managed`](Engine::managed).
     pub events: Option<EventChannel>,
-    /// When (ns) that was not to be had; 0: it was, or nobody has asked.
+    /// When (ns) the event channel could not be made; 0: it was made, or nobody has asked for it.
     pub unmanaged: u64,
-    /// Where the thread is told to look.
+    /// The doorbell by which the thread is told to look.
     pub bell: i32,
     pub devices: Vec<Device>,
     pub listeners: Vec<FarListener>,
-    /// What arrived there and is for other engines, until the lock is free.
+    /// Requests that arrived there and are for other engines, kept until the lock is free.
     pub requests: Vec<Request>,
-    /// What devices have said that may concern other engines, until then too.
+    /// What devices have reported that may concern other engines, kept until the lock is free.
     pub said: Vec<Said>,
     pub routes: Table<RouteEntry>,
     pub pipes: Table<Entry>,
     pub conns: Table<Conn>,
     pub locals: Table<Local>,
-    /// The last round has left something to do: it has not seen the end of a completion queue, or of what it found.
+    /// Set when the last round has left something to do: it has not seen the end of a completion queue, or of what it
+    /// found.
     pub rest: bool,
-    /// Room for completions, empty: to clear it anew for each look would be the most of a look.
+    /// Room for completions, empty: clearing it anew for each look would be most of the cost of a look.
     found: Vec<Wc>,
     /// Connections that are to be looked at.
     pub ready: VecDeque<usize>,
@@ -98,29 +100,31 @@ pub(super) struct Engine {
     pub starved: VecDeque<usize>,
     /// Queue pairs that have failed.
     pub broken: Vec<usize>,
-    /// Those whose other side breaks the rules.
+    /// Queue pairs whose other side breaks the rules.
     pub liars: Vec<usize>,
     /// The TCP connections beside queue pairs.
     pub bases: Bases,
     /// Connections that a descriptor of their own can wake.
     pub listed: Vec<usize>,
-    /// What the completion queues will tell the channels of, once.
+    /// The completions that the queues will report to the channels, once.
     pub armed: Armed,
     /// The turns of the program's threads ([`Place::turns`]) that the thread knows of.
     pub turns_seen: u32,
     /// Connections that are still on kernel TCP.
     pub early: Vec<usize>,
-    /// So many connections were accepted that clients may ask for, when it looked last.
+    /// Value of [`ACCEPTED`](super::asked::ACCEPTED), the number of accepted connections that clients may ask for, at
+    /// the last look.
     pub accepted: usize,
     /// Links for the server's end of connections that began on TCP: the program's side, and the place of ours.
     pub seats: Vec<(&'static Link, usize)>,
     /// What the thread sleeps on.
     pub watch: Watch,
-    /// Somebody needs more buffers, which the thread is to register: see [`Engine::supply`].
+    /// Set when more buffers are needed, which the thread is to register: see [`Engine::supply`].
     pub short: bool,
-    /// A thread of the program sleeps on the channels of so many devices.
+    /// Set while a thread of the program sleeps on the completion channels: the number of devices whose channels it
+    /// has.
     pub duty: Option<usize>,
-    /// Something has been found that it had not been told of.
+    /// Set once completions were found that the thread had not been told of.
     pub doubted: bool,
     sleeps_on: Vec<(i32, i16, What)>,
     tidied: u64,
@@ -130,7 +134,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Engine `index`, which is to be at `place`.
+    /// Makes engine `index`, which is to be at `place`.
     pub fn new(conf: &Config, index: usize, place: &'static Place) -> Result<Engine> {
         let bell = bells::create()?;
         let limits = Limits::new(conf, index);
@@ -173,12 +177,12 @@ impl Engine {
         })
     }
 
-    /// The thread is to look.
+    /// Has the thread look.
     pub fn ring(&self) {
         bells::ring(self.bell);
     }
 
-    /// Somebody needs more registered memory.
+    /// Notes that more registered memory is needed.
     pub(super) fn is_short(&mut self) {
         if !core::mem::replace(&mut self.short, true) {
             self.ring();
@@ -219,12 +223,12 @@ impl Engine {
         }
     }
 
-    /// One round of the work; whether there was any.
+    /// Does one round of the work; returns whether there was any.
     pub fn round(&mut self) -> bool {
         self.round_for(None)
     }
 
-    /// The same; what has come for `reader` goes to him.
+    /// Does one round of the work; what has come for `reader` goes to it.
     pub fn round_for(&mut self, reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = self.complete(reader);
         if self.place.its_turn.load(Ordering::Relaxed) && self.place.its_turn.swap(false, Ordering::SeqCst) {
@@ -234,7 +238,7 @@ impl Engine {
         if !self.early.is_empty() {
             self.look_at_early();
         }
-        // What is queued meanwhile has its turn in the next round.
+        // Connections that are queued meanwhile have their turn in the next round.
         for _ in 0..self.ready.len() {
             let Some(at) = self.ready.pop_front() else { break };
             busy = true;
@@ -249,19 +253,20 @@ impl Engine {
             (busy, self.rest) = (true, true);
             self.pipe_ended(pipe, "the queue pair failed");
         }
-        // A base that has ended, or takes more again, carries nothing itself, but has queued connections: nobody sleeps then.
+        // A base that has ended, or takes more again, carries nothing itself, but has queued connections: then no
+        // thread sleeps.
         let more = self.carry_moved() | !self.ready.is_empty();
         self.rest |= more;
         busy | more
     }
 
-    /// Takes completions.
+    /// Takes the completions of the engine's devices and handles them.
     pub(super) fn complete(&mut self, mut reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = false;
         self.rest = false;
         let mut found = core::mem::take(&mut self.found);
         if found.is_empty() {
-            // Below another look.
+            // The buffer serves another look below.
             found.resize(BATCH, Wc::default());
         }
         for d in 0..self.devices.len() {
@@ -272,7 +277,7 @@ impl Engine {
                 self.rest |= n == found.len();
                 for wc in found.iter_mut().take(n) {
                     self.completed(wc, reader.as_deref_mut());
-                    // Not every driver writes all of it.
+                    // Not every driver writes the whole structure.
                     *wc = Wc::default();
                 }
             }
@@ -283,7 +288,7 @@ impl Engine {
 
     fn completed(&mut self, wc: &Wc, reader: Option<&mut Reader<'_, '_>>) {
         let at = super::entry::pipe_of(wc.wr_id());
-        // A late one of a queue pair that is gone.
+        // A late completion of a queue pair that is gone is dropped.
         if super::entry::tag(&self.pipes, at) != (wc.wr_id() >> 32) as u32 {
             return;
         }
@@ -321,16 +326,16 @@ impl Engine {
         self.unstall(at);
     }
 
-    /// The queue pair has failed. Most reasons may also be that the other side has ended it.
+    /// Notes that the queue pair has failed. Most reasons may also mean that the other side has ended it.
     fn completed_badly(&mut self, at: usize, e: &Error) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         let Some((pipe, _)) = entry.live_parts(&mut self.devices) else { return };
-        crate::log!(Debug, "QP {}: {e}", pipe.qp_num());
+        crate::log!(Debug, "QP {}: a request failed: {e}", pipe.qp_num());
         entry.error = entry.error.or(Some(e.errno()).filter(|e| *e == Errno::TIMEDOUT));
         self.broken.push(at);
     }
 
-    /// A queue pair may have room again: those that wait for it go on, in turn.
+    /// A queue pair may have room again: has the connections that wait for it go on, in turn.
     pub(super) fn unstall(&mut self, at: usize) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         while let Some(frame) = entry.resets.front().copied() {
@@ -353,9 +358,9 @@ impl Engine {
         }
     }
 
-    /// Everything that the queues hold, before a queue pair is ended: what it has received comes before the end.
+    /// Takes everything that the queues hold before a queue pair is ended: what it has received comes before the end.
     pub(super) fn complete_all(&mut self) {
-        // Bounded, since others may go on and on; a queue pair has far fewer completions than this.
+        // Bounded, since other queue pairs may bring completions without end; one has far fewer completions than this.
         for _ in 0..256 {
             if !self.complete(None) {
                 return;
@@ -363,7 +368,8 @@ impl Engine {
         }
     }
 
-    /// Devices whose channels the thread hears: all, or those that are new since a thread of the program took the duty.
+    /// Devices on whose channels the thread sleeps: all, or those that are new since a thread of the program took the
+    /// duty.
     fn heard(&self, watch: Watch) -> core::ops::Range<usize> {
         let all = self.devices.len();
         match watch {
@@ -372,8 +378,8 @@ impl Engine {
         }
     }
 
-    /// Before a sleep: everybody who may have news is to say so, but for those of whom the program's threads know while
-    /// they do the work. False if there are some already.
+    /// To be called before a sleep: everything that may have news is to report it, except what the program's threads
+    /// notice while they do the work. False if there is news already.
     fn arm(&mut self, watch: Watch) -> bool {
         if !self.heard(watch).is_empty() {
             self.arm_queues();
@@ -407,7 +413,7 @@ impl Engine {
         list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
         for (n, local) in self.locals.each() {
             list.push((local.bell(), IN, What::LocalBell(n)));
-            // The end of a link is told once, to each engine that has it.
+            // The end of a link is reported once, to each engine that has it.
             if !local.ended {
                 list.push((local.link.control_fd(), IN, What::Control(n)));
             }
@@ -415,13 +421,14 @@ impl Engine {
         let conns = &mut self.conns;
         self.listed.retain(|c| {
             let Some(conn) = conns.get_mut(*c).filter(|conn| conn.listed) else { return false };
-            // It may have such a descriptor again, as after its family's end it goes over to a kernel socket.
+            // The connection may have such a descriptor again, when it goes over to a kernel socket after its family's
+            // end.
             let Some((fd, events)) = conn.waits_on() else {
                 conn.listed = false;
                 return false;
             };
             conn.heard = (fd, events);
-            // Nothing is wanted of it now, and its end would be told over and over.
+            // Nothing is wanted of the descriptor now, and its end would be reported over and over.
             if events != 0 {
                 list.push((fd, events, What::Kernel(*c)));
             }
@@ -434,8 +441,8 @@ impl Engine {
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
         let watch = core::mem::replace(&mut self.watch, Watch::Awake);
         if watch == Watch::Others && self.complete(None) && core::mem::replace(&mut self.doubted, true) {
-            // Whoever has the duty does not do it: a signal handler may have jumped out of the call. Once it may be messages
-            // whose mark is still to come.
+            // The thread that has the duty does not do the work: a signal handler may have jumped out of its call. The
+            // first time this is only noted, since these may be messages whose mark is still to come.
             self.duty = None;
         }
         let list = core::mem::take(&mut self.sleeps_on);
@@ -454,7 +461,7 @@ impl Engine {
                     }
                 }
                 What::Said(n) => self.device_says(n),
-                // Another thread may have changed things since: only what is still there is read.
+                // Another thread may have changed things since: only descriptors that are still the same are read.
                 What::LocalBell(n) => {
                     if let Some(local) = self.locals.get(n).filter(|l| l.bell() == *fd) {
                         bells::silence(local.bell());
@@ -478,7 +485,7 @@ impl Engine {
         self.sleeps_on = list;
         let now = time::now();
         self.looked = now;
-        // Where something has come, its answer may be awaited by whoever shares a processor with us.
+        // Where an event has come, a thread that shares a processor with this one may be waiting for the answer to it.
         let news = fds.iter().any(|p| p.revents != 0);
         let often = match (self.has_to_tidy(), news) {
             (true, false) => TIDY / 2,

@@ -1,10 +1,10 @@
 //! The engines, each under its own lock: as many as `NACC_SOR_IO_THREADS` says, each with a thread.
 //!
 //! An engine has queue pairs, completion queues, memory and links of its own, and a connection stays with one for its
-//! life, so what one does waits for no other. The first also has the listeners and hands what arrives there to whom it
-//! chooses, and it finds out which hosts are reached, so that each of them is asked once.
+//! life, so what one does waits for no other. The first one also has the listeners, hands what arrives there to an
+//! engine that it chooses, and finds out which hosts are reached, so that each of them is asked once.
 //!
-//! A thread holds at most one of these locks, but for one that forks, which takes all of them in their order.
+//! A thread holds at most one of these locks, except a thread that forks, which takes all of them in their order.
 
 use crate::carrier::drive;
 use crate::carrier::engine::Engine;
@@ -19,34 +19,34 @@ use netacc_sys::{Lock, time};
 use netacc_sys::signals::Blocked;
 use netacc_transport::bells;
 
-/// As many as there can be: what the configuration allows.
+/// Most engines that there can be: what the configuration allows.
 pub(super) const MOST: usize = 64;
 
-/// An engine, its lock, and what others look at without that. On lines of its own, so that who works with one does not
-/// slow down the others.
+/// An engine, its lock, and what other threads look at without the lock. It has lines of its own, so that a thread that
+/// works with one engine does not slow down the others.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Place {
     lock: Lock,
     engine: UnsafeCell<Option<Box<Engine>>>,
-    /// Where it is meanwhile if [`outlive`](super::outlive) has it.
+    /// Where the engine is while [`outlive`](super::outlive) has it.
     aside: UnsafeCell<Option<Box<Engine>>>,
-    /// Somebody wanted a turn while another one had the lock.
+    /// Set when a thread wanted a turn while another one had the lock.
     pub asked: AtomicBool,
-    /// Its connects have become the oldest to their destination: see [`order`](super::order).
+    /// Set when its connects have become the oldest to their destination: see [`order`](super::order).
     pub its_turn: AtomicBool,
-    /// The engine's doorbell, while it is there.
+    /// The engine's doorbell, while the engine is there.
     bell: AtomicI32,
-    /// Connections that it carries: without any a process with local ones alone has no cost. Written under the lock, as
-    /// are the next two.
+    /// Number of connections that it carries: without any a process that has only local ones has no cost. Written under
+    /// the lock, as are the next two.
     pub carried: AtomicUsize,
-    /// Connects that wait for a queue pair.
+    /// Number of connections that wait for a queue pair.
     pub waiting: AtomicUsize,
-    /// Devices that it has open.
+    /// Number of devices that it has open.
     pub devices: AtomicUsize,
-    /// Queue pairs of clients on other hosts that it has or is to have.
+    /// Number of queue pairs of clients on other hosts that it has or is to have.
     pub served: AtomicUsize,
-    /// Turns that threads of the program have done.
+    /// Number of turns that threads of the program have done.
     pub turns: AtomicU32,
 }
 
@@ -69,37 +69,37 @@ static PLACES: [Place; MOST] = [const {
         turns: AtomicU32::new(0),
     }
 }; MOST];
-/// So many engines there are.
+/// Number of engines.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Taken while they are made.
+/// Held while the engines are made.
 static STARTING: Lock = Lock::new();
 
-/// The engines that there are.
+/// All engines of the process.
 #[inline]
 pub(super) fn all() -> &'static [Place] {
-    // Acquire: who sees the number sees what was written before it.
+    // Acquire: a thread that sees the number sees the places that were written before it.
     PLACES.get(..COUNT.load(Ordering::Acquire)).unwrap_or_default()
 }
 
-/// One of them.
+/// The engine with this index.
 #[inline]
 pub(super) fn at(n: usize) -> Option<&'static Place> {
     all().get(n)
 }
 
-/// The one with the listeners, which is always there if any is.
+/// The engine with the listeners, which is always there if any is.
 #[inline]
 pub(super) fn first() -> Option<&'static Place> {
     all().first()
 }
 
-/// The one that has the least of what `load` counts; of several, the first.
+/// The engine that has the least of what `load` counts; of several, the first.
 pub(super) fn least(load: impl Fn(&Place) -> usize) -> Option<(usize, &'static Place)> {
     all().iter().enumerate().min_by_key(|(_, place)| load(place))
 }
 
-/// Makes `count` engines, unless they are there: each by `engine`, after which `thread` starts its thread. The first that
-/// fails is the end of it; of the others as many as could be had do.
+/// Makes `count` engines, unless they are there: each by `engine`, after which `thread` starts its thread. The first
+/// failure ends this; the engines made before it do.
 pub(super) fn start<E>(
     count: usize,
     engine: impl Fn(usize, &'static Place) -> Result<Engine, E>,
@@ -217,7 +217,7 @@ impl Place {
         }
     }
 
-    /// It is there again.
+    /// Brings the engine back.
     #[allow(unsafe_code)]
     pub fn bring_back(&self) {
         let _g = self.lock.lock();
@@ -228,7 +228,7 @@ impl Place {
         }
     }
 
-    /// Whether there is none, set aside or not.
+    /// Whether there is no engine, set aside or not.
     #[allow(unsafe_code)]
     pub fn is_empty(&self) -> bool {
         let _g = self.lock.lock();
@@ -236,7 +236,7 @@ impl Place {
         unsafe { (*self.engine.get()).is_none() && (*self.aside.get()).is_none() }
     }
 
-    /// Does something with the engine; `None` if there is none.
+    /// Calls `f` with the engine, under its lock; `None` if there is none.
     #[allow(unsafe_code)]
     pub fn with<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         let (done, requests, said) = {
@@ -250,7 +250,7 @@ impl Place {
         if drive::was_asked(self) {
             drive::turn(self);
         }
-        // Only here, where the lock is free, since another one is taken.
+        // Done only here, where the lock is free, since another one is taken.
         for request in requests {
             hand_over(request);
         }
@@ -260,14 +260,15 @@ impl Place {
         Some(done)
     }
 
-    /// What a device has said goes to the other engines.
+    /// Passes what a device has reported on to the other engines.
     fn pass_on(&self, what: Said) {
         for place in all().iter().filter(|place| !core::ptr::eq(*place, self)) {
             let _ = place.with(|e| e.device_said(what));
         }
     }
 
-    /// The same for a thread of the program's, which no signal handler may interrupt there.
+    /// Calls `f` with the engine, under its lock, for a thread of the program's, which no signal handler may interrupt
+    /// there.
     pub fn ask<T>(&self, f: impl FnOnce(&mut Engine) -> T) -> Option<T> {
         let _b = Blocked::all();
         let done = self.with(f);
@@ -277,12 +278,12 @@ impl Place {
         done
     }
 
-    /// The same, unless another thread has the lock: then false.
+    /// Calls `f` with the engine, unless another thread has the lock: then false.
     #[allow(unsafe_code)]
     pub fn try_with(&self, f: impl FnOnce(&mut Engine)) -> bool {
         let Some(_g) = self.lock.try_lock() else { return false };
         self.asked.store(false, Ordering::SeqCst);
-        // SAFETY: as above.
+        // SAFETY: under the lock, and `f` cannot keep the reference.
         if let Some(engine) = unsafe { (*self.engine.get()).as_mut() } {
             f(engine);
             engine.stay_armed();
@@ -292,7 +293,7 @@ impl Place {
         true
     }
 
-    /// Its thread is to look.
+    /// Has its thread look.
     pub fn ring(&self) {
         let bell = self.bell.load(Ordering::Relaxed);
         if bell >= 0 {
@@ -301,10 +302,10 @@ impl Place {
     }
 }
 
-/// What arrived at a listener goes to the engine that was chosen for it.
+/// Hands what arrived at a listener to the engine that was chosen for it.
 fn hand_over(request: Request) {
     let Some(place) = at(request.engine) else { return };
     let _ = place.with(|e| e.take_over(request));
-    // It may have a device that the thread does not listen to yet.
+    // The request may have a device that the thread does not listen to yet.
     place.ring();
 }

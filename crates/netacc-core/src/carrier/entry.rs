@@ -1,4 +1,4 @@
-//! What is known of a queue pair.
+//! What an engine knows of a queue pair.
 
 use crate::carrier::base::Base;
 use crate::carrier::moved::Moved;
@@ -25,17 +25,18 @@ pub(super) enum Stage {
     Gone,
 }
 
-/// What belongs to a message.
+/// The bytes that belong to a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
-    /// In this buffer of the queue pair's device, so far on; where that is in memory, and how many bytes.
+    /// In this buffer of the queue pair's device: the buffer, the offset in it, the address in memory, and the number
+    /// of bytes.
     Received(Buffer, usize, *const u8, usize),
-    /// It came by TCP.
+    /// The bytes came by TCP.
     Bytes(&'a [u8]),
 }
 
 impl Payload<'_> {
-    /// Its first `len` bytes, of which there are so many.
+    /// Its first `len` bytes, or all if there are fewer.
     pub fn first(self, len: usize) -> Self {
         match self {
             Payload::Received(n, at, start, all) => Payload::Received(n, at, start, len.min(all)),
@@ -43,7 +44,7 @@ impl Payload<'_> {
         }
     }
 
-    /// What comes after them.
+    /// The bytes after its first `len`.
     pub fn after(self, len: usize) -> Self {
         match self {
             Payload::Received(n, at, start, all) => {
@@ -69,36 +70,37 @@ impl Payload<'_> {
     }
 }
 
-/// For how long a queue pair has said nothing.
+/// The silence of a queue pair.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Quiet {
-    /// When that was first seen (ns).
+    /// When the silence was first noticed (ns).
     pub since: u64,
-    /// Messages that had come until then, modulo 65,536.
+    /// Number of messages that had come until then, modulo 65,536.
     pub heard: u16,
-    /// When we asked the other side to say something; 0: we have not.
+    /// When we asked the other side to say something (ns); 0: we have not.
     pub asked: u64,
 }
 
 /// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's host).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
-    /// It.
+    /// Index of the connection.
     pub conn: usize,
-    /// It has, if it has dealt with so many messages; `None`: that is not known, since it may not have gone out.
+    /// The other side has dealt with it once it has dealt with this many messages; `None`: not known, since the opening
+    /// may not have gone out.
     pub after: Option<u64>,
-    /// A connect that goes by another queue pair waits for that.
+    /// Set when a connect that goes by another queue pair waits for that.
     pub awaited: bool,
-    /// The other side is asked to say something.
+    /// Set once the other side is asked to say something.
     pub asked: bool,
 }
 
-/// A queue pair, from the first question for its way to its end.
+/// A queue pair, from the first question for its route to its end.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub stage: Stage,
     pub device: usize,
-    /// Whose connections it carries (client's host).
+    /// The route whose connections it carries (client's host).
     pub route: Option<usize>,
     /// The TCP port of the listener (server's host).
     pub port: u16,
@@ -106,7 +108,7 @@ pub(super) struct Entry {
     pub ips: Option<(IpAddr, IpAddr)>,
     /// The TCP connection beside it.
     pub base: Base,
-    /// Since when nothing has come, as far as is known: when, how many had come, and whether we have asked.
+    /// The other side's silence, as far as is known: since when, how many messages had come, and whether we have asked.
     pub quiet: Quiet,
     pub conns: BTreeMap<u16, usize>,
     /// See [`Engine::may_follow`](crate::carrier::engine::Engine::may_follow).
@@ -116,9 +118,9 @@ pub(super) struct Entry {
     /// Connections that are over, which the other side is to be told.
     pub resets: VecDeque<Frame>,
     pub idle_since: u64,
-    /// It has carried a connection.
+    /// Set once it has carried a connection.
     pub used: bool,
-    /// What its connections have come to, if that is known and not the other side's end.
+    /// The error with which its connections ended, if that is known and not the other side's end.
     pub error: Option<Errno>,
     /// Until then (ns) it gets no further connection: its base has ended, and so may have the other side's process.
     pub doubted: u64,
@@ -145,7 +147,7 @@ impl Entry {
         }
     }
 
-    /// Its device, if it has got that far.
+    /// Its device, if the queue pair has got that far.
     pub fn device_if_known(&self) -> Option<usize> {
         matches!(self.stage, Stage::Connecting(_) | Stage::Up(_)).then_some(self.device)
     }
@@ -168,7 +170,7 @@ impl Entry {
         self.is_up() && (self.doubted == 0 || time::now() >= self.doubted)
     }
 
-    /// What messages go by, if it is connected.
+    /// The path by which messages go, if it is connected.
     pub fn way<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<Way<'a>> {
         match &mut self.stage {
             Stage::Up(pipe) => Some(Way::Qp(pipe, &mut devices.get_mut(self.device)?.pool)),
@@ -177,7 +179,7 @@ impl Entry {
         }
     }
 
-    /// Copies a part of a message's payload; false if there is not so much.
+    /// Copies a part of a message's payload; false if the payload is shorter.
     pub fn copy(&mut self, devices: &mut [Device], payload: Payload<'_>, skip: usize, to: &mut [u8]) -> bool {
         match payload {
             Payload::Received(n, at, ..) => {
@@ -198,7 +200,7 @@ impl Entry {
         }
     }
 
-    /// The same, also while it is being connected.
+    /// The queue pair and its device, also while it is being connected.
     pub fn live_parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut Pipe, &'a mut Device)> {
         match &mut self.stage {
             Stage::Up(pipe) | Stage::Connecting(pipe) => Some((pipe, devices.get_mut(self.device)?)),
@@ -207,12 +209,12 @@ impl Entry {
     }
 }
 
-/// The upper half of the numbers of a queue pair's work requests: 24 bits say which one, 8 which use of that place.
+/// The upper half of the numbers of a queue pair's work requests: 24 bits for its place, 8 for the use of that place.
 pub(super) fn tag(pipes: &Table<Entry>, at: usize) -> u32 {
     (pipes.generation(at) & 0xff) << 24 | at as u32
 }
 
-/// Which queue pair a work request belongs to.
+/// The queue pair that a work request belongs to.
 pub(super) fn pipe_of(wr_id: u64) -> usize {
     (wr_id >> 32) as usize & 0xff_ffff
 }

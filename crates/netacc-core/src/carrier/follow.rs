@@ -13,8 +13,9 @@ use netacc_transport::shm::Link;
 use netacc_verbs::Error;
 
 impl Engine {
-    /// The way to a server that another engine has reached from our address `source`; without that, only if it is known.
-    /// Nothing is waited for: connects that come before the first queue pair is there wait on the link.
+    /// The route to a server that another engine has reached from our address `source`; without that address, only if
+    /// the route is known. Nothing is waited for: connects that come before the first queue pair is there wait on the
+    /// link.
     pub fn follow_route(&mut self, dest: SocketAddr, source: Option<IpAddr>) -> Option<Led> {
         let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
         if let Some(r) = known.and_then(|at| self.routes.get(at)) {
@@ -26,7 +27,8 @@ impl Engine {
         }
         let source = source?;
         let at = self.route_anew(dest)?;
-        // One whose other side is doubted is none: its base has ended, and so may have the process there.
+        // A queue pair whose other side is doubted does not count: its base has ended, and so may have the process
+        // there.
         let begun = |p: &usize| self.pipes.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
         if !self.routes.get(at).is_some_and(|r| r.pipes.iter().any(begun))
             && let Err(e) = self.begin_pipe(at)
@@ -39,8 +41,8 @@ impl Engine {
         Some(self.led(r.link?, r))
     }
 
-    /// The route to `dest` gets a further link for new connects, since `full` has no place for one. That stays for those it has,
-    /// and for whoever takes a place that becomes free.
+    /// Gives the route to `dest` a further link for new connects, since `full` has no place for one. The full link
+    /// stays for the connections it has, and for a connect that takes a place that becomes free.
     pub fn widen_route(&mut self, dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
         let at = self.routes.each().find(|(_, r)| r.dest == dest && r.state == State::Open).map(|(at, _)| at)?;
         let r = self.routes.get_mut(at)?;
@@ -50,7 +52,7 @@ impl Engine {
             let r = self.routes.get_mut(at)?;
             (r.link, r.local) = (Some(link), Some(local));
             full.put();
-            // The thread is to listen to it.
+            // The thread is to listen to the new link.
             self.ring();
         }
         let link = self.routes.get(at)?.link?;
@@ -58,7 +60,7 @@ impl Engine {
         Some(link)
     }
 
-    /// A link for the connects to a route's server: the socket layer's side, and ours.
+    /// Makes a link for the connects to a route's server: the socket layer's side, and ours.
     pub(super) fn link_to(&mut self, route: usize) -> Result<(&'static Link, usize), (Reason, Error)> {
         let (client, server) = Link::pair(self.index)
             .map_err(|errno| (pool::segment_lacks(errno), Error::Verb { verb: "memfd_create", errno }))?;

@@ -1,4 +1,4 @@
-//! What the child of a fork does with the parent's engine: nothing but to close its copies of the descriptors.
+//! What the child of a fork does with the parent's engine: it only closes its copies of the descriptors.
 
 use crate::carrier::engine::Engine;
 use netacc_sys::private;
@@ -15,8 +15,8 @@ impl Engine {
         for (link, _) in &self.seats {
             link.inherit();
         }
-        // The other ends are the bases by which the child's own connections hear that the parent is gone: of those that it
-        // holds itself it would hear nothing.
+        // The other ends are the bases by which the child's own connections hear that the parent is gone: from ends
+        // that the child holds itself it would hear nothing.
         for (_, conn) in self.conns.each() {
             conn.ep.drop_passed();
             if conn.kernel >= 0 {

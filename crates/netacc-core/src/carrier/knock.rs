@@ -2,9 +2,9 @@
 //! it listens for RDMA, and one back (`netacc-wire/src/knock.rs`).
 //!
 //! To learn it from the connection manager takes libraries, memory and time, many times what a connect by TCP costs, and a
-//! program that starts, asks a plain server one question and ends would have paid for nothing. So who is refused goes by TCP
-//! at once. Where somebody answers, and where nobody says anything, since a packet filter may know nothing of such datagrams,
-//! the connection manager is asked.
+//! program that starts, asks a plain server one question and ends would have paid for nothing. So a client that is
+//! refused goes by TCP at once. The connection manager is asked if an answer comes, and also if none does, since a
+//! packet filter may know nothing of such datagrams.
 //!
 //! An answer proves nothing but that the datagram has arrived at somebody who listens there. All else is proved by the queue
 //! pair.
@@ -27,15 +27,15 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// What a server's host says.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// Somebody listens there; our own address on the way.
+    /// A listener is there; our own address on the way.
     There(IpAddr),
-    /// Nobody does, or nobody who understands us.
+    /// No listener is there, or none that understands us.
     Nobody(Reason),
-    /// Nothing.
+    /// No answer came.
     Silence,
 }
 
-/// Asks `server`, and waits for at most `patience` ns; by the socket of a probe, if there was one.
+/// Asks `server`, and waits for at most `patience` ns; uses the socket of a probe, if there was one.
 pub(super) fn knock(server: SocketAddr, probe: Option<Probe>, patience: u64) -> Answer {
     let Some(port) = port_of(server.port()) else { return Answer::Nobody(Reason::PeerPlain) };
     let fresh = || raw::socket(addr::domain(server.ip()), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -60,7 +60,7 @@ fn ask(fd: i32, there: SocketAddr, end: u64) -> Result<Answer> {
     let question = Knock::Question(nonce).encode();
     raw::send(fd, question.as_ptr(), question.len(), MSG_DONTWAIT)?;
     loop {
-        // One byte more than there may be, so that what is longer is seen to be.
+        // One byte more than an answer has, so that a longer datagram is noticed.
         let mut said = [0u8; KNOCK + 1];
         let got = match raw::recv(fd, said.as_mut_ptr(), said.len(), MSG_DONTWAIT) {
             Ok(n) => said.get(..n).map(Knock::decode),
@@ -74,7 +74,7 @@ fn ask(fd: i32, there: SocketAddr, end: u64) -> Result<Answer> {
             Some(Err((Stranger::Version, Some(Knock::Answer(theirs))))) if theirs == nonce => {
                 return Ok(Answer::Nobody(Reason::PeerVersion));
             }
-            // Not an answer to this question.
+            // This is not an answer to this question.
             Some(_) => continue,
             None => {}
         }
@@ -95,7 +95,7 @@ fn ask(fd: i32, there: SocketAddr, end: u64) -> Result<Answer> {
 pub(super) fn open_door(at: SocketAddr) -> Result<i32> {
     let (domain, v6) = (addr::domain(at.ip()), at.is_ipv6());
     let fd = private::raise(raw::socket(domain, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
-    // Which of our addresses was asked, since the answer has to come from there.
+    // The kernel tells which of our addresses was asked, since the answer has to come from there.
     let (level, name) =
         if v6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO) } else { (libc::IPPROTO_IP, libc::IP_PKTINFO) };
     let opened = if v6 { raw::setsockopt_int(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1) } else { Ok(()) }
@@ -125,15 +125,15 @@ pub(super) fn answer(fd: i32) {
         let n = match raw::recvmsg(fd, &raw mut message, MSG_DONTWAIT) {
             Ok(n) => n,
             Err(Errno::AGAIN) => return,
-            // What became of an answer before.
+            // The error concerns an earlier answer.
             Err(_) => continue,
         };
         let question = match said.get(..n).map(Knock::decode) {
             Some(Ok(Knock::Question(nonce)) | Err((Stranger::Version, Some(Knock::Question(nonce))))) => nonce,
             _ => continue,
         };
-        // From the address that was asked, by whatever interface leads back. The number of that where it arrived is the
-        // first word of IPv4's structure, and the last of IPv6's.
+        // The answer goes from the address that was asked, by whatever interface leads back. The number of the
+        // interface where the question arrived is the first word of IPv4's structure, and the last of IPv6's.
         match (control.level, control.kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => control.info[0] = 0,
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => control.info[4] = 0,

@@ -1,4 +1,5 @@
-//! Before the process ends, or executes another program: what it has written goes out, and what others have goes on without it.
+//! Before the process ends, or executes another program: what it has written goes out, and connections that others have
+//! go on without it.
 //!
 //! The calling thread may be in a handler that has interrupted malloc (`_exit` is allowed there): so it only waits, and the
 //! first engine's thread does the work, which allocates and forks. Where libc's fork waits for what was interrupted, the
@@ -19,10 +20,10 @@ const EXIT_FLUSH: u64 = time::ns(timeouts::EXIT_FLUSH);
 /// The thread may take so long (ns) for the rest: a copy of a large process takes its time.
 const COPYING: u64 = 3_000_000_000;
 
-/// What the thread is asked for, [`Task`]; 0: nothing. It says 0 when that is done. Others who ask meanwhile wait for their
-/// turn.
+/// What the thread is asked for, as a [`Task`]; 0: nothing. The thread stores 0 when that is done. Other threads that
+/// ask meanwhile wait for their turn.
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// Until when (ns) it is to try.
+/// Until when (ns) the thread is to try.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
 static FORK: OnceLock<Fork> = OnceLock::new();
 
@@ -31,34 +32,34 @@ static FORK: OnceLock<Fork> = OnceLock::new();
 enum Task {
     /// What was written goes out.
     Write = 1,
-    /// And so do the ends of the streams.
+    /// The ends of the streams go out as well.
     End = 2,
-    /// What others have is handed over, until the process wants it back.
+    /// Connections that others have are handed over, until the process wants them back.
     HandOver = 3,
-    /// The same, unless the process has still not ended after a while.
+    /// As [`Task::HandOver`], but the process takes them back if it has still not ended after a while.
     Lend = 4,
 }
 
-/// The process ends: what it has written goes out before, for at most two seconds. What others have goes on without it, in a
-/// process that `fork` makes.
+/// To be called when the process ends: what it has written goes out before, for at most two seconds. Connections that
+/// others have go on without it, in a process that `fork` makes.
 pub fn finish(fork: Fork) {
     leave(fork, Task::End, Task::HandOver);
 }
 
-/// Another program is about to run in this process: the same, but for the ends of its connections, since that may fail. Then
-/// [`go_on`] is to be called.
+/// To be called when another program is about to run in this process. This does what [`finish`] does, except that it
+/// does not end the connections, since the execution may fail. Then [`go_on`] is to be called.
 pub fn before_exec(fork: Fork) {
     leave(fork, Task::Write, Task::Lend);
 }
 
-/// No other program runs after all.
+/// To be called if no other program runs after all.
 pub fn go_on() {
     outlive::take_back();
 }
 
 fn leave(fork: Fork, write: Task, then: Task) {
     outlive::take_back();
-    // In a handler that has interrupted its thread in the middle of the work nobody can go on with that.
+    // In a handler that has interrupted its thread in the middle of the work no thread can go on with that.
     let ours = !engines::all().is_empty() && PID.load(Ordering::Relaxed) == raw::getpid();
     if !ours || lock::interrupted() {
         return;
@@ -73,14 +74,14 @@ fn leave(fork: Fork, write: Task, then: Task) {
     request(then, COPYING);
     if outlive::has_forked() && !told {
         blocked.take(libc::SIGCHLD);
-        // The program's own children may have said the same by it.
+        // The program's own children may have sent the signal at the same time.
         if raw::has_ended_child() {
             raw::raise(libc::SIGCHLD);
         }
     }
 }
 
-/// Has the thread do something, and waits for it, for at most so long (ns).
+/// Has the thread do something, and waits for it, for at most `patience` ns.
 fn request(task: Task, patience: u64) {
     let Some(first) = engines::first() else { return };
     let until = time::now().saturating_add(patience);
@@ -98,13 +99,13 @@ fn request(task: Task, patience: u64) {
         let mut moment = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
         let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut moment, core::ptr::null());
     }
-    // The thread has lost its processor, or waits for what we have interrupted.
+    // The thread has lost its processor, or waits for the work that we have interrupted.
     if asked {
         let _ = ASKED.compare_exchange(task as u32, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
-/// By an engine's thread between its rounds: whether it is to look again at once.
+/// By an engine's thread between its rounds: serves such a request; returns whether to look again at once.
 pub(super) fn serve(place: &Place) -> bool {
     let asked = ASKED.load(Ordering::Acquire);
     if asked == 0 || !engines::first().is_some_and(|first| core::ptr::eq(first, place)) {

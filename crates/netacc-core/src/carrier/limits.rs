@@ -1,4 +1,4 @@
-//! What the configuration says, to one engine.
+//! What the configuration means for one engine.
 
 use crate::carrier::admission::Bounds;
 use netacc_conf::Config;
@@ -20,19 +20,20 @@ pub struct Limits {
     pub silent: Bounds,
 }
 
-/// Queue pairs of clients that have said nothing yet, in the whole process.
+/// Most queue pairs of clients that have said nothing yet, in the whole process.
 const SILENT: Bounds = Bounds { per_address: 64, all: 256 };
-/// An engine may have so many of an address whatever its share is: a client's host makes several at a time.
+/// Number of such queue pairs of one address that an engine may have whatever its share is: a client's host makes
+/// several at a time.
 const SILENT_LEAST: usize = 4;
 
-/// What engine `index` of so many may have where all together may have `all`.
+/// What engine `index` of `engines` may have if all together may have `all`.
 fn share(all: u32, engines: u32, index: usize) -> usize {
     let engines = engines.max(1);
     (all / engines) as usize + usize::from(index < (all % engines) as usize)
 }
 
 impl Limits {
-    /// Those of engine `index`.
+    /// The limits of engine `index`.
     pub fn new(conf: &Config, index: usize) -> Limits {
         Limits {
             msg_size: conf.msg_size as usize,
@@ -44,7 +45,7 @@ impl Limits {
             idle_ns: conf.empty_qp_expire().map(|d| d.as_nanos() as u64),
             idle_all: share(conf.empty_qp_max_all, conf.io_threads, index),
             idle_per: share(conf.empty_qp_max_per, conf.io_threads, index),
-            // Whoever wants to be connected fast wants nothing beside it.
+            // A user who wants fast connects does not want a second connection beside each queue pair.
             tcp_base: conf.tcp_base && !conf.fast_connect,
             silent: Bounds {
                 per_address: share(SILENT.per_address as u32, conf.io_threads, index).max(SILENT_LEAST),
@@ -53,7 +54,7 @@ impl Limits {
         }
     }
 
-    /// How large buffers and regions are.
+    /// The sizes of buffers and regions.
     pub fn sizes(&self) -> Sizes {
         Sizes { message: self.msg_size, first: self.first_region, largest: self.largest_region }
     }

@@ -22,20 +22,20 @@ use netacc_wire::frame::{Greeting, Stranger};
 #[derive(Debug)]
 pub(super) struct FarListener {
     local: SocketAddr,
-    /// Sockets of the program that listen there.
+    /// Number of sockets of the program that listen there.
     users: u32,
     id: Option<CmId>,
-    /// Where clients ask whether it is there ([`knock`]), while it is; or -1.
+    /// The socket at which clients ask whether it is there ([`knock`]), while it is; or -1.
     door: i32,
-    /// The port of the questions was taken at the last attempt.
+    /// Set when the port of the questions was taken at the last attempt.
     shut: bool,
-    /// The next attempt may end otherwise: another process has the port.
+    /// Set while the next attempt may end otherwise, since another process has the port.
     again: bool,
-    /// That it cannot be reached has been said.
+    /// Set once it has been logged that the listener cannot be reached.
     said: bool,
 }
 
-/// A client on another host asks for a queue pair.
+/// A queue pair that a client on another host asks for.
 #[derive(Debug)]
 pub(super) struct Request {
     id: CmId,
@@ -46,32 +46,33 @@ pub(super) struct Request {
     pub engine: usize,
 }
 
-/// Events of an identifier that no engine has yet are nobody's.
+/// Cookie of an identifier that no engine has yet: its events are dropped.
 const NOBODY: u64 = LISTENER - 1;
 
-/// TCP ports at which the program listens for other hosts, a bit each: the first engine knows, and each one asks.
+/// TCP ports at which the program listens for other hosts, a bit each: the first engine writes them, and all engines
+/// read them.
 static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
 
-/// Clients on other hosts cannot find some listener by RDMA, and the host may get a device by which they can.
+/// Set while clients on other hosts cannot find some listener by RDMA, and the host may get a device by which they can.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
-/// When ([`time::coarse`]) that was last looked at.
+/// When ([`time::coarse`]) listeners of that kind were last looked for.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 const LISTEN_RETRY: u64 = time::ns(timeouts::LISTEN_RETRY);
 
-/// A listener was not made known, and whoever looks for such ones finds it from now on.
+/// A listener could not be made known; the periodic look for such listeners finds it from now on.
 pub fn note_unheard() {
     UNHEARD.store(true, Ordering::Relaxed);
 }
 
-/// A program waits on a listener: clients on other hosts are to find it by these names. False: this host has no device, or not
-/// what is needed to use one.
+/// To be called when a program waits on a listener: clients on other hosts are to find it by these names. False: this
+/// host has no device, or lacks what is needed to use one.
 pub fn listen(names: impl Iterator<Item = SocketAddr>) -> bool {
-    // None comes to such a name from another host.
+    // No client comes to a loopback name from another host.
     let mut names = names.filter(|name| !name.ip().is_loopback()).peekable();
     if names.peek().is_none() {
         return true;
     }
-    // At once, since clients may come at once.
+    // Done at once, since clients may come at once.
     let _b = Blocked::all();
     let Some(first) = engines_for_listeners() else { return false };
     first.ask(|e| names.for_each(|name| e.listen(name)));
@@ -83,15 +84,15 @@ fn engines_for_listeners() -> Option<&'static Place> {
     if super::available() && super::start().is_ok() && manager::load_all() { engines::first() } else { None }
 }
 
-/// The program listens there no longer.
+/// To be called when the program listens there no longer.
 pub fn unlisten(name: SocketAddr) {
     if let Some(first) = engines::first() {
         first.ask(|e| e.unlisten(name));
     }
 }
 
-/// A client has come by TCP: whether listeners that [`listen`] had to leave are to be tried again. That is not said more often
-/// than once a second, so who asks does so.
+/// A client has come by TCP: whether listeners that [`listen`] had to leave are to be tried again. This is true at most
+/// once a second, and then the caller has to try them.
 pub fn may_hear() -> bool {
     if !UNHEARD.load(Ordering::Relaxed) {
         return false;
@@ -103,7 +104,7 @@ pub fn may_hear() -> bool {
         return false;
     }
     LOOKED.store(now, Ordering::Relaxed);
-    // AcqRel: of several threads one has it, and what is noted from now on is another matter.
+    // AcqRel: one of several threads gets it, and what is noted from now on counts for the next time.
     if !UNHEARD.swap(false, Ordering::AcqRel) {
         return false;
     }
@@ -130,12 +131,12 @@ impl FarListener {
         self.users > 0 && self.id.is_none() && self.again
     }
 
-    /// Whether something of it is still to be had.
+    /// Whether some part of it that is missing is to be tried again.
     pub fn has_to_try(&self) -> bool {
         self.is_wanted() || self.lacks_door()
     }
 
-    /// Whether clients find it and nobody answers their questions.
+    /// Whether clients find it, but nothing answers their questions.
     fn lacks_door(&self) -> bool {
         self.users > 0 && self.id.is_some() && self.door < 0
     }
@@ -150,14 +151,14 @@ impl FarListener {
 }
 
 impl Engine {
-    /// Clients on other hosts are to find a listener at `local`.
+    /// Makes clients on other hosts find a listener at `local`.
     pub fn listen(&mut self, local: SocketAddr) {
         if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
             l.users += 1;
             return;
         }
         let Some(port) = port_of(local.port()) else {
-            return crate::log!(Info, "{local} is not reachable by RDMA: {} + 20000 is no port", local.port());
+            return crate::log!(Info, "{local}: not reachable by RDMA, since {} + 20000 is no port", local.port());
         };
         let fresh = FarListener { local, users: 1, id: None, door: -1, shut: false, again: true, said: false };
         match self.listeners.iter_mut().find(|l| l.users == 0) {
@@ -167,11 +168,11 @@ impl Engine {
         self.tell_port(local.port());
         self.open_listeners();
         if self.listeners.iter().any(|l| l.local == local && l.is_wanted()) {
-            crate::log!(Info, "{local} is not reachable by RDMA as long as port {port} is taken");
+            crate::log!(Info, "{local}: RDMA port {port} is taken; not reachable by RDMA until it is free");
         }
     }
 
-    /// Those that had no device may have one by now.
+    /// Tries listeners again that had no device and may have one by now.
     fn listen_again(&mut self) {
         self.listeners.iter_mut().for_each(|l| l.again = true);
         self.open_listeners();
@@ -194,9 +195,10 @@ impl Engine {
             if !l.is_wanted() {
                 continue;
             }
-            // First, so that who sees that there is a listener is answered. Nobody is before we are done here.
+            // Opened first, so that a client that sees that there is a listener is answered. No client is answered
+            // before this is done.
             let door = knock::open_door(there);
-            // Another process may be just about to listen here, and the two of us must not have a half each.
+            // Another process may be about to listen here, and the two must not have one half each.
             if door == Err(Errno::ADDRINUSE) && !core::mem::replace(&mut l.shut, true) {
                 continue;
             }
@@ -218,12 +220,12 @@ impl Engine {
             });
             match opened {
                 Ok(id) => {
-                    crate::log!(Info, "{} is reachable by RDMA at port {port}", l.local);
+                    crate::log!(Info, "{}: reachable by RDMA at port {port}", l.local);
                     l.said = false;
                     page().set_rdma_port(l.local.port(), Some(port));
                     l.id = Some(id);
                     l.door = door.unwrap_or_else(|e| {
-                        crate::log!(Info, "clients of {} are not answered by UDP at port {port}: {e}", l.local);
+                        crate::log!(Info, "{}: cannot answer probes at UDP port {port}: {e}", l.local);
                         -1
                     });
                 }
@@ -232,14 +234,14 @@ impl Engine {
                     l.again = false;
                     note_unheard();
                     if !core::mem::replace(&mut l.said, true) {
-                        crate::log!(Info, "{} is not reachable by RDMA at port {port}: {e}", l.local);
+                        crate::log!(Info, "{}: not reachable by RDMA at port {port}: {e}", l.local);
                     }
                 }
             }
         }
     }
 
-    /// Descriptors at which clients ask.
+    /// Descriptors at which clients ask for listeners.
     pub(super) fn doors(&self) -> impl Iterator<Item = i32> {
         self.listeners.iter().map(|l| l.door).filter(|fd| *fd >= 0)
     }
@@ -254,12 +256,12 @@ impl Engine {
         }
     }
 
-    /// One socket less listens there.
+    /// Counts one socket less that listens there.
     pub fn unlisten(&mut self, local: SocketAddr) {
         if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
             l.users = l.users.saturating_sub(1);
             if l.users == 0 {
-                // Its place stays, for the next one: events name it by number.
+                // The listener's place stays, for the next one: events name it by number.
                 l.close(&self.bases);
                 let port = l.local.port();
                 l.local.set_port(0);
@@ -275,20 +277,20 @@ impl Engine {
         l.close(&self.bases);
         let port = l.local.port();
         self.closed_port(port);
-        // What else is on the device would hold up its removal.
+        // What else is on the device would hold up the device's removal.
         if let Some(device) = device {
             self.device_goes(device);
         }
     }
 
-    /// A listener at this port is not reachable any more; one at another address may be.
+    /// To be called when a listener at this port is not reachable any more; one at another address may be.
     fn closed_port(&self, port: u16) {
         if !self.listeners.iter().any(|l| l.local.port() == port && l.id.is_some()) {
             page().set_rdma_port(port, None);
         }
     }
 
-    /// A client on another host asks for a queue pair.
+    /// Handles the request of a client on another host for a queue pair.
     pub(super) fn requested(&mut self, event: CmEvent) {
         let Some(id) = event.request else { return };
         let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
@@ -301,7 +303,7 @@ impl Engine {
                     Stranger::Version => Reason::PeerVersion,
                     Stranger::Garbage => Reason::ProtocolError,
                 });
-                // It learns our version from the answer.
+                // The client learns our version from the answer.
                 let _ = id.reject(&ours.encode());
                 return;
             }
@@ -315,13 +317,13 @@ impl Engine {
         // The first engine is the one that opens a device first, and so makes its descriptors private for all.
         if let Err(e) = self.device_of(&request.id) {
             place.served.fetch_sub(1, Ordering::Relaxed);
-            return crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+            return crate::log!(Warn, "RDMA: cannot open the device of a client's QP ({e}); dropping the request");
         }
         request.id.set_cookie(NOBODY);
         self.requests.push(request);
     }
 
-    /// The engine has been chosen for a request that arrived at the first one.
+    /// Takes over a request that arrived at the first engine, since this engine was chosen for it.
     pub(super) fn take_over(&mut self, mut request: Request) {
         let migrated = match &self.events {
             Some(events) => request.id.migrate(events),
@@ -331,7 +333,11 @@ impl Engine {
             Ok(()) => self.accept(request),
             Err(e) => {
                 self.place.served.fetch_sub(1, Ordering::Relaxed);
-                crate::log!(Warn, "a client's request cannot go to thread {}: {e}", self.index);
+                crate::log!(
+                    Warn,
+                    "RDMA thread {}: cannot take over a client's QP ({e}); the request is dropped",
+                    self.index
+                );
             }
         }
     }
@@ -342,7 +348,7 @@ impl Engine {
         let place = admitted.then(|| self.pipes.add(PIPES, Entry::new(Stage::Gone, 0, None, port))).flatten();
         let Some(at) = place else {
             self.place.served.fetch_sub(1, Ordering::Relaxed);
-            // It goes by TCP.
+            // The client goes by TCP.
             let _ = id.reject(&netacc_transport::rdma::greeting(self.limits.msg_size, Base::None).encode());
             return;
         };
@@ -365,7 +371,7 @@ impl Engine {
                 }
             }
             Err(e) => {
-                crate::log!(Warn, "a queue pair for a client is not to be had: {e}");
+                crate::log!(Warn, "RDMA: cannot accept a client's QP ({e}); the QP is closed");
                 self.end_pipe(at, "it could not be accepted");
             }
         }

@@ -22,30 +22,32 @@ use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses, encode_addresses};
 
-/// As many connections as their numbers can name.
+/// Most connections: as many as their numbers can name.
 const CONNS: usize = 1 << 16;
-/// Connections of a queue pair that are refused or over, of which it has not been told: of more it gives us no room to tell.
+/// Most connections of a queue pair that are refused or over, and of which it has not been told: with more of them it
+/// gives us no room to tell.
 pub(super) const RESETS: usize = 4096;
-/// Queue pairs that are being connected to one destination at a time.
+/// Most queue pairs that are being connected to one destination at a time.
 const AT_A_TIME: usize = 16;
 
-/// A link with our side of it.
+/// A link, of which we are one side.
 #[derive(Debug)]
 pub(super) struct Local {
     pub link: &'static Link,
     pub channel: u32,
-    /// Per slot: the connection's number + 1.
+    /// Per slot the connection's number + 1; 0: none.
     pub slots: Vec<u32>,
     /// The destination whose connects come by it (client's host).
     pub route: Option<usize>,
-    /// Connects that wait there for a queue pair.
+    /// Number of connects that wait there for a queue pair.
     waiting: usize,
-    /// This engine has heard that the other side is gone. Another engine may have the same link, and hear of it first.
+    /// Set once this engine has heard that the other side is gone. Another engine may have the same link, and hear of
+    /// it first.
     pub ended: bool,
 }
 
 impl Local {
-    /// Our doorbell.
+    /// The descriptor of our doorbell on the link.
     pub fn bell(&self) -> i32 {
         self.link.bell_fd(self.channel)
     }
@@ -55,7 +57,7 @@ impl Local {
         (*self.slots.get(slot)? as usize).checked_sub(1)
     }
 
-    /// The other side is to ring; false if it has left bits already.
+    /// Has the other side ring; false if it has left bits already.
     pub fn arm(&self) -> bool {
         self.link.my_channel(self.channel).is_none_or(netacc_ring::Channel::arm)
     }
@@ -78,7 +80,7 @@ impl Local {
 }
 
 impl Engine {
-    /// Watches a link, of which the caller gives us a reference.
+    /// Watches a link; the caller gives us its reference.
     pub(super) fn add_local(&mut self, link: &'static Link, route: Option<usize>) -> Option<usize> {
         let Ok(channel) = link.open_channel() else {
             link.put();
@@ -90,7 +92,8 @@ impl Engine {
             link.put();
             return None;
         };
-        // The thread is to listen to this one too. Of one to another host it is told by who makes it, if it has to know.
+        // The thread is to listen to this link too. For a link to another host the thread is told by the code that
+        // makes it, if it has to know.
         if route.is_none() && self.watch != Watch::Awake {
             self.ring();
         }
@@ -102,7 +105,7 @@ impl Engine {
         Some(at)
     }
 
-    /// The one for a link of the pool's.
+    /// The local for a link of the pool's.
     fn local_of(&mut self, link: &'static Link) -> Option<usize> {
         if let Some((at, _)) = self.locals.each().find(|(_, l)| core::ptr::eq(l.link, link)) {
             return Some(at);
@@ -111,7 +114,7 @@ impl Engine {
         self.add_local(link, None)
     }
 
-    /// Looks which connections have news.
+    /// Looks for connections that have news.
     pub(super) fn look_at_locals(&mut self) -> bool {
         let mut busy = false;
         let mut at = 0;
@@ -137,20 +140,20 @@ impl Engine {
         self.locals.get(local)?.conn(slot)
     }
 
-    /// Client's host: connects that wait on the link of a route, as many as there are queue pairs for.
+    /// Client's host: takes connects that wait on the link of a route, as many as there are queue pairs for.
     pub(super) fn take_connects(&mut self, local: usize) {
         self.take_queued(local);
         self.count_waiting(local);
     }
 
-    /// Client's host: the same of all links.
+    /// Client's host: takes the connects that wait on all links.
     pub(super) fn take_all_connects(&mut self) {
         for local in 0..self.locals.len() {
             self.take_connects(local);
         }
     }
 
-    /// How many are left there, for who chooses the next one's engine.
+    /// Counts the connects that are left there, for the thread that chooses the engine of the next one.
     pub(super) fn count_waiting(&mut self, local: usize) {
         let Some(l) = self.locals.get_mut(local) else { return };
         let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| s.queued() as usize);
@@ -164,7 +167,8 @@ impl Engine {
         self.pass_turn(route);
         while let Some(queued) = link.segment().map(|s| s.queued()).filter(|n| *n > 0) {
             let Some(pipe) = self.choose_pipe(route, queued as usize) else {
-                // Those that wait go by TCP, and the next one asks who listens there now, where there is none to wait for.
+                // If there is no queue pair to wait for, the connects that wait go by TCP, and the next one asks which
+                // process listens there now.
                 if self.routes.get(route).is_some_and(|r| r.pipes.is_empty() || self.all_doubted(r)) {
                     self.detach_route(route);
                 }
@@ -202,7 +206,7 @@ impl Engine {
         up.peek().is_some() && !up.any(Entry::takes_more)
     }
 
-    /// A queue pair of a route that can have one more connection; more are connected if they are wanted.
+    /// Chooses a queue pair of a route that can have one more connection; begins more if they are wanted.
     pub(super) fn choose_pipe(&mut self, route: usize, queued: usize) -> Option<usize> {
         let least = loop {
             let up = |at: &usize| self.pipes.get(*at).filter(|e| e.takes_more());
@@ -217,7 +221,8 @@ impl Engine {
         if least.is_none() && self.all_doubted(r) {
             return None;
         }
-        // Where none is there those that are being connected decide: a new one for each that fails would go on for ever.
+        // Where there is no queue pair, those that are being connected decide: a new one for each that fails would go
+        // on for ever.
         let crowded = r.crowded != 0 && (least.is_none() || time::now() < r.crowded);
         if let Some((load, pipe)) = least
             && (load < self.limits.conn_per_qp || crowded)
@@ -239,7 +244,7 @@ impl Engine {
         None
     }
 
-    /// A connection begins to be carried. `name` is what the other side calls it. Its place among the connections.
+    /// Begins to carry a connection. `name` is what the other side calls it. Returns its place among the connections.
     pub(super) fn begin(
         &mut self,
         ep: &'static ShmEndpoint,
@@ -303,7 +308,7 @@ impl Engine {
         Some(at)
     }
 
-    /// Server's host: a client on another host opens a connection. False: it broke the rules.
+    /// Server's host: handles a client on another host that opens a connection. False: the client broke the rules.
     pub(super) fn opened(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
         let Some(entry) = self.pipes.get_mut(at) else { return true };
         if entry.route.is_some() || payload.len() != ADDRESSES {
@@ -316,14 +321,12 @@ impl Engine {
         else {
             return false;
         };
-        // Who it is the connection manager has confirmed; the port is the client's to say, so that it proves nothing.
+        // The connection manager has confirmed the client's address; its port is the client's own claim, and proves
+        // nothing.
         let honest = entry.ips == Some((server.ip(), client.ip()));
         if !honest || entry.port != server.port() || client.port() < 1024 {
             // Its host may have been given another address since the queue pair was connected: that concerns nobody else.
-            crate::log!(
-                Info,
-                "a connection from {client} to {server} by RDMA is refused: its host has another address"
-            );
+            crate::log!(Info, "{client}: its host has another address; the RDMA connection to {server} is refused");
             self.refuse(at, frame);
             return true;
         }
@@ -337,18 +340,18 @@ impl Engine {
                 }
             }
             Err(why) => {
-                crate::log!(Info, "a connection from {client} to {server} by RDMA is refused: {}", why.name());
+                crate::log!(Info, "{client}: the RDMA connection to {server} is refused: {}", why.name());
                 self.refuse(at, frame);
             }
         }
         true
     }
 
-    /// There is no connection of which `frame` says something, or is to be none.
+    /// Refuses the connection that `frame` is about: there is none, or there is to be none.
     pub(super) fn refuse(&mut self, at: usize, frame: Frame) {
         if let Some(entry) = self.pipes.get_mut(at) {
             if entry.resets.len() >= RESETS {
-                // It goes on asking, and gives us no room to answer.
+                // The other side goes on asking, and gives us no room to answer.
                 return self.liars.push(at);
             }
             let kind = netacc_wire::frame::Kind::Reset;
@@ -390,7 +393,7 @@ impl Engine {
         Ok((ep, local))
     }
 
-    /// A link's control socket has something: messages, or the end.
+    /// Handles what a link's control socket has: messages, or the end.
     pub(super) fn serve_local(&mut self, at: usize) {
         let Some(local) = self.locals.get_mut(at) else { return };
         local.link.service();
@@ -411,7 +414,7 @@ impl Engine {
         }
     }
 
-    /// The link is let go.
+    /// Lets a link go.
     pub(super) fn drop_local(&mut self, at: usize) {
         if let Some(local) = self.locals.remove(at) {
             self.place.waiting.fetch_sub(local.waiting, Ordering::Relaxed);

@@ -12,13 +12,13 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::{Guard, Lock, time};
 use netacc_verbs::{Error, EventChannel, Result, fork};
 
-/// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own, since a
-/// lock of the dynamic linker's may be held by a thread that it does not have.
+/// Held while libraries may be loaded: the program in a child that was forked meanwhile could load none of its own,
+/// since a thread that the child does not have may hold a lock of the dynamic linker's.
 static LOADING: Lock = Lock::new();
 
 const LIBRARY_LOAD: u64 = time::ns(timeouts::LIBRARY_LOAD);
 
-/// Since when ([`time::now`]) there is one; 0: there is none.
+/// Since when ([`time::now`]) there is a connection manager; 0: there is none.
 static THERE: AtomicU64 = AtomicU64::new(0);
 
 /// Since when ([`time::now`]) there is a connection manager; 0: libraries are still to be loaded, or cannot be.
@@ -32,7 +32,7 @@ pub(super) fn at_rest(in_handler: bool) -> Option<Guard<'static>> {
     LOADING.lock_within(if in_handler { 0 } else { LIBRARY_LOAD })
 }
 
-/// In the child of a fork, whose parent held it.
+/// In the child of a fork, whose parent may have held the lock: frees it.
 pub(super) fn after_fork() {
     LOADING.reset();
 }
@@ -41,20 +41,21 @@ fn make() -> Result<EventChannel> {
     let _g = LOADING.lock();
     let events = EventChannel::create()?;
     if !fork::is_safe() {
-        // A fork by anybody, libc's own system(3) too, would part a device from the pages that the program sees.
+        // A fork by anybody, libc's own system(3) too, would separate a device from the pages that the program sees.
         return Err(Error::Misuse { verb: "fork", why: "a kernel that copies registered memory is needed: Linux 5.9" });
     }
     events.set_nonblocking(true)?;
     Ok(events)
 }
 
-/// The engine has its connection manager after this, or was told that there is none.
+/// Makes the engine's event channel; after this the engine has it, or was told that there is none.
 pub(super) fn load(place: &Place) {
     let made = make();
     let _ = place.with(|e| e.managed(made));
 }
 
-/// All engines have theirs. False: there is none to be had.
+/// Makes the connection manager's event channel for each engine that has none. False: it could not be made for some
+/// engine.
 pub(super) fn load_all() -> bool {
     engines::all().iter().all(|place| {
         let there = || place.with(|e| e.events.is_some()) == Some(true);
@@ -69,17 +70,17 @@ pub(super) fn load_all() -> bool {
 }
 
 impl Engine {
-    /// Whether queue pairs wait for it.
+    /// Whether queue pairs wait for the event channel.
     pub(super) fn wants_manager(&self) -> bool {
         self.events.is_none() && self.pipes.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
     }
 
-    /// Whether it is not to be had, as far as is known.
+    /// Whether the event channel cannot be made, as far as is known.
     pub(super) fn is_unmanaged(&self, now: u64) -> bool {
         self.events.is_none() && self.unmanaged != 0 && now.saturating_sub(self.unmanaged) < UNREACHED
     }
 
-    /// It is there, or is not to be had: those that wait for it go on.
+    /// The event channel was made, or could not be: the queue pairs that wait for it go on.
     fn managed(&mut self, made: Result<EventChannel>) {
         let failure = match made {
             // Another thread may have been first.
@@ -90,7 +91,11 @@ impl Engine {
             }
             Err(e) => {
                 if self.unmanaged == 0 {
-                    crate::log!(Warn, "no connection goes over RDMA by thread {}: {e}", self.index);
+                    crate::log!(
+                        Warn,
+                        "RDMA thread {}: no connection manager ({e}); its connections use TCP",
+                        self.index
+                    );
                 }
                 self.unmanaged = time::now();
                 Some(e)

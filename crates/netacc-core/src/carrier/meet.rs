@@ -17,13 +17,13 @@ use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel, Result};
 use netacc_wire::base as wire;
 use netacc_wire::frame::{Greeting, Stranger};
 
-/// Queue pairs of this process.
+/// Most queue pairs of this process.
 pub(super) const PIPES: usize = 4096;
-/// How long (ms) the network is asked for a neighbour. The kernel misses an answer that comes while it asks, and looks
-/// again when the time is over: so first a short time.
+/// Time (ms) that the network is asked for a neighbour, at each try. The kernel misses an answer that comes while it
+/// asks, and looks again when the time is over: so the first time is short.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
-/// A message that nobody confirms is sent again after 4.096 microseconds times two to the power of this, half a second,
-/// and at the seventh time in vain the queue pair fails.
+/// A message that the other side does not confirm is sent again after 4.096 microseconds times two to the power of
+/// this, which is half a second, and at the seventh time in vain the queue pair fails.
 const ACK_TIMEOUT: u8 = 17;
 pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
 /// So many ports in a row that turn out to be somebody else's are no accident.
@@ -33,7 +33,7 @@ const PORTS_TAKEN: u32 = 8;
 pub(super) const LISTENER: u64 = 1 << 63;
 
 impl Engine {
-    /// A further queue pair for a route begins to be connected.
+    /// Begins to connect a further queue pair for a route.
     pub(super) fn begin_pipe(&mut self, route: usize) -> Result<()> {
         if self.is_unmanaged(time::now()) {
             return Err(Error::NoDevice);
@@ -43,7 +43,7 @@ impl Engine {
         let at = self.pipes.add(PIPES, Entry::new(Stage::Wanted, 0, Some(route), r.dest.port())).ok_or(full)?;
         r.pipes.push(at);
         if self.events.is_none() {
-            // The thread will have the connection manager first.
+            // The thread will get the connection manager first.
             self.ring();
             return Ok(());
         }
@@ -55,13 +55,13 @@ impl Engine {
         })
     }
 
-    /// The connection manager is asked for the way of a queue pair.
+    /// Asks the connection manager for the route of a queue pair.
     pub(super) fn resolve(&mut self, at: usize) -> Result<()> {
         let (Some(events), Some(entry)) = (&self.events, self.pipes.get(at)) else { return Err(Error::NoDevice) };
         let dest = entry.route.and_then(|r| self.routes.get(r)).ok_or(Error::NoDevice)?.dest;
         let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
         let id = CmId::create(events, u64::from(tag(&self.pipes, at)))?;
-        // Not every kernel can be told.
+        // Not every kernel can set this.
         let _ = id.set_ack_timeout(ACK_TIMEOUT);
         let [first, ..] = RESOLVE;
         id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
@@ -69,7 +69,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What the connection manager has to say, a few events at a time. Its descriptor stays readable while there are more.
+    /// Handles the events of the connection manager, a few at a time. Its descriptor stays readable while there are
+    /// more.
     pub fn meet_events(&mut self) {
         for _ in 0..CM_EVENTS_PER_PASS {
             let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) else { return };
@@ -98,13 +99,13 @@ impl Engine {
         }
     }
 
-    /// A step of a queue pair's life.
+    /// Takes a step of a queue pair's life.
     fn happened(&mut self, at: usize, event: &CmEvent) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         let stage = core::mem::replace(&mut entry.stage, Stage::Gone);
         let mut offered = wire::Base::None;
         let next = match (stage, event.event_type) {
-            // Its queue pair is gone already.
+            // The queue pair is gone already.
             (stage @ Stage::Moved(_), _) => return self.put_back(at, stage),
             (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
                 self.resolve_again(at, id, tries)
@@ -170,7 +171,7 @@ impl Engine {
         Ok(Stage::Resolving(id, tries + 1))
     }
 
-    /// The connection of a queue pair was accepted by us.
+    /// To be called when we have accepted the connection of a queue pair.
     pub(super) fn is_connected(&mut self, at: usize) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         entry.stage = match core::mem::replace(&mut entry.stage, Stage::Gone) {
@@ -192,7 +193,7 @@ impl Engine {
             return Ok(n);
         }
         let device = Device::open(id, self.limits.sizes(), self.limits.comp_vector, self.index)?;
-        crate::log!(Info, "thread {} uses RDMA device {}", self.index, device.name());
+        crate::log!(Info, "RDMA thread {}: opened device {}", self.index, device.name());
         self.devices.push(device);
         self.place.devices.fetch_add(1, Ordering::Relaxed);
         Ok(self.devices.len() - 1)
@@ -213,7 +214,7 @@ impl Engine {
         }
     }
 
-    /// A queue pair could not be connected.
+    /// To be called when a queue pair could not be connected.
     pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
         let route = self.pipes.get(at).and_then(|e| e.route);
         if let Some(route) = route.filter(|route| self.is_promised(*route))
@@ -221,7 +222,7 @@ impl Engine {
         {
             ports::note_broken(r.dest.ip());
         }
-        // Before its end, so that the route has one all the time.
+        // Before the end of the queue pair, so that the route has one all the time.
         let again = route.is_some_and(|route| error.is_port_taken() && self.try_another_port(route, error));
         self.end_pipe(at, "it could not be connected");
         let Some(route) = route.filter(|_| !again) else { return };
@@ -235,20 +236,21 @@ impl Engine {
         }
     }
 
-    /// A queue pair like the one that could not be connected, from another port.
+    /// Begins a queue pair like the one that could not be connected, from another port.
     fn try_another_port(&mut self, route: usize, error: &Error) -> bool {
         let Some(r) = self.routes.get_mut(route).filter(|r| r.ports_taken < PORTS_TAKEN) else { return false };
         r.ports_taken += 1;
-        crate::log!(Debug, "{} is asked from another port: {error}", r.dest);
+        crate::log!(Debug, "{}: local port is taken ({error}); connecting from another port", r.dest);
         self.begin_pipe(route).is_ok()
     }
 
-    /// A queue pair is over, and so are its connections.
+    /// Ends a queue pair, and with it its connections.
     pub(super) fn end_pipe(&mut self, at: usize, how: &str) {
         self.end_pipe_with(at, how, None);
     }
 
-    /// The same; `error` is what its connections have come to, if it is not that the other side has ended them.
+    /// Ends a queue pair as [`Engine::end_pipe`] does; `error` is what its connections get, if the other side has not
+    /// ended them.
     pub(super) fn end_pipe_with(&mut self, at: usize, how: &str, error: Option<Errno>) {
         let Some(mut entry) = self.pipes.remove(at) else { return };
         if entry.route.is_none() {
@@ -259,11 +261,11 @@ impl Engine {
         let ended = entry.doubted != 0 && time::now() < entry.doubted.saturating_add(QP_CONNECT);
         let has_base = ended || entry.base.is_hoped_for() || matches!(entry.stage, Stage::Moved(_));
         let known = has_base && error.is_none();
-        // First, so that the other side does not go over to it.
+        // Done first, so that the other side does not go over to the base.
         entry.base.close();
         match core::mem::replace(&mut entry.stage, Stage::Gone) {
             Stage::Up(pipe) | Stage::Connecting(pipe) => {
-                crate::log!(Debug, "QP {} ends with {} connections: {how}", pipe.qp_num(), entry.conns.len());
+                crate::log!(Debug, "QP {}: closed with {} connections: {how}", pipe.qp_num(), entry.conns.len());
                 pipe.disconnect();
                 if let Some(device) = self.devices.get_mut(entry.device) {
                     pipe.end(device);
@@ -271,7 +273,7 @@ impl Engine {
                 self.feed();
             }
             Stage::Moved(moved) => {
-                crate::log!(Debug, "a failed QP ends with {} connections: {how}", entry.conns.len());
+                crate::log!(Debug, "failed QP: closed with {} connections: {how}", entry.conns.len());
                 moved.end();
                 self.bases.moved.retain(|m| *m != at);
             }
@@ -290,7 +292,7 @@ impl Engine {
     }
 
     /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or
-    /// is reset if the other side has not had all of ours, or we all of theirs, as far as that is `known`.
+    /// is reset if the other side has not had all of our bytes, or we all of its, as far as that is `known`.
     fn cut(&mut self, c: usize, known: bool) {
         let Some(conn) = self.conns.get_mut(c) else { return };
         conn.cut = true;
@@ -311,7 +313,7 @@ impl Engine {
     }
 }
 
-/// What a failure means for the connection that was to be accelerated.
+/// The reason that a failure means for the connection that was to be accelerated.
 pub(super) fn why(e: &Error) -> Reason {
     match e {
         Error::Cm { event: CmEventType::REJECTED | CmEventType::UNREACHABLE | CmEventType::CONNECT_ERROR, .. } => {

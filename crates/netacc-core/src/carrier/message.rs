@@ -1,4 +1,4 @@
-//! What a message says.
+//! The handling of messages that have come.
 
 use crate::carrier::direct::Reader;
 use crate::carrier::early::Early;
@@ -7,7 +7,7 @@ use crate::carrier::entry::Payload;
 use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW};
 
 impl Engine {
-    /// A message came: one frame or several, perhaps for `reader`. False: the other side broke the rules.
+    /// Handles a message that came: one frame or several, perhaps for `reader`. False: the other side broke the rules.
     pub(super) fn messages(
         &mut self,
         at: usize,
@@ -34,15 +34,16 @@ impl Engine {
         }
     }
 
-    /// The whole of a frame that does not say its connection's epoch: that of the connection which has the number, if the
-    /// other side has said of which use of the number it speaks. If it has not, this is of an earlier one.
+    /// Completes a frame that does not carry its connection's epoch: with the epoch of the connection that has the
+    /// number, if the other side has told which use of the number it means. `None`: it has not, so the frame is about
+    /// an earlier use.
     pub(super) fn named(&self, at: usize, frame: Frame) -> Option<Frame> {
         let c = *self.pipes.get(at)?.conns.get(&frame.conn)?;
         let conn = self.conns.get(c).filter(|conn| conn.met)?;
         Some(Frame { epoch: conn.epoch, ..frame })
     }
 
-    /// One frame of it.
+    /// Handles one frame of a message.
     fn message(
         &mut self,
         at: usize,
@@ -60,7 +61,8 @@ impl Engine {
         }
         let Some(entry) = self.pipes.get_mut(at) else { return true };
         let Some(&c) = entry.conns.get(&frame.conn) else { return true };
-        // Of an earlier connection with that number: it is over here, and the other side will learn it.
+        // The frame is about an earlier connection with that number: it is over here, and the other side will learn
+        // that.
         let Some(conn) = self.conns.get_mut(c).filter(|c| c.epoch == frame.epoch) else { return true };
         conn.met = true;
         conn.credit = match conn.credit.checked_add(frame.window) {
@@ -69,11 +71,11 @@ impl Engine {
         };
         match frame.kind {
             Kind::Data | Kind::Part => {
-                // Of one that asks for a connection, or is asked for it, nothing can come yet.
+                // On a connection that asks, or is asked for, no bytes can come yet.
                 if conn.early.as_ref().is_some_and(Early::is_asking) {
                     return false;
                 }
-                // What is pending was not told as delivered, so an honest peer cannot send more than this.
+                // Pending bytes were not told as delivered, so an honest peer cannot send more than this.
                 if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
                 }
@@ -93,8 +95,8 @@ impl Engine {
                 if let Some(early) = &mut conn.early {
                     early.refused();
                 }
-                // tcp(7): a reset after the end of the stream is another one than before. That end may not have been given
-                // to the program yet: both may have come at once.
+                // tcp(7): a reset after the end of the stream is a different one than a reset before it. That end may
+                // not have been given to the program yet, since both may have come at once.
                 conn.give_pending();
                 self.drop_conn(c, true);
                 return true;

@@ -9,25 +9,25 @@
 //! program | ring | carrier | queue pair ... queue pair | carrier | ring | program
 //! ```
 //!
-//! - `engine`: one round of the work, and what to sleep on when there is none; `engines`: all that there are; `drive`: who
-//!   does it.
+//! - `engine`: one round of the work, and what to sleep on when there is none; `engines`: all of them; `drive`: which
+//!   thread does it.
 //! - `knock`: whether a server is reached at all, before `manager` loads the libraries for that.
-//! - `routes`: the ways to servers on other hosts; `follow`: those that another engine has found; `meet`: queue pairs that come
-//!   and go (`entry`: one of them); `listeners`: those that clients there find.
-//! - `base`: the TCP connection beside each queue pair, `arrivals`: how it comes to the server's host, `admission`: how many
-//!   of those that have said nothing there may be; `moved`: what goes on over it when the queue pair has failed; `quiet`:
-//!   whether the other side is still there.
+//! - `routes`: the routes to servers on other hosts; `follow`: routes that another engine has found; `meet`: queue
+//!   pairs that come and go (`entry`: one of them); `listeners`: listeners that clients on other hosts find.
+//! - `base`: the TCP connection beside each queue pair, `arrivals`: how it comes to the server's host, `admission`: how
+//!   many peers there may be that have said nothing; `moved`: what goes on over it when the queue pair has failed;
+//!   `quiet`: whether the other side is still there.
 //! - `inherited`: what a fork leaves to the child; `leave`: what is done before the
 //!   process ends; `outlive`: what goes on afterwards. `tidy`: what grows old; `report`: what the stats page says; `sysfs`: the
 //!   host's devices.
 //! - `local`: the links, and the connections that begin; `order`: which is next.
 //! - `early`: a connection that is still on kernel TCP; `ask`: how a client's goes over to a queue pair; `asked`: a server's.
-//! - `conn`: one connection's bytes; `direct`: those that go past the ring; `ending`: how it ends; `message`: what has come for it; `rejoin`: one that a process of the
-//!   server's does not take.
+//! - `conn`: one connection's bytes; `direct`: bytes that go past the ring; `ending`: how it ends; `message`: what has
+//!   come for it; `rejoin`: one that a process of the server's does not take.
 //!
-//! Whoever writes or waits does the work on the way; for what is left each engine has a thread of ours, with all signals
-//! blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is under a lock of
-//! its own, which is never held during a sleep.
+//! A thread that writes or waits does the work on the way; for what is left, each engine has a thread of ours, with all
+//! signals blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is
+//! under a lock of its own, which is never held during a sleep.
 //!
 //! **fork**: the threads and the queue pairs stay the parent's, and go on carrying for the child, which shares the rings.
 //! The child opens no queue pairs of its own: librdmacm would use what it inherited.
@@ -83,9 +83,9 @@ use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous::Probe;
 use routes::Route;
 
-/// Whose the engines are: a vfork(2) child has its parent's memory.
+/// The process that the engines belong to: a vfork(2) child has its parent's memory.
 static PID: AtomicU32 = AtomicU32::new(0);
-/// This process has inherited engines by fork, and makes none.
+/// Set if this process has inherited engines by fork; then it makes none.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 /// When the host was last found to have no RDMA device ([`time::coarse`]).
 static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
@@ -120,7 +120,7 @@ pub fn available() -> bool {
     there
 }
 
-/// The engines are there, and so are their threads.
+/// Makes the engines and their threads, unless they are there.
 fn start() -> Result<(), Reason> {
     if !engines::all().is_empty() {
         return Ok(());
@@ -130,17 +130,17 @@ fn start() -> Result<(), Reason> {
     let count = conf.io_threads as usize;
     let engine = |n, place| {
         Engine::new(conf, n, place).map_err(|e| {
-            crate::log!(Warn, "no connection goes over RDMA by thread {n}: {e}");
+            crate::log!(Warn, "RDMA thread {n}: cannot be set up ({e}); connections use TCP");
             Reason::OtherHost
         })
     };
     let thread = |n, place| {
         let name = if count == 1 { String::from("netacc-io") } else { format!("netacc-io-{n}") };
         let cpus: Vec<u32> = conf.affinity_cpus().collect();
-        // It inherits our signal mask, in which everything is blocked.
+        // The thread inherits our signal mask, in which everything is blocked.
         let made = std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || run(place, &cpus));
         made.map(drop).map_err(|e| {
-            crate::log!(Warn, "thread {n} of {count} could not be started: {e}");
+            crate::log!(Warn, "RDMA thread {n} of {count}: cannot be started ({e}); connections use TCP");
             Reason::NoMemory
         })
     };
@@ -151,12 +151,12 @@ fn start() -> Result<(), Reason> {
     })
 }
 
-/// An engine's thread.
+/// The work of an engine's thread.
 fn run(place: &Place, cpus: &[u32]) {
     if !cpus.is_empty()
         && let Err(e) = raw::run_on(cpus)
     {
-        crate::log!(Warn, "NACC_SOR_AFFINITY has no effect: {e}");
+        crate::log!(Warn, "NACC_SOR_AFFINITY: cannot bind an RDMA thread to these CPUs ({e}); it runs on any");
     }
     let mut fds = Vec::new();
     let mut last = time::now();
@@ -168,10 +168,11 @@ fn run(place: &Place, cpus: &[u32]) {
             outlive::wait_aside();
             continue;
         };
-        // One of them is enough.
+        // One thread does this for all.
         let is_first = engines::first().is_some_and(|first| core::ptr::eq(first, place));
         let soon = if is_first { ask::remind() } else { None };
-        // It may wait for another host's TCP. The program's threads hear the channels unless this one says that it does.
+        // This may wait for another host's TCP. The program's threads hear the channels unless this thread says that it
+        // does.
         let tended = is_first
             && untaken::tend(|| {
                 let _ = place.with(engine::Engine::stay_awake);
@@ -192,7 +193,8 @@ fn run(place: &Place, cpus: &[u32]) {
     }
 }
 
-/// Sleeps on `fds` until they have news, and up to `naps` times as long as the program's threads do turns meanwhile.
+/// Sleeps on `fds` until they have news; sleeps up to `naps` times, as long as the program's threads do turns
+/// meanwhile.
 fn sleep(place: &Place, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
     let turns = || place.turns.load(Ordering::Relaxed);
     for _ in 0..naps {
@@ -205,28 +207,29 @@ fn sleep(place: &Place, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
     }
 }
 
-/// What is known of a way to another host.
+/// What is known of a route to another host.
 enum Way {
-    /// By a link of which the caller gets a reference.
+    /// The route is open, by a link of which the caller gets a reference.
     Open(Led),
-    /// It is being found out; an event will come by this descriptor, if it is not -1.
+    /// The route is being looked for; an event will come by this descriptor, if it is not -1.
     Opening(i32),
-    /// Nobody has begun to find it out.
+    /// The route has not been looked for.
     Unknown,
 }
 
-/// Whether the calling thread may look for a way.
+/// Whether the calling thread may look for a route.
 fn usable() -> Result<(), Reason> {
-    // Not in a handler that has interrupted a thread that has locks: it has none to wait for.
+    // Not in a handler that has interrupted a thread that holds locks: the handler must not wait for any.
     if available() && !lock::interrupted() { Ok(()) } else { Err(Reason::OtherHost) }
 }
 
-/// The way to a server on another host, as far as is known.
+/// The route to a server on another host, as far as it is known.
 fn way(dest: SocketAddr) -> Result<Way, Reason> {
     usable()?;
     start()?;
     let first = engines::first().ok_or(Reason::OtherHost)?;
-    // The one with the least to do; of several the first, so that one connection after the other uses the same queue pair.
+    // The engine with the least to do; of several the first, so that one connection after the other uses the same queue
+    // pair.
     let load = |place: &Place| place.carried.load(Ordering::Relaxed) + place.waiting.load(Ordering::Relaxed);
     let (n, chosen) = engines::least(load).ok_or(Reason::OtherHost)?;
     let own = |source| if n == 0 { None } else { chosen.ask(|e| e.follow_route(dest, source)).flatten() };
@@ -249,7 +252,7 @@ fn way(dest: SocketAddr) -> Result<Way, Reason> {
     }
 }
 
-/// The way to a server on another host. Where nothing is known of it, the connection manager is asked.
+/// The route to a server on another host. If nothing is known of it, the connection manager is asked.
 fn find_way(dest: SocketAddr) -> Result<Way, Reason> {
     match way(dest)? {
         Way::Unknown => {
@@ -264,13 +267,13 @@ fn find_way(dest: SocketAddr) -> Result<Way, Reason> {
     }
 }
 
-/// How a server on another host is reached; the caller gets a reference to the link. Where nothing is known of the destination
-/// it is found out, for which at most `patience` ns are waited; by `probe`'s socket, if there is one.
+/// Finds the route to a server on another host; the caller gets a reference to the link. If nothing is known of the
+/// destination this asks for it, and waits for at most `patience` ns; it uses `probe`'s socket, if there is one.
 pub fn reach(dest: SocketAddr, mut probe: Option<Probe>, patience: u64) -> Result<Led, Reason> {
     usable()?;
     let mut answer = None;
     if engines::all().is_empty() {
-        // A program that only speaks to plain servers has no thread of ours either.
+        // A program that only talks to plain servers has no thread of ours either.
         answer = Some(knock::knock(dest, probe.take(), patience / KNOCK));
         if let Some(knock::Answer::Nobody(why)) = answer {
             ports::note_refused(dest, why, time::coarse());
@@ -280,7 +283,7 @@ pub fn reach(dest: SocketAddr, mut probe: Option<Probe>, patience: u64) -> Resul
     }
     match way(dest)? {
         Way::Open(led) => return Ok(led),
-        // A number of the program's, which it may not stay for long.
+        // The probe's socket has a number of the program's, and must not stay for long.
         Way::Opening(_) => drop(probe.take()),
         Way::Unknown => {
             let answer = answer.unwrap_or_else(|| knock::knock(dest, probe.take(), patience / KNOCK));
@@ -288,7 +291,7 @@ pub fn reach(dest: SocketAddr, mut probe: Option<Probe>, patience: u64) -> Resul
             first.ask(|e| e.hear(dest, answer));
         }
     }
-    // Counted from where the connection manager is asked: before that, libraries may have to be loaded.
+    // Counted from the question to the connection manager: before that, libraries may have to be loaded.
     let mut end = time::now().saturating_add(patience.saturating_mul(LOADING));
     let mut asked = false;
     loop {
@@ -312,15 +315,16 @@ pub fn reach(dest: SocketAddr, mut probe: Option<Probe>, patience: u64) -> Resul
     }
 }
 
-/// How long (ns) a connect may take to find out whether its destination is reached by RDMA, and then to be carried there.
+/// Time (ns) that a connect may take to find out whether its destination is reached by RDMA, and then to be carried
+/// there.
 pub fn patience() -> u64 {
     runtime::get().map_or(0, |rt| u64::from(rt.conf.connect_rdma_ms)) * 1_000_000
 }
 
-/// Whether a connect that a promise was made for ([`Led::promised`]) has waited long enough for its queue pair at `now` (ns), if
-/// it has waited since `since`.
+/// Whether a connect for which a promise was made ([`Led::promised`]) has waited long enough for its queue pair at
+/// `now` (ns), if it has waited since `since`.
 pub fn is_late(since: u64, now: u64) -> bool {
-    // As in `reach`: counted from where the connection manager is asked.
+    // As in `reach`, counted from the question to the connection manager.
     let (since, whole) = match manager::there_since() {
         0 => (since, patience().saturating_mul(LOADING)),
         there => (since.max(there), patience()),
@@ -328,7 +332,7 @@ pub fn is_late(since: u64, now: u64) -> bool {
     now.saturating_sub(since) > whole
 }
 
-/// No connect waits any longer for what [`Led::promised`] to it.
+/// Has no connect wait any longer for what [`Led::promised`] to it.
 pub fn break_promise(server: SocketAddr, engine: Option<usize>) {
     if !lock::interrupted()
         && let Some(place) = engine.and_then(engines::at)
@@ -337,12 +341,12 @@ pub fn break_promise(server: SocketAddr, engine: Option<usize>) {
     }
 }
 
-/// A further link to a server, of which the caller gets a reference: `full` has no place for a connect.
+/// Makes a further link to a server, of which the caller gets a reference, since `full` has no place for a connect.
 pub fn widen(dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
     engines::at(full.engine()?)?.ask(|e| e.widen_route(dest, full)).flatten()
 }
 
-/// Why no connection to a server goes over RDMA that was to be carried by an engine; as far as is known.
+/// Why no connection that an engine was to carry to a server goes over RDMA, as far as is known.
 pub fn why_not(server: SocketAddr, engine: Option<usize>) -> Option<Reason> {
     // A handler may have interrupted the thread that has the engine.
     if lock::interrupted() {
@@ -351,8 +355,8 @@ pub fn why_not(server: SocketAddr, engine: Option<usize>) -> Option<Reason> {
     engines::at(engine?)?.ask(|e| e.closed_for(server)).flatten()
 }
 
-/// Whether everything written has gone out; with `ends` the ends of the streams too. Each engine gets its turn, also behind one
-/// that is not done.
+/// Whether everything written has gone out; with `ends` the ends of the streams too. Each engine gets its turn, also
+/// after one that is not done.
 fn flushed(ends: bool) -> bool {
     engines::all().iter().fold(true, |done, place| done & (place.ask(|e| e.flush(ends)) != Some(false)))
 }

@@ -1,8 +1,9 @@
 //! A queue pair has failed, and its connections go on over its base, without a byte lost, repeated or out of order.
 //!
-//! Whoever notices first takes what its completion queue still holds, ends its queue pair, and says by TCP how many
-//! messages it has received. The other side then does the same. Each sends the messages again that the other one has not
-//! received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the messages.
+//! The side that notices first takes what its completion queue still holds, ends its queue pair, and says by TCP how
+//! many messages it has received. The other side then does the same. Each sends the messages again that the other one
+//! has not received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the
+//! messages.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::engines;
@@ -25,40 +26,40 @@ use netacc_wire::frame::Kind;
 
 /// So long (ns) the other side may take to say by TCP that it has ended the queue pair, or to end with its process.
 const FIRST_WORD: u64 = 500_000_000;
-/// So often, about once a second, removed devices are let go of after a failure.
+/// Number of times, about once a second, that removed devices are let go of after a failure.
 const RELEASES: u32 = 15;
 
-/// Devices that were removed, by whichever engine heard of it.
+/// Number of devices that were removed, whichever engine heard of it.
 pub(super) static REMOVALS: AtomicU32 = AtomicU32::new(0);
 
-/// What a device has said, and by which descriptor.
+/// An event of a device, and the descriptor by which it came.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Said {
     device_fd: i32,
     event: AsyncEvent,
 }
 
-/// A queue pair that has failed.
+/// What is kept of a queue pair that has failed.
 #[derive(Debug)]
 pub(super) struct Moved {
     pub stream: Stream,
     pub left: Left,
-    /// We have not said yet what we had received, since then (ns); 0: we have.
+    /// Since when (ns) we have not told what we had received; 0: we have.
     unsaid: u64,
-    /// The last connection is over, and the other side has been told that nothing more will come.
+    /// Set once the last connection is over, and the other side has been told that nothing more will come.
     ended: bool,
     full: bool,
-    /// What the kernel was told.
+    /// The patience that the kernel was told.
     patience: Patience,
 }
 
 impl Moved {
-    /// It is over.
+    /// To be called when the move is over.
     pub fn end(self) {
         self.left.shown.hide();
     }
 
-    /// Says what we had received, unless that has been said.
+    /// Tells what we had received, unless that has been told.
     fn say(&mut self) {
         if core::mem::take(&mut self.unsaid) != 0 {
             self.stream.send(self.left.resume(), &[]);
@@ -67,21 +68,22 @@ impl Moved {
 }
 
 impl Engine {
-    /// A queue pair has failed. Its connections go on by TCP where it has a base, else they end.
+    /// To be called when a queue pair has failed. Its connections go on by TCP if it has a base, else they end.
     pub(super) fn pipe_failed(&mut self, at: usize, how: &str) {
         self.go_over(at, how, 0);
     }
 
-    /// The same; it may be that the other side has ended it. Then that side speaks first by TCP, or its process is about to
-    /// end: the kernel would make a reset of that end if it found a message of ours that nobody has read.
+    /// To be called when a queue pair has failed, perhaps because the other side has ended it. Then that side speaks
+    /// first by TCP, or its process is about to end: the kernel would turn that end into a reset if it found a message
+    /// of ours that nobody has read.
     pub(super) fn pipe_ended(&mut self, at: usize, how: &str) {
         let silent = self.pipes.get(at).is_some_and(|e| e.error.is_some());
         self.go_over(at, how, if silent { 0 } else { time::now() });
     }
 
-    /// What we had received is said at once if `unsaid` is 0.
+    /// Goes over to the base. What we had received is told at once if `unsaid` is 0.
     fn go_over(&mut self, at: usize, how: &str, unsaid: u64) {
-        // What was received before comes before the end, and is not to be received again.
+        // What was received before comes before the end, and must not be received again.
         self.complete_all();
         let Some(entry) = self.pipes.get_mut(at) else { return };
         if !entry.is_up() {
@@ -108,10 +110,10 @@ impl Engine {
         self.bases.releases = RELEASES;
         self.bases.moved.push(at);
         self.feed();
-        // New connections ask for another way.
+        // New connections ask for another route.
         self.leave_route(at, route);
         if !conns.is_empty() {
-            crate::log!(Warn, "QP {qp} has failed: {} connections go on by TCP: {how}", conns.len());
+            crate::log!(Warn, "QP {qp}: failed ({how}); {} connections go on by TCP", conns.len());
         }
         for _ in &conns {
             page().demoted(Reason::QpFailed);
@@ -126,8 +128,8 @@ impl Engine {
         self.look_at_moved(at);
     }
 
-    /// Calls `f` for those sockets of this process that are an end of one of these connections. On the server's host they
-    /// may be another process'.
+    /// Calls `f` for the sockets of this process that are an end of one of these connections. On the server's host they
+    /// may be another process's.
     pub(super) fn tell_sockets(&self, conns: &[usize], mut f: impl FnMut(&'static Socket)) {
         if outlive::is_alone() {
             return;
@@ -159,10 +161,10 @@ impl Engine {
         });
     }
 
-    /// The kernel gives up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
+    /// Has the kernel give up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
     /// keepalive).
     fn be_patient(&mut self, at: usize) {
-        // Who was most impatient nobody knows then; it stays as it was said before.
+        // In the copy nobody knows which program was most impatient; the patience stays as it was told before.
         if outlive::is_alone() {
             return;
         }
@@ -171,7 +173,7 @@ impl Engine {
         let mut known = conns.is_empty();
         self.tell_sockets(&conns, |s| (known, least) = (true, least.and(Patience::of(s))));
         if !known {
-            // They are other processes' by now, and it stays as it was said before.
+            // The connections belong to other processes by now, and the patience stays as it was told before.
             return;
         }
         if let Some(Stage::Moved(m)) = self.pipes.get_mut(at).map(|e| &mut e.stage)
@@ -183,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// Carries what has come for failed queue pairs, and what they have to send. Whether there was anything.
+    /// Carries what has come for failed queue pairs, and what they have to send. Returns whether there was anything.
     pub(super) fn carry_moved(&mut self) -> bool {
         let mut busy = false;
         for n in 0..self.bases.moved.len() {
@@ -211,7 +213,7 @@ impl Engine {
                     m.stream.resume(core::mem::take(&mut m.left.again));
                     self.unstall(at);
                 }
-                // The first thing that the other side says is what it has received.
+                // The first message of the other side tells what it has received.
                 Ok(Some(frame)) => {
                     if !m.stream.is_resumed() || !self.messages(at, frame, Payload::Bytes(&payload), None) {
                         break Some(Errno::PROTO);
@@ -224,7 +226,7 @@ impl Engine {
         };
         self.bases.scratch = payload;
         match end {
-            // An end is news as well: who waits for the last one looks before it sleeps.
+            // An end is news as well: a thread that waits for the last message looks before it sleeps.
             Some(e) => {
                 self.lost(at, e);
                 true
@@ -252,11 +254,11 @@ impl Engine {
         self.unstall(at);
     }
 
-    /// The base has ended: with the other side's process, or because the kernel has given up.
+    /// To be called when the base has ended: with the other side's process, or because the kernel has given up.
     fn lost(&mut self, at: usize, error: Errno) {
         match error {
             Errno(0) => self.end_pipe(at, "the other side has ended it"),
-            // What it had still to send the kernel there has thrown away.
+            // The kernel there has thrown away what it still had to send.
             Errno::CONNRESET => self.end_pipe_with(at, "the other side has reset it", Some(error)),
             Errno::PROTO => {
                 page().count(netacc_stats::Counter::ProtocolErrors);
@@ -266,8 +268,8 @@ impl Engine {
         }
     }
 
-    /// Once in a while: failed queue pairs are as patient as their programs, and where both sides wait for the other one's
-    /// first word it is said; devices that are gone are let go.
+    /// Done once in a while: makes failed queue pairs as patient as their programs; where both sides wait for the other
+    /// one's first message, sends it; lets devices go that are gone.
     pub(super) fn look_after_moved(&mut self, now: u64) {
         for at in self.bases.moved.clone() {
             self.be_patient(at);
@@ -280,7 +282,8 @@ impl Engine {
         if self.events.is_none() {
             return;
         }
-        // librdmacm has all devices open, and the removal of one that we never used waits for us too. Nobody says so.
+        // librdmacm has all devices open, and the removal of a device that we never used waits for us too. Nobody
+        // reports that.
         let there = devices_there();
         let before = core::mem::replace(&mut self.bases.there, there);
         if before != there {
@@ -300,20 +303,21 @@ impl Engine {
         }
     }
 
-    /// A device says something unasked. What goes wrong with a queue pair on which nothing is under way, nobody else says.
+    /// Handles an event that a device reports unasked. Nothing else reports a failure of a queue pair on which nothing
+    /// is under way.
     pub(super) fn device_says(&mut self, n: usize) {
         let Some(device) = self.devices.get(n) else { return };
         let (Some(event), device_fd) = (device.says(), device.says_fd()) else { return };
         crate::log!(Info, "RDMA device {}: {}: {:?}", device.name(), event.event_type, event.element);
         let what = Said { device_fd, event };
-        // All engines have the same descriptor, and whichever reads first has it.
+        // All engines have the same descriptor, and the first one that reads gets the event.
         if engines::all().len() > 1 {
             self.said.push(what);
         }
         self.device_said(what);
     }
 
-    /// The same, which may concern this engine's queue pairs.
+    /// Handles an event of a device that may concern this engine's queue pairs.
     pub(super) fn device_said(&mut self, Said { device_fd, event }: Said) {
         let Some((n, device)) = self.devices.iter().enumerate().find(|(_, d)| d.says_fd() == device_fd) else { return };
         let is_meant = |pipe: &Pipe| match event.element {
@@ -332,9 +336,9 @@ impl Engine {
         }
     }
 
-    /// A device is being removed: everything on it goes on by TCP or ends, and it is let go.
+    /// To be called when a device is being removed: everything on it goes on by TCP or ends, and the device is let go.
     pub(super) fn device_goes(&mut self, device: usize) {
-        // It may be said by the connection manager and by the device itself.
+        // Both the connection manager and the device itself may report it.
         if self.devices.get(device).is_none_or(|d| d.fd() < 0) {
             return;
         }
@@ -347,28 +351,28 @@ impl Engine {
             self.pipe_failed(at, "the device is removed");
         }
         let Some(device) = self.devices.get_mut(device) else { return };
-        crate::log!(Warn, "RDMA device {} is removed", device.name());
+        crate::log!(Warn, "RDMA device {}: removed; its connections go on by TCP or end", device.name());
         if let Some(fds) = device.let_go() {
             self.bases.removed.extend(fds);
             self.place.devices.fetch_sub(1, Ordering::Relaxed);
         }
         self.bases.releases = RELEASES;
-        // Others may have it too, and nothing on it by which they would hear.
+        // Other engines may have the device too, and nothing on it by which they would hear.
         REMOVALS.fetch_add(1, Ordering::Relaxed);
         engines::all().iter().for_each(engines::Place::ring);
     }
 
-    /// Whether another engine has heard of one.
+    /// Whether another engine has heard of a removal that this one has not.
     pub(super) fn has_missed_a_removal(&self) -> bool {
         self.bases.removals != REMOVALS.load(Ordering::Relaxed)
     }
 
-    /// After a failure: librdmacm lets go of a device that is removed, once nothing of ours is on it and the kernel does not
-    /// list it any more, which is a while after it has asked us to go. It has all devices of the host open, also those that
-    /// none of ours was ever on.
+    /// After a failure: has librdmacm let go of a device that is removed, once nothing of ours is on it and the kernel
+    /// does not list it any more, which is a while after the kernel has asked us to go. librdmacm has all devices of
+    /// the host open, also those that none of our queue pairs was ever on.
     pub(super) fn release_devices(&mut self) {
         for d in 0..self.devices.len() {
-            // Where a queue pair failed first, nobody was there to hear of the removal.
+            // If a queue pair failed first, nothing was left that could hear of the removal.
             if !self.devices.get(d).is_none_or(Device::forget_others) {
                 self.device_goes(d);
             }
@@ -380,8 +384,8 @@ impl Engine {
         if engines::all().iter().any(|place| place.devices.load(Ordering::Relaxed) > 0) {
             return;
         }
-        // It does not notice that the host's last device has gone. So its numbers become something harmless: the kernel
-        // then sees the device closed, and the library has numbers that nobody else gets.
+        // librdmacm does not notice that the host's last device has gone. So its numbers are made something harmless:
+        // the kernel then sees the device closed, and the library has numbers that nobody else gets.
         let Some(events) = &self.events else { return };
         for fd in self.bases.removed.drain(..) {
             let _ = raw::dup3(events.fd(), fd, libc::O_CLOEXEC);

@@ -1,15 +1,15 @@
 //! Connects to one destination reach it in the order in which the program made them, whichever queue pairs and engines carry
-//! them: who connects twice expects to be accepted in that order.
+//! them: a program that connects twice expects to be accepted in that order.
 //!
-//! One queue pair keeps an order, and between two there is none: a packet may be lost, and at the other side they may be
-//! different threads'. So a connect goes by another queue pair than the one before only when the server is known to have
-//! dealt with that one. Each message says how many its sender has dealt with; where nothing comes the other side is asked to
-//! say something, which costs a round trip.
+//! One queue pair keeps an order, but two do not: a packet may be lost, and at the other side they may belong to
+//! different threads. So a connect goes by another queue pair than the one before only when the server is known to have
+//! dealt with that one. Each message says how many its sender has dealt with; if no message comes the other side is
+//! asked to say something, which costs a round trip.
 //!
 //! Where there are several engines, each connect takes a ticket before it is queued on its engine's link. An engine takes a
-//! connect from there when it has a queue pair for it and the ticket is the oldest to that destination. It keeps that of the
-//! last connect it took until the server has heard of it, or until its own next one; then it tells the engine whose turn is
-//! next. Where there is one engine its queue has the order.
+//! connect from there when it has a queue pair for it and the ticket is the oldest to that destination. It keeps the
+//! ticket of the last connect that it took until the server has heard of the connect, or until its own next one; then
+//! it tells the engine whose turn is next. If there is one engine, its queue has the order.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::engines::{self, Place};
@@ -21,11 +21,11 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::Lock;
 
-/// Per destination the engines with tickets, oldest first.
+/// Per destination the engines with tickets, the oldest first.
 type Tickets = Vec<(SocketAddr, VecDeque<usize>)>;
 
 struct Shared {
-    /// Taken with an engine's, or with none.
+    /// Taken under an engine's lock, or under none.
     lock: Lock,
     tickets: UnsafeCell<Tickets>,
 }
@@ -47,7 +47,7 @@ fn is_needed() -> bool {
     engines::all().len() > 1
 }
 
-/// A connect to `dest` is about to be queued for `engine`.
+/// Takes a ticket for a connect to `dest` that is about to be queued for `engine`.
 pub fn enter(engine: usize, dest: SocketAddr) {
     if is_needed() {
         with(|tickets| match tickets.iter_mut().find(|(d, _)| *d == dest) {
@@ -57,10 +57,10 @@ pub fn enter(engine: usize, dest: SocketAddr) {
     }
 }
 
-/// A connect of `engine`'s was not queued after all.
+/// Takes back the ticket of a connect of `engine`'s that was not queued after all.
 pub fn withdraw(engine: usize, dest: SocketAddr) {
     if is_needed() {
-        // The newest: the oldest may be that of a connect which has been taken.
+        // The newest ticket goes: the oldest may be that of a connect which has been taken.
         tell(with(|tickets| {
             let (_, line) = tickets.iter_mut().find(|(d, _)| *d == dest)?;
             line.iter().rposition(|e| *e == engine).and_then(|at| line.remove(at))?;
@@ -71,7 +71,7 @@ pub fn withdraw(engine: usize, dest: SocketAddr) {
     }
 }
 
-/// The oldest ticket of `engine` to `dest` is gone.
+/// Drops the oldest ticket of `engine` to `dest`.
 pub(super) fn leave(engine: usize, dest: SocketAddr) {
     if is_needed() {
         let next = with(|tickets| drop_ticket(tickets, engine, dest, 1));
@@ -79,14 +79,14 @@ pub(super) fn leave(engine: usize, dest: SocketAddr) {
     }
 }
 
-/// `engine` takes no connects to `dest` any more.
+/// Drops all tickets of `engine` to `dest`, since it takes no connects there any more.
 pub(super) fn leave_all(engine: usize, dest: SocketAddr) {
     if is_needed() {
         tell(with(|tickets| drop_ticket(tickets, engine, dest, usize::MAX)));
     }
 }
 
-/// Tickets of `engine` to destinations to which no connect of its waits are gone.
+/// Drops tickets of `engine` to destinations to which no connect of its waits.
 pub(super) fn forget_others(engine: usize, waits: impl Fn(SocketAddr) -> bool) {
     if !is_needed() {
         return;
@@ -101,17 +101,18 @@ pub(super) fn forget_others(engine: usize, waits: impl Fn(SocketAddr) -> bool) {
 /// In the child of a fork: the connects that wait are the parent's.
 pub(super) fn after_fork() {
     SHARED.lock.reset();
-    // Another thread may have been in the middle of a change: they are not looked at again.
+    // Another thread may have been in the middle of a change: the tickets are not looked at again.
     with(|tickets| core::mem::forget(core::mem::take(tickets)));
 }
 
-/// Whose the ticket is that comes after so many others.
+/// The engine with the ticket that comes after `others` other tickets.
 fn nth(tickets: &Tickets, dest: SocketAddr, others: usize) -> Option<usize> {
     tickets.iter().find(|(d, _)| *d == dest).and_then(|(_, line)| line.get(others).copied())
 }
 
-/// Whose the oldest ticket is, and whose the one after those that `engine` keeps: `held` of connects that it has taken. It has
-/// one more, for the connect that it is about to take: if that is lost it gets a new one, or would never have its turn.
+/// The engine with the oldest ticket, and the one with the ticket after those that `engine` keeps: `held` of connects
+/// that it has taken. `engine` has one more, for the connect that it is about to take: if that is lost it gets a new
+/// one, since otherwise it would never have its turn.
 fn turns(tickets: &mut Tickets, engine: usize, dest: SocketAddr, held: usize) -> (usize, usize) {
     let at = tickets.iter().position(|(d, _)| *d == dest).unwrap_or(tickets.len());
     if at == tickets.len() {
@@ -125,7 +126,7 @@ fn turns(tickets: &mut Tickets, engine: usize, dest: SocketAddr, held: usize) ->
     (whose(0), whose(held))
 }
 
-/// Up to `count` of the oldest tickets of an engine are gone; who is first now.
+/// Removes up to `count` of the oldest tickets of an engine; returns the engine that is first now.
 fn drop_ticket(tickets: &mut Tickets, engine: usize, dest: SocketAddr, mut count: usize) -> Option<usize> {
     let (_, line) = tickets.iter_mut().find(|(d, _)| *d == dest)?;
     line.retain(|e| {
@@ -140,17 +141,18 @@ fn drop_ticket(tickets: &mut Tickets, engine: usize, dest: SocketAddr, mut count
     next
 }
 
-/// Its thread looks whether it can go on.
+/// Has an engine's thread look whether it can go on.
 fn tell(engine: Option<usize>) {
     if let Some(place) = engine.and_then(engines::at) {
-        // SeqCst: it rings after that, and who takes the mark looks at the tickets.
+        // SeqCst: this rings after that, and a thread that takes the mark looks at the tickets.
         place.its_turn.store(true, Ordering::SeqCst);
         Place::ring(place);
     }
 }
 
 impl Engine {
-    /// Client's host: the next connect to a route's server is ours. If it is not, whoever has it is to go on.
+    /// Client's host: whether the next connect to a route's server is ours. If it is not, the engine that has the turn
+    /// is told to go on.
     pub(super) fn is_its_turn(&mut self, route: usize) -> bool {
         let Some((dest, held)) = self.routes.get(route).map(|r| (r.dest, r.holds_ticket)) else { return false };
         if !is_needed() {
@@ -158,13 +160,13 @@ impl Engine {
         }
         let (front, next) = with(|tickets| turns(tickets, self.index, dest, held.into()));
         if next != self.index {
-            // It may keep a ticket only because nobody has asked for it.
+            // The engine at the front may keep its ticket only because nobody has asked for it.
             tell(Some(front).filter(|e| *e != self.index));
         }
         next == self.index
     }
 
-    /// Client's host: the ticket that this engine has kept goes, if another engine waits for that, and may go on.
+    /// Client's host: gives up the ticket that this engine has kept, if another engine waits for it and may go on.
     pub(super) fn pass_turn(&mut self, route: usize) {
         let Some(dest) = self.routes.get(route).filter(|r| r.holds_ticket).map(|r| r.dest) else { return };
         let awaited = with(|tickets| nth(tickets, dest, 1)).is_some_and(|e| e != self.index);
@@ -180,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Client's host: a connect was taken, and goes by this queue pair.
+    /// Client's host: notes that a connect was taken, and goes by this queue pair.
     pub(super) fn note_open(&mut self, route: usize, pipe: usize, conn: usize) {
         if let Some(entry) = self.pipes.get_mut(pipe) {
             entry.opened = Some(Opened { conn, after: None, awaited: false, asked: false });
@@ -194,7 +196,7 @@ impl Engine {
         if core::mem::replace(&mut r.holds_ticket, true) {
             leave(self.index, dest);
         }
-        // Others may wait for what the server says of it.
+        // Other engines may wait for what the server says of it.
         self.pump(conn);
         self.post_all();
         self.pass_turn(route);
@@ -217,7 +219,7 @@ impl Engine {
         }
         let Some(entry) = self.pipes.get_mut(last) else { return true };
         let Some(mut opened) = entry.opened.take() else { return true };
-        // One that has failed is not the last one any more.
+        // A queue pair that has failed is not the last one any more.
         let Some((pipe, _)) = entry.parts(&mut self.devices) else { return true };
         opened.awaited = true;
         if opened.after.is_some() && !opened.asked && pipe.can_send() && !pipe.is_waiting() {
@@ -236,7 +238,8 @@ impl Engine {
         self.conns.get(opened.conn).filter(|c| c.pipe == pipe && c.opening.is_some()).map(|_| opened.conn)
     }
 
-    /// Something has come by a queue pair: the other side may have dealt with what was opened there last.
+    /// To be called when something has come by a queue pair: the other side may have dealt with what was opened there
+    /// last.
     pub(super) fn hear_of_open(&mut self, pipe: usize) {
         let unsent = self.unsent(pipe).is_some();
         let Some(entry) = self.pipes.get_mut(pipe) else { return };
@@ -267,12 +270,12 @@ mod tests {
     use core::net::Ipv4Addr;
 
     #[test]
-    fn tickets_are_served_by_age_whoever_leaves() {
+    fn tickets_are_served_by_age_whichever_engine_leaves() {
         let dest = |port| SocketAddr::new(Ipv4Addr::new(10, 0, 0, 1).into(), port);
         let mut t: Tickets = alloc::vec![(dest(1), VecDeque::from([2, 0, 2, 1])), (dest(2), VecDeque::from([3]))];
         assert_eq!([dest(1), dest(2), dest(3)].map(|d| nth(&t, d, 0)), [Some(2), Some(3), None]);
         assert_eq!([dest(1), dest(2), dest(3)].map(|d| nth(&t, d, 1)), [Some(0), None, None]);
-        // Not the oldest: one that was not queued after all.
+        // This is not the oldest ticket, but one of a connect that was not queued after all.
         assert_eq!(drop_ticket(&mut t, 1, dest(1), 1), Some(2));
         assert_eq!(drop_ticket(&mut t, 2, dest(1), 1), Some(0));
         assert_eq!(drop_ticket(&mut t, 0, dest(1), usize::MAX), Some(2));
@@ -288,11 +291,11 @@ mod tests {
         // Engine 0 keeps its ticket, and 1 has lost its own: it waits for 0, which can see that.
         assert_eq!(turns(&mut t, 1, dest, 0), (0, 0));
         assert_eq!(nth(&t, dest, 1), Some(1));
-        // Not another one each time.
+        // Engine 1 does not get another ticket each time.
         assert_eq!(turns(&mut t, 1, dest, 0), (0, 0));
         assert_eq!(drop_ticket(&mut t, 0, dest, 1), Some(1));
         assert_eq!(turns(&mut t, 1, dest, 0), (1, 1));
-        // The next one of who keeps one comes after the others'.
+        // The next ticket of an engine that keeps one comes after those of the others.
         assert_eq!(drop_ticket(&mut t, 1, dest, 1), None);
         assert_eq!(turns(&mut t, 1, dest, 1), (1, 1));
         assert_eq!(t, [(dest, VecDeque::from([1, 1]))]);

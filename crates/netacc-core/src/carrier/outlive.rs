@@ -1,9 +1,10 @@
-//! What a process leaves when it ends, or another program runs in it: connections that others have too, and that it carries.
+//! What a process leaves when it ends, or when another program runs in it: the connections that it carries and that
+//! other processes share.
 //!
-//! The kernel goes on with a TCP connection as long as anybody has it. Here another process does: a copy of this one that is
-//! nobody's child, closes everything of the program's, and waits for the end of this one, which is the end of a pipe. Queue
-//! pairs do not survive a fork, so theirs go over to their bases before. To the copy, the program that had the connections is a
-//! peer whose process is gone.
+//! The kernel goes on with a TCP connection as long as any process has it. Here another process does: a copy of this
+//! one for which no process waits, which closes everything of the program's, and waits for the end of this one, which
+//! is the end of a pipe. Queue pairs do not survive a fork, so theirs go over to their bases before. To the copy, the
+//! program that had the connections is a peer whose process is gone.
 //!
 //! A copy that has waited in vain, since no other program could be executed, ends without having done anything.
 
@@ -26,24 +27,26 @@ use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_verbs::EventChannel;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// fork(2), past our own hook: returns what that does.
+/// fork(2), past our own hook: returns what fork(2) does.
 pub type Fork = fn() -> i32;
 
-/// The writing end (+ 1) of the pipe at which the copy waits; 0: there is none. Written by who hands over or takes back.
+/// The writing end (+ 1) of the pipe at which the copy waits; 0: there is none. Written by the thread that hands over
+/// or takes back.
 static COPY: AtomicI32 = AtomicI32::new(0);
-/// When (ns) that was made.
+/// When (ns) the copy was made.
 static SINCE: AtomicU64 = AtomicU64::new(0);
-/// Processes were made for it.
+/// Set when processes were made for it.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// This process ends, so what it handed over it gets back only if it wants it.
+/// Set if this process ends: then it gets what it handed over back only if it wants it.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// A thread wanted an engine that was handed over: what a program does while it exits may wait for a connection.
+/// Set when a thread wanted an engine that was handed over: what a program does while it exits may wait for a
+/// connection.
 static WANTED: AtomicBool = AtomicBool::new(false);
 const EXEC_RETURN: u64 = time::ns(timeouts::EXEC_RETURN);
 const EXIT_RETURN: u64 = time::ns(timeouts::EXIT_RETURN);
 const HANDED_OVER_CHECK: i64 = timeouts::HANDED_OVER_CHECK.as_millis() as i64;
 
-/// This process is a copy.
+/// Set if this process is a copy.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is a copy that goes on after the other one's end: its program is gone.
@@ -51,18 +54,18 @@ pub(super) fn is_alone() -> bool {
     ALONE.load(Ordering::Relaxed)
 }
 
-/// A thread of the program's has not found its engine.
+/// Notes that a thread of the program's has not found its engine.
 pub(super) fn note_wanted() {
     WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether processes were made since the last question, of which the program was not to hear.
+/// Whether processes were made since the last call, of which the program was not to hear.
 pub(super) fn has_forked() -> bool {
     FORKED.swap(false, Ordering::Relaxed)
 }
 
-/// Makes the copy, if it is needed. By a thread of ours, which has all signals blocked. From then on this process carries
-/// nothing, until [`take_back`]; if it `ends`, not before somebody wants that.
+/// Makes the copy, if it is needed; called by a thread of ours, which has all signals blocked. From then on this
+/// process carries nothing until [`take_back`]; if it `ends`, not before a thread wants that.
 pub(super) fn hand_over(fork: Fork, ends: bool) {
     let mut needed = false;
     for place in engines::all() {
@@ -74,13 +77,16 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
     let ours = |fd| private::adopt(fd).ok();
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let Some((reading, writing)) = pair.ok().and_then(|(r, w)| ours(r).zip(ours(w))) else {
-        return crate::log!(Warn, "connections that others have end with this process: no descriptor for a pair");
+        return crate::log!(
+            Warn,
+            "exit or exec: cannot create a socket pair; connections that other processes share end with this process"
+        );
     };
     // What the copy goes on with is at rest.
     let (loading, held) = (manager::at_rest(false), engines::stop(false));
     let child = fork();
     if child == 0 {
-        // One more, so that it is nobody's child: nobody waits for it.
+        // Forked once more, so that no process waits for the copy.
         let copy = fork();
         if copy == 0 {
             drop((loading, held));
@@ -90,10 +96,13 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
     }
     private::close(reading);
     FORKED.store(child > 0, Ordering::Relaxed);
-    // Where nobody says how it ended (SIGCHLD is ignored) there is one.
+    // If nobody can tell how the child ended (SIGCHLD is ignored), the copy is taken to exist.
     if child < 0 || raw::reap(child as u32).is_some_and(|status| status != 0) {
         private::close(writing);
-        return crate::log!(Warn, "connections that others have end with this process: no process to go on with them");
+        return crate::log!(
+            Warn,
+            "exit or exec: cannot fork a process that goes on; connections that other processes share end with this process"
+        );
     }
     engines::set_aside(&held);
     ENDS.store(ends, Ordering::Relaxed);
@@ -102,7 +111,7 @@ pub(super) fn hand_over(fork: Fork, ends: bool) {
     COPY.store(writing + 1, Ordering::Release);
 }
 
-/// This process goes on: the copy ends.
+/// Has the copy end, since this process goes on.
 pub(super) fn take_back() {
     if COPY.load(Ordering::Acquire) == 0 {
         return;
@@ -120,7 +129,7 @@ pub(super) fn take_back() {
     }
 }
 
-/// For an engine's thread that finds none: waits a moment. It is for this thread to find out that no other program runs.
+/// For an engine's thread that finds no engine: waits a moment. This thread finds out that no other program runs.
 pub(super) fn wait_aside() {
     sleep_ms(HANDED_OVER_CHECK);
     let since = SINCE.load(Ordering::Relaxed);
@@ -140,7 +149,7 @@ fn live_on(reading: i32) -> ! {
     raw::set_name(b"netacc-carrier\0\0");
     ALONE.store(true, Ordering::Relaxed);
     PID.store(0, Ordering::Relaxed);
-    // Not `with`, which may do a turn: until the other process has ended, nothing is ours.
+    // Not by `with`, which may do a turn: until the other process has ended, nothing belongs to us.
     let mut links = Vec::new();
     let mut kept = vec![reading];
     for place in engines::all() {
@@ -169,7 +178,7 @@ fn live_on(reading: i32) -> ! {
     netacc_transport::shm::link::reset_after_fork();
     netacc_transport::shm::promote::after_fork();
     links.iter().for_each(|link| link.reset_locks());
-    // On a link that is kept nobody would hear that they have ended with their process.
+    // On a link that is kept nobody would hear that these endpoints have ended with their process.
     each_endpoint(|shared, ep| {
         if !shared && is_kept(ep.link()) {
             ep.close(ep.unread() > 0);
@@ -179,13 +188,13 @@ fn live_on(reading: i32) -> ! {
     let start = |place: &'static Place| std::thread::Builder::new().spawn(move || carry_on(place)).map_err(|_| place);
     let (threads, late): (Vec<_>, Vec<_>) = others.iter().map(start).partition(Result::is_ok);
     carry_on(first);
-    // Without a thread of their own they have their turn now.
+    // Engines without a thread of their own have their turn now.
     late.into_iter().filter_map(Result::err).for_each(carry_on);
     threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
     raw::exit_group(0)
 }
 
-/// The program's connections over rings, and whether others have them too.
+/// Calls `f` for the program's connections over rings, with whether other processes share them.
 fn each_endpoint(mut f: impl FnMut(bool, &'static ShmEndpoint)) {
     fdtable::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
@@ -205,7 +214,7 @@ fn close_others(mut kept: Vec<i32>) {
     let mut from = 0u32;
     for fd in kept.into_iter().map(|fd| fd as u32).chain([private::MAX_FDS as u32]) {
         if from < fd && raw::close_range(from, fd - 1, 0).is_err() {
-            // Before Linux 5.9.
+            // This is for kernels before Linux 5.9, which have no close_range(2).
             for fd in from..fd {
                 let _ = raw::close(fd as i32);
             }
@@ -214,7 +223,7 @@ fn close_others(mut kept: Vec<i32>) {
     }
 }
 
-/// An engine's thread, until nothing is left.
+/// The work of an engine's thread in the copy, until nothing is left.
 fn carry_on(place: &'static Place) {
     let _ = place.with(Engine::be_alone);
     let mut fds = Vec::new();
@@ -233,7 +242,8 @@ fn carry_on(place: &'static Place) {
 }
 
 impl Engine {
-    /// The process is about to end: what others have goes over to bases. Whether there is any such.
+    /// The process is about to end: moves the connections that others share to bases. Returns whether there is any such
+    /// connection.
     fn leave_to_others(&mut self) -> bool {
         self.round();
         let mut pipes: Vec<usize> = self.conns.each().filter(|(_, c)| self.outlives(c)).map(|(_, c)| c.pipe).collect();
@@ -249,7 +259,8 @@ impl Engine {
         any
     }
 
-    /// In the copy: devices and connection manager are the other process'. Nothing of them may be touched, or given back.
+    /// In the copy: forgets devices and connection manager, which are the other process's. Nothing of them may be
+    /// touched, or given back.
     fn forget_devices(&mut self) {
         for (_, entry) in self.pipes.each_mut() {
             if !matches!(entry.stage, Stage::Moved(_)) {
@@ -273,7 +284,7 @@ impl Engine {
         }
     }
 
-    /// Those that the copy needs.
+    /// Adds the descriptors that the copy needs.
     fn descriptors(&self, kept: &mut Vec<i32>) {
         kept.push(self.bell);
         kept.extend(self.all_bases());
@@ -286,11 +297,11 @@ impl Engine {
         }
     }
 
-    /// In the copy, when the other process has ended: what went by its queue pairs ends.
+    /// In the copy, when the other process has ended: ends what went by its queue pairs.
     fn be_alone(&mut self) {
         let early: Vec<usize> = self.conns.each().filter(|(_, c)| c.early.is_some()).map(|(at, _)| at).collect();
         for at in early {
-            // The program's socket is the kernel's still.
+            // The program's socket is still the kernel's.
             core::mem::forget(self.conns.remove(at));
         }
         self.early.clear();

@@ -19,7 +19,8 @@ const KEEPALIVE_ANSWER: u64 = time::ns(timeouts::KEEPALIVE_ANSWER);
 const SILENCE_NO_COMPANION: u64 = time::ns(timeouts::SILENCE_NO_COMPANION);
 
 impl Engine {
-    /// Once in a while: queue pairs on which nothing has come for long are asked, and those that do not answer have failed.
+    /// Done once in a while: asks queue pairs on which nothing has come for long, and has those fail that do not
+    /// answer.
     pub(super) fn ask_the_quiet(&mut self, now: u64) {
         let mut silent = Vec::new();
         let (mut late, mut alone) = (Vec::new(), Vec::new());
@@ -28,7 +29,7 @@ impl Engine {
             if entry.base.is_late(now) {
                 late.push(at);
             }
-            // Those of a client end when they have been idle, and those that nobody has used soon.
+            // A client's queue pairs end when they have been idle, and those that were never used end soon.
             let (unused, ends) = (entry.conns.is_empty(), entry.route.is_some() || !entry.used);
             let idle = unused && ends || matches!(entry.base, Base::Awaited(..) | Base::Connecting(..));
             let (quiet, lacks_base) = (entry.quiet, !entry.base.is_hoped_for());
@@ -57,7 +58,7 @@ impl Engine {
                     silent.push(at);
                 }
             } else if now.saturating_sub(quiet.since) > after {
-                // Without room for a question there are others that nobody has answered.
+                // If there is no room for a question, there are others that were not answered.
                 if pipe.can_send() && pipe.probe().is_err() {
                     self.broken.push(at);
                 }
@@ -69,7 +70,7 @@ impl Engine {
         }
         self.ask_devices(&alone);
         if !silent.is_empty() {
-            // It may be us who were stopped.
+            // We may be the ones that were stopped.
             self.complete_all();
         }
         for at in silent {
@@ -81,8 +82,8 @@ impl Engine {
         }
     }
 
-    /// These queue pairs (in order) have no base, and have been quiet for so long (ns). Where that may matter the other device is
-    /// asked. An answer of the process is not waited for: it may be stopped.
+    /// For queue pairs (in order) that have no base, and have been quiet for the given time (ns): asks the other device
+    /// where that may matter. An answer of the process is not waited for, since it may be stopped.
     fn ask_devices(&mut self, alone: &[(usize, u64)]) {
         let mut asked: Vec<usize> = alone.iter().map(|(at, _)| *at).filter(|at| self.hangs_on_answer(*at)).collect();
         asked.extend(self.kept_alive(alone));
@@ -97,8 +98,8 @@ impl Engine {
         }
     }
 
-    /// Whether only the other side can make anything go on: a connection of this queue pair has bytes and no room for them (TCP
-    /// would probe a window that is 0), or there is none and the next would have to come.
+    /// Whether only the other side can make anything go on: a connection of this queue pair has bytes and no room for
+    /// them (TCP would probe a window that is 0), or there is no connection and the next one would have to come.
     fn hangs_on_answer(&self, at: usize) -> bool {
         let Some(entry) = self.pipes.get(at) else { return false };
         let waits = |c: &Conn| c.stalled || (c.credit == 0 && !c.is_over() && (c.kernel >= 0 || c.ep.unread() > 0));
@@ -106,7 +107,7 @@ impl Engine {
         entry.conns.is_empty() || !entry.resets.is_empty() || waiting()
     }
 
-    /// Those of them where a program wants to know what the quiet means (SO_KEEPALIVE).
+    /// The queue pairs among them where a program wants to know what the quiet means (SO_KEEPALIVE).
     fn kept_alive(&self, alone: &[(usize, u64)]) -> Vec<usize> {
         let mut asked = Vec::new();
         if alone.is_empty() || !opts::has_keepalive() {
@@ -137,18 +138,18 @@ impl Engine {
 pub(super) struct Patience {
     /// `TCP_USER_TIMEOUT` (ms); 0: its own default.
     ms: u32,
-    /// `TCP_KEEPIDLE` and `TCP_KEEPINTVL` (s), `TCP_KEEPCNT`, if it is to ask at all.
+    /// `TCP_KEEPIDLE` and `TCP_KEEPINTVL` (s), `TCP_KEEPCNT`, if the kernel is to ask at all.
     keepalive: Option<[u32; 3]>,
 }
 
 impl Patience {
-    /// Of a base that carries nothing: without that nobody would hear that the other host is gone.
+    /// The patience of a base that carries nothing: without it nobody would hear that the other host is gone.
     pub const OF_NOBODY: Patience = Patience { ms: 0, keepalive: Some([60, 15, 4]) };
 
-    /// What a socket's options ask for.
+    /// The patience that a socket's options ask for.
     pub fn of(s: &Socket) -> Patience {
         let _g = s.meta.lock();
-        // tcp(7): the defaults of a host that nobody has configured.
+        // tcp(7): the defaults of a host that was not configured.
         let number = |name, default| option(s, IPPROTO_TCP, name, default);
         let keepalive = keepalive(s).map(|idle| [idle, number(libc::TCP_KEEPINTVL, 75), number(libc::TCP_KEEPCNT, 9)]);
         let ms = match number(libc::TCP_USER_TIMEOUT, 0) {
@@ -158,14 +159,14 @@ impl Patience {
         Patience { ms, keepalive }
     }
 
-    /// Of two programs that share the base the less patient one decides.
+    /// The patience of two programs that share the base: the less patient one decides.
     pub fn and(self, other: Patience) -> Patience {
         let ms = [self.ms, other.ms].into_iter().filter(|ms| *ms > 0).min().unwrap_or(0);
         let keepalive = self.keepalive.into_iter().chain(other.keepalive).min_by_key(|k| seconds(*k));
         Patience { ms, keepalive }
     }
 
-    /// The kernel is told.
+    /// Tells the kernel.
     pub fn tell(self, fd: i32) {
         let _ = raw::setsockopt_int(fd, IPPROTO_TCP, libc::TCP_USER_TIMEOUT, self.ms as i32);
         let names = [libc::TCP_KEEPIDLE, libc::TCP_KEEPINTVL, libc::TCP_KEEPCNT];
@@ -176,12 +177,12 @@ impl Patience {
     }
 }
 
-/// How long silence lasts until keepalive gives up.
+/// Time (s) that silence lasts until keepalive gives up.
 fn seconds([idle, interval, count]: [u32; 3]) -> u32 {
     idle.saturating_add(interval.saturating_mul(count))
 }
 
-/// After how many quiet seconds a socket's options would have the other side asked, if at all. Under its `meta`.
+/// Number of quiet seconds after which a socket's options would have the other side asked, if at all. Under its `meta`.
 fn keepalive(s: &Socket) -> Option<u32> {
     let on = option(s, SOL_SOCKET, libc::SO_KEEPALIVE, 0) != 0;
     on.then(|| option(s, IPPROTO_TCP, libc::TCP_KEEPIDLE, 7200))

@@ -1,5 +1,6 @@
 //! Server's host: a connection that waits at one of the processes that serve a listener, and is not taken there. In the
-//! kernel the queue is the listener's, so any other one takes it; here it is made once more, at another one.
+//! kernel the queue is the listener's, so any other process takes the connection; here it is made once more, at another
+//! process.
 
 use crate::carrier::conn::Conn;
 use crate::carrier::engine::Engine;
@@ -16,15 +17,15 @@ use netacc_transport::shm::ShmEndpoint;
 
 const QUEUED_CONNECTION: u64 = time::ns(timeouts::QUEUED_CONNECTION);
 
-/// Who connects to whom, as the other host's carrier has said.
+/// The addresses of the client and the server, as the other host's carrier has told them.
 fn told(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let open = &ep.link().segment()?.slot(ep.slot_index())?.open;
     Some((open.told(0)?, open.told(1)?))
 }
 
 impl Engine {
-    /// The process at which connection `at` waits is gone, or has left the listener: another one gets the connection, with
-    /// what was written so far. False: there is none, or that was not what is wrong.
+    /// The process at which connection `at` waits is gone, or has left the listener: gives the connection to another
+    /// one, with what was written so far. False: there is none, or nothing of the kind has happened.
     pub(super) fn rejoin_orphan(&mut self, at: usize) -> bool {
         let orphan = self.conns.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
         orphan.is_some_and(|old| self.rejoin(at, old))
@@ -32,7 +33,7 @@ impl Engine {
 
     fn rejoin(&mut self, at: usize, old: &'static ShmEndpoint) -> bool {
         let Some((client, server)) = told(old).filter(|_| !outlive::is_alone()) else { return false };
-        // First the decision: a connect that is not needed after all would be one more that somebody accepts.
+        // First the decision: a connect that is not needed after all would be one more that a process accepts.
         if !old.withdraw() {
             self.queue(at);
             return true;
@@ -57,20 +58,20 @@ impl Engine {
             }
             new.watch(local.channel);
         }
-        crate::log!(Info, "a connection from {client} was not taken, and waits at another process");
+        crate::log!(Info, "{client}: its connection was not accepted in time; it is queued at another process");
         self.queue(at);
         whole
     }
 
     fn nobody_else(&self, client: SocketAddr, why: Reason) -> bool {
-        crate::log!(Info, "a connection from {client} was not taken, and nobody else takes it: {}", why.name());
+        crate::log!(Info, "{client}: its connection was not accepted, and no other process takes it: {}", why.name());
         false
     }
 
-    /// Once in a while: connections that a process does not take. They wait for whoever is first to look, and their process
-    /// gets no others until it goes on.
+    /// Done once in a while: finds connections that a process does not take. They are offered to the process that looks
+    /// first, and their own process gets no others until it goes on.
     pub(super) fn rejoin_untaken(&mut self) {
-        // Where they wait is as good as anywhere, and a copy makes no others.
+        // Where they wait is as good a place as any, and a copy makes no other connections.
         if outlive::is_alone() {
             return;
         }

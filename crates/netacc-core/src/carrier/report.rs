@@ -1,5 +1,5 @@
-//! What the stats page says of queue pairs, and of the connections on them. What a queue pair sends and receives its
-//! pipe counts itself.
+//! What the stats page shows of queue pairs, and of the connections on them. The pipe of a queue pair counts itself
+//! what it sends and receives.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage};
@@ -22,7 +22,7 @@ impl Entry {
 }
 
 impl Engine {
-    /// A queue pair is connected.
+    /// Enters a queue pair that is connected.
     pub(super) fn report_up(&mut self, at: usize) {
         let Some(entry) = self.pipes.get_mut(at) else { return };
         let server = entry.route.is_none();
@@ -33,12 +33,12 @@ impl Engine {
         self.report_idle(at);
     }
 
-    /// A queue pair has no connection.
+    /// Notes that a queue pair has no connection.
     fn report_idle(&self, at: usize) {
         let Some(entry) = self.pipes.get(at) else { return };
         let Some((_, shown)) = entry.shown() else { return };
         let now = time::realtime_coarse();
-        // As `tidy` has it.
+        // The same times as in `tidy`.
         let patience = match entry.route {
             Some(_) => self.limits.idle_ns,
             None => (!entry.used).then_some(QP_CONNECT * 5),
@@ -47,7 +47,7 @@ impl Engine {
         shown.expires_at(patience.map_or(0, |ns| now.saturating_add(ns)));
     }
 
-    /// A queue pair has one more connection, whose slot of a link `ep` is our side of.
+    /// Counts one more connection on a queue pair, whose slot of a link `ep` is our side of.
     pub(super) fn report_taken(&self, pipe: usize, ep: &'static ShmEndpoint, local: usize) {
         let Some((_, shown)) = self.pipes.get(pipe).and_then(Entry::shown) else { return };
         shown.taken();
@@ -57,13 +57,13 @@ impl Engine {
             return;
         };
         self.report_carrier(pipe, ep);
-        // A full one that has been replaced is looked at by its sockets.
+        // Sockets on a full link that has been replaced look at their slot themselves.
         if let Some(client) = route.link.filter(|client| client.is_other_side_of(local)) {
             tell_socket(client, ep.slot_index());
         }
     }
 
-    /// Says in the slot which queue pair carries its connection.
+    /// Stores in the slot which queue pair carries its connection.
     pub(super) fn report_carrier(&self, pipe: usize, ep: &'static ShmEndpoint) {
         let Some((place, _)) = self.pipes.get(pipe).and_then(Entry::shown) else { return };
         if let Some(slot) = ep.link().segment().and_then(|s| s.slot(ep.slot_index())) {
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// A queue pair has one connection less.
+    /// Counts one connection less on a queue pair.
     pub(super) fn report_left(&self, pipe: usize) {
         let shown = self.pipes.get(pipe).and_then(Entry::shown);
         if shown.is_some_and(|(_, shown)| shown.left()) {
@@ -80,8 +80,8 @@ impl Engine {
     }
 }
 
-/// The socket at the client's end of a slot is shown with its queue pair. It may be so far that its entry names the
-/// link already; if not, it will look at the slot itself.
+/// Shows the socket at the client's end of a slot with its queue pair. The socket's entry may name the link already; if
+/// not, the socket will look at the slot itself.
 fn tell_socket(link: &'static Link, slot: usize) {
     // SeqCst: we tell the slot and then look at the entry; the socket stores to its entry and then looks at the slot.
     fence(Ordering::SeqCst);

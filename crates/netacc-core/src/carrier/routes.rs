@@ -1,9 +1,9 @@
 //! Routes to servers on other hosts: what is known of each.
 //!
-//! A server that answers a [`knock`](super::knock) is *promised*: the connect comes about at once, and waits on the route's
-//! link like one that needs a further queue pair, while the thread loads libraries and connects the first one. If that comes
-//! to nothing it is made again by TCP. So a program has its connection in a few times what TCP takes, and what it writes first
-//! waits instead.
+//! A server that answers a [`knock`](super::knock) is *promised*: the connect returns at once, and waits on the route's
+//! link like one that needs a further queue pair, while the thread loads libraries and connects the first one. If that
+//! fails the connect is made again by TCP. So a program has its connection in a few times the time that TCP takes, and
+//! what it writes first waits instead.
 
 use crate::carrier::ask;
 use crate::carrier::engine::Engine;
@@ -23,9 +23,9 @@ use netacc_sys::time;
 use netacc_transport::shm::Link;
 use netacc_verbs::{CmEventType, Error, EventChannel, Result};
 
-/// "Nobody listens there" is believed for so long (ns).
+/// Time (ns) for which "nobody listens there" is believed.
 pub(super) const REFUSED: u64 = 1_000_000_000;
-/// "No device leads there" and silence, which cost more to find out.
+/// Time (ns) for which "no device leads there" and silence are believed, which cost more to find out.
 pub(super) const UNREACHED: u64 = 30_000_000_000;
 const QP_BACKOFF: u64 = time::ns(timeouts::QP_BACKOFF);
 
@@ -34,22 +34,22 @@ const QP_BACKOFF: u64 = time::ns(timeouts::QP_BACKOFF);
 pub struct Led {
     /// Connects are queued here; the receiver gets a reference.
     pub link: &'static Link,
-    /// Our address there.
+    /// Our address on the route.
     pub source: IpAddr,
-    /// No queue pair has come about yet, so that connects may have to go by TCP after all.
+    /// Set while no queue pair is up yet, so that connects may have to go by TCP after all.
     pub promised: bool,
 }
 
-/// What becomes of a destination.
+/// What is known of a destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Route {
-    /// It is reached.
+    /// The destination is reached by this route.
     Open(Led),
-    /// That is being found out; an event will come by this descriptor, or, if it is -1, nobody says so.
+    /// The route is being looked for; an event will come by this descriptor, or, if it is -1, no event will.
     Opening(i32),
-    /// It is not.
+    /// The destination is not reached, for this reason.
     Closed(Reason),
-    /// That is to be found out.
+    /// The route has not been looked for.
     Unknown,
 }
 
@@ -72,11 +72,11 @@ pub(super) struct RouteEntry {
     pub pipes: Vec<usize>,
     /// The queue pair by which the last connect went, while the server may not have heard of it.
     pub last: Option<usize>,
-    /// Its ticket is still ours: see [`order`].
+    /// Set while its ticket is still ours: see [`order`].
     pub holds_ticket: bool,
-    /// Until then (ns) no more queue pairs are to be had: those that are there take all connections.
+    /// Until then (ns) no further queue pair can be had: the existing ones take all connections.
     pub crowded: u64,
-    /// So many queue pairs in a row could not be connected because of the port that they had at this host.
+    /// Number of queue pairs in a row that could not be connected because their local port was taken.
     pub ports_taken: u32,
 }
 
@@ -96,14 +96,14 @@ impl RouteEntry {
         }
     }
 
-    /// A queue pair was not to be had.
+    /// Notes that no further queue pair could be had.
     pub(super) fn note_crowded(&mut self) {
         self.crowded = time::now().saturating_add(QP_BACKOFF);
     }
 }
 
 impl Engine {
-    /// The way to a server on another host.
+    /// The route to a server on another host.
     pub fn route(&mut self, dest: SocketAddr) -> Route {
         self.meet_events();
         let now = time::now();
@@ -123,7 +123,7 @@ impl Engine {
             (State::Opening, None) if r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(|p| !p.is_up())) => {
                 Route::Opening(fd)
             }
-            // Its link or its queue pairs have gone, or the answer is old: once more.
+            // Its link or its queue pairs have gone, or the answer is old: it is looked for once more.
             _ => {
                 let Some(up) = r.pipes.iter().copied().find(|p| self.pipes.get(*p).is_some_and(Entry::takes_more))
                 else {
@@ -146,7 +146,7 @@ impl Engine {
         r.pipes.iter().any(|p| self.pipes.get(*p).is_some_and(Entry::is_up))
     }
 
-    /// The route to a server, of which nothing is known from now on.
+    /// Makes the route to a server one of which nothing is known.
     pub(super) fn route_anew(&mut self, dest: SocketAddr) -> Option<usize> {
         let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
         let at = match known {
@@ -166,7 +166,7 @@ impl Engine {
         self.routes.each().any(|(_, r)| r.dest.ip() == host && silent(r))
     }
 
-    /// The link of a route takes no more connects: those that wait are made another way, and the next one asks anew.
+    /// Ends the link of a route: connects that wait are made another way, and the next one asks anew.
     pub(super) fn detach_route(&mut self, route: usize) {
         let Some(r) = self.routes.get_mut(route) else { return };
         r.state = if r.state == State::Open { State::Opening } else { r.state };
@@ -185,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// The first queue pair of a route is there, or a further one.
+    /// To be called when the first queue pair of a route is up, or a further one.
     pub(super) fn open_route(&mut self, route: usize, pipe: usize) {
         let source = self.pipes.get(pipe).and_then(|e| e.ips).map(|(ours, _)| ours);
         if let Some(dest) = self.routes.get(route).map(|r| r.dest) {
@@ -194,21 +194,21 @@ impl Engine {
         self.lead(route, source);
     }
 
-    /// Connects that wait on the route's link have told the program where they come from: a queue pair from elsewhere is not
-    /// for them.
+    /// Connects that wait on the route's link have told the program their source address: fails if this queue pair has
+    /// another one, with which they cannot use it.
     pub(super) fn check_source(&self, pipe: usize) -> Result<()> {
         let Some(entry) = self.pipes.get(pipe) else { return Ok(()) };
         let led = entry.route.and_then(|route| self.routes.get(route)).filter(|r| r.link.is_some());
         match led.zip(entry.ips) {
             Some((r, (ours, _))) if r.source != ours => Err(Error::Misuse {
                 verb: "rdma_resolve_addr",
-                why: "the device has another address than the way there",
+                why: "the device's address is not the source address of the route",
             }),
             _ => Ok(()),
         }
     }
 
-    /// The route is open: it has a link, by which connects come, and of which those that can be carried are taken.
+    /// Makes the route open: gives it a link, by which connects come, and takes the connects that can be carried.
     pub(super) fn lead(&mut self, route: usize, source: Option<IpAddr>) {
         let Some(r) = self.routes.get(route) else { return };
         if r.local.is_none() {
@@ -231,7 +231,7 @@ impl Engine {
 
     pub(super) fn close_route(&mut self, route: usize, reason: Reason, error: &Error) {
         let Some(r) = self.routes.get_mut(route) else { return };
-        crate::log!(Info, "{} is not reached by RDMA: {error}", r.dest);
+        crate::log!(Info, "{}: cannot be reached by RDMA ({error}); using TCP", r.dest);
         let refused =
             matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
         let believed = if refused { REFUSED } else { UNREACHED };
@@ -239,22 +239,22 @@ impl Engine {
         self.detach_route(route);
     }
 
-    /// Connects wait on the route's link, and no queue pair of it is up.
+    /// Whether connects wait on the route's link, and no queue pair of it is up.
     pub(super) fn is_promised(&self, route: usize) -> bool {
         self.routes.get(route).is_some_and(|r| r.link.is_some() && !self.has_pipe_up(r))
     }
 
-    /// Connects to a server have waited long enough for the first queue pair: they go by TCP.
+    /// Makes the connects to a server go by TCP that have waited long enough for the first queue pair.
     pub(super) fn break_promise(&mut self, server: SocketAddr) {
         let at = self.routes.each().find(|(_, r)| r.dest == server).map(|(at, _)| at);
         if let Some(at) = at.filter(|at| self.is_promised(*at)) {
-            crate::log!(Info, "{server} has answered, and no queue pair comes about: TCP");
+            crate::log!(Info, "{server}: probe answered but no QP was established; using TCP");
             ports::note_broken(server.ip());
             self.detach_route(at);
         }
     }
 
-    /// A route has a queue pair less.
+    /// Takes a queue pair off its route.
     pub(super) fn leave_route(&mut self, pipe: usize, route: Option<usize>) {
         let Some(route) = route else { return };
         let Some(r) = self.routes.get_mut(route) else { return };
@@ -264,13 +264,14 @@ impl Engine {
             self.detach_route(route);
         }
         if was_last {
-            // Whether the server has heard of it nobody will know: those that wait for that go on. Ordering as in `order::tell`.
+            // Nobody will know whether the server has heard of it: the connects that wait for that go on. Ordering as
+            // in `order::tell`.
             self.place.its_turn.store(true, Ordering::SeqCst);
             self.ring();
         }
     }
 
-    /// What a server has answered to a [`knock`](super::knock).
+    /// Takes in what a server has answered to a [`knock`](super::knock).
     pub(super) fn hear(&mut self, server: SocketAddr, answer: Answer) {
         // Another thread may have been first.
         if !self.is_unknown(server) {
@@ -278,7 +279,8 @@ impl Engine {
         }
         match answer {
             Answer::Nobody(why) => self.believe_refusal(server, why),
-            // A host of which one promise came to nothing is waited for. So is any during a fork, which does not wait itself.
+            // If one promise for a host came to nothing, connects to it wait. So do connects during a fork, which does
+            // not wait itself.
             Answer::There(ours) if !ports::is_doubted(server.ip()) && !fork::under_way() => self.promise(server, ours),
             Answer::There(_) | Answer::Silence => {}
         }
@@ -286,17 +288,17 @@ impl Engine {
 
     fn believe_refusal(&mut self, server: SocketAddr, why: Reason) {
         let Some(at) = self.route_anew(server) else { return };
-        crate::log!(Info, "{server} is not reached by RDMA: nobody listens for it there");
+        crate::log!(Info, "{server}: no listener for RDMA; using TCP");
         if let Some(r) = self.routes.get_mut(at) {
             r.state = State::Closed(why, time::now().saturating_add(REFUSED));
         }
-        // It may sleep for long, and has to forget that in time.
+        // The thread may sleep for long, and has to forget that in time.
         if self.routes.each().nth(1).is_none() {
             self.ring();
         }
     }
 
-    /// Connects to the server come about, from our address `ours`, before the first queue pair does.
+    /// Has connects to the server return, from our address `ours`, before the first queue pair is up.
     fn promise(&mut self, server: SocketAddr, ours: IpAddr) {
         if !self.begin_route(server) {
             return;
@@ -305,12 +307,12 @@ impl Engine {
         let at = self.routes.each().find(|(_, r)| begun(r)).map(|(at, _)| at);
         if let Some(at) = at {
             self.lead(at, Some(ours));
-            // It listens to the link, and gives up what does not come about.
+            // The thread listens to the link, and gives up what is not established.
             self.ring();
         }
     }
 
-    /// Why there is no way to a server at present.
+    /// Why there is no route to a server at present.
     pub(super) fn closed_for(&self, server: SocketAddr) -> Option<Reason> {
         self.routes.each().find(|(_, r)| r.dest == server).and_then(|(_, r)| match r.state {
             State::Closed(why, _) => Some(why),
@@ -318,7 +320,7 @@ impl Engine {
         })
     }
 
-    /// Nobody has begun to find out the way to a server.
+    /// Whether the route to a server has not been looked for.
     pub(super) fn is_unknown(&mut self, dest: SocketAddr) -> bool {
         match self.route(dest) {
             Route::Open(led) => led.link.put(),
@@ -328,7 +330,7 @@ impl Engine {
         false
     }
 
-    /// The connection manager is asked for the way to a server, if that is not known. False: no more servers can be known.
+    /// Asks the connection manager for the route to a server, if it is not known. False: no more servers can be known.
     pub(super) fn begin_route(&mut self, dest: SocketAddr) -> bool {
         if !self.is_unknown(dest) {
             return true;

@@ -14,11 +14,11 @@ pub(super) fn host_has_device() -> bool {
     found
 }
 
-/// A number that changes with the RDMA devices that programs can open. One that is being removed is not among them, while it
-/// waits for the programs that have it open.
+/// A number that changes with the RDMA devices that programs can open. A device that is being removed is not among
+/// them, while it waits for the programs that have it open.
 pub(super) fn devices_there() -> u64 {
     let mut sum = 0u64;
-    // The order says nothing: FNV-1a of each name, added up.
+    // The order means nothing: FNV-1a of each name, added up.
     each_name(c"/sys/class/infiniband_verbs", |name| {
         let hash = name.iter().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
         sum = sum.wrapping_add(hash);
@@ -27,7 +27,7 @@ pub(super) fn devices_there() -> u64 {
     sum
 }
 
-/// Until `f` says that it has seen enough.
+/// Calls `f` for each name in a folder, until `f` says that it has seen enough.
 fn each_name(dir: &CStr, mut f: impl FnMut(&[u8]) -> bool) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = open(dir, flags, Mode::empty()) else { return };

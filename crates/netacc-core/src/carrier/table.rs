@@ -32,7 +32,7 @@ impl<T> Table<T> {
         Some(at)
     }
 
-    /// As many places as there have been things at a time.
+    /// Number of places: as many as there have been things at a time.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -42,17 +42,17 @@ impl<T> Table<T> {
         self.places.get(at)?.1.as_ref()
     }
 
-    /// The same, to change it.
+    /// The thing at a place, to change it.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         self.places.get_mut(at)?.1.as_mut()
     }
 
-    /// The same of all, to change them.
+    /// All things with their places, to change them.
     pub fn each_mut(&mut self) -> impl Iterator<Item = (usize, &mut T)> {
         self.places.iter_mut().enumerate().filter_map(|(at, (_, thing))| Some((at, thing.as_mut()?)))
     }
 
-    /// Which use of the place this is.
+    /// The generation of a place, which tells its uses apart.
     pub fn generation(&self, at: usize) -> u32 {
         self.places.get(at).map_or(0, |(generation, _)| *generation)
     }

@@ -1,4 +1,5 @@
-//! What grows old: idle queue pairs, attempts that come to nothing, answers that are no longer believed.
+//! Periodic work about what grows old: idle queue pairs, attempts that come to nothing, answers that are no longer
+//! believed.
 
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::Stage;
@@ -23,8 +24,8 @@ impl Engine {
             || self.devices.iter().any(|d| d.pool.holds_any())
     }
 
-    /// More registered memory, for those who have run short of it. By the carrier's thread: registering takes its time, and
-    /// allocates.
+    /// Registers more memory for connections that have run short of it. Done by the carrier's thread, since registering
+    /// takes its time, and allocates.
     pub(super) fn supply(&mut self) {
         for device in &mut self.devices {
             device.pool.more();
@@ -38,13 +39,13 @@ impl Engine {
         }
         for device in &mut self.devices {
             if let Some(why) = device.pool.take_refusal() {
-                crate::log!(Info, "no more memory is registered with {} for now: {why}", device.name());
+                crate::log!(Info, "RDMA device {}: cannot register more memory for now: {why}", device.name());
             }
         }
         self.feed();
     }
 
-    /// Once in a while: receives and regions that have no use are given back.
+    /// Done once in a while: gives back receives and regions that have no use.
     fn economise(&mut self) {
         let all: Vec<usize> = self.pipes.each().map(|(at, _)| at).collect();
         for at in all {
@@ -58,7 +59,8 @@ impl Engine {
         }
     }
 
-    /// Once in a while: queue pairs that do nothing, or are not connected in time; listeners whose port was taken.
+    /// Done once in a while: ends queue pairs that do nothing, or are not connected in time; opens listeners whose port
+    /// was taken.
     pub(super) fn tidy(&mut self, now: u64) {
         self.ask_the_quiet(now);
         self.look_after_moved(now);
@@ -128,7 +130,7 @@ impl Engine {
             self.routes.remove(at);
         }
         self.open_listeners();
-        // Whatever became of those who had it: nobody waits for a turn that does not come.
+        // Whatever became of the connects that had a ticket: no engine waits for a turn that does not come.
         let holds = |dest| self.routes.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
         let waits = |dest| holds(dest) || self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
         order::forget_others(self.index, waits);

@@ -1,4 +1,5 @@
-//! Instances that nobody waits in by epoll_wait: nested in another one, or asked by poll(2) whether they are readable.
+//! Instances in which no thread waits by epoll_wait: nested in another one, or asked by poll(2) whether they are
+//! readable.
 
 use crate::epoll::nested::absorb_children;
 use crate::epoll::shared;
@@ -8,9 +9,9 @@ use crate::epoll::{Epoll, STASH};
 use crate::fdtable;
 use core::sync::atomic::Ordering;
 
-/// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for
-/// somebody who only asks whether the instance is readable. Nested instances first: their descriptors are
-/// part of what ours says. True: something that the kernel says once is kept by us now.
+/// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for a caller
+/// that only asks whether the instance is readable. Nested instances come first, since their descriptors are part of
+/// what ours says. True: we keep something now that the kernel says only once.
 pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if e.displaced.load(Ordering::Relaxed) != 0 {
         settle(e);
@@ -24,7 +25,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     let mut buf = [libc::epoll_event { events: 0, u64: 0 }; STASH];
     let have = e.stash_len.load(Ordering::Relaxed) as usize;
     let room = STASH.saturating_sub(have);
-    // A thread that sleeps in it hears for itself: what we took from the kernel's set would not wake it.
+    // A thread that sleeps in it hears for itself: what we took from the kernel's set would not wake that thread.
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
         return false;
     }
@@ -34,7 +35,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
         match handle(e, ev.events, ev.u64) {
             Said::Program(events, data) => {
                 foreign = true;
-                // What is registered by level the kernel will say again.
+                // The kernel will say again what is registered by level.
                 if e.edges.load(Ordering::Relaxed) != 0 {
                     stash(e, events, data, ev.u64);
                     kept = true;
@@ -46,13 +47,13 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     }
     e.foreign.store(foreign.into(), Ordering::Relaxed);
     if own {
-        // Somebody may have gone to sleep there in the meantime.
+        // A thread may have gone to sleep there in the meantime.
         e.kick();
     }
     kept
 }
 
-/// Whether an instance of ours would be reported readable; the outer `None` means it is none of ours.
+/// Whether an instance of ours would be reported readable; the outer `None` means that `fd` is no instance of ours.
 pub fn readable(fd: i32) -> Option<bool> {
     let e = fdtable::epoll(fd)?.obj;
     if e.is_plain() {
@@ -60,7 +61,8 @@ pub fn readable(fd: i32) -> Option<bool> {
     }
     shared::attend(e);
     if absorb(e) && e.is_inner() {
-        // A thread that sleeps in an instance around this one has not been told, and is not by the kernel any more.
+        // A thread that sleeps in an instance around this one has not been told, and the kernel will not tell it any
+        // more.
         e.ring();
     }
     Some(super::ready::is_ready(e))
@@ -69,7 +71,7 @@ pub fn readable(fd: i32) -> Option<bool> {
 /// The descriptor on which a thread sleeps that waits for instance `fd`.
 pub fn sleeps_on(fd: i32) -> i32 {
     fdtable::epoll(fd).map_or(fd, |r| match r.obj.set_fd() {
-        // Perhaps another number of the instance: the caller's own is as good.
+        // `set` may be another number of the instance: the caller's own is as good.
         set if set == r.obj.fd() => fd,
         set => set,
     })

@@ -5,7 +5,7 @@ use crate::epoll::Epoll;
 use crate::epoll::ready::hinted;
 use netacc_transport::shm::ShmEndpoint;
 
-/// So many hints are put in order at a time; of more, each lot by itself.
+/// Most hints that are put in order at a time; of more, each lot is put in order by itself.
 const LOT: usize = 64;
 
 /// Hints on their way into the ready queue, in the order in which the peers gave them.
@@ -22,7 +22,7 @@ struct Lot {
 }
 
 impl Arrivals {
-    /// Under the instance's lock, as [`Arrivals::finish`].
+    /// Adds a hint; under the instance's lock, as [`Arrivals::finish`] is called.
     #[inline]
     pub(crate) fn add(&mut self, e: &Epoll, ep: &'static ShmEndpoint) {
         match (self.first, &mut self.lot) {
@@ -36,7 +36,7 @@ impl Arrivals {
         }
     }
 
-    /// Queues what was added.
+    /// Queues the hints that were added.
     #[inline]
     pub(crate) fn finish(&mut self, e: &Epoll) {
         match (self.first, &mut self.lot) {

@@ -8,7 +8,7 @@ use netacc_sys::time::Deadline;
 pub struct Call {
     /// The application's array.
     pub events: *mut libc::epoll_event,
-    /// Its length.
+    /// Number of events that the array has room for.
     pub max: i32,
     /// When to give up.
     pub deadline: Deadline,

@@ -1,10 +1,10 @@
 //! The values by which the kernel names our entries in its set.
 //!
 //! A cookie is no address: several processes may share a kernel's set after a fork, and what one of them registered the
-//! others may not have in their memory. It is an index into a table of this process, where an object of ours has one
-//! place for ever, and a stamp that the object gets anew each time it is put to use. The stamps of a process begin
-//! at random and those of a forked child begin anew: so a cookie that another process made, or that was made for
-//! an earlier use of the object, names nothing here.
+//! others may not have in their memory. So it is an index into a table of this process, where an object of ours has one
+//! place for ever, and a stamp that the object gets anew each time it is put to use. The stamps of a process begin at
+//! random and those of a forked child begin anew: so a cookie that another process made, or that was made for an
+//! earlier use of the object, names nothing here.
 //!
 //! # Safety
 //! A cell holds 0 or the address of an object in a [`netacc_sys::slab::Slab`], which is valid for ever, and in its low
@@ -85,7 +85,7 @@ pub(super) enum Value {
 /// Place in the table and stamp of an object.
 #[derive(Debug)]
 pub(crate) struct Name {
-    /// 0: none yet.
+    /// Index of its cell; 0: none yet.
     index: AtomicU32,
     stamp: AtomicU32,
 }
@@ -126,7 +126,7 @@ const CHUNKS: usize = (INDEX_BITS - FIRST.trailing_zeros()) as usize;
 
 static TABLE: [AtomicPtr<AtomicU64>; CHUNKS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; CHUNKS];
 static NEXT_INDEX: AtomicU32 = AtomicU32::new(1);
-/// The last stamp that was given; 0: none was in this process.
+/// The last stamp that was given; 0: none was given in this process.
 static LAST_STAMP: AtomicU32 = AtomicU32::new(0);
 static LOCK: netacc_sys::Lock = netacc_sys::Lock::new();
 
@@ -147,13 +147,13 @@ fn cell(index: u32) -> Option<&'static AtomicU64> {
     Some(unsafe { &*chunk.add(at) })
 }
 
-/// As [`cell`], with a chunk for it. Under `LOCK`.
+/// As [`cell`], but makes the chunk if there is none. Under `LOCK`.
 fn make_cell(index: u32) -> Result<&'static AtomicU64> {
     let (chunk, _) = place(index);
     let entry = TABLE.get(chunk).ok_or(Errno::NOMEM)?;
     if entry.load(Ordering::Relaxed).is_null() {
         let cells: &'static [AtomicU64] = mem::array((FIRST << chunk) as usize)?;
-        // Release: whoever sees the chunk sees its zeros.
+        // Release: a thread that sees the chunk sees its zeros.
         entry.store(cells.as_ptr().cast_mut(), Ordering::Release);
     }
     cell(index).ok_or(Errno::NOMEM)
@@ -166,7 +166,7 @@ fn next_stamp() -> u32 {
             Ok(4) => u32::from_ne_bytes(random),
             _ => cpu::ticks() as u32,
         };
-        // Whoever comes second finds the first one's. Relaxed: a number and nothing behind it.
+        // A thread that comes second finds the first one's word. Relaxed: a number and nothing behind it.
         let _ = LAST_STAMP.compare_exchange(0, word | 1, Ordering::Relaxed, Ordering::Relaxed);
     }
     loop {
@@ -177,13 +177,14 @@ fn next_stamp() -> u32 {
     }
 }
 
-/// Gives an object that is put to use a stamp, and a place if it has none. What cookies of an earlier use name is gone.
+/// Gives an object that is put to use a new stamp, and a place if it has none. Cookies of an earlier use name nothing
+/// from here on.
 pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
     let name = obj.name();
     if name.index.load(Ordering::Relaxed) == 0 {
         let _g = LOCK.lock();
         let index = NEXT_INDEX.load(Ordering::Relaxed);
-        // Release: whoever finds the object by its cell sees it.
+        // Release: a thread that finds the object by its cell sees it whole.
         make_cell(index)?.store(core::ptr::from_ref(obj) as u64 | T::TYPE, Ordering::Release);
         NEXT_INDEX.store(index + 1, Ordering::Relaxed);
         name.index.store(index, Ordering::Relaxed);
@@ -193,7 +194,8 @@ pub(crate) fn enter<T: Nameable>(obj: &'static T) -> Result<()> {
     Ok(())
 }
 
-/// For the child of a fork: what it enters from here on the parent does not know, and the other way round.
+/// Called in the child of a fork: the parent does not know what the child enters from here on, nor the child what the
+/// parent enters.
 pub(super) fn after_fork() {
     LOCK.reset();
     LAST_STAMP.store(0, Ordering::Relaxed);
@@ -273,7 +275,7 @@ mod tests {
         let mine = cookie(Kind::Base, reg);
         assert!(looks_like_cookie(mine));
         assert!(matches!(open(mine), Value::Ours(Named::Base(r)) if core::ptr::eq(r, reg)));
-        // A registration is no watch and no instance.
+        // The cookie of a registration names no watch and no instance.
         assert!(matches!(open(cookie(Kind::Bell, reg)), Value::Stranger));
         assert!(matches!(open(cookie(Kind::Kick, reg)), Value::Stranger));
         enter(reg).unwrap();

@@ -33,7 +33,7 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
     if itself || (entry.is_some() && exclusive_misused(op, event, is_epoll)) {
         return Outcome::Failed(Errno::INVAL);
     }
-    // What is removed in a child that does not use the instance is removed there alone.
+    // What a child removes that does not use the instance is removed for that child alone.
     if entry.is_some() && op != EPOLL_CTL_DEL {
         shared::attend(e);
     }
@@ -42,14 +42,14 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
         Some(Entry::Epoll(rc)) => nested::control(e, op, fd, rc, event),
         None if fd < 0 => Outcome::Pass,
         None => {
-            // Before the kernel's set forgets as what it has the descriptor.
+            // To be done before the kernel's set forgets what it has the descriptor as.
             stash::forget_descriptor(e, fd);
             foreign(e, op, fd, event)
         }
     }
 }
 
-/// A descriptor that is none of ours.
+/// epoll_ctl(2) for a descriptor that is none of ours.
 fn foreign(e: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcome {
     match event {
         Some((events, data)) if looks_like_cookie(data) && op != EPOLL_CTL_DEL => translated(e, op, fd, events, data),
@@ -61,7 +61,7 @@ fn foreign(e: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Ou
     }
 }
 
-/// The kernel's set has a registration whose events it says only once.
+/// Notes that the kernel's set has a registration whose events it says only once.
 pub(super) fn note_edges(e: &Epoll, events: u32) {
     if events & (EPOLLET | EPOLLONESHOT) as u32 != 0 {
         e.edges.store(1, Ordering::Relaxed);
@@ -209,7 +209,7 @@ pub fn candidate(s: &'static Socket) {
     });
 }
 
-/// A registration changes its kind: what it was counted as before is taken back.
+/// Takes back what a registration was counted as, since it changes its kind.
 pub(super) fn uncount(e: &Epoll, reg: &Reg) -> u32 {
     let old = reg.flags.fetch_and(!(WATCHED | POLLED | LISTENED), Ordering::Relaxed);
     if old & LISTENED != 0 {
@@ -244,12 +244,12 @@ pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket
     touch(e, reg);
 }
 
-/// Queues a registration that may be ready and wakes who sleeps.
+/// Queues a registration that may be ready and wakes the threads that sleep.
 pub(super) fn touch(e: &'static Epoll, reg: &'static Reg) {
     touch_as(e, reg, false);
 }
 
-/// As [`touch`]; `linked`: it was to be reported anyway, so that this is news for nobody.
+/// As [`touch`]; `linked`: the registration was to be reported anyway, so that this is news for no thread.
 fn touch_as(e: &'static Epoll, reg: &'static Reg, linked: bool) {
     {
         let _g = e.lock.lock();
@@ -258,7 +258,7 @@ fn touch_as(e: &'static Epoll, reg: &'static Reg, linked: bool) {
     e.kick();
 }
 
-/// shutdown(2) was called on a listener: an edge for everybody.
+/// shutdown(2) was called on a listener, which is an edge for every registration of it.
 pub fn stirred(s: &'static Socket) {
     if s.regs.load(Ordering::Acquire).is_null() {
         return;
@@ -284,7 +284,7 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
     }
     let path = at(reg.sock.load(Ordering::Relaxed)).map(|s| s.path());
     stash::forget(e, reg);
-    // Before the kernel is told: what it reports from then on is one-shot anew.
+    // To be done before the kernel is told: what it reports from then on is one-shot anew.
     let linked = {
         let _g = e.lock.lock();
         let linked = linked(e, reg);
@@ -306,7 +306,7 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
         }
     }
     match path {
-        // It was disabled when its connection became the kernel's.
+        // The registration was disabled when its connection became the kernel's.
         Some(Path::Tcp) if reg.flags.load(Ordering::Relaxed) & KERNEL == 0 => show_to_kernel(e, reg, EPOLL_CTL_ADD),
         Some(Path::New | Path::Tcp) => Ok(()),
         _ => {
@@ -319,7 +319,7 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
 /// Why a registration is removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removed {
-    /// By epoll_ctl(2).
+    /// epoll_ctl(2) asked for it.
     Asked,
     /// The descriptor or the instance is closed.
     Closed,
@@ -330,8 +330,9 @@ pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
     remove(e, reg, Removed::Asked);
 }
 
-/// As [`unlink`], because the descriptor or the instance is closed here. A set of the kernel's may be another process'
-/// as well, and there a close changes nothing as long as that one has the socket.
+/// Removes a registration as [`unlink`] does, because the descriptor or the instance is closed here. A set of the
+/// kernel's may also belong to another process, and there a close changes nothing as long as that process has the
+/// socket.
 pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Reg) {
     remove(e, reg, Removed::Closed);
 }
@@ -419,7 +420,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
         }
         reg.sock.store(core::ptr::null_mut(), Ordering::Release);
         reg.child.store(core::ptr::null_mut(), Ordering::Release);
-        // While it is queued it cannot be given to somebody else.
+        // While it is queued it cannot be given to another socket.
         reg.mark(GONE) & QUEUED != 0
     };
     if !queued {
@@ -427,7 +428,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     }
 }
 
-/// A foreign descriptor whose value looks like a cookie: we keep the value.
+/// Registers a foreign descriptor whose value looks like a cookie: we keep the value.
 fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Outcome {
     let _s = STRUCTURE.lock();
     let reg = match link(e, None, fd, (events, data)) {

@@ -1,8 +1,8 @@
 //! Listeners in instances, and those that several instances hear.
 //!
-//! The queue of connects of a link reports to one instance by its watch, and perhaps nobody waits in that one: programs
-//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the instances
-//! is registered with the queues themselves, as a thread that sleeps in poll(2) is.
+//! A link's queue of connects reports to one instance by its watch, and perhaps no thread waits in that one: a program
+//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
+//! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
 
 use crate::epoll::ctl::{touch, uncount};
 use crate::epoll::paths::each_reg;
@@ -52,7 +52,7 @@ impl Queues {
         self.0.is_empty()
     }
 
-    /// Whether something came before the registration that is to be reported.
+    /// Whether something that is to be reported came before the registration.
     pub(super) fn ready(&self, e: &'static Epoll) -> bool {
         if self.is_empty() {
             return false;
@@ -82,7 +82,7 @@ pub(super) fn listener_events(events: u32) -> u32 {
     EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
 }
 
-/// The kernel's listener and the rendezvous go into the kernel's set; the links' queues report by watches.
+/// Enters the kernel's listener and the rendezvous into the kernel's set; the links' queues report by watches.
 pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
     uncount(e, reg);
     e.add_ours(1);
@@ -96,7 +96,7 @@ pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'
     reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
     let rendezvous = EPOLLIN as u32 | exclusive;
     e.enter(EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
-        // Another number of this listener is registered here, and hears for both.
+        // Another number of this listener is registered here, and hears for both numbers.
         .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
     for g in l.greeting() {
         let _ = e.enter(EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
@@ -115,16 +115,16 @@ pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'
     Ok(())
 }
 
-/// The listener is in several instances, and a queue of connects reports to one of them by its watch, which may be that
-/// where nobody waits at the moment. So each of them looks at the queues in every round, and who sleeps in it is
-/// registered with them.
+/// Marks a listener that is in several instances: its queue of connects reports to one of them by its watch, and
+/// perhaps no thread waits in that one. So each instance looks at the queues in every round, and a thread that sleeps
+/// in it is registered with them.
 fn look_at_queues(e: &'static Epoll, reg: &'static Reg) {
     if reg.flags.fetch_or(POLLED | LISTENED, Ordering::Relaxed) & LISTENED != 0 {
         return;
     }
     e.polled.fetch_add(1, Ordering::Relaxed);
     e.listened.fetch_add(1, Ordering::Relaxed);
-    // Who sleeps there already is not registered.
+    // A thread that sleeps there already is not registered.
     e.kick();
 }
 

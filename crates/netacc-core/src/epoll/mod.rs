@@ -94,25 +94,25 @@ pub struct Reg {
     pub(crate) events: AtomicU32,
     pub(crate) data: AtomicU64,
     pub(crate) flags: AtomicU32,
-    /// What concerns the ready queue. Written under the instance's lock only, so without locked instructions.
+    /// Bits that concern the ready queue. Written under the instance's lock only, so without locked instructions.
     queue: AtomicU32,
     /// The next registration of the same socket.
     pub(crate) next_sock: AtomicPtr<Reg>,
     /// The next registration with the same instance.
     pub(crate) next_all: AtomicPtr<Reg>,
-    /// The one before it, so that it leaves the list without a walk; null for the first.
+    /// The registration before this one, so that it leaves the list without a walk; null for the first.
     pub(crate) prev_all: AtomicPtr<Reg>,
     pub(crate) next_ready: AtomicPtr<Reg>,
-    /// Another number of the same socket with the same instance: it hears by the same watch. Under the
-    /// instance's lock.
+    /// Another number of the same socket with the same instance, which hears by the same watch. Under the instance's
+    /// lock.
     pub(crate) twin: AtomicPtr<Reg>,
-    /// What was known at the last report, for edges: [`netacc_transport::shm::Marks`], or the news of a
-    /// nested instance.
+    /// What was known at the last report, for edges: [`netacc_transport::shm::Marks`], or the news of a nested
+    /// instance.
     pub(crate) seen: [AtomicU64; 2],
 }
 
 impl Reg {
-    /// Bits of `queue`. Under the instance's lock, as the two below.
+    /// Bits of `queue`. Under the instance's lock, as for [`Reg::mark`] and [`Reg::unmark`].
     pub(crate) fn queue(&self) -> u32 {
         self.queue.load(Ordering::Relaxed)
     }
@@ -142,7 +142,7 @@ pub struct Epoll {
     refs: AtomicU32,
     pub(crate) lock: Lock,
     fd: AtomicI32,
-    /// Registrations that need us; 0: every call passes through. Written under `STRUCTURE`.
+    /// Number of registrations that need us; 0: every call passes through. Written under `STRUCTURE`.
     ours: AtomicU32,
     pub(crate) regs: AtomicPtr<Reg>,
     pub(crate) ready_head: AtomicPtr<Reg>,
@@ -150,43 +150,43 @@ pub struct Epoll {
     pub(crate) ready_len: AtomicU32,
     pub(crate) watches: AtomicPtr<Watch>,
     pub(crate) active: AtomicPtr<Watch>,
-    /// Registrations with POLLED, and nested instances.
+    /// Number of registrations with POLLED, and of nested instances.
     pub(crate) polled: AtomicU32,
-    /// Those of them that are woken by a base.
+    /// How many of them are woken by a base.
     pub(crate) based: AtomicU32,
-    /// Those of them that are listeners: a sleep is registered with each.
+    /// How many of them are listeners: a sleep is registered with each.
     pub(crate) listened: AtomicU32,
     pub(crate) nested: AtomicU32,
-    /// It is, or was, registered in another instance: what it hears is counted for that one.
+    /// Set once it was registered in another instance: what it hears is counted for that one.
     inner: AtomicU32,
     pub(crate) sleepers: AtomicU32,
     /// A [`shared::Usage`].
     usage: AtomicU32,
     /// The kernel's set of what is ours (descriptor + 1), if that is not the application's.
     own: AtomicI32,
-    /// Threads of the parent that slept in it at the fork.
+    /// Set while threads of the parent may sleep in it that slept there at the fork.
     others: AtomicU32,
     /// Doorbell for changes by other threads (descriptor + 1).
     kick: AtomicI32,
     pub(crate) last_kernel: AtomicU64,
-    /// When its turn began, and its place among the process' loops; see [`turns`].
+    /// When its turn began (ticks), and its place among the process's loops; see [`turns`].
     turn: AtomicU64,
     place: AtomicU32,
-    /// Accelerated connections filled the application's array while the kernel's set was due to be looked at.
+    /// Set when accelerated connections filled the application's array while the kernel's set was due to be looked at.
     pub(crate) kernel_first: AtomicU32,
     pub(crate) peer_cpu: AtomicU32,
     pub(crate) spin: crate::wait::Spin,
     /// Foreign events taken from the kernel while only looking whether there are any.
     pub(crate) stash: [AtomicU64; 3 * STASH],
     pub(crate) stash_len: AtomicU32,
-    /// One of them is of a connection that may be promoted.
+    /// Set when one of the stashed events is of a connection that may be promoted.
     stash_queueable: AtomicU32,
-    /// Foreign descriptors were found ready when the kernel's set was last only looked at.
+    /// Set when foreign descriptors were found ready when the kernel's set was last only looked at.
     pub(crate) foreign: AtomicU32,
-    /// A foreign descriptor is registered by edges or one-shot: what is taken from the kernel while only
-    /// looking must be kept, the kernel will not say it again.
+    /// Set when a foreign descriptor is registered by edges or one-shot: what is taken from the kernel while only
+    /// looking must be kept, since the kernel will not say it again.
     pub(crate) edges: AtomicU32,
-    /// A look found connections that must go elsewhere.
+    /// Set when a look found connections that must go elsewhere.
     pub(crate) displaced: AtomicU32,
     /// When ([`netacc_sys::time::now`]) a look may find bytes that a peer holds back until then; 0: none are known of.
     pub(crate) held_until: AtomicU64,
@@ -194,14 +194,14 @@ pub struct Epoll {
     pub(crate) news: AtomicU32,
 }
 
-/// Events that can be stashed.
+/// Number of events that can be stashed.
 pub(crate) const STASH: usize = 8;
 
 #[allow(unsafe_code)]
 mod zeroed {
     // SAFETY: only atomics and locks; zero is a fresh object.
     unsafe impl super::Zeroed for super::Epoll {}
-    // SAFETY: as above.
+    // SAFETY: only atomics; zero is a fresh object.
     unsafe impl super::Zeroed for super::Reg {}
 }
 
@@ -269,8 +269,8 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         let r = Ref { obj: e, generation: e.generation() };
         match fdtable::put(fd, Entry::Epoll(r)) {
             Ok(stale) => crate::socket::closing::replaced(fd, stale),
-            // Untracked, it still works for everything but accelerated connections, and those cannot
-            // be made with a number beyond the table either.
+            // Untracked, the instance still works for everything but accelerated connections, and those cannot be made
+            // with a number beyond the table either.
             Err(_) => EPOLLS.release(e),
         }
     }
@@ -278,13 +278,13 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
 }
 
 impl Epoll {
-    /// The kernel's instance.
+    /// The kernel's descriptor of the instance.
     pub fn fd(&self) -> i32 {
         self.fd.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing of ours is or ever was in it: every call passes through. A kernel's set that once
-    /// held descriptors of ours may do so still.
+    /// Whether nothing of ours is or ever was in it, so that every call passes through. A kernel's set that once held
+    /// descriptors of ours may do so still.
     pub fn is_plain(&self) -> bool {
         self.kick.load(Ordering::Acquire) == 0
             && self.ours.load(Ordering::Acquire) == 0
@@ -296,14 +296,14 @@ impl Epoll {
         self.generation.load(Ordering::Relaxed) as u16
     }
 
-    /// One more descriptor refers to it.
+    /// Counts one more descriptor that refers to it.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One registration more or less that needs us. Under `STRUCTURE`, so a locked instruction is not needed.
+    /// Counts `by` more registrations that need us. Under `STRUCTURE`, so a locked instruction is not needed.
     pub(crate) fn add_ours(&self, by: i32) {
-        // Release: who sees the instance in need of us sees the registration.
+        // Release: a thread that sees that the instance needs us sees the registration.
         self.ours.store(self.ours.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Release);
     }
 
@@ -314,7 +314,7 @@ impl Epoll {
         }
     }
 
-    /// The same also for threads that sleep in an instance around it.
+    /// Wakes threads that sleep in this instance, and those that sleep in an instance around it.
     pub(crate) fn ring(&self) {
         let k = self.kick.load(Ordering::Acquire);
         if k != 0 {
@@ -348,7 +348,7 @@ impl Ref<Epoll> {
 /// Drops a reference; the last one dissolves the instance.
 pub fn put(e: &'static Epoll) {
     if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
-        // Perhaps it was the number we use: another one goes on to mean the same instance.
+        // Perhaps it was the number that we use: another number stands for the same instance from here on.
         fdtable::each(0, usize::MAX, |fd, entry| {
             if matches!(entry, Entry::Epoll(r) if core::ptr::eq(r.obj, e)) {
                 e.fd.store(fd, Ordering::Relaxed);
@@ -395,7 +395,7 @@ pub fn forget_socket(s: &'static Socket) {
     let kernels = matches!(s.path(), Path::New | Path::Tcp);
     while let Some(reg) = at(s.regs.load(Ordering::Relaxed)) {
         if kernels {
-            // The kernel forgets a closed file by itself; the number may be another file's by now.
+            // The kernel forgets a closed file by itself; by now the number may belong to another file.
             reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
         }
         match at(reg.epoll.load(Ordering::Relaxed)) {
@@ -421,7 +421,7 @@ pub(crate) fn release_reg(r: &'static Reg) {
     REGS.release(r);
 }
 
-/// For the child of a fork.
+/// Called in the child of a fork: frees the locks.
 pub fn reset_locks() {
     STRUCTURE.reset();
     cookies::after_fork();

@@ -1,10 +1,11 @@
 //! Instances inside of instances.
 //!
-//! Whoever registers an instance by edges hears of it as often as the kernel would wake it: when something in the inner
-//! one is woken for what it asked for (`ep_poll_callback`), and when a registration there is added or changed that is
-//! ready and was not to be reported anyway (`ep_insert`, `ep_modify`). So an inner instance counts these
-//! ([`Epoll::tell_outer`]), and keeps for each of its registrations whether the kernel would have it in its ready list:
-//! it is queued and has `FRESH`. An instance that is in no other one does neither.
+//! An outer instance in which another one is registered by edges hears of that one as often as the kernel would wake
+//! its sleepers: when something in the inner one is woken for what it asked for (`ep_poll_callback`), and when a
+//! registration there is added or changed that is ready and was not to be reported anyway (`ep_insert`, `ep_modify`).
+//! So an inner instance counts these ([`Epoll::tell_outer`]), and keeps for each of its registrations whether the
+//! kernel would have it in its ready list: it is queued and has `FRESH`. An instance that is in no other one does
+//! neither.
 
 use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};
@@ -17,16 +18,17 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
 
-/// Whether an instance was ever put into another one: programs that make and close instances all the time hardly do.
+/// Whether an instance was ever put into another one: programs that make and close instances all the time hardly ever
+/// do that.
 static NESTING: AtomicU32 = AtomicU32::new(0);
 
-/// See [`NESTING`].
+/// The value of [`NESTING`].
 pub(super) fn ever() -> bool {
     NESTING.load(Ordering::Relaxed) != 0
 }
 
 impl Epoll {
-    /// One more instance is registered in this one. Under `STRUCTURE`.
+    /// Counts one more instance that is registered in this one. Under `STRUCTURE`.
     pub(super) fn nests(&self) {
         NESTING.store(1, Ordering::Relaxed);
         self.nested.fetch_add(1, Ordering::Relaxed);
@@ -38,13 +40,13 @@ impl Epoll {
         self.inner.load(Ordering::Relaxed) != 0
     }
 
-    /// The kernel would wake the instances around this one. Under the instance's lock.
+    /// Notes that the kernel would wake the instances around this one. Under the instance's lock.
     pub(super) fn tell_outer(&self) {
         self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// It is about to be registered in another instance: from now on it is kept what the kernel would have in its ready
-    /// list, and now that is what is queued.
+    /// It is about to be registered in another instance: from now on it keeps what the kernel would have in its ready
+    /// list, and at first that is what is queued.
     fn becomes_inner(&self) {
         let _g = self.lock.lock();
         if self.is_inner() {
@@ -84,12 +86,12 @@ pub(super) fn heard(e: &Epoll, reg: &'static Reg) {
     }
 }
 
-/// The kernel says that a nested instance stirred. Whether by a descriptor that is not ours; what ours have to say we count
-/// ourselves, and their doorbells ring for more than that.
+/// The kernel says that a nested instance stirred: whether by a descriptor that is not ours. What ours have to say we
+/// count ourselves, and their doorbells ring for more than that.
 pub(super) fn stirred_by_others(reg: &Reg) -> bool {
     let Some(child) = at(reg.child.load(Ordering::Relaxed)) else { return false };
     let child = Ref { obj: child, generation: child.generation() };
-    // Nobody takes from the set of an instance in which a thread sleeps.
+    // No thread takes from the set of an instance in which another one sleeps.
     let unknown = child.obj.sleepers.load(Ordering::SeqCst) > 0;
     if !unknown && child.valid() {
         absorb(child.obj);
@@ -97,10 +99,11 @@ pub(super) fn stirred_by_others(reg: &Reg) -> bool {
     unknown || child.obj.foreign.load(Ordering::Relaxed) != 0 || child.obj.stash_len.load(Ordering::Relaxed) > 0
 }
 
-/// epoll_ctl(2) with an instance for a descriptor.
+/// epoll_ctl(2) with an instance as its descriptor.
 pub(super) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
     if op != EPOLL_CTL_DEL {
-        // What waits in the kernel's set of it counts for the answer whether it is ready. Before any lock is taken.
+        // What waits in the child's kernel set counts for the answer whether it is ready. To be done before any lock is
+        // taken.
         absorb(child.obj);
     }
     let _s = STRUCTURE.lock();
@@ -130,7 +133,7 @@ pub(super) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, ev
     result.into()
 }
 
-/// `child` is closed. Under `STRUCTURE`.
+/// Removes the registrations of `child`, which is closed. Under `STRUCTURE`.
 pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
     let mut p = e.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
@@ -157,7 +160,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     Ok(())
 }
 
-/// What is ours of a nested instance may be in a set of its own: that wakes the instance around it as well.
+/// Enters the set that a nested instance may have for what is ours: that wakes the instance around it as well.
 fn enter_own(e: &Epoll, reg: &Reg, child: &Epoll) {
     let own = child.set_fd();
     if own != child.fd() {
@@ -173,7 +176,7 @@ pub(super) fn leave_own(e: &Epoll, reg: &Reg) {
     }
 }
 
-/// A nested registration goes into a new set. Under `STRUCTURE`.
+/// Enters a nested registration into a new set. Under `STRUCTURE`.
 pub(super) fn enter(e: &Epoll, reg: &Reg) {
     let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
     let _ = e.enter(EPOLL_CTL_ADD, fd, events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg));
@@ -182,7 +185,7 @@ pub(super) fn enter(e: &Epoll, reg: &Reg) {
     }
 }
 
-/// `child` has a set of its own from here on: instances around it hear of that. Under `STRUCTURE`.
+/// `child` has a set of its own from here on: enters that set into the instances around it. Under `STRUCTURE`.
 pub(super) fn show_own(child: &Epoll) {
     if !child.is_inner() {
         return;
@@ -199,15 +202,15 @@ pub(super) fn show_own(child: &Epoll) {
     });
 }
 
-/// Instances directly inside of one that are found without allocating.
+/// Number of instances directly inside of one that are found without allocating.
 const FEW: usize = 8;
 
 pub(super) fn absorb_children(e: &'static Epoll) {
     if e.nested.load(Ordering::Relaxed) == 0 {
         return;
     }
-    // The list may only be followed under the lock: a registration that is removed meanwhile serves another
-    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to those
+    // The list may only be followed under the lock: a registration that is removed meanwhile may serve another
+    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to the instances
     // that were there.
     let mut few = [None; FEW];
     let mut more = Vec::new();
@@ -227,7 +230,8 @@ pub(super) fn absorb_children(e: &'static Epoll) {
         }
     }
     for child in few.into_iter().flatten().chain(more) {
-        // Closed meanwhile: its number may be another instance's, whose events are not ours to take.
+        // A child that was closed meanwhile is skipped: its number may be another instance's, whose events are not ours
+        // to take.
         if child.valid() {
             absorb(child.obj);
         }

@@ -21,7 +21,7 @@ pub fn accelerated(_fd: i32, s: &'static Socket) {
     accelerate(s, || {});
 }
 
-/// `change` puts a socket on shared memory. Under one lock with its registrations, so that nobody adds or
+/// Calls `change`, which puts a socket on shared memory. Under one lock with its registrations, so that nobody adds or
 /// changes one as the kernel's that is not the kernel's any more.
 pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
@@ -33,8 +33,8 @@ pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     });
 }
 
-/// An accelerated connection goes on over another endpoint; `change` gives the socket that one. Under one lock with its
-/// registrations, so that nobody registers it for the old one after they went.
+/// An accelerated connection goes on over another endpoint, which `change` gives to the socket. Under one lock with its
+/// registrations, so that nobody registers it with the old endpoint after they went.
 pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
@@ -68,7 +68,7 @@ pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> R
     Ok(())
 }
 
-/// A registration that was a plain one of the kernel's leaves its set.
+/// Takes a registration that was a plain one of the kernel's out of the kernel's set.
 fn hide_from_kernel(e: &Epoll, reg: &Reg) {
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
         let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
@@ -76,8 +76,9 @@ fn hide_from_kernel(e: &Epoll, reg: &Reg) {
     }
 }
 
-/// Before the kernel sockets of an accelerated connection make place for another one: they leave the kernel's sets,
-/// where a file stays as long as anybody has it open. Their marks stay until [`to_kernel`], so that none comes back.
+/// To be called before the kernel sockets of an accelerated connection make place for another one: takes them out of
+/// the kernel's sets, where a file stays as long as any process has it open. Their marks stay until [`to_kernel`], so
+/// that none comes back.
 pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
@@ -92,7 +93,8 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     });
 }
 
-/// An accelerated connection is the kernel's, as its path says already: so become its registrations.
+/// An accelerated connection has become the kernel's, as its path says already: makes its registrations the kernel's,
+/// too.
 pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
@@ -102,7 +104,7 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
             e.based.fetch_sub(1, Ordering::Relaxed);
         }
         reg.flags.fetch_and(!(WITNESSED | ON_KERNEL | BASED | TAILED), Ordering::Relaxed);
-        // One that EPOLLONESHOT disabled is added when the application enables it again.
+        // A registration that EPOLLONESHOT disabled is added when the application enables it again.
         if reg.queue() & DISABLED == 0 {
             let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
         }
@@ -157,10 +159,10 @@ pub fn greeting(l: &'static Listener, fd: i32) {
     let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
         return;
     };
-    // Without STRUCTURE, which may be held above us; registrations are type-stable and an event for a
-    // removed one is ignored.
+    // Without STRUCTURE, which a caller may hold; registrations are type-stable, and an event for a removed one is
+    // ignored.
     each_reg(s, |e, reg| {
-        // One that was removed meanwhile may lead to those of another socket.
+        // A registration that was removed meanwhile may lead to those of another socket.
         if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
             return;
         }

@@ -30,9 +30,9 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
     e.ready_len.store(e.ready_len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// The kernel says that TCP connections wait at a listener. Where the registration is a plain one this is told at once, so
-/// that it keeps its place among the kernel's events: a server that is told first of a client's bytes and then of further
-/// clients would act as if those had not connected yet. `None`: it goes the way of our queue.
+/// The kernel says that TCP connections wait at a listener. Where the registration is a plain one this is reported at
+/// once, so that it keeps its place among the kernel's events: a server that is told first of a client's bytes and then
+/// of further clients would act as if those had not connected yet. `None`: it goes by way of our queue.
 pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Reg) -> Option<(u32, u64)> {
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
     let events = reg.events.load(Ordering::Relaxed);
@@ -68,7 +68,7 @@ pub(crate) fn discard(e: &Epoll) {
 
 /// A connection may have something to report. Under the instance's lock.
 pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
-    // A hint may be stale or forged: it names a registration of ours or nothing.
+    // A hint may be stale or forged, but it names a registration of ours or nothing.
     let mut p = ep.registration.load(Ordering::Acquire) as *mut Reg;
     while let Some(reg) = at(p) {
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
@@ -200,20 +200,20 @@ pub(super) fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     }
 }
 
-/// Who is woken by data that arrives, and by room: the keys of the kernel's wake-ups.
+/// Events that are woken by data that arrives, and by room: the keys of the kernel's wake-ups.
 const FOR_DATA: u32 = (EPOLLIN | EPOLLRDNORM | libc::EPOLLPRI | libc::EPOLLRDBAND) as u32;
 const FOR_ROOM: u32 = (EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 
-/// Whether something happened to an edge-triggered registration since it was last reported; `take` makes
-/// this the last time. To be asked before the look at the readiness.
+/// Whether something happened to an edge-triggered registration since it was last reported; with `take` it counts as
+/// reported from now on. To be asked before the look at the readiness.
 pub(super) fn news(reg: &'static Reg, take: bool) -> bool {
     let changed = changed(reg, take);
     let fresh = if take { reg.unmark(FRESH) } else { reg.queue() };
     changed || fresh & FRESH != 0
 }
 
-/// Whether the marks of a registration say so. The kernel wakes for data whom data concerns, for room whom room concerns,
-/// and everybody for ends, errors and shutdown(2).
+/// Whether the marks of a registration say that something happened. The kernel wakes for data the registrations that
+/// ask for data, for room those that ask for room, and all of them for ends, errors and shutdown(2).
 pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
     let events = reg.events.load(Ordering::Relaxed);
     let [data, rest] = &reg.seen;
@@ -226,14 +226,14 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
         let m = ep.marks();
         now = m.data;
         now_rest = u64::from(m.turns) << 32 | u64::from(m.room);
-        // Below SO_RCVLOWAT an arrival is no event. After the end there is none, but setting that option is one.
+        // Below SO_RCVLOWAT an arrival is no event. After the end nothing arrives, but setting that option is an event.
         lowat = ep.lowat() > 1 && ep.unread() < ep.lowat() && !ep.peer_ended();
     } else if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
         && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
     {
         (now, now_rest, lowat) = (l.arrived(), 0, false);
     } else {
-        // A listener: every connection is an edge, and a hint stands for one.
+        // For a listener every connection is an edge, and a hint stands for one.
         return events & FOR_DATA != 0;
     }
     let (was, was_rest) = (data.load(Ordering::Relaxed), rest.load(Ordering::Relaxed));
@@ -248,8 +248,8 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
     arrived || room || now_rest >> 32 != was_rest >> 32
 }
 
-/// The kernel sockets that belong to the connection, as far as they are here: the witness of a peer that is several
-/// processes, the rest of a TCP connection, the socket that it goes to.
+/// Enters the kernel sockets that belong to the connection, as far as they are here: the witness of a peer that is
+/// several processes, the rest of a TCP connection, the socket that it goes to.
 fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
     if ep.has_other_files() {
         hear_others(e, reg, ep);
@@ -261,7 +261,7 @@ fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
     }
 }
 
-/// The witness is another file than before, or something came to a base that listens.
+/// Hears of a witness that is another file than before, and of what came to a base that listens.
 #[cold]
 fn hear_others(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
     if ep.take_rejoined() {
@@ -282,7 +282,7 @@ fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
     }
 }
 
-/// Before a sleep: connections on links that a fork gave us are woken by their base. False when one is
+/// To be called before a sleep: has connections on links that a fork gave us woken by their base. False when one is
 /// ready. Under the instance's lock.
 pub(crate) fn arm_bases(e: &Epoll) -> bool {
     let mut quiet = true;
@@ -302,16 +302,17 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
     quiet
 }
 
-/// Of a registration by edges that came out of the queue without news: whether there is room now for a writer who waits for
-/// it. What brought it here may be a peer that told of less room than the writer waits for, or a witness that has come; the
-/// next news may be told by that alone.
+/// For a registration by edges that came out of the queue without news: whether there is room now for a writer that
+/// waits for it. The registration may have come here because a peer told of less room than the writer waits for, or
+/// because a witness has come; the next news may be told by that alone.
 fn room_after_all(e: &Epoll, reg: &'static Reg) -> bool {
     let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return false };
     hear_kernel(e, reg, ep);
     reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
 }
 
-/// What a registration that came out of the queue has to report. If that is nothing it is forgotten what brought it there.
+/// What a registration that came out of the queue has to report. If that is nothing, the reason for which it was queued
+/// is forgotten.
 #[inline]
 fn find(e: &Epoll, reg: &'static Reg) -> u32 {
     let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
@@ -376,7 +377,8 @@ pub(crate) fn is_ready(e: &'static Epoll) -> bool {
     e.foreign.load(Ordering::Relaxed) != 0 || has_own(e)
 }
 
-/// The same without what is ready in the kernel's set by level: there the kernel itself tells whoever is around.
+/// Whether the instance has something of ours to report besides what is ready by level in the kernel's set: of that the
+/// kernel itself tells every thread that waits.
 fn has_own(e: &'static Epoll) -> bool {
     if e.stash_len.load(Ordering::Relaxed) > 0 {
         return true;
@@ -386,7 +388,7 @@ fn has_own(e: &'static Epoll) -> bool {
     while let Some(reg) = at(e.ready_head.load(Ordering::Relaxed)) {
         let flags = reg.queue();
         if flags & (GONE | DISABLED) == 0 && find(e, reg) != 0 {
-            // It keeps its place, and what an edge brought is still to be reported.
+            // The registration keeps its place, and what an edge brought is still to be reported.
             reg.mark(FRESH);
             return true;
         }
@@ -398,10 +400,10 @@ fn has_own(e: &'static Epoll) -> bool {
     false
 }
 
-/// A registration was added or changed: what is ready now is to be reported, by edges too. `linked`: it was to be reported
-/// before. Under the instance's lock.
+/// A registration was added or changed: what is ready now is to be reported, by edges too. `linked`: the registration
+/// was to be reported before. Under the instance's lock.
 pub(crate) fn refresh(e: &Epoll, reg: &'static Reg, linked: bool) {
-    // The marks from before the look: what comes after it is an edge of its own.
+    // The marks are taken before the look: what comes after it is an edge of its own.
     news(reg, true);
     let ready = match at(reg.child.load(Ordering::Relaxed)) {
         Some(child) => has_own(child) && reg.events.load(Ordering::Relaxed) & Readiness::IN != 0,
@@ -419,13 +421,13 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Reg, linked: bool) {
     }
 }
 
-/// Before a sleep on the instance's descriptor by somebody else: arms everything; false if there is
-/// something to report already.
+/// To be called before another waiter sleeps on the instance's descriptor: arms everything; false if there is something
+/// to report already.
 pub(crate) fn arm(e: &'static Epoll) -> bool {
     {
         let _g = e.lock.lock();
-        // What is ready by level does not keep the sleeper awake if he asked for edges: so every watch must
-        // be armed, whatever it holds. A peer that sets bits faster than this is heard by its bits.
+        // What is ready by level does not keep the sleeper awake if it asked for edges: so every watch must be armed,
+        // whatever it holds. A peer that sets bits faster than this is heard by its bits.
         for _ in 0..8 {
             collect(e);
             if watch::arm_all(e) {

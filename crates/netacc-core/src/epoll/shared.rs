@@ -32,17 +32,17 @@ use netacc_sys::{mem, private, raw, time};
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::{FromRawFd, OwnedFd};
 
-/// Who uses an instance's kernel set.
+/// The processes that use an instance's kernel set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Usage {
     /// This process alone.
     Alone = 0,
-    /// There are, or may be, processes forked from this one that have not said that they use it.
+    /// Processes that were forked from this one exist, or may, and have not said that they use it.
     Forked = 1,
-    /// It came by a fork and was not used here: what is ours in it is the parent's.
+    /// It came by a fork and was not used here: what is ours in it belongs to the parent.
     Inherited = 2,
-    /// Others use it as well; what is ours is in a set of our own.
+    /// Other processes use it as well; what is ours is in a set of our own.
     Apart = 3,
 }
 
@@ -50,11 +50,11 @@ pub(crate) enum Usage {
 #[derive(Debug)]
 #[repr(C)]
 struct Marks {
-    /// A process other than its maker uses it.
+    /// Set once a process other than its maker uses it.
     used: AtomicU32,
-    /// Threads that sleep in it with entries of ours in the program's set.
+    /// Number of threads that sleep in it with entries of ours in the program's set.
     sleepers: AtomicU32,
-    /// Its maker has moved what is its own.
+    /// Set once its maker has moved what is its own.
     moved: AtomicU32,
     unused: AtomicU32,
 }
@@ -63,10 +63,10 @@ const PAGE: usize = 4096;
 const MARKS: usize = PAGE / size_of::<Marks>();
 
 /// Shared by this process and all that were forked from it later. Instances are told apart by their place, and two that
-/// have one place share marks: then one goes apart that need not.
+/// have one place share marks: then one of them goes apart that need not.
 static FAMILY: AtomicPtr<Marks> = AtomicPtr::new(core::ptr::null_mut());
 
-/// A child waits for a thread that has to move its entries so many times, a millisecond each.
+/// Number of times, a millisecond each, that a child waits for a thread that has to move its entries.
 const MOVES: usize = 100;
 
 fn marks(e: &Epoll) -> Option<&'static Marks> {
@@ -92,7 +92,7 @@ impl Epoll {
     }
 
     fn set_usage(&self, usage: Usage) {
-        // Release: who sees the instance apart sees its set.
+        // Release: a thread that sees that the instance has a set of its own sees that set.
         self.usage.store(usage as u32, Ordering::Release);
     }
 
@@ -109,13 +109,13 @@ impl Epoll {
         }
     }
 
-    /// Changes an entry of ours. In a set that is another process' nothing is changed: the entries are made when this
-    /// process first uses the instance.
+    /// Changes an entry of ours. In a set that belongs to another process nothing is changed: the entries are made when
+    /// this process first uses the instance.
     pub(super) fn enter(&self, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
         if self.is_inherited() { Ok(()) } else { raw::epoll_ctl(self.set_fd(), op, fd, events, data) }
     }
 
-    /// Changes the entry of a registration that is a plain one of the kernel's, by the program's will.
+    /// Changes the entry of a registration that is a plain one of the kernel's, as the program asked.
     pub(super) fn enter_plain(&self, reg: &Reg, op: i32, events: u32, data: u64) -> Result<()> {
         let programs = reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
         let set = if programs { self.fd() } else { self.set_fd() };
@@ -133,7 +133,8 @@ pub fn before_fork() -> bool {
     if FAMILY.load(Ordering::Relaxed).is_null()
         && let Ok(page) = mem::map_shared(PAGE)
     {
-        // Another thread that forks may have been faster: that one's is used. Release: whoever sees the page sees its zeros.
+        // Another thread that forks may have been faster: that one's page is used. Release: a thread that sees the page
+        // sees its zeros.
         let none = core::ptr::null_mut();
         let _ = FAMILY.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
     }
@@ -149,7 +150,7 @@ pub fn before_fork() -> bool {
     true
 }
 
-/// In the child of a fork: the set is the parent's.
+/// In the child of a fork: the instance's set belongs to the parent.
 pub(super) fn after_fork(e: &'static Epoll) {
     e.lock.reset();
     if e.is_inherited() {
@@ -165,7 +166,7 @@ pub(super) fn after_fork(e: &'static Epoll) {
     e.add_ours(1);
 }
 
-/// Before this process waits in an instance or changes what is ours in it.
+/// To be called before this process waits in an instance or changes what is ours in it.
 #[inline]
 pub(super) fn attend(e: &'static Epoll) {
     match e.usage() {
@@ -182,7 +183,7 @@ fn forked(e: &'static Epoll) {
         let _ = go_apart(e);
     } else if fork::nobody_inherits() {
         let _s = STRUCTURE.lock();
-        // Again under the lock: a thread that forks is counted before it takes this lock and says so.
+        // Asked again under the lock: a thread that forks is counted before it takes this lock and says so.
         if fork::nobody_inherits() && e.usage() == Usage::Forked {
             e.set_usage(Usage::Alone);
         }
@@ -198,7 +199,7 @@ fn inherited(e: &'static Epoll) {
         // Threads of the parent that slept when it forked may have announced nothing.
         let unknown = e.others.swap(0, Ordering::Relaxed) != 0 && m.moved.load(Ordering::SeqCst) == 0;
         if unknown || asleep() {
-            // Only a look of ours could take this wake-up from them.
+            // Only a look of this process could take this wake-up from them.
             e.ring();
             if unknown {
                 time::pause();
@@ -214,21 +215,22 @@ fn inherited(e: &'static Epoll) {
     let _ = go_apart(e);
 }
 
-/// A thread that is about to sleep with entries of ours in the program's set, as long as it lives.
+/// As long as it lives, a thread is announced that is about to sleep with entries of ours in the program's set.
 #[derive(Debug)]
 pub(super) struct Announced(Option<&'static Marks>);
 
 impl Drop for Announced {
     fn drop(&mut self) {
         if let Some(m) = self.0 {
-            // Not below 0: a process that was killed in its sleep leaves its mark, and one of another instance the same.
+            // Not below 0: a process that was killed in its sleep leaves its mark, and a process with another instance
+            // may take it back.
             let less = |n: u32| n.checked_sub(1);
             let _ = m.sleepers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
         }
     }
 }
 
-/// Before a sleep in `e`.
+/// To be called before a sleep in `e`.
 #[inline]
 pub(super) fn announce(e: &'static Epoll) -> Announced {
     match e.usage() {
@@ -247,7 +249,7 @@ fn announced(e: &'static Epoll) -> Announced {
     announced
 }
 
-/// Makes a set for what is ours, and moves it there, or enters it anew in a child.
+/// Makes a set for what is ours, and moves our entries there, or enters them anew in a child.
 fn go_apart(e: &'static Epoll) -> Result<()> {
     // Rare and long: see `Blocked`.
     let _b = Blocked::all();
@@ -258,7 +260,7 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     }
     let own = raw::epoll_create1(libc::EPOLL_CLOEXEC)?;
     #[allow(unsafe_code)]
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: the descriptor was just made, and nobody else has it.
     let own = private::adopt(unsafe { OwnedFd::from_raw_fd(own) })?;
     if let Err(err) = raw::epoll_ctl(own, EPOLL_CTL_ADD, e.fd(), EPOLLIN as u32, cookie(Kind::Program, e)) {
         private::close(own);
@@ -283,8 +285,8 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     Ok(())
 }
 
-/// The doorbell for changes by other threads. In the program's set it stays as well, for threads that sleep there; a child
-/// gets one of its own under the number.
+/// Enters the doorbell for changes by other threads. It stays in the program's set as well, for threads that sleep
+/// there; a child gets one of its own under the number.
 fn move_kick(e: &'static Epoll, from: Option<i32>) {
     let kick = e.kick.load(Ordering::Acquire) - 1;
     if kick < 0 {
@@ -300,7 +302,7 @@ fn move_kick(e: &'static Epoll, from: Option<i32>) {
     let _ = e.enter(EPOLL_CTL_ADD, kick, (EPOLLIN | EPOLLET) as u32, cookie(Kind::Kick, e));
 }
 
-/// Enters a registration into our own set, out of that of the program if it was there (`from`).
+/// Enters a registration into our own set, out of the program's set `from` if it was there.
 fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
     let fd = reg.fd.load(Ordering::Relaxed);
     let del = |fd: i32| {
@@ -318,7 +320,7 @@ fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
     match s.path() {
         Path::New | Path::Tcp => {
             if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
-                // It is the program's own, like any descriptor that is none of ours.
+                // The entry is the program's own, like that of any descriptor that is none of ours.
                 reg.flags.fetch_or(PROGRAMS, Ordering::Relaxed);
             } else if reg.queue() & DISABLED == 0 {
                 let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);
@@ -345,7 +347,7 @@ fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
     }
 }
 
-/// The kernel sockets of a connection that is ours as before.
+/// Moves the kernel sockets of a connection that stays ours.
 fn move_sockets(e: &'static Epoll, reg: &'static Reg, ep: &ShmEndpoint, from: i32) {
     let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
     let flags = reg.flags.load(Ordering::Relaxed);
@@ -362,7 +364,7 @@ fn move_sockets(e: &'static Epoll, reg: &'static Reg, ep: &ShmEndpoint, from: i3
     }
 }
 
-/// In a child: nobody rings for a connection that came by the fork, but its base.
+/// In a child: a connection that came by the fork is woken by its base alone.
 fn hear_anew(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, ep: &ShmEndpoint) {
     if ep.link().is_inherited() {
         ep.registration.store(0, Ordering::Relaxed);
@@ -413,7 +415,7 @@ fn look_apart(
     let more = raw::epoll_wait(e.fd(), rest, room - n as i32, 0, core::ptr::null()).unwrap_or(0);
     for i in n..n + more {
         let mut ev = event(i);
-        // What is ours there is another process', even where it came by the fork and has a name here.
+        // What is ours there belongs to another process, even where it came by the fork and has a name here.
         if !matches!(open(ev.u64), Value::Program | Value::Ours(Named::Foreign(_) | Named::Candidate(_))) {
             ev.u64 = NOBODY;
             put(i, ev);

@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, open};
 pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
     let _g = e.lock.lock();
     if matches!(open_value(shown), Value::Ours(Named::Candidate(_))) {
-        // Of a connection that may be promoted.
+        // The event is of a connection that may be promoted.
         e.stash_queueable.store(1, Ordering::Relaxed);
     }
     if e.is_inner() {
@@ -35,12 +35,12 @@ pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
     }
 }
 
-/// Events, the application's value, the value in the kernel's set.
+/// The kept events: what happened, the application's value, the value in the kernel's set.
 fn kept(e: &Epoll) -> &[[AtomicU64; 3]] {
     e.stash.as_chunks::<3>().0
 }
 
-/// Keeps of the first `len` what `wanted` says, in order. Under the instance's lock.
+/// Keeps those of the first `len` events for which `wanted` is true, in order. Under the instance's lock.
 fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool) {
     let mut to = kept(e).iter();
     let mut left = 0;
@@ -59,8 +59,8 @@ fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool
     }
 }
 
-/// Reports what is kept; returns how many events, and whether such a one may be in our queue by now: no call reports a
-/// registration twice, so what the queue has is for the next one.
+/// Reports what is kept; returns how many events those are, and whether one of them may be in our queue by now: no call
+/// reports a registration twice, so what the queue has is for the next call.
 pub(super) fn unstash(e: &'static Epoll, call: &Call) -> (usize, bool) {
     // A look first: hardly any instance ever has something here. What comes this moment is for the next call.
     if is_empty(e) {
@@ -85,7 +85,7 @@ fn is_empty(e: &Epoll) -> bool {
 }
 
 /// A registration is removed or changed: what was kept of it is reported no more, and the kernel looks anew at what is
-/// changed. Before that.
+/// changed. To be called before the change.
 pub(super) fn forget(e: &Epoll, reg: &'static Reg) {
     if is_empty(e) {
         return;
@@ -97,7 +97,7 @@ pub(super) fn forget(e: &Epoll, reg: &'static Reg) {
     }
 }
 
-/// The same of descriptor `fd`, of which only the kernel knows as what it is registered.
+/// Drops what was kept of descriptor `fd`, whose registration only the kernel knows.
 pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
     if !is_empty(e)
         && let Ok(Some(shown)) = shown_as(e.fd(), fd)

@@ -1,4 +1,4 @@
-//! What several threads in one instance owe each other: who sleeps hears of what the others change or leave.
+//! What several threads in one instance owe each other: a thread that sleeps hears of what the others change or leave.
 
 use crate::epoll::Epoll;
 use crate::epoll::call::Call;
@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering;
 #[inline]
 pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> Option<Outcome> {
     let e = r.obj;
-    // SeqCst, and announced before the look: who adds the first either is seen by us or kicks us. A cancelled
-    // thread leaves its mark behind, which costs a needless kick.
+    // SeqCst, and announced before the look: a thread that adds the first registration of ours either is seen by this
+    // one or kicks it. A cancelled thread leaves its mark behind, which costs a needless kick.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let slept = e.is_plain().then(pass);
     if r.valid() {
@@ -27,7 +27,7 @@ pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> O
     no_longer(e, call, n)
 }
 
-/// What the kernel said in a sleep in which the first of ours was added.
+/// Handles what the kernel said in a sleep in which the first registration of ours was added.
 #[cold]
 fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     match sift(e, call, call.events, n, 0) {
@@ -36,9 +36,9 @@ fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     }
 }
 
-/// Before a thread leaves the instance: what it leaves to others that sleep there. Watches that it made active
-/// would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as
-/// in the kernel.
+/// To be called before a thread leaves the instance: hands over to other threads that sleep there. Watches that it made
+/// active would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as in
+/// the kernel.
 pub(super) fn hand_over(e: &'static Epoll) {
     // SeqCst: a thread that announces itself after this look arms everything itself.
     if e.sleepers.load(Ordering::SeqCst) == 0 {

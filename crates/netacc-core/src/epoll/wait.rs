@@ -25,16 +25,16 @@ use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 use netacc_transport::wait::longer;
 
-/// While user-space events flow, the kernel's set is looked at after so many ticks (some 50
-/// microseconds), so that no other descriptor starves.
+/// Time (ticks, some 50 microseconds) after which the kernel's set is looked at while user-space events flow, so that
+/// no other descriptor starves.
 const KERNEL_INTERVAL: u64 = 150_000;
-/// A registration without a watch is looked at again after so long (ns).
+/// Time (ns) after which a registration without a watch is looked at again.
 const POLLED_STEP: i64 = 1_000_000;
 /// The longest tick of the kernel's clock (ns), by which the cheap clock may be behind.
 const COARSE: u64 = 10_000_000;
-/// Looks of one call that does not wait.
+/// Number of looks of one call that does not wait.
 const AT_ONCE: usize = 32;
-/// Arrays up to this length are shielded from our own events.
+/// Length (events) up to which the application's array is shielded from our own events.
 const SHIELDED: usize = 64;
 
 /// What a look at the kernel's set brought.
@@ -44,10 +44,10 @@ pub(super) struct Looked {
     pub(super) foreign: usize,
     /// Events of ours.
     own: usize,
-    /// Events of other processes that share the set, or of nobody.
+    /// Events of other processes that share the set, or of objects that are gone.
     strange: usize,
-    /// Some of `foreign` are of connections that may be promoted, or of listeners. Such a one can be in our queue a
-    /// moment later, and no call reports a registration twice: what the queue has is for the next one.
+    /// Whether some of `foreign` are of connections that may be promoted, or of listeners. Such a registration can be
+    /// in our queue a moment later, and no call reports a registration twice: what the queue has is for the next call.
     queueable: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Looked {
 #[inline]
 pub fn concerns(fd: i32, timeout: i64) -> bool {
     match fdtable::epoll(fd) {
-        // Who does not sleep misses nothing that another thread adds.
+        // A call that does not sleep misses nothing that another thread adds.
         Some(r) => timeout != 0 || !r.obj.is_plain(),
         None => closing::has_later(),
     }
@@ -79,14 +79,15 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
     if timeout == 0 {
         return Outcome::Pass;
     }
-    // The cheap clock: it is hardly ever needed. What it may be behind is added, so that nobody is woken early.
+    // The cheap clock serves: the deadline is hardly ever needed. What the clock may be behind is added, so that no
+    // thread is woken early.
     if timeout > 0 {
         call.deadline = Deadline::At(time::coarse().saturating_add(timeout as u64).saturating_add(COARSE));
     }
     plain(r, &call, pass).unwrap_or_else(|| mixed(r.obj, &call))
 }
 
-/// In an instance with something of ours.
+/// Waits in an instance with something of ours.
 #[inline(never)]
 fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     page().count(Counter::EpollWaits);
@@ -100,7 +101,7 @@ fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     }
 }
 
-/// For an array that cannot be written: an error as soon as there is something to write.
+/// Waits for a call whose array cannot be written: an error as soon as there is something to write.
 #[cold]
 fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
@@ -111,8 +112,8 @@ fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
     }
 }
 
-/// One round in user space: how many events it brought, and whether connections went elsewhere after it. What was reported
-/// of such a one the kernel would say again.
+/// One round in user space: how many events it brought, and whether connections went elsewhere after it. The kernel
+/// would say again what was reported of such a connection.
 fn round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
     absorb_children(e);
     let n = {
@@ -137,7 +138,7 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
     (n, moved)
 }
 
-/// Connections that cannot stay where they are go elsewhere; what they have to say then comes from there.
+/// Moves connections that cannot stay where they are; what they have to say then comes from their new place.
 #[cold]
 pub(super) fn settle(e: &'static Epoll) {
     e.displaced.store(0, Ordering::Relaxed);
@@ -155,7 +156,7 @@ pub(super) fn settle(e: &'static Epoll) {
             }
         }
     }
-    // Without any lock of ours: going elsewhere begins with the direction locks.
+    // Without any lock of ours: to move a connection begins with the direction locks.
     for r in found {
         crate::socket::reroute::settle(r);
     }
@@ -183,7 +184,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
         if n > 0 {
             let now = cpu::ticks();
             turns::pass(e, now);
-            // What the kernel said already in this call it would say again.
+            // The kernel would say again what it said already in this call.
             if stashed == 0 && !moved && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 if n < max {
@@ -233,7 +234,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
     Ok(0)
 }
 
-/// Sleeps in the kernel. `None`: look again, after so many `steps` of that kind.
+/// Sleeps in the kernel. `None`: look again; `steps` is the number of such sleeps so far.
 fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let until = untaken::within(call.deadline);
     // Announced before the last look, so that a thread that enqueues afterwards kicks us.
@@ -249,7 +250,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
     let heard = e.based.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
-    // Nobody wakes us for these, nor for anything in a set that is another process' alone.
+    // Nobody wakes us for these, nor for anything in a set that belongs to another process alone.
     let unheard = e.polled.load(Ordering::Relaxed) > heard || e.is_inherited();
     if unheard && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
@@ -288,7 +289,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
             drive::leave(duty, &set, true);
         }
         bounded = true;
-        // Mostly the others alone have something.
+        // Mostly the other descriptors alone have something.
         let said = set.revents(own) != 0;
         slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Looked::default()) })
     } else {
@@ -314,7 +315,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// The set has events of another process alone, which only that one can end.
+/// Sleeps a moment, since the set has events of another process alone, which only that process can end.
 #[cold]
 fn let_others_look(call: &Call) -> Result<()> {
     let left = call.deadline.left();
@@ -323,8 +324,8 @@ fn let_others_look(call: &Call) -> Result<()> {
     raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, call.sigmask).map(drop)
 }
 
-/// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled,
-/// the others stay in the array.
+/// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled, the others
+/// stay in the array.
 fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Looked> {
     page().count(Counter::KernelPolls);
     let mask = if masked { call.sigmask } else { core::ptr::null() };
@@ -349,8 +350,8 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
     Ok(sift(e, call, array, n as i32, from))
 }
 
-/// Handles ours of the `n` events that the kernel wrote to `array`; the others go into the application's array
-/// from index `from` on.
+/// Handles our events among the `n` that the kernel wrote to `array`; the others go into the application's array from
+/// index `from` on.
 pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Looked {
     let mut seen = Looked::default();
     for i in 0..n as usize {
@@ -382,9 +383,9 @@ pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_eve
 pub(super) enum Said {
     /// The application gets to see these events, with this value.
     Program(u32, u64),
-    /// It was for us.
+    /// The event was for the library alone.
     Ours,
-    /// It was for another process that shares the set, or for what is gone.
+    /// It was for another process that shares the set, or for an object that is gone.
     Stranger,
 }
 
@@ -428,7 +429,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             if let Some(l) = sock(reg).and_then(|s| s.listener()) {
                 l.tcp_waits.store(1, Ordering::Relaxed);
             }
-            // Where arrivals are counted the kernel's are not among them.
+            // Where arrivals are counted, the kernel's are not among them.
             queue_as(reg, if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 { FRESH } else { 0 });
         }
         Named::Rendezvous(reg) => {
@@ -446,8 +447,8 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
             let Some(s) = sock(reg) else { return Said::Ours };
             let r = Ref { obj: s, generation: s.generation() };
             if !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
-                // Its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
-                // from there. Whoever puts it there takes the lock after the path is changed.
+                // This is its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
+                // from there. The thread that puts it there takes the lock after the path is changed.
                 let _g = e.lock.lock();
                 if s.path() != Path::Shm {
                     let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
@@ -496,7 +497,7 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
         crate::socket::promote::settle();
     }
     if link.is_lost() {
-        // What other processes of our family may use goes elsewhere when somebody uses it.
+        // A connection that other processes of our family may use goes elsewhere when one of them uses it.
         for ep in link.endpoints().filter(|ep| ep.displaced() && !(ep.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
                 crate::socket::reroute::settle(Ref { obj: s, generation: s.generation() });
@@ -504,7 +505,7 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
         }
         activate_own(e, w);
         {
-            // The peer will ring no more: everything on this link has its last say.
+            // The peer will ring no more: everything on this link is looked at for the last time.
             let _g = e.lock.lock();
             for ep in link.endpoints() {
                 hinted(e, ep);

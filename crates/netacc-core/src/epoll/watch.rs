@@ -1,4 +1,4 @@
-//! Watches: an epoll instance's ear on a link.
+//! Watches: the channels by which an epoll instance hears of a link.
 
 use crate::epoll::cookies::{self, Name};
 use crate::epoll::{self, Epoll, Kind, Reg, STRUCTURE, at, cookie};
@@ -21,9 +21,9 @@ pub struct Watch {
     pub(crate) link: AtomicPtr<Link>,
     pub(crate) epoll: AtomicPtr<Epoll>,
     pub(crate) channel: AtomicU32,
-    /// Registrations that hear by it; under `STRUCTURE`.
+    /// Number of registrations that hear by it; under `STRUCTURE`.
     pub(crate) users: AtomicU32,
-    /// In the active list: its ready set is looked at in every round, so the peer need not ring.
+    /// Set while it is in the active list: its ready set is looked at in every round, so the peer need not ring.
     pub(crate) active: AtomicU32,
     pub(crate) next: AtomicPtr<Watch>,
     pub(crate) next_active: AtomicPtr<Watch>,
@@ -78,15 +78,15 @@ pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Wat
     Ok(w)
 }
 
-/// What wakes a sleeper for the link goes into the kernel's set.
+/// Enters what wakes a sleeper for the link into the kernel's set.
 fn enter(e: &Epoll, w: &Watch, link: &Link, channel: u32) -> Result<()> {
     let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
     e.enter(libc::EPOLL_CTL_ADD, link.bell_fd(channel), edge, cookie(Kind::Bell, w))?;
     e.enter(libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w))
 }
 
-/// The instance has a new set: its watches go there, out of `from`, the one they were in before. Those that a child has
-/// from its parent are none of its own, and are dropped. Under `STRUCTURE`.
+/// The instance has a new set: moves its watches there, out of `from`, the one they were in before. Watches that a
+/// child has from its parent are none of its own, and are dropped. Under `STRUCTURE`.
 pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
     let mut p = e.watches.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
@@ -126,7 +126,7 @@ pub(crate) fn activate(e: &Epoll, w: &'static Watch) {
     }
 }
 
-/// As [`activate`], unless the watch was dropped meanwhile and is another instance's or nobody's.
+/// As [`activate`], unless the watch was dropped meanwhile and belongs to another instance or to none.
 pub(crate) fn activate_own(e: &Epoll, w: &'static Watch) {
     let _g = e.lock.lock();
     if core::ptr::eq(w.epoll.load(Ordering::Relaxed), e) {
@@ -134,7 +134,7 @@ pub(crate) fn activate_own(e: &Epoll, w: &'static Watch) {
     }
 }
 
-/// The instance's watch on `link`, if it has one, is looked at again. Under `STRUCTURE`.
+/// Has the instance's watch on `link`, if there is one, looked at again. Under `STRUCTURE`.
 pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
     if let Some(w) = find(e, link) {
         let _g = e.lock.lock();
@@ -142,8 +142,8 @@ pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
     }
 }
 
-/// Arms every active watch: from now on its peer rings, and it leaves the active list. False when one
-/// has bits already. Under the instance's lock.
+/// Arms every active watch: from now on its peer rings, and it leaves the active list. False when one has bits already.
+/// Under the instance's lock.
 pub(crate) fn arm_all(e: &Epoll) -> bool {
     let mut cell = &e.active;
     let mut quiet = true;
@@ -222,7 +222,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
         }
         return;
     }
-    // Its twin, if there is one, takes the place. The chain stays as it is: a listener's other links are
+    // The registration's twin, if there is one, takes its place. The chain stays as it is: a listener's other links are
     // detached after this one.
     let heir = first.twin.load(Ordering::Relaxed);
     ep.registration.store(heir as usize, Ordering::Release);
@@ -238,7 +238,7 @@ pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
 
 /// A watch on a link that will bring no more connections is dropped with its last user.
 pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Watch) {
-    // Without a link, or with another instance, it was dropped before and may serve somebody else.
+    // A watch without a link, or with another instance, was dropped before and may serve another one.
     let ours = core::ptr::eq(w.epoll.load(Ordering::Relaxed), e);
     let dead = w.link().is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
     if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
@@ -266,7 +266,7 @@ fn drop_watch(e: &'static Epoll, w: &'static Watch) {
             cell = &x.next_active;
         }
         w.active.store(0, Ordering::Relaxed);
-        // Still under the lock: whoever comes with an event for it finds that it is nobody's.
+        // Still under the lock: a thread that comes with an event for the watch finds that it is nobody's.
         w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
         at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
     };
@@ -286,7 +286,7 @@ fn drop_watch(e: &'static Epoll, w: &'static Watch) {
     WATCHES.release(w);
 }
 
-/// The instance is dissolved. Under `STRUCTURE`.
+/// Drops all watches of an instance that is dissolved. Under `STRUCTURE`.
 pub(crate) fn drop_all(e: &'static Epoll) {
     while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
         drop_watch(e, w);

@@ -1,13 +1,14 @@
-//! The file behind the log. Its default place is a folder in which everybody may make files, and links to those of others.
+//! The file behind the log. Its default place is a folder in which every user may make files, and links to files of
+//! others.
 
 use netacc_sys::{private, raw, signals};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, lstat, open, rename};
 use rustix::process::geteuid;
 
-/// A log that has grown to so many bytes becomes `PATH.1`, in the place of the one before, and a new one begins.
+/// Size (bytes) at which a log becomes `PATH.1`, in the place of the one before, and a new one begins.
 const MOST: u64 = 16 << 20;
-/// The longest path that can be configured, and what a rotation puts behind it.
+/// Size (bytes) of the longest path that can be configured, and of what a rotation puts behind it.
 const PATH: usize = 4095 + 2;
 
 /// Appends a line to the log; false: it has no file.
@@ -23,7 +24,7 @@ fn append_up_to(path: &str, line: &[u8], most: u64) -> bool {
     }
     let turned = rotate(path, &fd, &stat);
     match turned {
-        // Another thread or process is about to.
+        // Another thread or process is about to rotate the log.
         Turn::Others => return write_line(fd, line),
         Turn::Done => private::drop_raw(fd),
         Turn::Impossible => {
@@ -41,8 +42,8 @@ fn append_up_to(path: &str, line: &[u8], most: u64) -> bool {
     }
 }
 
-/// Opens the log, if what is there is one: a regular file with no other name, of our own user or root's. Nothing else is
-/// written to, and nothing that is there makes us wait.
+/// Opens the log, if the file there is one: a regular file with no other name, of our own user or root's. Nothing else
+/// is written to, and no file there makes us wait.
 fn open_log(path: &str) -> Option<(OwnedFd, Stat)> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -74,7 +75,7 @@ fn write_line(fd: OwnedFd, line: &[u8]) -> bool {
 enum Turn {
     /// The log is another file, or can be made.
     Done,
-    /// Somebody else rotates the log at this moment.
+    /// Another process or thread rotates the log at this moment.
     Others,
     /// The file cannot be moved away, so it cannot be written to any more.
     Impossible,
@@ -82,7 +83,7 @@ enum Turn {
 
 /// Moves the log away. `fd` and `stat` are those of the file that is too long.
 fn rotate(path: &str, fd: &OwnedFd, stat: &Stat) -> Turn {
-    // Of several that find it too long one moves it. The lock ends with the descriptor.
+    // Of several threads or processes that find it too long one moves it. The lock ends with the descriptor.
     match flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Turn::Others,
@@ -96,7 +97,7 @@ fn rotate(path: &str, fd: &OwnedFd, stat: &Stat) -> Turn {
     if rename(path, to).is_ok() { Turn::Done } else { Turn::Impossible }
 }
 
-/// `PATH.1`.
+/// The name of the rotated log: `PATH.1`.
 fn old_name<'a>(path: &str, buf: &'a mut [u8; PATH]) -> Option<&'a [u8]> {
     let name = buf.get_mut(..path.len() + 2)?;
     let (stem, end) = name.split_at_mut(path.len());

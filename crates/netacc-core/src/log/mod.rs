@@ -53,15 +53,16 @@ impl Line {
     }
 }
 
-/// The process may not open files any more.
+/// Set when the process may not open files any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Nothing more is logged: a filter on system calls is about to be installed, which may kill a process that opens a file.
+/// Stops logging: a filter on system calls is about to be installed, which may kill a process that opens a file.
 pub fn end() {
     ENDED.store(true, Ordering::Relaxed);
 }
 
-/// Writes a line if `level` is logged. Of warnings and worse, which a peer may cause, a `site` gets so many in a time.
+/// Writes a line if `level` is logged. Warnings and worse, which a peer may cause, are limited by a token bucket per
+/// `site`.
 pub fn line(site: &Site, level: LogLevel, text: fmt::Arguments<'_>) {
     let Some(rt) = runtime::get() else { return };
     if level < rt.conf.log_level || rt.conf.log_path.is_empty() || ENDED.load(Ordering::Relaxed) {
@@ -88,7 +89,7 @@ fn write(path: &str, level: LogLevel, text: fmt::Arguments<'_>) {
 /// Logs what a peer did that ends its connection.
 pub fn offence(o: &Offence) {
     let Offence { pid, uid, slot, what } = o;
-    crate::log!(Warn, "peer {pid} of user {uid}: it {what} (slot {slot}); its connection is reset");
+    crate::log!(Warn, "peer {pid} of user {uid}: {what} (slot {slot}); its connection is reset");
 }
 
 /// Logs at the level named, e.g. `log!(Warn, "...")`.

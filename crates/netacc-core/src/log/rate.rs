@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// A line is earned in so long (ns).
+/// Time (ns) in which a site earns one line.
 const INTERVAL: u64 = 1_000_000_000;
-/// So many can be earned before they are needed.
+/// Most lines that a site can have earned before it needs them.
 const BURST: u64 = 20;
 
 /// A place in the code that logs. A peer can make a place log as often as it connects, so each has a token bucket.
@@ -12,7 +12,7 @@ const BURST: u64 = 20;
 pub struct Site {
     /// When the bucket is full again ([`netacc_sys::time::now`]).
     full_at: AtomicU64,
-    /// Lines that found it empty since the last one that did not.
+    /// Number of lines that found it empty since the last one that did not.
     left_out: AtomicU32,
 }
 
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(site.admit(start + INTERVAL / 2), None);
         assert_eq!(site.admit(start + INTERVAL), Some(1000 - BURST as u32 + 1));
         assert_eq!(site.admit(start + INTERVAL), None);
-        // After a rest all of them are there again.
+        // After a rest the whole burst is there again.
         let later = start + 100 * INTERVAL;
         assert_eq!(site.admit(later), Some(1));
         assert_eq!((0..1000).filter(|_| site.admit(later) == Some(0)).count() as u64, BURST - 1);

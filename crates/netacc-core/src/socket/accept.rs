@@ -24,8 +24,8 @@ use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, WaitSet};
 
-/// For so many ticks (some 50 microseconds) the kernel's "no connection" is believed by a non-blocking
-/// accept that comes right after an accelerated one: the caller's next wait asks the kernel again.
+/// Time (ticks, some 50 microseconds) for which a non-blocking accept that comes right after an accelerated one
+/// believes the kernel's "no connection": the caller's next wait asks the kernel again.
 const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).
@@ -59,7 +59,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
             Err(Errno::MFILE) if kernel_only::give_back_descriptors() => return Outcome::Pass,
             done => return done.into(),
         }
-        // Kept to the end of the call: see `io::sleep`.
+        // Pinned until the end of the call: see `io::sleep`.
         if pin.is_none() {
             pin = r.pin();
         }
@@ -125,18 +125,18 @@ fn try_accept(
                 l.tcp_asked.store(now | 1, Ordering::Relaxed);
                 return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });
             }
-            // Closed by another thread just now: this call has begun, so it goes on.
+            // Another thread has closed the number just now: this call has begun, so it goes on.
             Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}
             Err(e) => return Err(e),
         }
     }
 }
 
-/// The kernel's accept4, which makes a whole socket before it finds that there is nobody to give it to, in ten
-/// times the time of the questions here: is somebody there, and, since the kernel looks for that first, is there
-/// a descriptor?
+/// Calls the kernel's accept4, unless it would find nothing: it makes a whole socket before it finds that no connection
+/// waits, which takes ten times as long as the questions here. They are whether a connection waits and, since the
+/// kernel looks for that first, whether there is a descriptor.
 fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
-    // What its epoll instance said is believed.
+    // What the listener's epoll instance said is believed.
     if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
         return from.accept(fd, flags);
     }
@@ -146,7 +146,7 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flag
     Err(Errno::AGAIN)
 }
 
-/// A connection by the kernel: known to the stats page, otherwise left alone.
+/// A connection that the kernel accepted: the stats page knows it, otherwise it is left alone.
 fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     page().count(Counter::AcceptsTcp);
     let ip = netacc_transport::shm::rendezvous::destination;
@@ -173,7 +173,7 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     r.obj.set_path(Path::Tcp);
     let entered = enter(new, r).is_ok();
     if far.is_some() {
-        // It may have been asked for already, and can be found now.
+        // The client's carrier may have asked for it already, and it can be found now.
         carrier::accepted();
     }
     if entered && let Some(e) = r.obj.stats() {
@@ -190,7 +190,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     let cloexec = flags & libc::SOCK_CLOEXEC != 0;
     let kept = if cloexec { vacant::take(s.domain()) } else { None };
     let new = kept.map_or_else(|| placeholder(s.domain(), cloexec), Ok)?;
-    // A queue's worth of connects that come to nothing: then the caller has its turn.
+    // Bounded by the connects of one full queue, which may all come to nothing: then the caller has its turn.
     let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
         let ep = take_slot(link, slot)?;
         let told = addresses(s, ep);
@@ -223,7 +223,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     Ok(Some((new, peer)))
 }
 
-/// What a connection has from its listener (socket(7), tcp(7)).
+/// Gives a connection what it has from its listener (socket(7), tcp(7)).
 fn inherit(s: &Socket, listener: &Socket) {
     s.opts.inherit(&listener.opts);
     s.set(INQ, listener.has(INQ));
@@ -247,7 +247,7 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
         let transport = if ep.is_far() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
-        // Of one on another host only the carrier in our own process is seen here.
+        // Of a connection from another host only the carrier in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(ep.shown_link());
     }
@@ -260,7 +260,8 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
     let epoch = link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.epoch.load(Ordering::Relaxed));
     match (ep, epoch) {
         (Some(ep), Some(_)) if !ep.has_windows() => {
-            // Nothing of it has been read: the client makes it again, by TCP if a further link cannot be had either.
+            // Nothing of it has been read: the client makes the connect again, by TCP if it cannot have a further link
+            // either.
             page().fallback(Reason::NoMemory);
             link.turn_away();
             ep.stir_peer();
@@ -280,8 +281,8 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
     }
 }
 
-/// The addresses a client claims, if they can be true: its own is one of this host, and the other one
-/// is one this listener serves.
+/// The addresses that a client claims, if they can be true: its own belongs to this host, and the other one is one that
+/// this listener serves.
 fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let seg = ep.link().segment()?;
     let open = &seg.slot(ep.slot_index())?.open;
@@ -294,7 +295,7 @@ fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
     let near = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
     // A carrier of our own user speaks for clients on other hosts: both addresses are those of its queue pair. What the
-    // endpoint says of it is believed of no other user.
+    // endpoint says of that is believed of our own user alone.
     let known = ep.is_far() || near();
     (served && family && known && local.port() == bound.port()).then_some((local, peer))
 }
@@ -305,7 +306,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         ns => Deadline::after(ns as i64),
     };
     if deadline != Deadline::Now && fdtable::is_replaced(r, fd) {
-        // As in `wait::until_done`.
+        // The call ends with EINTR, as in `wait::until_done`.
         return Err(Errno::INTR);
     }
     loop {

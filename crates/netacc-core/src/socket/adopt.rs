@@ -16,26 +16,26 @@ use netacc_sys::{Lock, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
-/// One thread wakes a listener.
+/// Held by the one thread that wakes a listener.
 static WAKING: Lock = Lock::new();
 
-/// For the child of a fork.
+/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
 pub fn after_fork() {
     WAKING.reset();
 }
 
-/// Before the program begins: notes the listeners among its descriptors, and what may become one.
+/// To be called before the program begins: notes the listeners among its descriptors, and what may become one.
 pub fn inherited() {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
-    // Names that were read stay valid over what is done with them: of most programs all of them fit.
+    // Numbers that were read stay valid over what is done with them; most programs have no more than fit here.
     let mut found = [-1; 32];
     let n = sockets(&dir, &mut found);
     netacc_sys::private::drop_raw(dir);
     found.iter().take(n).for_each(|fd| note(*fd));
 }
 
-/// Puts the numbers of what is noted into `found`; returns how many.
+/// Puts the numbers of what is to be noted into `found`; returns how many.
 fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
     let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
     let mut entries = RawDir::new(dir, &mut buf);
@@ -58,7 +58,7 @@ fn listens(fd: i32) -> bool {
     !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
 }
 
-/// A TCP socket with a port that neither listens nor is connected.
+/// Whether this is a TCP socket with a port that neither listens nor is connected.
 fn is_bound(fd: i32) -> bool {
     const CLOSED: u8 = 7;
     let mut state = 0u8;
@@ -94,15 +94,15 @@ fn note(fd: i32) {
     }
 }
 
-/// The program waits on a listener: now it is to be found, by clients on this host if it came from elsewhere, and by those
-/// on others. True if it is accelerated.
+/// The program waits on a listener: makes it known to clients on this host if it came from elsewhere, and to those on
+/// other hosts. True if it is accelerated.
 #[cold]
 pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     let _g = WAKING.lock();
-    // What was only bound may have become a listener in another process.
+    // A socket that was only bound may have become a listener in another process.
     if s.has(INHERITED) && listens(fd) {
-        // Accepted connections have these from it.
+        // Accepted connections get these options from the listener.
         for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
             if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {
                 opts::remember(s, fd, IPPROTO_TCP, name);
@@ -119,7 +119,7 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     s.path() == Path::Listener
 }
 
-/// The backlog that listen(2) was given: of a listener TCP_INFO tells it as `tcpi_sacked` (tcp(7); the kernel's
+/// The backlog that listen(2) was given: for a listener TCP_INFO reports it as `tcpi_sacked` (tcp(7); the kernel's
 /// tcp_get_info).
 fn backlog(fd: i32) -> i32 {
     const SACKED: usize = 28 / 4;

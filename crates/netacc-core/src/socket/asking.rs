@@ -16,12 +16,13 @@ const UPGRADE_RETRY_FIRST: u64 = time::ns(timeouts::UPGRADE_RETRY_FIRST);
 const UPGRADE_RETRY_LONGEST: u64 = time::ns(timeouts::UPGRADE_RETRY_LONGEST);
 const TRIES: u32 = 14;
 
-/// A call that sends without the lock: until it is counted how much, nobody goes over to another host.
+/// A call that sends without the lock: until its bytes are counted, the connection does not go over to another host.
 pub struct Sending(&'static Socket);
 
 impl Sending {
     pub(super) fn begin(s: &'static Socket) -> Sending {
-        // SeqCst: before the kernel is called. Whoever has gone over before that has ended the stream there.
+        // SeqCst: before the kernel is called. A thread that has taken the connection over before that has ended the
+        // stream there.
         s.far.sending.fetch_add(1, Ordering::SeqCst);
         Sending(s)
     }
@@ -38,25 +39,25 @@ fn is_due(s: &Socket) -> bool {
     s.has(OFFERS) && s.has(CANDIDATE) && !s.has(LINKING) && time::coarse() >= s.far.when.load(Ordering::Relaxed)
 }
 
-/// The kernel connects, or has connected, to another host.
+/// The kernel connects, or has connected, the socket to another host.
 pub fn begin(fd: i32, r: Ref<Socket>, connected: bool, peer: SocketAddr) {
     if connected && !ask(fd, r) {
         return;
     }
     if !connected {
-        // Both are found out at a time.
+        // Both the route and the connection's state are found out at the same time.
         carrier::look_for(peer);
     }
     carrier::ask_soon();
 }
 
-/// Asks, if it is time to, or finds out the way. False: it will not be.
+/// Asks, if it is time to, or looks for a route. False: the connection will not be asked for.
 pub fn ask(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if !is_due(s) {
         return s.has(CANDIDATE);
     }
-    // Connected yet?
+    // Nothing is asked before the kernel has connected.
     let Some((local, peer)) = crate::addr::local_of(fd).zip(crate::addr::peer_of(fd)) else { return true };
     let plain = |a: SocketAddr| SocketAddr::new(rendezvous::destination(a.ip()), a.port());
     if s.set(LINKING, true) {
@@ -82,8 +83,8 @@ pub fn ask(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
-/// The answer may be there, and is good as long as nothing else is sent. One that sends without a pause would never
-/// go over; so a call that may wait does so a little.
+/// Waits a little for an answer that may be on its way, if the call may wait. The answer is good only as long as
+/// nothing else is sent, so a client that sends without a pause would never go over.
 pub fn before_send(s: &Socket, nonblock: bool) {
     while s.has(LINKING) {
         drive::drive();
@@ -95,14 +96,14 @@ pub fn before_send(s: &Socket, nonblock: bool) {
     }
 }
 
-/// What was sent the question may say.
+/// Asks after a send: the question says how much was sent.
 pub fn after_send(fd: i32, r: Ref<Socket>) {
     if is_due(r.obj) {
         ask(fd, r);
     }
 }
 
-/// The question is to be put again later; it was not answered well, or could not be put.
+/// The question is to be put again later, since it was answered with no, or could not be put.
 pub fn ask_later(r: Ref<Socket>) {
     let s = r.obj;
     let _g = (s.rx.lock(), s.tx.lock());
@@ -118,12 +119,12 @@ pub fn ask_later(r: Ref<Socket>) {
     }
 }
 
-/// So many bytes were sent by TCP.
+/// Number of bytes that the connection has sent by TCP.
 pub fn sent(s: &Socket) -> u64 {
     s.kernel_sent.load(Ordering::Relaxed)
 }
 
-/// The server's side is prepared, for the byte after `sent`. Goes over to `ep`; false: something else was sent.
+/// The server's side is prepared for the byte after `sent`. Goes over to `ep`; false: something else was sent.
 pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEndpoint) -> bool {
     let s = r.obj;
     let fd = {
@@ -133,11 +134,13 @@ pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEnd
         let still =
             is_free && s.far.sending.load(Ordering::SeqCst) == 0 && s.kernel_sent.load(Ordering::Relaxed) == sent;
         let Some(fd) = number(s.first_fd(), r).filter(|_| still) else { return false };
-        // Kept until the end of our half is there: both go out in one segment, so that the other side sees both at once.
+        // Held back until the end of our half follows: both go out in one segment, so that the other side sees both at
+        // once.
         let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         match raw::send(fd, token.as_ptr(), TOKEN, flags) {
             Ok(TOKEN) => {}
-            // All that was sent has been read, so there is room. Still: half a token must not be taken for anything.
+            // All that was sent has been read, so there is room. If there is none after all, half a token must not be
+            // taken for anything.
             Ok(_) => {
                 far::abort(fd);
                 return false;

@@ -1,7 +1,7 @@
 //! What is believed of an address for a while: small tables without a lock.
 //!
-//! An entry holds the whole address, since a hash would have one address pass for another one. The hash only says where an
-//! entry lies; one takes the place of another.
+//! An entry holds the whole address, since with a hash alone one address could pass for another one. The hash only says
+//! where an entry lies; an entry takes the place of an earlier one with the same hash.
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -13,7 +13,7 @@ struct Cell {
     /// 4 or 6 in the upper half, the port in the lower; 0: nothing is believed.
     family_port: AtomicU32,
     ip: [AtomicU64; 2],
-    /// Since when.
+    /// Since when the belief holds.
     since: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl Key {
         Key { family_port: family << 16 | u32::from(at.port()), ip: [(ip >> 64) as u64, ip as u64] }
     }
 
-    /// FNV-1a.
+    /// The FNV-1a hash.
     fn hash(self) -> u64 {
         let [high, low] = self.ip;
         let bytes = [high, low, self.family_port.into()].into_iter().flat_map(u64::to_le_bytes);
@@ -53,7 +53,7 @@ impl Cell {
 
     /// The address and since when it is believed; `None` if there is none, or another thread is changing it.
     fn read(&self) -> Option<(Key, u64)> {
-        // Acquire, and the fence: the words between are those of one turn.
+        // Acquire, and the fence: the words that are read in between belong to one turn.
         let turn = self.turn.load(Ordering::Acquire);
         let key = Key {
             family_port: self.family_port.load(Ordering::Relaxed),
@@ -65,13 +65,13 @@ impl Cell {
         (whole && key.family_port != 0).then_some((key, since))
     }
 
-    /// Of two threads that change it at once one does.
+    /// Stores a belief. Of two threads that do so at once one does nothing.
     fn write(&self, key: Key, since: u64) {
         let turn = self.turn.load(Ordering::Relaxed) & !1;
         if self.turn.compare_exchange(turn, turn | 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
-        // Release: who sees one of the words sees that it is being changed.
+        // Release: a reader that sees one of the words sees that the entry is being changed.
         fence(Ordering::Release);
         self.family_port.store(key.family_port, Ordering::Relaxed);
         for (word, value) in self.ip.iter().zip(key.ip) {
@@ -84,7 +84,7 @@ impl Cell {
 
 const NOBODY: Key = Key { family_port: 0, ip: [0; 2] };
 
-/// A table of so many entries.
+/// A table of `N` entries.
 #[derive(Debug)]
 pub struct Beliefs<const N: usize>([Cell; N]);
 
@@ -95,7 +95,7 @@ impl<const N: usize> Default for Beliefs<N> {
 }
 
 impl<const N: usize> Beliefs<N> {
-    /// Nothing is believed.
+    /// A table in which nothing is believed.
     pub const fn new() -> Beliefs<N> {
         Beliefs([const { Cell::new() }; N])
     }
@@ -104,7 +104,7 @@ impl<const N: usize> Beliefs<N> {
         self.0.get((key.hash() % N as u64) as usize)
     }
 
-    /// It is believed of `at` from `now` on.
+    /// Notes what the table is about as true of `at` from `now` on.
     pub fn note(&self, at: SocketAddr, now: u64) {
         let key = Key::of(at);
         if let Some(cell) = self.cell(key) {
@@ -112,14 +112,14 @@ impl<const N: usize> Beliefs<N> {
         }
     }
 
-    /// Whether it is believed of `at`, and has been for less than `limit`.
+    /// Whether it is believed of `at`, and has been for less than `limit` ns.
     pub fn holds(&self, at: SocketAddr, now: u64, limit: u64) -> bool {
         let key = Key::of(at);
         let found = self.cell(key).and_then(Cell::read);
         found.is_some_and(|(of, since)| of == key && now.saturating_sub(since) < limit)
     }
 
-    /// It is not believed of `at` any more.
+    /// Forgets what is believed of `at`.
     pub fn forget(&self, at: SocketAddr) {
         let key = Key::of(at);
         if let Some(cell) = self.cell(key)
@@ -129,14 +129,15 @@ impl<const N: usize> Beliefs<N> {
         }
     }
 
-    /// It is believed of nobody.
+    /// Forgets all beliefs.
     pub fn clear(&self) {
         for cell in self.0.iter().filter(|c| c.family_port.load(Ordering::Relaxed) != 0) {
             cell.write(NOBODY, 0);
         }
     }
 
-    /// In the child of a fork: another thread of the parent may have been changing an entry, and is not there.
+    /// Called in the child of a fork: drops the entries that a thread of the parent, which does not exist here, was just
+    /// changing.
     pub fn after_fork(&self) {
         for cell in self.0.iter().filter(|c| c.turn.load(Ordering::Relaxed) & 1 != 0) {
             cell.family_port.store(0, Ordering::Relaxed);
@@ -160,7 +161,7 @@ mod tests {
         table.note(at("192.0.2.1:80"), 1000);
         assert!(table.holds(at("192.0.2.1:80"), 1999, 1000));
         assert!(!table.holds(at("192.0.2.1:80"), 2000, 1000));
-        // However long ago: 2^40 microseconds are less than two weeks.
+        // However long ago it was: 2^40 microseconds are less than two weeks.
         assert!(!table.holds(at("192.0.2.1:80"), 1000 + (1 << 40) * 1000, 1000));
         table.forget(at("192.0.2.1:80"));
         assert!(!table.holds(at("192.0.2.1:80"), 1000, 1000));

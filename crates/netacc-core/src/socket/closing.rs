@@ -1,4 +1,4 @@
-//! Numbers that leave the table: close(2), and whatever else takes a number away from what it stood for.
+//! Numbers that leave the table: close(2), and every other call that takes a number away from what it stood for.
 //!
 //! As long as a number is in the table, another thread may put a file of ours under it: the base of a connection before a
 //! fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves the rings. It does so with
@@ -61,8 +61,8 @@ fn leave(fd: i32, file: File) -> Option<(Left, Option<Leaving>)> {
     Some((dropped(fd, e, file), Some(leaving)))
 }
 
-/// In a signal handler that has interrupted a holder of locks, which cannot wait for them: what the number stands for goes on
-/// under a number of ours, which is closed by the next call that may do it. False: there is no number for that.
+/// For a signal handler that has interrupted a holder of locks and cannot wait for them: moves what the number stands
+/// for to a number of ours, which is closed by the next call that may do it. False: no number could be had for that.
 #[cold]
 fn set_aside(fd: i32) -> bool {
     let Some(Entry::Socket(r)) = fdtable::get(fd) else { return false };
@@ -79,14 +79,14 @@ fn set_aside(fd: i32) -> bool {
     if let Some(ep) = r.obj.endpoint().filter(|ep| ep.lies_under(fd)) {
         ep.leave_number(fd, Some(aside));
     }
-    // Nor is this one.
+    // This is not the last reference either.
     if fdtable::take(fd).is_some() {
         socket::put(r.obj);
     }
     true
 }
 
-/// While the number is still good: what can only be decided by it.
+/// Does what can only be decided while the number is still good.
 fn before(fd: i32, r: Ref<Socket>) {
     if r.obj.has(CANDIDATE) {
         promote::cancel(fd, r);
@@ -96,11 +96,11 @@ fn before(fd: i32, r: Ref<Socket>) {
     }
 }
 
-/// What `fd` stood for when it left the table, or before another entry took its place there.
+/// Drops what `fd` stood for when it left the table, or before another entry took its place there.
 fn dropped(fd: i32, e: Entry, file: File) -> Left {
     match e {
         Entry::Socket(r) => {
-            // Before the reference goes: after that the object may serve another socket.
+            // Asked before the reference goes: after that the object may serve another socket.
             let (domain, files) = (r.obj.domain(), changes_files(r.obj));
             let vacant = socket::put(r.obj);
             if files {
@@ -115,13 +115,14 @@ fn dropped(fd: i32, e: Entry, file: File) -> Left {
     }
 }
 
-/// Whether another file may come to lie under the numbers: not of what is the kernel's for good.
+/// Whether another file may come to lie under the numbers: not for a socket that is the kernel's for good.
 pub(super) fn changes_files(s: &Socket) -> bool {
     s.path() != Path::Tcp || s.has(CANDIDATE)
 }
 
-/// Another thread may be at putting a file under the number, and have seen it in the table: it is done when the locks are
-/// free. If the socket lives on, by another number or in a call that sleeps, it needs nothing of what lies there afterwards.
+/// Another thread that has seen the number in the table may be putting a file under it: it is done when the locks are
+/// free. If the socket lives on, by another number or in a call that sleeps, it needs nothing of what lies there
+/// afterwards.
 fn await_files(fd: i32, r: Ref<Socket>, file: File) {
     let in_handler = lock::interrupted();
     drop(held(&r.obj.meta, in_handler));
@@ -136,13 +137,13 @@ fn await_files(fd: i32, r: Ref<Socket>, file: File) {
     drop(locks);
 }
 
-/// A lock of the socket. `None`: its holder may be what this signal handler has interrupted.
+/// Locks one of the socket's locks. `None`: its holder may be the thread that this signal handler has interrupted.
 fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
     if in_handler { lock.lock_within(HANDLER_LOCK_WAIT) } else { Some(lock.lock()) }
 }
 
-/// The number has left the table, and the kernel is about to give it to another file, or has: whatever of the socket lies
-/// under just this number goes on under another one. Under both direction locks.
+/// The number has left the table, and the kernel is about to give it to another file, or has: what the socket has under
+/// just this number goes on under another one. Under both direction locks.
 fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     if let Some(l) = r.obj.listener() {
         // A call that sleeps on it may have been made with this number, whatever other numbers there are.
@@ -182,37 +183,37 @@ pub fn forget(fd: i32, file: File) -> Option<Leaving> {
 
 /// A bit for each number that a signal handler closed while its thread was in the middle of a call of ours.
 static LATER: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
-/// Words of `LATER` that have ever had a bit: only these are looked at.
+/// Number of words of `LATER` that have ever had a bit: only these are looked at.
 static LATER_WORDS: AtomicUsize = AtomicUsize::new(0);
-/// Whether there may be one.
+/// Whether there may be such a number.
 static ANY_LATER: AtomicU32 = AtomicU32::new(0);
-/// Not 0: a thread is at closing them. No lock, since that thread is about to take those of sockets, and is not to be taken
-/// for one that a handler has interrupted with locks held.
+/// Not 0: a thread is closing them. This is no lock, since that thread is about to take the locks of sockets, and is
+/// not to be taken for one that a handler has interrupted with locks held.
 static CLOSING: AtomicU32 = AtomicU32::new(0);
 
-/// For the child of a fork.
+/// Called in the child of a fork: the thread that was closing them is the parent's.
 pub fn after_fork() {
     CLOSING.store(0, Ordering::Relaxed);
 }
 
-/// Whether a handler left one to be closed.
+/// Whether a handler left a number to be closed.
 #[inline]
 pub fn has_later() -> bool {
     ANY_LATER.load(Ordering::Relaxed) != 0
 }
 
-/// The number is to be closed by the next call that may do it. False: it is already.
+/// Has the next call that may do it close the number. False: it is to be closed already.
 fn later(fd: i32) -> bool {
     let (at, bit) = (fd as usize / 64, 1 << (fd % 64));
     let Some(word) = LATER.get(at) else { return false };
     LATER_WORDS.fetch_max(at + 1, Ordering::SeqCst);
     let new = word.fetch_or(bit, Ordering::SeqCst) & bit == 0;
-    // Last: whoever sees this sees the bit.
+    // Last: a thread that sees this sees the bit.
     ANY_LATER.store(1, Ordering::SeqCst);
     new
 }
 
-/// The number leaves the table in another way.
+/// The number leaves the table in another way: it is not to be closed later.
 fn not_later(fd: i32) {
     if has_later()
         && let Some(word) = LATER.get(fd as usize / 64)
@@ -221,7 +222,7 @@ fn not_later(fd: i32) {
     }
 }
 
-/// Closes what a handler could not. At the start of calls.
+/// Closes what a handler could not. To be called at the start of calls.
 #[inline]
 pub fn close_later() {
     if has_later() && !lock::interrupted() {
@@ -232,7 +233,7 @@ pub fn close_later() {
 #[cold]
 fn close_kept() {
     if CLOSING.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        // Another thread is at it, or the one that this handler has interrupted.
+        // Another thread is closing them, or the thread that this handler has interrupted.
         return;
     }
     let words = || LATER.iter().take(LATER_WORDS.load(Ordering::SeqCst));
@@ -244,15 +245,15 @@ fn close_kept() {
         }
     }
     ANY_LATER.store(0, Ordering::SeqCst);
-    // A handler may have left one meanwhile.
+    // A handler may have left another one meanwhile.
     if words().any(|word| word.load(Ordering::SeqCst) != 0) {
         ANY_LATER.store(1, Ordering::SeqCst);
     }
     CLOSING.store(0, Ordering::SeqCst);
 }
 
-/// Before the program puts another file under a number of its choice: if a handler has closed it, it is closed by now, and not
-/// when it stands for something else.
+/// To be called before the program puts another file under a number of its choice: if a handler has closed the number,
+/// it is closed by now, and not when it stands for something else.
 #[inline]
 pub(super) fn finish_later() {
     if has_later() || CLOSING.load(Ordering::SeqCst) != 0 {
@@ -265,7 +266,7 @@ fn finish_kept() {
     close_later();
     let mut until = None;
     while CLOSING.load(Ordering::SeqCst) != 0 {
-        // The thread that closes may be what this handler has interrupted.
+        // The thread that closes may be the one that this handler has interrupted.
         let now = time::now();
         if now > *until.get_or_insert(now.saturating_add(HANDLER_LOCK_WAIT)) {
             return;
@@ -283,8 +284,8 @@ fn close_one_kept(fd: i32) {
     }
 }
 
-/// close(2). A handler may call it (signal-safety(7)), also of a thread that holds a lock of ours: then the number stays
-/// open until the next call that may do it.
+/// close(2). A signal handler may call it (signal-safety(7)), even in a thread that holds a lock of ours: then the
+/// number stays open until the next call that may close it.
 pub fn close(fd: i32) -> Outcome {
     if fdtable::is_leaving(fd) {
         // The program closes it twice, and the file that lies there is not its any more.

@@ -23,12 +23,12 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::rendezvous::Probe;
 use netacc_transport::shm::{owner, rendezvous};
 
-/// So many reserved ports are kept by sockets of our own per link, as far as descriptors allow; further
-/// connections on it hold their port by their own descriptor.
+/// Most reserved ports that sockets of our own keep per link, as far as descriptors allow; further connections on it
+/// hold their port by their own descriptor.
 const PORTS_KEPT: usize = 100;
 
-/// A connect that is not to wait has this part of the time in which others learn whether their destination is reached by
-/// RDMA.
+/// Divisor of the time in which a connect learns whether its destination is reached by RDMA, for one that is not to
+/// wait.
 const PART_NONBLOCK: u64 = 6;
 
 /// connect(2).
@@ -78,7 +78,7 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
     dest.is_ipv4() == (s.domain() == libc::AF_INET)
 }
 
-/// connect(2) on a connection: it is there, or it is gone, or it is to be given up.
+/// connect(2) on a connection: it is established, or has ended, or is to be given up.
 fn again(s: &'static Socket, p: *const c_void, len: u32) -> Result<()> {
     let Some(ep) = s.endpoint() else {
         return Err(Errno::ISCONN);
@@ -88,7 +88,7 @@ fn again(s: &'static Socket, p: *const c_void, len: u32) -> Result<()> {
         Some(libc::AF_UNSPEC) => dissolve::dissolve(s, ep),
         Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
         Some(_) if !ep.is_over() => Ok(()),
-        // A non-blocking connect that came about and ended before anybody asked: told once.
+        // A non-blocking connect that came about and ended before any call asked for it: this is reported once.
         Some(_) => {
             let e = ep.take_error();
             dissolve::dissolve(s, ep)?;
@@ -100,7 +100,7 @@ fn again(s: &'static Socket, p: *const c_void, len: u32) -> Result<()> {
 fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
     let s = r.obj;
     if s.set(DISSOLVED, false) {
-        // The kernel's socket shows the port of the connection before, which nobody holds any more.
+        // The kernel's socket shows the port of the connection before, which is reserved no more.
         dissolve::bind_anew(fd, s);
     }
     match accelerate(fd, r, dest) {
@@ -124,7 +124,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     }
 }
 
-/// The kernel's connect, with the reason on the stats page.
+/// Calls the kernel's connect, and shows the reason on the stats page.
 fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, reason: Reason) -> Outcome {
     let s = r.obj;
     if let Err(e) = to_kernel(fd, s) {
@@ -141,7 +141,8 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 e.set_addrs(&addr::shown(local), &addr::shown(dest));
             }
             if reason == Reason::TcpFirst {
-                // The next connect says that it came about, where it is asked over shared memory too.
+                // The next connect(2) reports that the connection was established, even if it has gone over to shared
+                // memory by then.
                 s.set(CONNECTING, done.is_err());
                 let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
                 let far = ports::local_source(target.ip(), time::coarse()).is_none();
@@ -157,9 +158,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     promote::advance(fd, r);
                 }
             }
-            crate::log!(Info, "fd {fd}: connect to {dest} by TCP: {}", reason.name());
+            crate::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
         }
-        // The program may try again with this socket, and then find a rendezvous.
+        // The program may try again with this socket, and find a rendezvous then.
         Err(Errno::CONNREFUSED) => s.set_path(Path::New),
         Err(_) => {}
     }
@@ -185,7 +186,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         return Err(Reason::Packets);
     }
     if rt.conf.conn_tcp_first {
-        // Where the connection goes is not known before it is there, and cannot be asked afterwards.
+        // Where the connection goes is not known before it is made, and cannot be asked afterwards.
         let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
         if group::is_exact(target, true)
             && let Some(source) = ports::local_source(target.ip(), time::coarse())
@@ -217,7 +218,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         && !b.ip().is_unspecified()
         && rendezvous::destination(b.ip()) != source
     {
-        // Bound to another address of this host: legal, and true for TCP; show just that address.
+        // Bound to another address of this host, which is legal and shown for TCP as well: just that address is shown.
         if !ports::is_local(rendezvous::destination(b.ip()), now) {
             return Err(Reason::OtherHost);
         }
@@ -242,12 +243,13 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
 fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<Probe>) -> core::result::Result<(), Reason> {
     let s = r.obj;
     let patience = carrier::patience() / if s.has(NONBLOCK) { PART_NONBLOCK } else { 1 };
-    // Not whenever it is believed: the address may come to this host.
+    // What is believed is noted anew only when the kernel was asked, and not whenever it is relied on: the address may
+    // come to this host.
     let asked = probe.is_some();
     let Led { link, source, promised } = carrier::reach(target, probe, patience)?;
     let bound = bound_to(fd, s);
     let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
-    // What a port below 1024 says of a client, nobody confirms there.
+    // No server can confirm what a port below 1024 says of a client on another host.
     let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
     let mut claimed =
         if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link, false) };
@@ -257,7 +259,7 @@ fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<Probe>) -> c
         claimed = pool::claim_far(target, more, true);
         more.put();
     }
-    // From here on the pool has it.
+    // From here on the pool has the reference.
     link.put();
     let claim = claimed?;
     let engine = claim.link.engine();
@@ -296,7 +298,7 @@ fn occupy(
     };
     let local = SocketAddr::new(ip, port);
     let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(epoch)) else {
-        // In use, against all bookkeeping: whoever has it closes it, we never take it again.
+        // In use, against all bookkeeping: its user closes it, and we never take it again.
         link.slots.burned();
         return Err(Reason::NoMemory);
     };
@@ -312,14 +314,15 @@ fn occupy(
     if let Some(engine) = engine {
         order::enter(engine, target);
     }
-    // Who takes the connect may use this end at once, in another thread: it is connected before it is queued. If it is not
-    // taken after all, nobody has touched the endpoint: other calls wait for the locks.
+    // The server may use this end at once, in another thread, when it takes the connect: so it is connected before it
+    // is queued. If the connect is not taken after all, no thread has touched the endpoint, since other calls wait for
+    // the locks.
     let locks = (s.rx.lock(), s.tx.lock());
     take_path(s, Path::Shm);
     let pushed = pool::push(claim);
     if !pushed || (!link.accepting() && ep.withdraw()) {
-        // The listener went away in between and had not taken us: TCP will find out what is there now. Of a slot
-        // that was never queued the server cannot say that it is done.
+        // The listener went away in between and had not taken us: TCP will find out what is there now. The server
+        // cannot say that it is done with a slot that was never queued.
         if !pushed {
             ep.never_mind(epoch);
         }
@@ -336,7 +339,7 @@ fn occupy(
         let transport = if link.is_far() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(target));
-        // Of one on another host only the carrier in our own process is seen here.
+        // Of a connection to another host only the carrier in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());
         // SeqCst: see the carrier's `tell_socket`.
@@ -352,12 +355,14 @@ fn take_path(s: &Socket, path: Path) {
     s.set_path(path);
 }
 
-/// A link-local destination means nothing without its interface: left to the kernel.
+/// Whether the destination is link-local, which means nothing without its interface: such a connect is left to the
+/// kernel.
 fn scoped(dest: SocketAddr) -> bool {
     matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
 }
 
-/// Where bind(2) put a real socket. Without a port where IP_BIND_ADDRESS_NO_PORT leaves that to connect(2).
+/// The address to which bind(2) bound a real socket. It has no port where IP_BIND_ADDRESS_NO_PORT leaves that to
+/// connect(2).
 fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
     if s.has(PLACEHOLDER) {
         return None;
@@ -376,14 +381,14 @@ fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
     Some(member)
 }
 
-/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows: only its own descriptor
-/// says that to the kernel.
+/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows: only the socket's
+/// own descriptor tells that to the kernel.
 fn shares_port(s: &Socket) -> bool {
     s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
 }
 
-/// A local port that nobody else gets while the connection lives: kept with the slot for its next
-/// connections, or, beyond a number, by the connection's own descriptor.
+/// A local port that no other socket gets while the connection lives: kept with the slot for its next connections, or,
+/// beyond [`PORTS_KEPT`], by the connection's own descriptor.
 fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
     if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < PORTS_KEPT {
         match rendezvous::reserve_port(ip) {
@@ -391,7 +396,7 @@ fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize,
                 link.slots.keep_port(slot, private::adopt(holder)?, port);
                 return Ok(port);
             }
-            // The connection's own descriptor is there in any case.
+            // The connection's own descriptor exists in any case.
             Err(Errno::MFILE | Errno::NFILE) => {}
             Err(e) => return Err(e),
         }
@@ -421,7 +426,7 @@ fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
     addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
 }
 
-/// Why there is no port.
+/// The reason that is reported when no port can be had.
 fn no_port(e: Errno) -> Reason {
     match e {
         Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,

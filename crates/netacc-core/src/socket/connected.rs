@@ -1,6 +1,6 @@
-//! What the kernel says of options of a connection over loopback. A connection in shared memory has no socket of its own to
-//! be asked, and an unconnected one answers otherwise: with the buffers and the segment size that a socket begins with,
-//! without a path's MTU, and with a yes to what a connection is refused.
+//! What the kernel says of options of a connection over loopback. A connection in shared memory has no socket of its
+//! own that could be asked, and an unconnected one answers otherwise: with the buffers and the segment size that a
+//! socket begins with, without a path's MTU, and with success where a connection gets an error.
 
 use crate::addr;
 use crate::fdtable::Ref;
@@ -47,7 +47,7 @@ impl Connection {
         Ok(it)
     }
 
-    /// Its descriptor.
+    /// The socket's descriptor.
     pub fn fd(&self) -> i32 {
         self.0
     }
@@ -59,7 +59,7 @@ impl Drop for Connection {
     }
 }
 
-/// Whether the kernel judges a value of the option otherwise where there is a connection.
+/// Whether the kernel judges a value of the option otherwise on a connection.
 pub fn judges(level: i32, name: i32) -> bool {
     matches!(
         (level, name),

@@ -15,7 +15,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{raw, user};
 use netacc_transport::{Endpoint, Shut};
 
-/// Not in the libc crate for every target; fcntl(2).
+/// fcntl(2); the libc crate does not have it for every target.
 const F_SETSIG: i32 = 10;
 const F_SETOWN_EX: i32 = 15;
 
@@ -23,7 +23,7 @@ const F_SETOWN_EX: i32 = 15;
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
 const FIOASYNC: u64 = 0x5452;
-/// Bytes that have not been sent at all (linux/sockios.h).
+/// Request for the number of bytes that have not been sent at all (linux/sockios.h).
 const SIOCOUTQNSD: u64 = 0x894b;
 /// Gives a socket, whose number is the argument, to a network block device (linux/nbd.h).
 const NBD_SET_SOCK: u32 = 0xab00;
@@ -44,10 +44,10 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     match cmd {
         F_DUPFD | F_DUPFD_CLOEXEC => return dup_with(fd, || raw::fcntl(fd, cmd, arg)),
         F_GETFL | F_SETFL => {}
-        // Signals are the kernel's to send.
+        // Only the kernel can send signals.
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
             demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
-            // Kept by the kernel's socket, not by the template's.
+            // The kernel's socket keeps this, and not the template's.
             if let Some(r) = fdtable::socket(fd)
                 && r.obj.path() == Path::New
                 && let Err(e) = materialize(fd, r.obj)
@@ -61,7 +61,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             return Outcome::Pass;
         }
         _ => {
-            // The look-up closes a number that is only kept.
+            // The look-up closes a number that is only kept in reserve.
             fdtable::get(fd);
             return Outcome::Pass;
         }
@@ -74,7 +74,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         return match s.path() {
             Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
             Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
-                // The kernel's listener is always non-blocking; what the program set is ours to keep.
+                // The kernel's listener is always non-blocking; we keep what the program set.
                 Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
                 Err(e) => Outcome::Failed(e),
             },
@@ -87,13 +87,13 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     }
     match s.path() {
         Path::Shm => {
-            // A base is the kernel's socket of this connection: it keeps the flags for whoever inherits it.
+            // A base is the kernel's socket of this connection: it keeps the flags for the process that inherits it.
             if s.endpoint().is_some_and(|e| e.base_fd() >= 0 && !e.base_listens()) {
                 let _ = raw::fcntl(fd, F_SETFL, arg);
             }
             Outcome::Done(0)
         }
-        // On a placeholder the flags would be everybody's; a real socket gets them when it is made.
+        // On a placeholder the flags would be set for all duplicates; a real socket gets them when it is made.
         Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
         Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
         Path::New | Path::Tcp => Outcome::Pass,
@@ -106,7 +106,7 @@ pub fn gives_socket(request: usize) -> bool {
     matches!(request as u32, NBD_SET_SOCK | SIOCKCMATTACH)
 }
 
-/// The socket that such a request names is the kernel's from here on.
+/// Makes the socket that such a request names the kernel's.
 ///
 /// # Safety
 /// `arg` is what the request wants.
@@ -168,7 +168,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
             && !matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
             && let Err(e) = materialize(fd, s)
         {
-            // Whatever it sets must not be set on the template.
+            // What the request sets must not be set on the template.
             return Outcome::Failed(e);
         }
         return Outcome::Pass;
@@ -207,7 +207,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
             libc::SHUT_RDWR => Shut::Both,
             _ => return Outcome::Failed(Errno::INVAL),
         };
-        // The connect is over; a further one is told so.
+        // The connect is over, and a further connect is told so.
         r.obj.set(CONNECTING, false);
         if ep.is_over() {
             ep.stir();
@@ -225,7 +225,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
         }
         ep.shutdown(how);
         if how != Shut::Write && ep.tail_fd() >= 0 {
-            // A call may sleep in the kernel since before the promotion.
+            // A call may have slept in the kernel since before the promotion.
             let _ = raw::shutdown(ep.tail_fd(), libc::SHUT_RD);
         }
         return Outcome::Done(0);
@@ -255,7 +255,7 @@ fn shutdown_other(fd: i32, how: i32) -> Outcome {
     }
 }
 
-/// A connection that left shared memory keeps its addresses; whether it still has any the kernel knows.
+/// A connection that left shared memory keeps its addresses; the kernel knows whether it still has any.
 fn demoted(
     fd: i32,
     p: *mut c_void,

@@ -14,8 +14,8 @@ use netacc_sys::signals::Blocked;
 use netacc_sys::{Guard, lock, private, raw};
 use rustix::fd::FromRawFd;
 
-/// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the
-/// kernel need not have: making a TCP socket costs ten times as much as a duplicate.
+/// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the kernel need
+/// not have: to make a TCP socket costs ten times as much as a duplicate.
 static TEMPLATES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
 
 /// The template of a family: an unconnected socket with all defaults.
@@ -28,7 +28,7 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
     }
     let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
     #[allow(unsafe_code)]
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: the descriptor was just made, and nobody else owns it.
     let fd = private::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
     match cell.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(fd),
@@ -48,12 +48,12 @@ fn spare_of(domain: i32) -> &'static AtomicI32 {
     if domain == AF_INET { s4 } else { s6 }
 }
 
-/// Holds a spare socket ready, if there is a number for it where the application has none.
+/// Holds a spare socket ready, if there is a number for it beyond those of the application.
 #[cold]
 fn keep_spare(domain: i32) {
     let Ok(fd) = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0) else { return };
     #[allow(unsafe_code)]
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: the descriptor was just made, and nobody else owns it.
     let parked = private::park(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) });
     if let Ok(fd) = parked
         && spare_of(domain).compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire).is_err()
@@ -62,7 +62,7 @@ fn keep_spare(domain: i32) {
     }
 }
 
-/// A kernel socket for `s`: a new one, else the spare. A descriptor of ours.
+/// A kernel socket for `s`: a new one, or else the spare. Returns a descriptor of ours.
 fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     let no_number = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
         Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
@@ -78,8 +78,8 @@ fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     Ok(spare)
 }
 
-/// For the child of a fork, since the spares are the parent's, who may connect them; and where they belong to another
-/// network namespace.
+/// Closes the spares: in the child of a fork, since they are the parent's, which may connect them; and where they
+/// belong to another network namespace.
 pub fn drop_spares() {
     for cell in &SPARES {
         let fd = cell.swap(0, Ordering::Relaxed) - 1;
@@ -119,8 +119,8 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     let Some(rt) = runtime::ensure() else {
         return Outcome::Pass;
     };
-    // Where nothing is accelerated a socket is the kernel's from the start, and only known to us so that the
-    // stats page can say why.
+    // Where nothing is accelerated a socket is the kernel's from the start, and we know it only so that the stats page
+    // can say why.
     let (made, mark) = if rt.conf.enable_rdma_default && kernel_only::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
@@ -144,15 +144,15 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
 /// Puts a real TCP socket where only a placeholder was, with everything that was set on it.
 pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     let _g = s.meta.lock();
-    // Another thread may have connected it since the caller looked, over shared memory, and even taken it to a kernel
-    // socket: that one must not be covered. It enters shared memory under this lock.
+    // Another thread may have connected it over shared memory since the caller looked, and even moved it to a kernel
+    // socket, which must not be covered. A socket enters shared memory under this lock.
     if !s.has(PLACEHOLDER) || s.path() == Path::Shm {
         return Ok(());
     }
     // A handler of this thread must not close the number, or put something else under it, in the middle.
     let _b = Blocked::all();
-    // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file. Who
-    // closes one takes it out of the table first and waits for this lock then.
+    // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file.
+    // A thread that closes a number takes it out of the table first and waits for this lock then.
     if !matches!(fdtable::get(fd), Some(Entry::Socket(r)) if core::ptr::eq(r.obj, s)) {
         return Err(Errno::BADF);
     }
@@ -170,7 +170,7 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
 /// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller holds
 /// both direction locks.
 pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
-    // As in `materialize`.
+    // A handler of this thread must not close a number, or put something else under it, in the middle.
     let _b = Blocked::all();
     let mut result = Ok(());
     fdtable::each(0, usize::MAX, |fd, entry| {
@@ -183,7 +183,7 @@ pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
     result
 }
 
-/// From now on the kernel does it.
+/// Makes the socket the kernel's from now on.
 pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     materialize(fd, s)?;
     if s.path() == Path::New {
@@ -192,7 +192,8 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     Ok(())
 }
 
-/// Whether a call that makes another number for `fd` is for us: it is to be the lowest that the program does not have.
+/// Whether a call that makes another number for `fd` is for us: the new number is to be the lowest that the program
+/// does not have.
 #[inline]
 pub fn concerns_dup(fd: i32) -> bool {
     fdtable::knows(fd) || private::is(fd) || vacant::any()
@@ -203,14 +204,14 @@ pub fn known(fd: i32) -> bool {
     fdtable::get(fd).is_some()
 }
 
-/// A duplicate of what `e` refers to appeared at `new`. Returns what stood there, to be dropped without locks.
+/// Enters a duplicate of what `e` refers to at `new`. Returns what stood there, which is to be dropped without locks.
 fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
     match e {
         Entry::Socket(r) => {
             r.obj.add_ref();
             r.obj.set(KEEPABLE, false);
             if r.obj.endpoint().is_some_and(|ep| ep.link().is_inherited()) {
-                // In the child of a fork numbers are made for the program that follows.
+                // In the child of a fork a program makes numbers for the program that follows.
                 r.obj.set(HANDED, true);
             }
         }
@@ -219,8 +220,8 @@ fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
     fdtable::put(new, e)
 }
 
-/// Kept while a number of it is duplicated: a thread that puts another file under all its numbers (a kernel socket, the
-/// base before a fork) sees the new one, or is done before. A handler that interrupted a holder cannot wait.
+/// Locks held while a number is duplicated: a thread that puts another file under all its numbers (a kernel socket, the
+/// base before a fork) sees the new number, or is done before. A handler that interrupted a holder cannot wait.
 fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
     match e {
         Entry::Socket(r) if changes_files(r.obj) && !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
@@ -228,8 +229,8 @@ fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
     }
 }
 
-/// An entry that is about to be duplicated. A placeholder of an unconnected socket becomes real first,
-/// so that both descriptors refer to one socket.
+/// Prepares an entry that is about to be duplicated. A placeholder of an unconnected socket becomes real first, so that
+/// both descriptors refer to one socket.
 fn before_dup(old: i32) -> Result<Option<Entry>> {
     let e = fdtable::get(old);
     vacant::close_all();
@@ -259,11 +260,11 @@ pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
     }
 }
 
-/// Another number for `old`, which stands for `e`.
+/// Makes another number for `old`, which stands for `e`.
 fn made(old: i32, e: Entry, make: impl FnOnce() -> Result<i32>) -> Result<i32> {
     let locks = still(e);
     if fdtable::get(old) != Some(e) {
-        // Another thread closed it just now.
+        // Another thread closed the number just now.
         return Err(Errno::BADF);
     }
     let new = make()?;
@@ -287,7 +288,7 @@ pub fn dup(old: i32) -> Outcome {
     dup_with(old, || raw::dup(old))
 }
 
-/// Numbers that stdio reads and writes inside libc: a connection there is the kernel's.
+/// Whether stdio reads and writes the number inside libc: a connection there is the kernel's.
 pub fn is_stdio(fd: i32) -> bool {
     (0..=2).contains(&fd)
 }

@@ -1,68 +1,70 @@
 //! How many links a listener has, of each user.
 //!
-//! A link costs its server descriptors before the program has accepted anything, and any user of the host can make some. So
-//! a user other than our own and root has a bounded number at each listener, all of them together at all listeners a part
-//! of what the process may have open. Where a bound is reached an idle link makes room, the oldest first; if there is none
-//! the new one is refused, and its client goes to TCP. Whoever has many makes room for a user who has few.
+//! A link costs its server descriptors before the program has accepted anything, and any user of the host can make
+//! some. So each user other than our own and root has a bounded number of links at each listener, and all of these
+//! users together have at most a part of what the process may have open. Where a bound is reached an idle link makes
+//! room, the oldest first; if there is none the new one is refused, and its client goes to TCP. A user with many links
+//! makes room for one with few.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_transport::shm::Link;
 use rustix::process::{Resource, getrlimit};
 
-/// A sixteenth of the process's descriptors, within these, is one user's at one listener.
+/// Divisor of the process's limit of descriptors: links of one user at one listener, within the bounds of [`USER`].
 const PART_OF_USER: usize = 16;
 const USER: core::ops::RangeInclusive<usize> = 8..=512;
-/// A quarter, up to so many, is that of all users but our own and root.
+/// Divisor of the same limit: links of all users but our own and root, at most [`OTHERS`].
 const PART_OF_OTHERS: usize = 4;
 const OTHERS: usize = 4096;
-/// A half is that of our own user and root, at one listener: a program with a fault is to leave us something, too.
+/// Divisor of the same limit: links of our own user and root at one listener. A program with a fault is to leave us
+/// something, too.
 const PART_OF_TRUSTED: usize = 2;
-/// So many users are told apart when the one with most links is looked for.
+/// Number of users that are told apart when the one with most links is looked for.
 const USERS: usize = 32;
 
-/// Links of other users, at all listeners of this process.
+/// Number of links of other users, at all listeners of this process.
 static STRANGERS: AtomicU32 = AtomicU32::new(0);
 
-/// Where a new link has room.
+/// Whether there is room for a new link.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Room {
-    /// There is some.
+    /// There is room.
     Free,
-    /// This idle link makes some.
+    /// This idle link would make room.
     Of(&'static Link),
-    /// There is none.
+    /// There is no room, and no idle link that would make some.
     Full,
 }
 
-/// The user of a link, as the bounds are for. Those that are trusted share one.
+/// The user of a link for the bounds. All users that are trusted count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum User {
-    /// Our own or root.
+    /// Our own user or root.
     Trusted,
-    /// Another one.
+    /// Any other user, by its number.
     Other(u32),
 }
 
 impl User {
-    /// Whose process made the link.
+    /// The user whose process made the link.
     pub(super) fn of(link: &Link) -> User {
         if link.trusts_peer() { User::Trusted } else { User::Other(link.peer_uid()) }
     }
 
-    /// Who has this number.
+    /// The user with this number.
     pub(super) fn numbered(uid: u32) -> User {
         if netacc_transport::shm::users::trusted(uid) { User::Trusted } else { User::Other(uid) }
     }
 }
 
-/// The link is its listener's from now on.
+/// The link belongs to its listener from now on.
 pub(super) fn entered(link: &Link) {
     if !link.trusts_peer() {
         STRANGERS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The link is not its listener's any more.
+/// The link does not belong to its listener any more.
 pub(super) fn left(link: &Link) {
     if !link.trusts_peer() {
         let _ = STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));

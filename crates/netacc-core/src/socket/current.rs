@@ -1,20 +1,21 @@
 //! Whether links lead to the listener that has their address now.
 //!
 //! A link outlives the listener that it was made for if the server says nothing of its end: a hostile one gives the port
-//! back and goes on taking the connects of its clients, which are for whoever has the port then. So the kernel is asked whose
-//! the port is (`owner::listener`), and the link is used only for the listener of the answer, told by its cookie.
+//! back and goes on taking the connects of its clients, which are for the process that has the port then. So the kernel
+//! is asked whose the port is (`owner::listener`), and the link is used only for the listener of the answer, told by
+//! its cookie.
 //!
 //! The question costs more than all else in a connect. A server of our own user or of root could do as much to its client in
-//! other ways, so of those an answer holds for a moment. It is a short one: a program that gives a port from one server to the
-//! next has to tell the client, and in that time the answer has become too old. Of a server of another user no answer
-//! holds for a second connect.
+//! other ways, so an answer about such a server holds for a moment. The moment is short: a program that gives a port
+//! from one server to the next has to tell the client, and in that time the answer has become too old. An answer about
+//! a server of another user never holds for a second connect.
 
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 use netacc_transport::shm::Link;
 use netacc_transport::shm::owner::Word;
 
-/// An answer holds for so many ticks (some 100 microseconds).
+/// Time (ticks, some 100 microseconds) for which an answer holds.
 const HOLDS: u64 = 300_000;
 
 /// Whether a link may be used without a question.
@@ -23,8 +24,9 @@ pub(super) fn is_confirmed(link: &Link) -> bool {
     link.trusts_peer() && age < HOLDS
 }
 
-/// The kernel has just answered so, of this link among others: whether the link leads to a listener that may still have the
-/// address. Members of a group (`SO_REUSEPORT`) have it together, and the kernel names one of them each time.
+/// The kernel has just answered with `word`, for this link among others: whether the link leads to a listener that may
+/// still have the address. Members of a group (`SO_REUSEPORT`) have it together, and the kernel names one of them each
+/// time.
 pub(super) fn heed(link: &Link, word: Word) -> bool {
     let (member, listener) = (link.member.load(Ordering::Relaxed), link.listener.load(Ordering::Relaxed));
     match word {
@@ -43,7 +45,7 @@ pub(super) fn heed(link: &Link, word: Word) -> bool {
     }
 }
 
-/// The kernel has just said so of this link.
+/// Notes that the kernel has just confirmed this link.
 pub(super) fn confirm(link: &Link) {
     link.confirmed.store(cpu::ticks(), Ordering::Relaxed);
 }

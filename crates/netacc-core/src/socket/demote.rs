@@ -1,9 +1,10 @@
 //! From shared memory to a kernel socket, while the connection lives.
 //!
 //! What a ring cannot do (exec by a program that inherits the connection, passing it to another process, stdio,
-//! urgent data, signal-driven I/O) a kernel socket can: so the connection gets one, under the same number, and
-//! the byte stream goes on there. See [`netacc_transport::shm`]'s `depart` for how no byte is lost on the way. Where the two
-//! sides do not trust each other the ring stays, and a process of our own stands between it and the socket ([`ring_relay`]).
+//! urgent data, signal-driven I/O), a kernel socket can do: so the connection gets one, under the same number, and the
+//! byte stream goes on there. See [`netacc_transport::shm`]'s `depart` for how no byte is lost on the way. Where the
+//! two sides do not trust each other the ring stays, and a process of our own stands between it and the socket
+//! ([`ring_relay`]).
 
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
@@ -20,11 +21,11 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::AsRawFd;
 
-/// Looks, a millisecond apart, at a connection that the peer or another process of our family moves already.
+/// Number of looks, a millisecond apart, at a connection that the peer or another process of our family moves already.
 const TRIES: usize = 2_000;
 
-/// The number is to be a kernel socket like any other, with everything that comes over the connection.
-/// Costs one look-up where it is that already. A failure is logged; who passes no error on goes on without.
+/// Makes the number a kernel socket like any other, with everything that comes over the connection. Costs one look-up
+/// where it is one already. A failure is logged; a caller that passes no error on goes on without.
 pub fn by_number(fd: i32, why: Reason) -> Result<()> {
     let done = fdtable::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
     if let Err(e) = done {
@@ -33,8 +34,8 @@ pub fn by_number(fd: i32, why: Reason) -> Result<()> {
     done
 }
 
-/// For calls that only a kernel socket carries: as [`by_number`], but only for a connection. What is not connected yet
-/// is told the same by what is remembered of it.
+/// For calls that only a kernel socket carries: as [`by_number`], but only for a connection. A socket that is not
+/// connected yet gets the same by way of its remembered options.
 pub fn by_number_if_connected(fd: i32, why: Reason) {
     if let Some(r) = fdtable::socket(fd).filter(|r| matches!(r.obj.path(), Path::Shm | Path::Tcp)) {
         let _ = demote(fd, r, why);
@@ -48,7 +49,7 @@ pub fn inheritable(fd: i32) {
     }
 }
 
-/// See [`by_number`].
+/// Makes `fd` a kernel socket as [`by_number`] does, without logging a failure.
 #[cold]
 pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
@@ -60,10 +61,10 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
         }
         Path::Tcp if !s.has(super::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
-            // A connect that waits for a queue pair has no other side yet: the kernel makes it.
+            // A connect that waits for a queue pair has no other side yet: it is made by the kernel instead.
             reroute::instead(r);
             if s.endpoint().is_some_and(|ep| ep.tail_fd() >= 0) {
-                // The other end may be ours too, and not have come over yet: nobody else would do it.
+                // The other end may be in this process too, and not have come over yet: no other thread would do that.
                 promote::advance_all();
             }
             for _ in 0..TRIES {
@@ -80,12 +81,12 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
     }
 }
 
-/// `EAGAIN` when the connection is on its way elsewhere already.
+/// Takes the connection off the ring. `EAGAIN` when it is on its way elsewhere already.
 fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
-    // A peer that has just died is known to have before anything is begun; of one that has forked the witness tells.
+    // That a peer has just died is found out before anything is begun; for a peer that has forked the witness tells it.
     if ep.witness_fd() < 0 {
         ep.link().service_if_readable();
     }
@@ -107,11 +108,11 @@ fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
     Ok(())
 }
 
-/// The peer left, and our ring is not read to its end: what is left goes before what comes over its socket.
+/// The peer has left, and our ring is not read to its end: passes what is left on before what comes over its socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
     let (near, far) = pair::connected(s)?;
     let done = ep.pour_rest(&near, &far).and_then(|all| match all {
-        // What was poured is not to be had here any more.
+        // What was poured has left the ring for good.
         true => relay::start(far.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
         false => Ok(()),
     });
@@ -136,13 +137,17 @@ pub fn follow(r: Ref<Socket>) {
             epoll::stirred(s);
         }
         Err(e) => {
-            crate::log!(Warn, "fd {}: the peer left shared memory and passed no socket: {e}", s.first_fd());
+            crate::log!(
+                Warn,
+                "fd {}: the peer left shared memory and passed no socket ({e}); the connection is reset",
+                s.first_fd()
+            );
             ep.fail(Errno::CONNRESET);
         }
     }
 }
 
-/// The connection is `kernel`'s from here on. The caller holds both direction locks.
+/// Moves the connection to `kernel`. The caller holds both direction locks.
 fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
     epoll::withdraw(s, ep);
     s.opts.apply(s, kernel);
@@ -151,7 +156,7 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
     // The base under the numbers, if there is one, has to outlive what we do to the slot.
     ep.keep_base();
     if let Err(e) = replace_everywhere(s, kernel) {
-        crate::log!(Error, "fd {}: no kernel socket for the connection: {e}", s.first_fd());
+        crate::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
     }
     s.set(PLACEHOLDER | CONNECTING, false);
     s.set(DEMOTED, true);
@@ -162,7 +167,7 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    crate::log!(Info, "fd {}: on a kernel socket from here ({})", s.first_fd(), why.name());
+    crate::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();
     s.leave_endpoint();
@@ -182,7 +187,7 @@ pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
             && (handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
             && let Err(e) = demote(fd, r, Reason::Exec)
         {
-            crate::log!(Warn, "fd {fd}: the next program gets no working socket: {e}");
+            crate::log!(Warn, "fd {fd}: cannot become a kernel socket ({e}); the next program gets no working socket");
         }
     });
 }
@@ -191,7 +196,7 @@ fn handed_over(s: &Socket, spawns: bool) -> bool {
     let elsewhere = spawns
         || match s.path() {
             Path::New => false,
-            // One that nobody accepted on here is served by the program that is started.
+            // A listener on which this process never accepted is served by the program that is started.
             Path::Listener => s
                 .listener()
                 .is_some_and(|l| l.many.load(Ordering::Relaxed) != 0 && l.served.load(Ordering::Relaxed) != 0),

@@ -20,7 +20,7 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     let alive = !ep.is_over();
     let real = raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC, 0)?;
     if alive {
-        // Without a loopback address only the pending error is missing.
+        // Without a loopback address only the pending error will be missing.
         let _ = connect_and_give_up(s, real);
     }
     s.opts.apply(s, real);
@@ -32,11 +32,11 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
         drop(guards);
         return raw::close(real);
     }
-    // As in `demote::arrive`.
+    // The base under the numbers, if there is one, has to outlive what is done to the slot.
     ep.keep_base();
     let _ = replace_everywhere(s, real);
     s.leave_endpoint();
-    // Before the path: what has no placeholder is not made real once more.
+    // Before the path: a socket without a placeholder is not made real once more.
     s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
     s.set(DISSOLVED, true);
     s.set_path(Path::New);
@@ -71,8 +71,8 @@ fn connect_and_give_up(s: &Socket, real: i32) -> Result<()> {
     done
 }
 
-/// Reserves a port for a dissolved socket that is to connect again. One that the application bound has its
-/// own still, and the kernel says so.
+/// Reserves a port for a dissolved socket that is to connect again. A socket that the application bound still has its
+/// port, and the kernel refuses another one.
 pub fn bind_anew(fd: i32, s: &Socket) {
     let any: IpAddr =
         if s.domain() == libc::AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -1,15 +1,17 @@
-//! From kernel TCP to RDMA, while the connection lives: what the socket layer has to do with it (`asking.rs`: the client's part).
-//! What the hosts say to each other is with the carrier (`carrier/ask.rs` at the client's, `carrier/asked.rs` at the server's).
+//! From kernel TCP to RDMA, while the connection lives: what the socket layer does for it (`asking.rs`: the client's
+//! part). What the hosts say to each other is with the carrier (`carrier/ask.rs` at the client's, `carrier/asked.rs` at
+//! the server's).
 //!
 //! The client's carrier asks, and says how many bytes were sent by TCP so far. As soon as the server's program has read just
 //! these, its side is [prepared](prepare): nothing of the client's is under way, and the answer is a token. A client that has
 //! sent nothing else meanwhile [goes over](super::asking::commit): it says the token by TCP, ends its half there and
-//! writes to the ring from then on; another one asks again later. So of a prepared side the kernel's stream goes on in one
-//! of two ways: with the token and the end, then it goes over as well, or with anything else ([`next`]), then the client
-//! has not gone over.
+//! writes to the ring from then on; a client that has sent something asks again later. So the kernel's stream of a
+//! prepared side goes on in one of two ways: with the token and the end, and then that side goes over as well; or with
+//! anything else ([`next`]), and then the client has not gone over.
 //!
-//! The token proves that who asks has the connection: addresses are everybody's to say, but nobody else can write to its
-//! stream. And the end of the stream after it marks the byte, as within a host: nothing that the program reads is counted.
+//! The token proves that the asking client has the connection: anybody can name addresses, but nobody else can write to
+//! its stream. And the end of the stream after it marks the byte, as within a host: nothing that the program reads is
+//! counted.
 //!
 //! All decisions are made with both direction locks held, by the program's threads or by a carrier, which has its engine's
 //! lock besides.
@@ -38,12 +40,12 @@ const UPGRADE_DECISION: u64 = time::ns(timeouts::UPGRADE_DECISION);
 pub struct Kept {
     /// A client: when to ask (next), or when it has asked; a server: until when it may be asked.
     pub(super) when: AtomicU64,
-    /// A server: it is prepared as soon as so many bytes were read; 0: as far as is known, never.
+    /// A server: the number of read bytes at which it is prepared; 0: as far as is known, never.
     wanted: AtomicU64,
     token: [AtomicU64; 2],
     /// Calls that are sending without the lock.
     pub(super) sending: AtomicU32,
-    /// What the kernel said to somebody who only looked: the next call's.
+    /// An error of the kernel's that a call got that only looked; the next call reports it.
     error: AtomicI32,
 }
 
@@ -69,14 +71,14 @@ impl Kept {
     }
 }
 
-/// A candidate looks whether it can go over. True: it is on its ring now.
+/// Looks whether a candidate can go over. True: it is on its ring now.
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if s.has(PREPARED) {
         look(fd, r);
     }
     if s.path() != Path::Shm {
-        // A carrier may be at it.
+        // A carrier may be moving it at this moment.
         drop(s.rx.lock());
     }
     s.path() == Path::Shm
@@ -98,12 +100,12 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
             let Some(ep) = prepared.filter(|_| time::now() < end) else {
                 s.set(CANDIDATE, false);
                 if let Some(ep) = prepared {
-                    // The client may have gone over, and may not: nobody must take the one for the other.
+                    // The client may have gone over, or may not: neither may be taken for the other.
                     stay(s, ep);
                     abort(fd);
                     crate::log!(
                         Warn,
-                        "fd {fd}: the other host does not say which way the connection goes: it is reset"
+                        "fd {fd}: the other host does not say which path the connection takes; it is reset"
                     );
                 }
                 return false;
@@ -119,20 +121,20 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
     }
 }
 
-/// The connection is reset, on both sides.
+/// Resets the connection, on both sides.
 pub(super) fn abort(fd: i32) {
     let unspecified = [0u64; 2];
     let _ = raw::connect(fd, unspecified.as_ptr().cast(), size_of_val(&unspecified) as u32);
 }
 
-/// A moment, in which somebody else can go on.
+/// Sleeps a moment, in which another thread can go on.
 pub(super) fn pause() {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
     let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
 }
 
-/// Before the process ends: what is prepared is decided, since a token that nobody has read would have the kernel reset
-/// the connection.
+/// To be called before the process ends: decides what is prepared, since the kernel would reset the connection for a
+/// token that nobody has read.
 pub fn settle_all() {
     fdtable::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
@@ -146,15 +148,15 @@ pub fn settle_all() {
 /// How the kernel's stream of a prepared side goes on.
 #[derive(PartialEq, Eq)]
 enum Next {
-    /// That cannot be seen yet.
+    /// It cannot be seen yet how the stream goes on.
     Nothing,
-    /// With the token and the end.
+    /// The stream goes on with the token and the end.
     Token,
-    /// Otherwise.
+    /// The stream goes on with anything else.
     Other,
 }
 
-/// Whether the other side has ended its half of the kernel's stream, or the kernel has an error to tell.
+/// Whether the other side has ended its half of the kernel's stream; `Err`: the kernel has an error to report.
 fn ended(fd: i32) -> core::result::Result<bool, ()> {
     let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -162,9 +164,9 @@ fn ended(fd: i32) -> core::result::Result<bool, ()> {
     if p.revents & (libc::POLLERR | libc::POLLNVAL) != 0 { Err(()) } else { Ok(p.revents & libc::POLLRDHUP != 0) }
 }
 
-/// Under the lock for reading.
+/// How the stream goes on; under the lock for reading.
 fn next(fd: i32, s: &Socket) -> Next {
-    // Before the look at what is there: what the end stands behind is seen then.
+    // Asked before the look at what has come: if the end is there, that look sees all that comes before it.
     let Ok(over) = ended(fd) else { return Next::Other };
     let mut seen = [0u8; TOKEN + 1];
     let n = match raw::recv(fd, seen.as_mut_ptr(), seen.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) {
@@ -178,7 +180,7 @@ fn next(fd: i32, s: &Socket) -> Next {
     let token = s.far.token();
     match seen.get(..n) {
         Some([]) | None => Next::Other,
-        // The end comes with it, perhaps after the first question.
+        // The end comes with the token, perhaps after the first question.
         Some(all) if all == token.as_slice() => {
             if over || ended(fd) == Ok(true) {
                 Next::Token
@@ -191,7 +193,7 @@ fn next(fd: i32, s: &Socket) -> Next {
     }
 }
 
-/// Server: a prepared connection goes over if the client has.
+/// Server: has a prepared connection go over if the client has.
 fn look(fd: i32, r: Ref<Socket>) {
     let s = r.obj;
     let ep = {
@@ -207,7 +209,7 @@ fn look(fd: i32, r: Ref<Socket>) {
         }
         let mut token = [0u8; TOKEN];
         let read = raw::recv(fd, token.as_mut_ptr(), TOKEN, libc::MSG_DONTWAIT);
-        // Nobody else reads there, and a carrier that drops the connection takes the locks first.
+        // No other thread reads there, and a carrier that drops the connection takes the locks first.
         if read != Ok(TOKEN) || !ep.take() {
             return stay(s, ep);
         }
@@ -218,11 +220,11 @@ fn look(fd: i32, r: Ref<Socket>) {
         ep
     };
     promoted(fd, s, ep);
-    // What the client has said by the queue pair may wait for this.
+    // What the client has sent by the queue pair may wait for this.
     ep.stir_peer();
 }
 
-/// Under both locks: the connection is not prepared any more, and stays where it is.
+/// Under both locks: ends the preparation of a connection, which stays where it is.
 fn stay(s: &Socket, ep: &'static ShmEndpoint) {
     s.set(PREPARED, false);
     s.leave_endpoint();
@@ -235,7 +237,7 @@ fn may_read(fd: i32, s: &Socket) -> bool {
     !s.has(PREPARED) || next(fd, s) == Next::Other
 }
 
-/// A candidate is about to read from the kernel, under the lock for that.
+/// To be called before a candidate reads from the kernel, under the lock for reading.
 pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
     if !s.has(FAR) {
         return Ok(());
@@ -243,14 +245,15 @@ pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
     if !may_read(fd, s) {
         return Err(Errno::AGAIN);
     }
-    // What the kernel has said to somebody who only looked.
+    // An error that the kernel gave to a call that only looked.
     match s.far.error.swap(0, Ordering::Relaxed) {
         0 => Ok(()),
         e => Err(Errno(e)),
     }
 }
 
-/// Server: a call that has found nothing to read waits; not in the kernel's own call, which would take the token.
+/// Server: a call that has found nothing to read waits here, and not in the kernel's own call, which would take the
+/// token.
 pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
     let s = r.obj;
     let deadline = match s.rcvtimeo.load(Ordering::Relaxed) {
@@ -275,7 +278,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
                 if there {
                     return Ok(());
                 }
-                // A part of the token: the rest is on its way.
+                // A part of the token has come: the rest is on its way.
                 if !advance(fd, r) {
                     pause();
                 }
@@ -286,7 +289,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
     }
 }
 
-/// A read from the kernel is counted: a carrier may wait for that.
+/// To be called when a read from the kernel is counted: a carrier may wait for that.
 #[inline]
 pub fn has_read(s: &Socket) {
     let wanted = s.far.wanted.load(Ordering::Relaxed);
@@ -296,7 +299,7 @@ pub fn has_read(s: &Socket) {
     }
 }
 
-/// Server: nobody has asked for the connection in time, and it is the kernel's.
+/// Server: whether no client has asked for the connection in time; then it is the kernel's.
 pub fn expired(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if s.has(OFFERS | PREPARED) || s.calls.fetch_add(1, Ordering::Relaxed) % 64 != 63 {
@@ -326,18 +329,18 @@ pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     found
 }
 
-/// What becomes of a client's question.
+/// The answer to a client's question.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The client may go over, and says this before.
+    /// The client may go over, and sends this token before.
     Ready([u8; TOKEN]),
     /// The program has not read everything that the client had sent.
     NotYet,
-    /// It may not.
+    /// The client may not go over.
     No,
 }
 
-/// Server: the client has sent so many bytes, and would go over to `ep`.
+/// Server: the client has sent `sent` bytes, and would go over to `ep`.
 pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> Answer {
     const ESTABLISHED: u8 = 1;
     let s = r.obj;

@@ -13,9 +13,9 @@ use netacc_sys::{raw, user};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
 
-/// sendfile(2) takes at most this much in one call.
+/// Most bytes that sendfile(2) takes in one call.
 const MAX: usize = 0x7fff_f000;
-/// Bytes of a pipe that can be written to.
+/// Bytes for which a pipe has room when it can be written to.
 const PAGE: usize = 4096;
 
 fn until(ns: u64) -> Deadline {
@@ -44,7 +44,7 @@ fn pump(
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 return if done > 0 { Ok(done) } else { Err(Errno::MOVED) };
             };
-            // What the source says is not said of the ring, and one that has nothing is not asked again.
+            // What the source reports is not reported as the ring's, and a source that has nothing is not asked again.
             let mut fill = |p: *mut u8, n: usize| {
                 let got = source(p, n);
                 ended.set(ended.get() || got != Ok(n));
@@ -114,7 +114,7 @@ pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> 
     if at.is_some_and(|o| o < 0) {
         return Outcome::Failed(Errno::INVAL);
     }
-    // The source must have a position: no pipe and no socket, whose bytes could be lost.
+    // The source must have a position: it must be no pipe and no socket, whose bytes could be lost.
     match raw::position(input) {
         Err(Errno(libc::ESPIPE)) if at.is_none() => return Outcome::Failed(Errno::INVAL),
         Err(e) => return Outcome::Failed(e),
@@ -150,7 +150,7 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     super::promote::given_up(input);
     let (from, to) = (channel(input), channel(out));
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
-    // Whatever the descriptors are, the kernel looks no further either.
+    // The kernel looks no further either, whatever the descriptors are.
     if (from.is_none() && to.is_none()) || len == 0 || flags & !known != 0 {
         return Outcome::Pass;
     }
@@ -180,8 +180,8 @@ pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: us
     }
 }
 
-/// Of the pipe it waits without a lock, and before it looks at the connection, as the kernel does. What `nonblock` says
-/// is said of the pipe alone.
+/// Moves bytes of a pipe into the ring. It waits for the pipe without a lock, and before it looks at the connection, as
+/// the kernel does. `nonblock` concerns the pipe alone.
 fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     loop {
         if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
@@ -203,7 +203,7 @@ fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<us
     }
 }
 
-/// The same the other way.
+/// Moves bytes of the ring into a pipe, with the same order of waiting as [`from_pipe`].
 fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
     let s = r.obj;
     loop {
@@ -246,7 +246,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
     }
 }
 
-/// Of what the kernel still holds before the ring a page at a time. Under the reader's lock.
+/// Moves what the kernel still holds before the ring, a page at a time. Under the reader's lock.
 fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
     let mut bytes = [0u8; PAGE];
     let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len.min(PAGE) };
@@ -284,7 +284,7 @@ fn polled(fd: i32, events: i16) -> i16 {
     p.revents
 }
 
-/// What a pipe holds.
+/// Reads what a pipe holds, without waiting.
 fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
     match raw::read_now(pipe, p, n) {
         Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLIN) == 0 => Err(Errno::AGAIN),
@@ -293,11 +293,11 @@ fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
     }
 }
 
-/// As much as a pipe has room for.
+/// Writes as much as a pipe has room for, without waiting.
 fn write_now(pipe: i32, p: *const u8, n: usize) -> Result<usize> {
     match raw::write_now(pipe, p, n) {
         Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLOUT) == 0 => Err(Errno::AGAIN),
-        // One that can be written to has room for a page.
+        // A pipe that can be written to has room for a page.
         Err(Errno::OPNOTSUPP) => raw::write(pipe, p, n.min(PAGE)),
         done => done,
     }

@@ -1,22 +1,24 @@
 //! Several listeners on one port (`SO_REUSEPORT`), as a client sees them.
 //!
-//! The kernel gives each connection to one of them, by a hash of both addresses and ports. It can be asked for whom it
-//! would choose (`owner::listener_cookie`), which costs some microseconds. So a client asks now and then, with any port, until
-//! it knows the listeners, and goes round those. If some of them are not accelerated, it asks for each connection, with
-//! the port that it has: so everybody gets the share that he has by TCP.
+//! The kernel gives each connection to one of them, by a hash of both addresses and ports. It can be asked which one it
+//! would choose (`owner::listener_cookie`), which costs some microseconds. So a client asks now and then, with any
+//! port, until it knows the listeners, and goes round those. If some of them are not accelerated, it asks for each
+//! connection, with the port that it has: so each listener gets the share that it has by TCP.
 
 use crate::socket::pool;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::cpu;
 
-/// So many of the first connects to a port ask. Of eight listeners one stays unknown with a probability of 10 %.
+/// Number of the first connects to a port that ask the kernel. Of eight listeners one stays unknown with a probability
+/// of 10 %.
 const FIRST: usize = 32;
-/// So many do where there seems to be a single one. Of two, both were seen with a probability of 99 %.
+/// Number of the first connects that ask where there seems to be a single listener. Of two, both were seen with a
+/// probability of 99 %.
 const FIRST_OF_ONE: usize = 8;
-/// Later the kernel is asked after so many ticks (some 10 milliseconds).
+/// Time (ticks, some 10 milliseconds) after which later connects ask the kernel again.
 const AGAIN: u64 = 30_000_000;
-/// As many members are told apart. Connects go to others, too, but not as evenly.
+/// Number of members that are told apart. Connects go to others, too, but not as evenly.
 const MEMBERS: usize = 64;
 
 /// What a client knows of the listeners on a port.
@@ -32,13 +34,13 @@ pub struct Group {
 static MIXED: AtomicU32 = AtomicU32::new(0);
 
 impl Group {
-    /// Nothing is known.
+    /// Forgets what is known.
     pub fn reset(&self) {
         self.asked.store(0, Ordering::Relaxed);
         self.plain.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the kernel is to be asked for this connect, the `turn`th, where so many members are known.
+    /// Whether the kernel is to be asked for this connect, the `turn`th, where `members` members are known.
     pub fn due(&self, turn: usize, members: usize) -> bool {
         let now = cpu::ticks();
         let early = turn < if members > 1 { FIRST } else { FIRST_OF_ONE };
@@ -49,7 +51,7 @@ impl Group {
         due
     }
 
-    /// The kernel's choice is accelerated, or is not.
+    /// Notes whether the kernel's choice was a listener that is not accelerated.
     pub fn heard(&self, plain: bool) {
         let all = self.plain.load(Ordering::Relaxed) << 1 | u32::from(plain);
         self.plain.store(all, Ordering::Relaxed);
@@ -87,7 +89,7 @@ impl Members {
         }
     }
 
-    /// How many there are.
+    /// Number of members.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -106,7 +108,7 @@ pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
 
 /// A source port for a question whose answer any port may give.
 pub fn any_port() -> u16 {
-    // The low bits of a clock that counts faster than anybody asks.
+    // The low bits of a clock that counts faster than anybody can ask.
     (cpu::ticks() as u16).max(1)
 }
 

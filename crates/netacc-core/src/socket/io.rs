@@ -20,11 +20,11 @@ use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 /// for good.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    // The flag before the path: who does not see it sees the path that was decided on.
+    // The flag before the path: a thread that does not see the flag sees the path that was decided on.
     fdtable::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
 }
 
-/// An accelerated connection of this descriptor, with its endpoint.
+/// The accelerated connection of this descriptor, with its endpoint.
 #[inline]
 pub fn channel(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
     let r = fdtable::socket(fd)?;
@@ -44,24 +44,24 @@ pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
     if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
 }
 
-/// recv(2) and its kin on an accelerated connection.
+/// recv(2) and similar calls on an accelerated connection.
 pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
-        // No urgent data ever arrives: what tcp(7) answers then.
+        // No urgent data ever arrives, so the answer is that of tcp(7) for this case.
         return Err(Errno::INVAL);
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Err(Errno::AGAIN);
     }
     let s = r.obj;
-    // With MSG_TRUNC nothing is copied (tcp(7)). Else a call with an impossible buffer is one without
-    // room, until there is something to copy.
+    // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an impossible buffer is one without room, until
+    // there is something to copy.
     let bad = dst.bad() && flags & MSG_TRUNC == 0;
     let mut no_room = Iov::empty();
     let dst = if bad { &mut no_room } else { dst };
     let peek = flags & MSG_PEEK != 0;
     let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    // What comes from another host may go straight to the program's buffers.
+    // What comes from another host may go straight into the program's buffers.
     let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
     let mut got = 0;
     let mut past = 0;
@@ -72,7 +72,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
         pinned(r, &mut pin)?;
         match wait_for_all(r, dst.left(), until) {
-            // What is there is shown, whatever ended the wait.
+            // The bytes that are there are shown, whatever ended the wait.
             Err(_) if ep.unread() > 0 => {}
             Err(e) => return Err(e),
             Ok(()) => {}
@@ -80,8 +80,8 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     }
     loop {
         let wanted = dst.left();
-        // What only the endpoint can tell is asked under the lock: without one, and without a pin, another thread may close
-        // the connection and unmap what the endpoint looks at.
+        // What only the endpoint can answer is asked under the lock: without one, and without a pin, another thread may
+        // close the connection and unmap what the endpoint looks at.
         let mut displaced = false;
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
@@ -90,19 +90,19 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            // While nobody held the lock the connection may have gone elsewhere.
+            // While no thread held the lock the connection may have gone elsewhere.
             let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 drop(_g);
                 let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
                 return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
             };
-            // What follows asks it, and not the one before, which may be another connection's by now.
+            // The following calls ask this endpoint, and not the one before, which may be another connection's by now.
             ep = here;
             let res = if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
                 // tcp(7): the bytes are discarded, not copied.
                 let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
                 dst.skip(n);
-                // Another process may have taken them meanwhile, and that is no end.
+                // Another process may have taken the bytes meanwhile, which is no end of the stream.
                 if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
             } else {
                 ep.try_read(dst, peek)
@@ -127,7 +127,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 if !peek && let Some(e) = s.stats() {
                     e.received(n as u64);
                 }
-                // SO_RCVLOWAT is what a blocking call waits for; usually 1.
+                // A blocking call waits for SO_RCVLOWAT bytes; usually that is 1.
                 let enough = got >= ep.lowat() && flags & MSG_WAITALL == 0;
                 if enough || peek || nonblock || dst.left() == 0 {
                     return Ok(got);
@@ -151,14 +151,14 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     })
                 });
                 match waited {
-                    // Without room the kernel waits once, and says the same whatever ended that.
+                    // Without room the kernel waits once, and answers the same whatever ended the wait.
                     Ok(()) | Err(Errno::AGAIN | Errno::INTR) if wanted == 0 && !bad => return Ok(0),
                     Ok(()) => {}
                     Err(_) if got > 0 => return Ok(got),
                     Err(e) => return Err(e),
                 }
             }
-            // What was told of the buffers is not the connection's.
+            // A fault of the buffers is not an error of the connection.
             Err(Errno::FAULT) if got > 0 => return Ok(got),
             Err(_) if got > 0 => return Ok(got),
             Err(e) => return Err(e),
@@ -166,7 +166,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     }
 }
 
-/// A turn of the carrier's work for a reader who has found nothing: how many bytes have come straight to `dst`.
+/// A turn of the carrier's work for a reader that has found nothing: how many bytes have come straight to `dst`.
 fn turn(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
     if plain && dst.left() > 0 {
         return direct::receive(r, ep, dst);
@@ -175,8 +175,8 @@ fn turn(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool
     0
 }
 
-/// The connection became a kernel socket in the middle of a call that is not done: the rest goes there, with the
-/// same meaning. A call that has done nothing yet is the kernel's from its beginning.
+/// The connection became a kernel socket in the middle of a call that is not done: the rest goes there, with the same
+/// meaning. A call that has done nothing yet is made by the kernel from its beginning.
 #[cold]
 fn kernel_rest(
     r: Ref<Socket>,
@@ -200,8 +200,8 @@ fn kernel_rest(
     Ok(done)
 }
 
-/// A peek that waits for all of it looks once, when `wanted` bytes are there, no more can come, or there are as many as
-/// any window holds. The caller holds a pin.
+/// A peek with MSG_WAITALL waits until `wanted` bytes are there, no more can come, or there are as many as any window
+/// holds, and looks once. The caller holds a pin.
 #[cold]
 fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     const HELD: usize = 64 * 1024;
@@ -218,7 +218,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            // The look itself lets a writer that found no room in a small window open the large one.
+            // The look itself has a writer that found no room in a small window open the large one.
             let mut byte = 0u8;
             let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
             ep.peeked();
@@ -227,7 +227,8 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     }
 }
 
-/// A call that waits keeps the socket from then to its end: a close in another thread takes effect when the call returns.
+/// Pins the socket for a call that waits, from then to its end: a close in another thread takes effect when the call
+/// returns.
 #[cold]
 fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
     if pin.is_none() {
@@ -236,14 +237,14 @@ fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
     if pin.is_some() { Ok(()) } else { Err(Errno::BADF) }
 }
 
-/// send(2) and its kin on an accelerated connection.
+/// send(2) and similar calls on an accelerated connection.
 pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
         if ep.is_far() {
             // No kernel socket here leads to the other host, and the byte would not arrive.
             return Err(Errno::OPNOTSUPP);
         }
-        // Urgent data is the kernel's, and so is the connection from here on.
+        // Only the kernel can send urgent data, so the connection is the kernel's from here on.
         let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;
         return Err(Errno::MOVED);
@@ -275,27 +276,27 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            // While nobody held the lock the connection may have gone elsewhere.
+            // While no thread held the lock the connection may have gone elsewhere.
             let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
                 drop(_g);
                 return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
             };
-            // As for a reader.
+            // The following calls ask this endpoint, and not the one before, which may be another connection's by now.
             ep = here;
             let more = flags & MSG_MORE != 0;
             if more {
                 ep.set_more(true);
             }
             let res = write_burst(ep, src, !nonblock);
-            // A writer that is told EAGAIN hears of room through its epoll: ask for that, and look
-            // again, before the answer goes out.
+            // A writer that gets EAGAIN hears of room through its epoll: so it asks for room, and looks again, before
+            // the answer goes out.
             let res =
                 if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
             if more {
                 ep.set_more(false);
             }
             match res {
-                // A partial write is followed by waiting for room, without another call.
+                // A program waits for room after a partial write, without another call.
                 Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
                 Err(Errno::AGAIN) => displaced = ep.displaced(),
                 Err(e) if sent > 0 && e != Errno::FAULT => ep.put_back(e),
@@ -341,7 +342,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     }
 }
 
-/// Writes what a call may write now.
+/// Writes as much as the call may write now.
 #[inline]
 fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize> {
     let cut = src.limit(ep.burst(src.left(), waits));
@@ -354,11 +355,11 @@ fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize
     if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
 }
 
-/// The reader of what was just written has left the rings: the bytes go after it, and not at the program's next call. Takes
-/// both direction locks.
+/// The reader of what was just written has left the rings: the bytes follow it now, and not at the program's next call.
+/// Takes both direction locks.
 #[cold]
 pub(super) fn go_after(r: Ref<Socket>) {
-    // Another thread may close the connection meanwhile; then that sees to the bytes.
+    // Another thread may close the connection meanwhile; then the close takes care of the bytes.
     let Some(pin) = r.pin() else { return };
     if let Some(ep) = r.obj.endpoint() {
         ep.await_kernel();
@@ -367,7 +368,7 @@ pub(super) fn go_after(r: Ref<Socket>) {
     drop(pin);
 }
 
-/// A write from where no memory is: errors of the connection come first.
+/// Answers a write from memory that cannot be read: errors of the connection come first.
 #[cold]
 fn refuse(ep: &'static ShmEndpoint, flags: i32) -> Result<usize> {
     match ep.try_write(&mut Iov::empty()) {
@@ -376,7 +377,7 @@ fn refuse(ep: &'static ShmEndpoint, flags: i32) -> Result<usize> {
     }
 }
 
-/// EPIPE comes with SIGPIPE, to the thread that wrote, unless it asked not to (send(2)).
+/// Raises SIGPIPE with EPIPE in the thread that wrote, unless the call asked not to (send(2)).
 pub fn pipe_signal(e: Errno, flags: i32) -> Errno {
     if e == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
         raw::raise(libc::SIGPIPE);
@@ -411,8 +412,8 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     receive(r, ep, &mut Iov::one(&one(buf, len)), 0).into()
 }
 
-/// With MSG_FASTOPEN a send connects, and that is the kernel's business: on a socket of its own, not on the
-/// template that a placeholder shares with all others.
+/// Makes the socket the kernel's, since with MSG_FASTOPEN a send connects and only the kernel can do that: on a socket
+/// of its own, not on the template that a placeholder shares with all others.
 #[cold]
 pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
     if r.obj.path() == Path::New { crate::socket::create::to_kernel(fd, r.obj) } else { Ok(()) }
@@ -442,7 +443,8 @@ pub fn send_to(fd: i32, buf: *const u8, len: usize, flags: i32, addr: *const c_v
     }
 }
 
-/// What recvfrom(2) makes of bytes that have come: a connected stream gives no source address, and the length says so.
+/// Does what recvfrom(2) does after bytes have come: a connected stream gives no source address, and the length says
+/// so.
 ///
 /// # Safety
 /// `len` is the application's.
@@ -518,7 +520,7 @@ pub unsafe fn vectored_at(
     write: bool,
 ) -> Outcome {
     const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
-    // What else there is the kernel refuses, or knows better.
+    // Other offsets and flags the kernel refuses, or knows better.
     if offset != -1 || flags & !KNOWN != 0 {
         return Outcome::Pass;
     }

@@ -44,19 +44,19 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         }
         return Outcome::Failed(e);
     }
-    // One that came from elsewhere others may have, too.
+    // Other processes may have a listener that came from elsewhere, too.
     let places = if s.set(INHERITED, false) { rendezvous::PLACES } else { 1 };
     open(fd, s, backlog, places);
     Outcome::Done(0)
 }
 
-/// A listener that other processes may have too gets a rendezvous.
+/// Opens a rendezvous for a listener that other processes may have too.
 pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
     open(fd, s, backlog, rendezvous::PLACES);
 }
 
-/// The program waits on a listener: clients on other hosts are to find it, in this process. Not before, since of several
-/// processes one that only hands the listener on must not be found.
+/// The program waits on a listener: makes clients on other hosts find it in this process. This is not done before,
+/// since of several processes one that only hands the listener on must not be found.
 #[cold]
 pub fn wake(s: &'static Socket) {
     if s.path() == Path::Listener
@@ -69,8 +69,8 @@ pub fn wake(s: &'static Socket) {
     }
 }
 
-/// A client has come by TCP. If those of other hosts could not find some listener by RDMA, since there was no device when the
-/// program began to wait on it, they are to find it when there is one.
+/// A client has come by TCP. If clients of other hosts could not find some listener by RDMA, since there was no device
+/// when the program began to wait on it, they are to find it once there is one.
 pub fn hear_again() {
     if carrier::may_hear() {
         fdtable::each(0, usize::MAX, |_, e| {
@@ -79,7 +79,7 @@ pub fn hear_again() {
                 && let Some(_pin) = r.pin()
                 && r.obj.path() == Path::Listener
             {
-                // In this order: with neither it would be taken for one that is known.
+                // In this order: a listener with neither flag would be taken for one that is known.
                 r.obj.set(DORMANT, true);
                 r.obj.set(UNHEARD, false);
                 wake(r.obj);
@@ -88,8 +88,9 @@ pub fn hear_again() {
     }
 }
 
-/// The names by which clients on other hosts find a listener. One that has both families is listed for each: iWARP listens
-/// by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them is to be had, the first is.
+/// The names by which clients on other hosts find a listener. A listener of both address families is listed for each:
+/// iWARP listens by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them can be
+/// had, it is the first.
 pub(super) fn far_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
         && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);
@@ -97,7 +98,7 @@ pub(super) fn far_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = S
     first.into_iter().chain([local])
 }
 
-/// Opens the listener's rendezvous at the first free one of so many places.
+/// Opens the listener's rendezvous at the first free one of `places` places.
 fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     let Some(local) = addr::local_of(fd) else {
         return;
@@ -109,13 +110,13 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 l.start(sock, backlog, s);
                 s.set_listener(l);
                 if s.domain() == libc::AF_INET6 {
-                    // bind(2) may have changed it, and accepted connections have it.
+                    // bind(2) may have changed it, and accepted connections inherit it.
                     opts::remember(s, fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
                 }
-                // The kernel's listener must never block us: of several workers that see a
-                // connection only one gets it. The application's own mode is kept in our flags. A listener
-                // that other programs have as well stays as they know it: where one of them is faster,
-                // we block until the next connection, or until a client that waits for us comes by TCP.
+                // The kernel's listener must never block us: of several workers that see a connection only one gets it.
+                // The application's own mode is kept in our flags. A listener that other programs have as well stays as
+                // they know it: where one of them is faster, we block until the next connection, or until a client that
+                // waits for us comes by TCP.
                 if adopted {
                     l.many.store(1, Ordering::Relaxed);
                 } else {
@@ -142,14 +143,14 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     }
     if reason != Reason::None {
         page().fallback(reason);
-        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous: {}", reason.sentence());
+        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {}", reason.sentence());
     }
     if reason == Reason::None {
-        crate::log!(Info, "fd {fd}: listens at {local} and for shared memory");
+        crate::log!(Info, "fd {fd}: listening at {local} and for shared memory");
     }
     s.local.set(local);
     if !s.regs.load(Ordering::Acquire).is_null() {
-        // It is waited on already.
+        // The program waits on it already.
         wake(s);
     }
 }
@@ -165,7 +166,7 @@ fn scope_of(fd: i32, ip: IpAddr) -> Scope {
     }
 }
 
-/// The number by which the kernel tells this socket from all others, for good (`SO_COOKIE`).
+/// The number by which the kernel tells this socket from all others for ever (`SO_COOKIE`).
 fn cookie(fd: i32) -> netacc_sys::errno::Result<u64> {
     let mut cookie = 0u64;
     let mut len = size_of::<u64>() as u32;
@@ -195,7 +196,7 @@ fn rendezvous_for(
         Ok(1) => Scope::One(cookie(fd).map_err(|_| Reason::ReusePort)?),
         _ => scope_of(fd, local.ip()),
     };
-    // Links are few, whatever the backlog for connections is.
+    // Links are few, whatever the backlog of connections is.
     let depth = backlog.clamp(16, 1024);
     let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);
     let free = |e: &Errno| *e != Errno::ADDRINUSE;
@@ -208,24 +209,24 @@ fn rendezvous_for(
     }
 }
 
-/// Takes up the clients of all listeners of this process: one of them is ourselves, and what is connected
-/// while it can be must not depend on descriptors that are there later.
+/// Takes up the clients of all listeners of this process: one of them may be this process itself, and a connection that
+/// can be made now must not depend on descriptors that are free later.
 #[cold]
 pub fn take_all() {
     fdtable::each(0, usize::MAX, |_, e| {
         if let fdtable::Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
-            // A thread that sleeps on it does that itself; it would not hear of a link that we took. And
-            // where several processes serve the listener, it is for one that accepts to take it.
+            // A thread that sleeps on the listener does that itself; it would not hear of a link that we took. And
+            // where several processes serve the listener, a process that accepts is to take the link.
             let idle = |l: &Listener| l.waiters.load(Ordering::SeqCst) == 0 && l.many.load(Ordering::Relaxed) == 0;
             l.take_if(idle);
         }
     });
 }
 
-/// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): it is an ordinary one
-/// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
+/// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): makes it an ordinary one again;
+/// clients that wait are reset. A new listen(2) opens a new rendezvous.
 pub fn dissolve(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     kernel_only(fd, s);
@@ -235,22 +236,22 @@ pub fn dissolve(fd: i32, s: &'static Socket) {
 fn kernel_only(fd: i32, s: &'static Socket) {
     epoll::no_listener(s);
     s.forget_listener();
-    // The kernel's flag was ours; from now on it is the application's again.
+    // We set the kernel's flag for ourselves; from now on it is the application's again.
     let flags = super::create::status_flags(s) as usize;
     let _ = raw::fcntl(fd, libc::F_SETFL, flags);
 }
 
-/// Another process will serve the listener without us knowing: it is the kernel's alone from here on, and clients
-/// that wait in our queues go there.
+/// Another process will serve the listener without this library's knowledge: makes it the kernel's alone, and sends
+/// clients that wait in our queues there.
 #[cold]
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    crate::log!(Info, "fd {fd}: the listener is left to the kernel");
+    crate::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     kernel_only(fd, s);
     l.leave();
 }
 
-/// The listener that took up a server-side link.
+/// The listener that took up `link`, at the server.
 #[allow(unsafe_code)]
 pub fn owner_of(link: &'static Link) -> Option<&'static Listener> {
     // SAFETY: 0 or a listener object, which is never freed.

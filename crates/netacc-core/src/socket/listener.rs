@@ -1,4 +1,4 @@
-//! The accelerated half of a listening socket: its rendezvous, its links, and who waits at either.
+//! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait at either.
 
 use crate::carrier;
 use crate::epoll;
@@ -15,7 +15,8 @@ use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, guard};
 use rustix::fd::{FromRawFd, OwnedFd};
 
-/// Places for clients that have connected and not said hello. One that says nothing has its place until others need it.
+/// Number of places for clients that have connected and not said hello. A client that says nothing keeps its place
+/// until others need it.
 pub(super) const GREETING: usize = 8;
 
 /// So many links are looked at when the process ends.
@@ -32,24 +33,24 @@ pub struct Listener {
     pub(super) links: AtomicPtr<Link>,
     pub(super) greeting: [AtomicI32; GREETING],
     pub(super) next_greeting: AtomicU32,
-    /// The process had no descriptor left when it last looked for clients.
+    /// Set when the process had no descriptor left when it last looked for clients.
     pub(super) starved: AtomicU32,
-    /// Our own number (+ 1) for the kernel's listener: the application closed its last one while a call sleeps
+    /// Our own number (+ 1) for the kernel's listener, set when the application closes its last one while a call sleeps
     /// on it, which goes on as in the kernel.
     kept: AtomicI32,
-    /// Threads that sleep on the listener outside of epoll.
+    /// Number of threads that sleep on the listener outside of epoll.
     pub(super) waiters: AtomicU32,
-    /// The program has called accept(2) here, or had before the fork.
+    /// Set once the program has called accept(2) here, or had before the fork.
     pub served: AtomicU32,
-    /// Another process of the family left the listener to the kernel.
+    /// Set once another process of the family left the listener to the kernel.
     pub(super) shut: AtomicU32,
-    /// The only link there was at the last look had more connects than the one taken: a hint.
+    /// Set when the only link there was at the last look had more connects than the one taken: a hint.
     waits: AtomicU32,
-    /// More than one process serves this listener.
+    /// Set when more than one process serves this listener.
     pub many: AtomicU32,
-    /// The kernel said (or may have) that a TCP connection waits.
+    /// Set when the kernel said, or may have said, that a TCP connection waits.
     pub tcp_waits: AtomicU32,
-    /// When the kernel was last asked and had none, in [`netacc_sys::cpu::ticks`].
+    /// When the kernel was last asked and had no connection, in [`netacc_sys::cpu::ticks`].
     pub tcp_asked: AtomicU64,
     /// The socket object it belongs to.
     pub owner: AtomicPtr<Socket>,
@@ -90,8 +91,8 @@ impl Listener {
         self.rendezvous.load(Ordering::Relaxed) - 1
     }
 
-    /// The application closes `fd`, its last number for this listener, which is that of `s`, and in whose calls threads
-    /// sleep.
+    /// Keeps the kernel's listener under a number of ours, since the application closes `fd`, its last number for this
+    /// listener of `s`, in whose calls threads sleep.
     pub fn keep(&self, fd: i32, s: &Socket) {
         let Ok(ours) = private::copy(fd) else { return };
         let mut old = self.kept.swap(ours + 1, Ordering::AcqRel);
@@ -113,13 +114,13 @@ impl Listener {
         }
     }
 
-    /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) says so, and the
-    /// listener stays readable, as the kernel's does.
+    /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) reports that, and the listener
+    /// stays readable, as the kernel's does.
     pub fn starves(&self) -> bool {
         self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.greeting().any(readable))
     }
 
-    /// Whether another process of the family has left the listener to the kernel; then so should we.
+    /// Whether another process of the family has left the listener to the kernel; then this one has to do so, too.
     pub fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Relaxed) != 0
     }
@@ -157,8 +158,8 @@ impl Listener {
         None
     }
 
-    /// The process closed its last descriptor of the listener. Connections go on; connects that wait are reset, as by
-    /// the kernel, unless other processes have the listener: those serve them.
+    /// The process closed its last descriptor of the listener. Connections go on; connects that wait are reset, as the
+    /// kernel would, unless other processes have the listener: then those serve them.
     pub fn close(&'static self) {
         match self.many.load(Ordering::Relaxed) {
             0 => self.reset_queued(),
@@ -166,7 +167,7 @@ impl Listener {
         }
     }
 
-    /// Nobody listens any more: connects that wait are reset, connections go on.
+    /// Ends the listener, since no process listens any more: connects that wait are reset, connections go on.
     pub(super) fn reset_queued(&'static self) {
         self.end(|links| {
             for link in links {
@@ -183,11 +184,12 @@ impl Listener {
         });
     }
 
-    /// Another process serves the listener and knows nothing of us: connects that wait go there by TCP.
+    /// Ends the listener for a process that serves it and knows nothing of us: connects that wait go there by TCP.
     pub(super) fn leave(&'static self) {
         let sock = self.rendezvous_fd();
         if sock >= 0 {
-            // For all processes that have it. Clients that connected to it and were not taken up see an end.
+            // This ends it for all processes that have it. Clients that connected to it and were not taken up see an
+            // end.
             let _ = raw::shutdown(sock, libc::SHUT_RDWR);
             dismiss_waiting(sock);
         }
@@ -238,7 +240,7 @@ impl Listener {
             let _g = self.lock.lock();
             let sock = self.rendezvous.swap(0, Ordering::Relaxed) - 1;
             if sock >= 0 {
-                // Clients that wait there end with the socket, unless another process has it too.
+                // Clients that wait there end with the socket, unless another process has the socket too.
                 if self.many.load(Ordering::Relaxed) == 0 {
                     let _ = raw::shutdown(sock, libc::SHUT_RDWR);
                     dismiss_waiting(sock);
@@ -273,7 +275,8 @@ impl Listener {
         }
     }
 
-    /// In the child of a fork, whose copies of these sockets are not the last ones.
+    /// Closes the sockets of clients that have not said hello, in the child of a fork, whose copies are not the last
+    /// ones.
     fn close_greeting(&self) {
         for cell in &self.greeting {
             let fd = cell.swap(0, Ordering::Relaxed);
@@ -283,8 +286,8 @@ impl Listener {
         }
     }
 
-    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which whoever removes a link takes before
-    /// he lets it go; not under `lock`, since `f` takes locks that come before it.
+    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which a thread that removes a link takes before it
+    /// lets the link go; not under `lock`, since `f` takes locks that come before it.
     pub fn each_link(&self, f: impl FnMut(&'static Link)) {
         self.links().for_each(f);
     }
@@ -295,8 +298,8 @@ impl Listener {
         self.links().for_each(|l| l.service_if_readable());
     }
 
-    /// Whether a connect waits in shared memory, and whether a client announced a further link, which may
-    /// hold earlier connects than those we know.
+    /// Whether a connect waits in shared memory, and whether a client announced a further link, which may hold earlier
+    /// connects than those that we know.
     pub fn queued_or_more(&self) -> (bool, bool) {
         // What waited in the only link when we looked there came before what a further link brings.
         if self.waits.load(Ordering::Relaxed) != 0 {
@@ -319,12 +322,12 @@ impl Listener {
             self.waits.store(only.seen_queued().into(), Ordering::Relaxed);
             return Some((only, slot));
         }
-        // First come, first served, as with one queue in the kernel.
+        // First come, first served, as with the kernel's one queue.
         let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
         Some((first, first.pop()?))
     }
 
-    /// For the child of a fork: the links are the parent's, the sockets are shared.
+    /// Called in the child of a fork: the links are the parent's, the sockets are shared.
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.waits.store(0, Ordering::Relaxed);
@@ -344,7 +347,7 @@ impl Listener {
         self.links().any(|l| l.segment().is_some_and(|s| s.queued() > 0))
     }
 
-    /// Counts the connects that clients have queued: what it was before tells of new ones.
+    /// Number of connects that clients have queued so far: a change shows new ones.
     pub fn arrived(&self) -> u64 {
         let _g = self.lock.lock();
         self.links().filter_map(|l| l.segment()).fold(0, |n, s| n.wrapping_add(s.pushed()))
@@ -352,8 +355,8 @@ impl Listener {
 
     /// Arms every link's connect queue; true if one holds something.
     pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
-        // Before the lock: who takes up a link under it afterwards sees us, and if it was before, we see the
-        // link.
+        // Before the lock: a thread that takes up a link under it afterwards sees us, and if it did so before, we see
+        // the link.
         self.waiters.fetch_add(1, Ordering::SeqCst);
         set.add(self.rendezvous_fd(), libc::POLLIN);
         for fd in self.greeting() {

@@ -1,4 +1,4 @@
-//! A TCP socket as the application knows it: what its descriptors refer to, on whatever path its bytes go.
+//! A TCP socket as the application knows it: what its descriptors refer to, whichever path its bytes take.
 
 pub mod accept;
 pub mod adopt;
@@ -51,13 +51,13 @@ use netacc_sys::slab::{Pooled, Slab};
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 
-/// Which path a socket is on.
+/// The path that a socket is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Path {
     /// Not connected and not listening.
     New = 0,
-    /// The kernel's: every call passes through.
+    /// It is the kernel's: every call passes through.
     Tcp = 1,
     /// A channel in shared memory.
     Shm = 2,
@@ -166,11 +166,11 @@ pub struct Socket {
     next_free: AtomicPtr<Socket>,
     /// Which life of the object this is; compared under `rx` or `tx`.
     generation: AtomicU32,
-    /// Descriptors that refer to it plus calls that sleep on it.
+    /// Number of descriptors that refer to it, and of calls that sleep on it.
     refs: AtomicU32,
-    /// Serialises reads.
+    /// Held by the thread that reads.
     pub rx: Lock,
-    /// Serialises writes.
+    /// Held by the thread that writes.
     pub tx: Lock,
     /// Guards `opts` and state changes.
     pub meta: Lock,
@@ -190,23 +190,23 @@ pub struct Socket {
     pub sndtimeo: AtomicU64,
     /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`group`].
     pub(crate) member: AtomicU64,
-    /// Calls made while it was a candidate for promotion.
+    /// Number of calls that were made while it was a candidate for promotion.
     pub(crate) calls: AtomicU32,
-    /// How often its connect was made again over another link.
+    /// How many times its connect was made again over another link.
     pub(crate) rerouted: AtomicU32,
-    /// Bytes sent by the kernel while it was one.
+    /// Number of bytes that the kernel sent while it was a candidate.
     pub(crate) kernel_sent: AtomicU64,
-    /// And received.
+    /// Number of bytes that were received from the kernel while it was a candidate.
     pub(crate) kernel_read: AtomicU64,
-    /// Of a candidate whose other end is on another host: what [`far`] keeps.
+    /// What [`far`] keeps of a candidate whose other end is on another host.
     pub(crate) far: far::Kept,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
-    /// How spinning for this socket pays; see [`crate::wait`].
+    /// How much spinning for this socket pays; see [`crate::wait`].
     pub spin: crate::wait::Spin,
-    /// Our address.
+    /// The local address.
     pub local: Addr,
-    /// The peer's.
+    /// The peer's address.
     pub peer: Addr,
     pub(crate) opts: opts::Remembered,
 }
@@ -247,7 +247,7 @@ impl Socket {
         Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
     }
 
-    /// Which path it is on.
+    /// The path that it is on.
     #[inline]
     pub fn path(&self) -> Path {
         match self.path.load(Ordering::Acquire) {
@@ -258,13 +258,13 @@ impl Socket {
         }
     }
 
-    /// Changes the path; everything it needs was stored before.
+    /// Changes the path; everything that the new path needs was stored before.
     pub fn set_path(&self, p: Path) {
         self.path.store(p as u32, Ordering::Release);
     }
 
-    /// Whether a flag is set. Acquire, with the release in `set`: who sees `CANDIDATE` gone sees the path that was
-    /// stored before.
+    /// Whether a flag is set. Acquire, with the release in `set`: a thread that sees `CANDIDATE` gone sees the path
+    /// that was stored before.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
@@ -280,7 +280,7 @@ impl Socket {
         old & flag != 0
     }
 
-    /// The endpoint, on the shm path.
+    /// The endpoint, if the socket is on the shm path.
     #[inline]
     #[allow(unsafe_code)]
     pub fn endpoint(&self) -> Option<&'static ShmEndpoint> {
@@ -288,7 +288,7 @@ impl Socket {
         unsafe { self.ep.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Attaches a channel.
+    /// Attaches an endpoint.
     pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
         ep.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
         if let Some(n) = self.opts.get(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
@@ -301,7 +301,7 @@ impl Socket {
         self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
     }
 
-    /// The listener part, of a listener.
+    /// The listener part, if the socket is a listener.
     #[inline]
     #[allow(unsafe_code)]
     pub fn listener(&self) -> Option<&'static Listener> {
@@ -314,26 +314,26 @@ impl Socket {
         self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
     }
 
-    /// It has no channel any more.
+    /// Detaches the endpoint.
     pub fn leave_endpoint(&self) {
         self.ep.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// In the child of a fork: another thread of the parent opened the connection at the same moment, and it was not
-    /// made ready for two processes. It is the parent's alone.
+    /// prepared for two processes. It belongs to the parent alone.
     pub fn disown(&self) {
         self.leave_endpoint();
         self.set_path(Path::Tcp);
         self.set(CANDIDATE, false);
     }
 
-    /// It is a listener no longer.
+    /// Makes it an ordinary socket: it is a listener no longer.
     pub fn forget_listener(&self) {
         self.set_path(Path::New);
         self.listener.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// It was an IPv6 socket, and its addresses are shown as those of an IPv4 one from now on.
+    /// Shows its addresses as those of an IPv4 socket from now on; it was an IPv6 one.
     pub fn became_ipv4(&self) {
         self.domain.store(libc::AF_INET as u32, Ordering::Relaxed);
     }
@@ -364,12 +364,12 @@ impl Socket {
         self.refs.load(Ordering::Acquire) > 1
     }
 
-    /// Whether a call refers to it beside so many descriptors.
+    /// Whether a call refers to it in addition to `descriptors` descriptors.
     pub fn is_pinned_beside(&self, descriptors: u32) -> bool {
         self.refs.load(Ordering::Acquire) > descriptors
     }
 
-    /// One more descriptor refers to it.
+    /// Counts one more descriptor that refers to it.
     pub fn add_ref(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
@@ -421,26 +421,27 @@ impl Drop for Pin {
     }
 }
 
-/// Drops a reference; the last one ends the connection. True if that left its number with nothing behind it, and the
-/// number may be kept.
+/// Drops a reference; the last one ends the connection. True if that left nothing behind the number, so that the number
+/// may be kept.
 pub fn put(s: &'static Socket) -> bool {
     s.refs.fetch_sub(1, Ordering::AcqRel) == 1 && retire(s)
 }
 
 fn retire(s: &'static Socket) -> bool {
     crate::epoll::forget_socket(s);
-    // Both directions: a call that looked the object up before finishes first, a later one sees the
-    // new generation and reports EBADF.
+    // Both directions: a call that looked the object up before finishes first, and a later one sees the new generation
+    // and reports EBADF.
     let rx = s.rx.lock();
     let tx = s.tx.lock();
     let path = s.path();
-    // Under the locks: who puts a kernel socket under the number has them, and finds the socket retired from here on.
+    // Under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket retired
+    // from here on.
     let vacant = path == Path::Shm
         && s.flags.load(Ordering::Acquire) & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
     if let Some(e) = s.stats() {
         e.close();
     }
-    // Nobody else writes it: we had the last reference.
+    // No other thread writes it: we had the last reference.
     s.generation.store(s.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     crate::fork::unshare_if_alone(s);
     let ep = s.ep.swap(core::ptr::null_mut(), Ordering::AcqRel);
@@ -451,7 +452,7 @@ fn retire(s: &'static Socket) -> bool {
     // SAFETY: as in `endpoint`.
     if let Some(ep) = unsafe { ep.as_ref() } {
         if path != Path::Shm {
-            // A promotion that was offered and not taken up.
+            // A promotion was offered and not taken up.
             ep.withdraw();
             ep.close(false);
         } else if s.has(SHARED) {
@@ -474,14 +475,14 @@ fn retire(s: &'static Socket) -> bool {
     vacant
 }
 
-/// For the child of a fork: the locks of objects that other threads of the parent held.
+/// Called in the child of a fork: frees the locks of objects that other threads of the parent held.
 pub fn reset_locks() {
     SOCKETS.reset_lock();
     listener::LISTENERS.reset_lock();
 }
 
 impl Socket {
-    /// Undoes an acceleration that did not come about; the peer sees a reset, if it sees anything.
+    /// Undoes an acceleration that failed; the peer sees a reset, if it sees anything.
     pub fn detach(&self) {
         if let Some(ep) = self.endpoint() {
             ep.close(true);
@@ -490,7 +491,7 @@ impl Socket {
     }
 }
 
-/// A kernel address in a buffer of our own.
+/// Writes an address as the kernel has it into a buffer of ours.
 pub(crate) fn addr_of(a: SocketAddr, domain: i32, buf: &mut [u64; 4], len: &mut u32) {
     *len = 32;
     crate::addr::write(a, domain, buf.as_mut_ptr().cast(), len);

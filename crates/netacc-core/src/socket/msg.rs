@@ -41,8 +41,8 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
     unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
 }
 
-/// The channel of the call's connection. A call with control messages is the kernel's, and so is a connection
-/// that may be promoted from then on, unless it is too late for that.
+/// The connection of a call, with its endpoint. A call with control messages is made by the kernel, and so are all
+/// later calls on a connection that might have been promoted, unless it is too late for that.
 ///
 /// # Safety
 /// `m` is the application's valid message header.
@@ -54,7 +54,7 @@ unsafe fn channel_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &
     })
 }
 
-/// The buffers of a call on a connection that may be promoted.
+/// The socket and the buffers of a call on a connection that may be promoted.
 ///
 /// # Safety
 /// `m` is the application's valid message header.
@@ -64,8 +64,8 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }
 
-/// Whether a message may have control messages, in which descriptors travel: a header that may not be there is looked at on
-/// the long way.
+/// Whether a message may have control messages, in which descriptors travel; a header that may not be mapped counts,
+/// and is examined later.
 ///
 /// # Safety
 /// `m` is a message header of the application's, or nowhere.
@@ -105,7 +105,7 @@ unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
     }
 }
 
-/// Descriptors that go to another process must be the kernel's. An error if one cannot be: the receiver would have a
+/// Makes descriptors that go to another process the kernel's. Fails if one cannot become so: the receiver would have a
 /// number with nothing behind it.
 ///
 /// # Safety
@@ -117,7 +117,7 @@ pub unsafe fn passing(m: *const libc::msghdr) -> Result<()> {
     all
 }
 
-/// The kernel has filled in `m`: descriptors may have come with it.
+/// Notes descriptors that may have come with `m`, which the kernel has filled in.
 ///
 /// # Safety
 /// As [`each_passed`].
@@ -141,13 +141,13 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     // SAFETY: the caller's promise.
     let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
         if crate::fdtable::socket(fd).is_none() {
-            // SAFETY: as above.
+            // SAFETY: the caller's promise about `m`.
             let ready = unsafe { passing(m) };
             if let Err(e) = ready {
                 return Outcome::Failed(e);
             }
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about `m`.
         return match unsafe { candidate(fd, m) } {
             Some((r, mut v)) => promote::transmit(fd, r, &mut v, flags),
             None => Outcome::Pass,
@@ -160,7 +160,7 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     }
 }
 
-/// The control message of TCP_INQ: how many bytes are left to read; 1 where there is only the end of the stream.
+/// Writes the control message of TCP_INQ: how many bytes are left to read; 1 where only the end of the stream is left.
 ///
 /// # Safety
 /// `m` is a message header of the application's, in memory that can be written.
@@ -201,11 +201,11 @@ unsafe fn tell_left(m: *mut libc::msghdr, ep: &ShmEndpoint) {
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     // SAFETY: the caller's promise.
     let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about `m`.
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
         let done = promote::receive(fd, r, &mut v, flags);
         if let Outcome::Done(_) = done {
-            // SAFETY: as below.
+            // SAFETY: the caller's promise about `m`.
             unsafe {
                 (*m).msg_namelen = 0;
                 (*m).msg_flags = 0;
@@ -219,7 +219,8 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     // SAFETY: the caller's promise.
     let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
     if got.is_ok() {
-        // SAFETY: as above. A connected stream gives no address and, but for TCP_INQ, no control messages.
+        // SAFETY: the caller's promise; `m` was found writable above. A connected stream gives no address and, but for
+        // TCP_INQ, no control messages.
         unsafe {
             (*m).msg_namelen = 0;
             (*m).msg_flags = 0;
@@ -257,9 +258,9 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
         if !user::writable(one, size_of::<libc::mmsghdr>()) {
             return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
         }
-        // SAFETY: as above.
+        // SAFETY: the header was found to be writable.
         match unsafe { sendmsg(fd, &raw const (*one).msg_hdr, flags) } {
-            // SAFETY: as above.
+            // SAFETY: the header was found to be writable.
             Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
             other if done == 0 => return other,
             _ => break,
@@ -294,14 +295,14 @@ pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeo
         if !user::writable(one, size_of::<libc::mmsghdr>()) {
             return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
         }
-        // SAFETY: as above.
+        // SAFETY: the header was found to be writable.
         match unsafe { recvmsg(fd, &raw mut (*one).msg_hdr, flags_now) } {
-            // SAFETY: as above.
+            // SAFETY: the header was found to be writable.
             Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
             other if done == 0 => return other,
             _ => break,
         }
-        // SAFETY: as above.
+        // SAFETY: the header was found to be writable.
         let end = unsafe { (*one).msg_len } == 0;
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {

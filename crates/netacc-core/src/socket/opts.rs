@@ -16,7 +16,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, user};
 use netacc_transport::Endpoint;
 
-/// tcp(7), linux/tcp.h; the libc crate has no name for it.
+/// An option of tcp(7), linux/tcp.h; the libc crate has no name for it.
 const TCP_ZEROCOPY_RECEIVE: i32 = 35;
 
 /// The name under which an option is read back.
@@ -50,7 +50,7 @@ fn boolean(level: i32, name: i32) -> bool {
     )
 }
 
-/// The value of an option, as the kernel takes it: first its length counts, then whether it is in memory.
+/// The value of an option as the kernel takes it: it judges the length first, then whether the value is in memory.
 ///
 /// # Safety
 /// `p` is the application's value of `len` bytes.
@@ -80,7 +80,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if s.has(CANDIDATE) && kept_from_ring(level, name) {
         promote::given_up(fd);
     }
-    // Before the path: it may be promoted just now.
+    // Asked before the path: a promotion may be under way.
     let candidate = s.has(CANDIDATE);
     let path = s.path();
     let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
@@ -138,19 +138,20 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     }
 }
 
-/// What changes the kernel's stream, its packets or its errors is not followed to the ring.
+/// Whether an option changes the kernel's stream, its packets or its errors, so that a connection with it does not go
+/// over to a ring.
 fn kept_from_ring(level: i32, name: i32) -> bool {
     packets::concerns(level, name, true)
         || by_kernel(level, name)
         || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (IPPROTO_IPV6, libc::IPV6_ADDRFORM))
 }
 
-/// Only the kernel announces completions, and only it knows where a look begins.
+/// Whether only the kernel can honour the option: it alone announces completions, and knows where a look begins.
 fn by_kernel(level: i32, name: i32) -> bool {
     level == SOL_SOCKET && matches!(name, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
 }
 
-/// Options that mean something to us. `None`: not one of these.
+/// Sets options that mean something to us. `None`: the option is none of these.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
@@ -167,7 +168,7 @@ unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32
                 return Some(Err(Errno(libc::EDOM)));
             }
             let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
-            // A negative time is "at once" to the kernel; 1 ns is the nearest we can say.
+            // A negative time is "at once" to the kernel; 1 ns is the nearest value that we have.
             let ns = if tv.tv_sec < 0 {
                 1
             } else {
@@ -182,7 +183,7 @@ unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32
                 Ok(v) => v,
                 Err(e) => return Some(Err(e)),
             };
-            // Switched off, the time is kept (socket(7) does not say so).
+            // When it is switched off the time is kept (socket(7) does not say so).
             let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
             let word = if on != 0 { 1 << 32 | u64::from(secs as u32) } else { kept };
             s.linger.store(word, Ordering::Relaxed);
@@ -220,7 +221,7 @@ fn in_ticks(usec: i64) -> i64 {
     (usec + tick - 1) / tick * tick
 }
 
-/// How long a tick is: what becomes of a time-out of 1 microsecond.
+/// The length of a tick (microseconds): what becomes of a time-out of 1 microsecond.
 fn ask_tick() -> Result<u32> {
     let fd = raw::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     let mut tv = libc::timeval { tv_sec: 0, tv_usec: 1 };
@@ -232,20 +233,20 @@ fn ask_tick() -> Result<u32> {
     asked.map(|()| tv.tv_usec as u32)
 }
 
-/// Bytes that are asked for where an int is expected.
+/// Number of bytes that are asked for where an int is expected.
 const LONGER: usize = 32;
 
-/// What the kernel made of an option that was set on `fd` is remembered, if it is an int: the connection
-/// may come to live without that socket.
+/// Remembers what the kernel made of an option that was set on `fd`, if it is an int: the connection may come to live
+/// without that socket.
 pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
     let name = read_as(level, name);
-    // A listener's own affair.
+    // The option concerns the listener alone.
     if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) {
         return;
     }
-    // More than an int, to tell one from what is longer; and as large as the same number of the largest units that the
-    // kernel counts in, the instructions of a filter.
+    // The buffer is longer than an int, to tell an int from a longer value; and it holds as many of the largest units
+    // that the kernel counts in, the instructions of a filter.
     let mut word = [[0i32; 2]; LONGER];
     let mut len = LONGER as u32;
     let got = raw::getsockopt(fd, level, name, word.as_mut_ptr().cast(), &raw mut len);
@@ -266,8 +267,8 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     }
 }
 
-/// Other options on an accelerated connection: the kernel judges the value on a socket of its own, and we
-/// remember what it made of it.
+/// Sets other options on an accelerated connection: the kernel judges the value on a socket of its own, and we remember
+/// what the kernel made of it.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
@@ -283,18 +284,18 @@ unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, l
     done
 }
 
-/// The value is set on the kernel's socket `judge`, and remembered as that has it.
+/// Sets the value on the kernel's socket `judge`, and remembers it as that socket has it.
 fn judged(s: &Socket, judge: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
     raw::setsockopt(judge, level, name, p, len)?;
-    // What a connection has agreed on stays as it is.
+    // What a connection has agreed on with its peer stays as it is.
     if (level, name) != (IPPROTO_TCP, libc::TCP_MAXSEG) && !packets::is_write_only(level, name) {
         remember(s, judge, level, name);
     }
     Ok(())
 }
 
-/// IPV6_ADDRFORM makes an IPv4 socket of an IPv6 one whose peer has an IPv4 address. The kernel does so with the socket that
-/// the connection goes over to.
+/// IPV6_ADDRFORM makes an IPv6 socket whose peer has an IPv4 address an IPv4 one. The kernel does so with the socket
+/// that the connection goes over to.
 ///
 /// # Safety
 /// `p` is valid for `len` bytes.
@@ -315,13 +316,13 @@ unsafe fn to_ipv4(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Result
     Ok(())
 }
 
-/// The family whose connections a connection is like: an IPv6 socket may have an IPv4 peer.
+/// The family of the kernel's connections that this one is like: an IPv6 socket may have an IPv4 peer.
 fn family(s: &Socket, level: i32) -> i32 {
     let mapped = level != IPPROTO_IPV6 && s.peer.get().is_some_and(|a| a.ip().to_canonical().is_ipv4());
     if mapped { libc::AF_INET } else { s.domain() }
 }
 
-/// SO_PEERNAME: the peer's address, of which the caller must not want more than there is.
+/// SO_PEERNAME: the peer's address; the caller must not ask for more bytes than it has.
 ///
 /// # Safety
 /// `val` and `len` are the application's, `len` in memory that can be written.
@@ -340,10 +341,10 @@ unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
     }
 }
 
-/// TCP_QUICKACK was set after the peer's end of stream, which had switched it off.
+/// Value of TCP_QUICKACK that was set after the peer's end of stream, which had switched the option off.
 const QUICK_LATE: i32 = 2;
 
-/// The peer's end of stream has come.
+/// Whether the peer's end of stream has come.
 fn after_end(s: &Socket) -> bool {
     s.path() == Path::Shm && s.endpoint().is_some_and(|e| e.peer_ended())
 }
@@ -366,7 +367,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
         }
     }
     if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.has(CANDIDATE) {
-        // The peer may have gone over and ended there.
+        // The peer may have gone over and ended the stream there.
         promote::advance(fd, r);
     }
     let shm = s.path() == Path::Shm;
@@ -392,11 +393,11 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
             let ns = cell.load(Ordering::Relaxed) as i64;
             let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-            // SAFETY: as above.
+            // SAFETY: the caller's promise about `val` and `len`; `tv` lives until the call returns.
             return unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) }.into();
         }
         (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
-            // The kernel maps what its socket has received.
+            // The kernel can map only what its own socket has received.
             return match demote::demote(fd, r, Reason::Unsupported) {
                 Ok(()) => Outcome::Pass,
                 Err(e) => Outcome::Failed(e),
@@ -426,17 +427,17 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
     };
     match int {
         Some(v) => {
-            // SAFETY: as above.
+            // SAFETY: the caller's promise about `val` and `len`.
             unsafe { give_int(level, v, val, len) }.into()
         }
-        // A base is no TCP socket: type, protocol and defaults are the template's.
+        // A base is no TCP socket: type, protocol and defaults are those of the template.
         None if shm && s.endpoint().is_some_and(|e| e.base_fd() >= 0) => {
             match template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)) {
                 Ok(()) => Outcome::Done(0),
                 Err(e) => Outcome::Failed(e),
             }
         }
-        // Else the descriptor is a TCP socket of the right family.
+        // Otherwise the descriptor is a TCP socket of the right family.
         None => Outcome::Pass,
     }
 }
@@ -460,7 +461,8 @@ unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) -> Res
     Ok(())
 }
 
-/// As the kernel: less room than an int has gets a small value of the level of IP as one byte (ip(7)).
+/// Writes an int as the kernel does: with less room than an int needs, a small value of the IP level is one byte
+/// (ip(7)).
 ///
 /// # Safety
 /// As [`give`].
@@ -475,8 +477,8 @@ unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Resul
     }
 }
 
-/// TCP_INFO of a connection that may be promoted. An end that the kernel tells of may be the peer's going over: `None` is
-/// for [`get`] to answer for the ring, or for a socket that is none of these.
+/// TCP_INFO of a connection that may be promoted. An end that the kernel reports may be the peer's going over: with
+/// `None`, [`get`] answers for the ring, or for a socket that is no candidate.
 ///
 /// # Safety
 /// `val` and `len` are the application's result buffer.
@@ -495,7 +497,7 @@ unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut
     (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
 }
 
-/// The kernel's structure for the socket `fd`, with the state of the connection it stands for.
+/// Fills in the kernel's structure for the socket `fd`, with the state of the connection that it stands for.
 #[allow(unsafe_code)]
 fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
     match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {

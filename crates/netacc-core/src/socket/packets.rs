@@ -1,15 +1,15 @@
-//! Options about a connection's packets: the device they pass, their mark, who filters or signs them. Shared memory has
-//! no packets, so a socket with such an option is the kernel's.
+//! Options about a connection's packets: the device they pass, their mark, how they are filtered or signed. Shared
+//! memory has no packets, so a socket with such an option is the kernel's.
 
 use crate::socket::{PACKETS, SIGNED, Socket};
 use core::ffi::c_void;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
 
-/// tcp(7): a key for TCP-AO (RFC 5925); the libc crate has no name for it.
+/// An option of tcp(7): a key for TCP-AO (RFC 5925); the libc crate has no name for it.
 const TCP_AO_ADD_KEY: i32 = 38;
 
-/// Options that the kernel can be asked for later.
+/// Whether the option can be read back from the kernel later.
 fn plain(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
@@ -19,7 +19,7 @@ fn plain(level: i32, name: i32) -> bool {
     )
 }
 
-/// Options of which the kernel says nothing afterwards.
+/// Whether the kernel says nothing of the option afterwards.
 fn signed(level: i32, name: i32) -> bool {
     matches!(
         (level, name),
@@ -33,23 +33,23 @@ fn signed(level: i32, name: i32) -> bool {
     )
 }
 
-/// Options that cannot be read back: getsockopt(2) refuses the number, or means something else by it. SO_ATTACH_FILTER is
-/// SO_GET_FILTER there, which gives the filter's instructions and counts in them.
+/// Whether the option cannot be read back: getsockopt(2) refuses the number, or means something else by it.
+/// SO_ATTACH_FILTER is SO_GET_FILTER there, which gives the filter's instructions and counts in them.
 pub fn is_write_only(level: i32, name: i32) -> bool {
     signed(level, name)
 }
 
-/// Whether the option is about packets. `connected`: of a socket that has agreed with its peer on the size of segments.
+/// Whether the option is about packets. `connected`: the socket has agreed with its peer on the size of segments.
 pub fn concerns(level: i32, name: i32, connected: bool) -> bool {
     plain(level, name) || signed(level, name) || (!connected && sizes(level, name))
 }
 
-/// TCP_MAXSEG bounds the segments of both ends of a connection, and both can read that.
+/// Whether the option is TCP_MAXSEG, which bounds the segments of both ends of a connection, and which both can read.
 fn sizes(level: i32, name: i32) -> bool {
     (level, name) == (IPPROTO_TCP, libc::TCP_MAXSEG)
 }
 
-/// Such an option was set on the kernel's socket `fd`.
+/// Notes that such an option was set on the kernel's socket.
 pub fn noted(s: &Socket, level: i32, name: i32) {
     if plain(level, name) {
         s.set(PACKETS, true);
@@ -59,7 +59,7 @@ pub fn noted(s: &Socket, level: i32, name: i32) {
     }
 }
 
-/// Whether options of the kernel's socket `fd` make a difference that shared memory would not.
+/// Whether options of the kernel's socket `fd` have an effect that shared memory would not have.
 pub fn matter(s: &Socket, fd: i32) -> bool {
     s.has(SIGNED) || (s.has(PACKETS) && asked(fd, s.domain()))
 }
@@ -74,8 +74,8 @@ fn asked(fd: i32, domain: i32) -> bool {
         || (domain == libc::AF_INET6 && on(IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT))
 }
 
-/// Whether the socket is bound to a device. Also to loopback: a connection to an address of another device counts as
-/// coming by that one, though it never leaves the host.
+/// Whether the socket is bound to a device, loopback included: a connection to an address of another device counts as
+/// coming by that device, though it never leaves the host.
 fn device(fd: i32) -> bool {
     let mut name = [0u8; libc::IFNAMSIZ];
     let mut len = name.len() as u32;

@@ -14,19 +14,19 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 const LOOPBACK_CONNECT: i64 = time::ns(timeouts::LOOPBACK_CONNECT) as i64;
 
-/// Bytes that a pair of UNIX sockets is to hold in each direction: a ring, and what the peer writes before it sees that we
-/// leave it. The kernel grants twice as much (socket(7)), of which its own bookkeeping takes a part; what is usually allowed
-/// is 208 KiB.
+/// Size (bytes) that a pair of UNIX sockets is to hold in each direction: a ring, and what the peer writes before it
+/// sees that we leave it. The kernel grants twice as much (socket(7)), of which its own bookkeeping takes a part;
+/// usually 208 KiB are allowed.
 const ROOM: i32 = 1 << 18;
 
-/// Our end and the peer's. Two TCP sockets with the connection's addresses of host, so that a program without this
-/// library finds in its descriptor what it expects; the ports are others, since those of the connection are taken.
-/// Where TCP cannot be had, and where the peer's address is another host's, which a socket of ours must not claim to have
-/// been connected from, it is a pair of UNIX sockets. They carry the bytes as well, but know no reset.
+/// Makes our end and the peer's. They are two TCP sockets with the host addresses of the connection, so that a program
+/// without this library finds in its descriptor what it expects; the ports differ, since those of the connection are
+/// taken. Where TCP cannot be had, and where the peer's address is another host's, which a socket of ours must not
+/// claim to have been connected from, it is a pair of UNIX sockets. They carry the bytes as well, but know no reset.
 pub fn connected(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     tcp(s).or_else(|_| {
         let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        // Unlike those of TCP they never grow, and what they hold counts at the sender.
+        // Unlike TCP sockets they never grow, and what they hold counts at the sender.
         for fd in [&pair.0, &pair.1] {
             let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
         }
@@ -63,8 +63,9 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let (listener, near) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
     bind(&listener, peer)?;
     raw::listen(listener.0, 8)?;
-    // Its port need only be free towards this listener. One that is bound nobody else gets for a minute after the end of the
-    // connection, and a program that hands on many of them would have the kernel search longer and longer.
+    // The near end's port need only be free towards this listener. No other socket gets a bound port for a minute after
+    // the end of the connection, and a program that hands on many connections would have the kernel search longer and
+    // longer.
     let late = |on| raw::setsockopt_int(near.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
     let _ = late(1);
     bind(&near, local)?;
@@ -86,7 +87,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
             Err(Errno::AGAIN | Errno::INTR) => continue,
             Err(e) => return Err(e),
         };
-        // Anybody may connect to a listener that is open for a moment: only our own socket counts.
+        // Any process may connect to a listener that is open for a moment: only our own socket counts.
         if mine.is_some() && addr::peer_of(far.0) == mine {
             raw::fcntl(near.0, libc::F_SETFL, libc::O_RDWR as usize)?;
             return Ok((near.into_owned(), far.into_owned()));

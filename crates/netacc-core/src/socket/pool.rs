@@ -23,7 +23,7 @@ pub struct Target {
     next_free: AtomicPtr<Target>,
     next: AtomicPtr<Target>,
     dest: super::Addr,
-    /// It is on another host: an address may come to this host, and is another destination then.
+    /// Whether it is on another host: an address may come to this host, and is another destination then.
     far: AtomicBool,
     links: AtomicPtr<Link>,
     /// Rotates over the links of a listener that several processes serve, and over those that share a port.
@@ -49,7 +49,7 @@ static TARGETS: Slab<Target> = Slab::new();
 /// Guards the buckets, the targets' lists of links, and the order of connects on a link.
 static POOL: Lock = Lock::new();
 
-/// Of a listener served by several processes, each of the first connects makes a link of its own, which
+/// Number of links to a listener served by several processes: each of the first connects makes a link of its own, which
 /// some free worker takes; later ones rotate over these links and now and then look for new workers.
 const SPREAD: usize = 16;
 /// So many processes of one listener are avoided because they do not take what waits at them.
@@ -82,12 +82,12 @@ fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
 
-/// The kernel's "the peer lives" is believed for so many ticks (some 20 microseconds).
+/// Time (ticks, some 20 microseconds) for which the kernel's "the peer lives" is believed.
 ///
-/// A connect to a server that has just died must be refused, not queued for nobody. Nobody can know of a
-/// death so early: to kill a process, have the kernel take it down and hear of that takes longer. And if it
-/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect
-/// untaken and makes it once more (`reroute`), where it is refused.
+/// A connect to a server that has just died must be refused, and not be queued for nobody. No client can know of a
+/// death this early: killing a process, its teardown by the kernel and hearing of it take longer. And if the connect
+/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect untaken
+/// and makes it once more (`reroute`), where it is refused.
 const ALIVE: u64 = 60_000;
 
 /// Asks the kernel about the peer's life, unless it was asked lately.
@@ -104,7 +104,7 @@ fn sweep(t: &'static Target) {
     retain(t, Link::accepting);
 }
 
-/// Takes links out of the list of which `keep` says so. Their connections go on.
+/// Takes links out of the list for which `keep` is false. Their connections go on.
 fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
     while let Some(l) = follow(cell) {
@@ -112,14 +112,14 @@ fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
             cell = &l.next;
         } else {
             cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Its open connections hold it further.
+            // The link's open connections still hold it.
             l.put();
         }
     }
 }
 
-/// Sweeps every destination: a program that connects here and there must not keep what belongs to servers
-/// that are gone. Under `POOL`.
+/// Sweeps every destination: a program that connects here and there must not keep what belongs to servers that are
+/// gone. Under `POOL`.
 fn sweep_all() {
     for head in &BUCKET {
         let mut p = head.load(Ordering::Relaxed);
@@ -137,11 +137,11 @@ fn sweep_all() {
     }
 }
 
-/// A claimed slot on a link, which the caller may fill in and then [`push`] before anybody else does.
+/// A claimed slot on a link, which the caller may fill in and then [`push`] before any other thread does.
 pub struct Claim {
-    /// The link.
+    /// The link that the slot is on.
     pub link: &'static Link,
-    /// The slot.
+    /// The claimed slot and its epoch.
     pub claimed: Claimed,
     _order: netacc_sys::Guard<'static>,
 }
@@ -163,15 +163,15 @@ fn claim_on(
 
 /// What is known of the links to a destination. Under `POOL`, after a [`sweep`].
 struct View {
-    /// Those to the listener that is meant.
+    /// Number of links to the listener that is meant.
     count: usize,
-    /// Several processes serve it.
+    /// Whether several processes serve that listener.
     shared: bool,
-    /// Of a group, to whom there are links.
+    /// The members of a group to which there are links; `None`: the listener is in no group.
     members: Option<Members>,
     /// Processes that do not take what waits on one of their links, and so do not look at the others either.
     stuck: [u32; STUCK],
-    /// The kernel does not tell whose the port is: then servers of other users are not believed.
+    /// Whether the kernel does not tell whose the port is: then servers of other users are not believed.
     untold: bool,
 }
 
@@ -202,7 +202,7 @@ impl View {
         v
     }
 
-    /// To how many members of a group there are links.
+    /// Number of members of a group to which there are links.
     fn known(&self) -> usize {
         self.members.as_ref().map_or(0, Members::count)
     }
@@ -212,7 +212,7 @@ impl View {
             links_to(t, member).fold((0, false), |(n, shared), l| (n + 1, shared | l.served_by_many()));
     }
 
-    /// Whether a further link is wanted where there are some. Members of a group spread by themselves.
+    /// Whether a further link is wanted although there are some. Members of a group spread by themselves.
     fn wants_link(&self, turn: usize) -> bool {
         let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
         self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < 64
@@ -222,14 +222,14 @@ impl View {
         if self.untold && !link.trusts_peer() {
             return true;
         }
-        // A process in a PID namespace that we do not see into has number 0, as the free places here have.
+        // A process in a PID namespace that we do not see into has number 0, as the free entries here have.
         let pid = link.peer_pid();
         self.shared && (link.is_stuck() || (pid != 0 && self.stuck.contains(&pid)))
     }
 }
 
-/// Asks the kernel which listener a connect from `any` is for, if there are links of which that has to be known: the `turn`th
-/// connect is theirs, and no answer holds, or the members of a group are still to be found.
+/// Asks the kernel which listener a connect from `any` is for, if that has to be known of a link for the `turn`th
+/// connect: when no earlier answer holds for it, or when the members of a group are still to be found.
 fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> Option<Word> {
     let members = view.known();
     let next = view.members.as_ref().and_then(|m| m.at(turn)).unwrap_or(0);
@@ -237,14 +237,16 @@ fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> 
     // First, since it also notes that the question is asked.
     let due = members > 0 && t.group.due(turn, members);
     let asks = due || !current::is_confirmed(link);
-    // Without a group the port does not matter, and with none the kernel never finds a connection in the listener's place.
+    // Without a group the port does not matter, and with port 0 the kernel never finds a connection in the listener's
+    // place.
     let dest = t.dest.get()?;
     asks.then(|| owner::listener((members > 0).then_some(any), dest))
 }
 
-/// A slot on a link from `from` (whose port may be 0: any) to `dest`: on one that is there, else on a new one. `member`
-/// is the listener's cookie where the kernel was asked for it. A `late` connect is of a client on another host, whose program
-/// has its connection already: where TCP would make it wait it is queued all the same, if need be on further links.
+/// Claims a slot on a link from `from` (whose port may be 0: any) to `dest`: on an existing link if possible, else on a
+/// new one. `member` is the listener's cookie where the kernel was asked for it. A `late` connect is that of a client
+/// on another host, whose program has its connection already: where TCP would make it wait it is queued all the same,
+/// if need be on further links.
 pub fn claim(
     from: SocketAddr,
     dest: SocketAddr,
@@ -273,7 +275,7 @@ pub fn claim(
         };
     }
     let count = view.known();
-    // Of a group the members are served in turn, of one member its links.
+    // The members of a group are served in turn, and so are the links of one member.
     let (meant, turn) = match named.or_else(|| view.members.as_ref()?.at(turn)) {
         Some(cookie) => (Some(cookie), turn / count.max(1)),
         None => (None, turn),
@@ -291,7 +293,7 @@ pub fn claim(
         }
     }
     sweep_all();
-    // Processes that have the listener each by itself are found one after the other.
+    // Processes each of which has the listener are found one after the other.
     let place = if view.shared { turn as u16 % rendezvous::PLACES } else { 0 };
     let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
     let made = rendezvous::connect_link(any, dest, meant, place);
@@ -301,12 +303,12 @@ pub fn claim(
     let link = made.map_err(|e| why_not(e, meant.is_some()))?;
     current::confirm(link);
     if link.member.load(Ordering::Relaxed) == 0 {
-        // Those that were made for another listener are out of date.
+        // Links that were made for another listener are out of date.
         let listener = link.listener.load(Ordering::Relaxed);
         retain(t, |l| l.member.load(Ordering::Relaxed) != 0 || l.listener.load(Ordering::Relaxed) == listener);
     }
     if count == 0 {
-        // Of a group whose first member this is, the others are to be found.
+        // If this is the first member of a group, the others are still to be found.
         t.turn.store(1, Ordering::Relaxed);
     }
     // The server is to look for this link before it serves another one's later connects.
@@ -316,7 +318,8 @@ pub fn claim(
     claim_on(link, order).map_err(|_| Reason::NoMemory)
 }
 
-/// A slot on the link to `dest`, a server on another host, or unless it has to be that `only`, on one that was used before.
+/// Claims a slot on `link` to `dest`, a server on another host, or, unless it has to be that link (`only`), on one that
+/// was used before.
 pub fn claim_far(dest: SocketAddr, link: &'static Link, only: bool) -> core::result::Result<Claim, Reason> {
     let order = POOL.lock();
     let t = target(dest, true).ok_or(Reason::NoMemory)?;
@@ -342,8 +345,8 @@ pub fn claim_far(dest: SocketAddr, link: &'static Link, only: bool) -> core::res
     Err(Reason::NoMemory)
 }
 
-/// From the `turn`th of the links to `member` on the next one whose process waits for connects, if it is among the first
-/// few.
+/// From the `turn`th of the links to `member` on, the next one whose process waits for connects, if it is among the
+/// first [`LOOKS`].
 fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
     let waits = |at: &usize| links_to(t, member).nth(at % count).is_some_and(Link::server_waits);
     (turn..turn + count.min(LINKS_TRIED_FOR_IDLE)).find(waits).unwrap_or(turn)
@@ -356,11 +359,11 @@ pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     target(dest, link.is_far()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
 }
 
-/// On so many links, of some 500 slots each, connects of clients on other hosts may wait that a listener's backlog has no room
-/// for. Such a client's connects return at once, so that many may come together.
+/// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait for which a listener's
+/// backlog has no room. Such a client's connects return at once, so that many may come together.
 const LATE_LINKS: usize = 8;
 
-/// A slot on one of the links to `member`, the `turn`th first; the lock is given back if none has one.
+/// Claims a slot on one of the links to `member`, the `turn`th first; gives the lock back if none has a free slot.
 fn claim_known(
     t: &'static Target,
     view: &View,
@@ -368,7 +371,7 @@ fn claim_known(
     late: bool,
     mut order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
-    // In the kernel a process that waits gets the connection, not one that is busy.
+    // As in the kernel, a process that waits gets the connection, and not one that is busy.
     let turn = if view.shared { idle(t, member, turn, view.count) } else { 0 };
     let start = turn % view.count;
     let mut late_and_full = false;
@@ -378,7 +381,7 @@ fn claim_known(
         if !link.accepting() || view.avoids(link) {
             continue;
         }
-        // TCP then makes the client wait, so TCP gets it.
+        // TCP makes the client wait in this case, so the connect is left to TCP.
         let full = link.backlog_full();
         if full && !late {
             return Err(Reason::BacklogFull);
@@ -406,12 +409,12 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
     }
 }
 
-/// Why there is no segment for a link.
+/// The reason that is reported when there is no segment for a link.
 pub fn segment_lacks(e: Errno) -> Reason {
     if e == Errno(libc::EFBIG) { Reason::FileSize } else { Reason::NoMemory }
 }
 
-/// Whether links to `dest` lead to listeners that share a port, of whom `which` is true.
+/// Whether links to `dest` lead to listeners that share a port, and `which` is true of that group.
 pub fn is_group(dest: SocketAddr, which: impl FnOnce(&Group) -> bool) -> bool {
     let _order = POOL.lock();
     target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.group))
@@ -428,7 +431,7 @@ pub fn push(c: Claim) -> bool {
     pushed
 }
 
-/// For the child of a fork: the links are the parent's; connections of the child make their own.
+/// Called in the child of a fork: the links are the parent's; connections of the child make their own.
 #[allow(unsafe_code)]
 pub fn after_fork() {
     POOL.reset();

@@ -7,7 +7,7 @@ use netacc_stats::Reason;
 use netacc_sys::time;
 use netacc_transport::shm::rendezvous::Probe;
 
-/// "No NetACC listens there" is believed for so long (ns). A server that starts is found this late.
+/// Time (ns) for which "no NetACC listens there" is believed. A server that starts is found this late.
 const BELIEVED: u64 = 50_000_000;
 const REFUSING_BELIEVED: u64 = time::ns(timeouts::REFUSING_BELIEVED);
 const UNREACHABLE_BELIEVED: u64 = time::ns(timeouts::UNREACHABLE_BELIEVED);
@@ -46,14 +46,14 @@ pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
         .or_else(|| known(&REFUSED, UNREACHABLE_BELIEVED, Reason::PeerPlain))
 }
 
-/// `dest`, on another host, has refused to be reached by RDMA.
+/// Notes that `dest`, on another host, has refused to be reached by RDMA.
 pub fn note_refused(dest: SocketAddr, why: Reason, now: u64) {
     if why == Reason::PeerPlain {
         REFUSED.note(dest, now);
     }
 }
 
-/// `dest` has no rendezvous for us, if that is the reason.
+/// Notes that `dest` has no rendezvous for us, if that is the reason.
 pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
     let table = match why {
         Reason::PeerPlain => &ABSENT,
@@ -64,12 +64,12 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
     table.note(dest, now);
 }
 
-/// Forgets what was believed (our own process opened a listener).
+/// Forgets what was believed of absent listeners, since our own process opened one.
 pub fn forget_absent() {
     [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &FAR].into_iter().for_each(Table::clear);
 }
 
-/// For the child of a fork.
+/// Called in the child of a fork: drops the entries that another thread of the parent was just changing.
 pub fn after_fork() {
     [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &LOCAL, &DOUBTED, &FAR].into_iter().for_each(Table::after_fork);
 }
@@ -79,8 +79,9 @@ pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
     believed_source(ip, now).or_else(|| believe(ip, Probe::new(ip)?.own_source(ip), now))
 }
 
-/// The same for a connect. Of a destination that was reached by RDMA it is believed as well that it is another host's, since to
-/// ask costs such a connect more than all else; if it was asked for just now, the probe comes with that answer.
+/// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA
+/// is believed to be another host's for a while as well, since to ask costs such a connect more than all else; if the
+/// kernel was asked just now, the probe comes with the answer.
 pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> {
     if let Some(source) = believed_source(ip, now) {
         return Ok(source);
@@ -93,27 +94,27 @@ pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> 
     source.ok_or(probe)
 }
 
-/// A connect to `ip` goes to another host by RDMA.
+/// Notes that a connect to `ip` goes to another host by RDMA.
 pub fn note_far(ip: IpAddr, now: u64) {
     FAR.note(host(ip), now);
 }
 
-/// A host that has answered was not reached by RDMA: connects to it are to wait until one was.
+/// Notes that a host that has answered was not reached by RDMA: connects to it wait until one was.
 pub fn note_broken(ip: IpAddr) {
     DOUBTED.note(host(ip), 0);
 }
 
-/// It was reached.
+/// Notes that the host was reached.
 pub fn note_kept(ip: IpAddr) {
     DOUBTED.forget(host(ip));
 }
 
-/// Whether its last answer led to nothing.
+/// Whether the host's last answer led to no connection.
 pub fn is_doubted(ip: IpAddr) -> bool {
     DOUBTED.holds(host(ip), 0, u64::MAX)
 }
 
-/// Where a destination is its own source; 127/8 answers 127.0.0.1.
+/// The source of a destination that is its own source; 127/8 answers 127.0.0.1.
 fn expected(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),
@@ -125,7 +126,7 @@ fn believed_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
     LOCAL.holds(host(ip), now, ADDRESS_BELIEVED).then(|| expected(ip))
 }
 
-/// Only destinations that are their own source are remembered.
+/// Remembers `ip` if it is its own source; only such destinations are remembered.
 fn believe(ip: IpAddr, source: Option<IpAddr>, now: u64) -> Option<IpAddr> {
     if source == Some(expected(ip)) {
         LOCAL.note(host(ip), now);

@@ -3,8 +3,8 @@
 //! With `NACC_CONN_TCP_FIRST` a client connects by TCP and then offers the server, over a link, to go on in
 //! a slot. The server looks for a connection with these addresses among those it accepted and goes over: it
 //! ends its half of the TCP stream and writes to the ring from then on. The client sees that its offer was
-//! taken and does the same. What is still in the kernel each side reads first; the end of the kernel's stream
-//! marks the byte where the ring goes on ([`ShmEndpoint::set_tail`]).
+//! taken and does the same. Each side first reads what is still in the kernel; the end of the kernel's stream marks the
+//! byte where the ring goes on ([`ShmEndpoint::set_tail`]).
 //!
 //! As long as a connection may be promoted (a *candidate*), its bytes pass through our hands.
 //!
@@ -13,8 +13,9 @@
 //!
 //! - *Every decision is made with both direction locks held, and is whole when they are free again.* The server
 //!   marks the offer as taken under them, before anything can be seen of it, and the path is changed under the
-//!   same hold; so is the client's. Whoever finds an end of stream on the kernel's socket, or is told of one by
-//!   poll or epoll, asks again behind the lock ([`advance`]): if the end was the peer's going over, the path says so.
+//!   same hold; so is the client's path. A thread that finds an end of stream on the kernel's socket, or is told of one
+//!   by poll or epoll, asks again behind the lock ([`advance`]): if the end was the peer's going over, the path says
+//!   so.
 //! - *A socket is a candidate until its path says what it became.* `CANDIDATE` is cleared last, so a call that
 //!   does not see it finds the path decided, and one that does takes the locks. Nobody passes on to the kernel
 //!   in between.
@@ -40,14 +41,14 @@ use netacc_transport::{Endpoint, Iov};
 
 const PROMOTION_ANSWER: u64 = time::ns(timeouts::PROMOTION_ANSWER);
 
-/// A candidate looks whether it can go over. True: it is on shared memory now.
+/// Looks whether a candidate can go over. True: it is on shared memory now.
 #[cold]
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if promote::waiting() {
         settle();
     }
-    // In this order: who does not see the flag sees the path that was decided on.
+    // In this order: a thread that does not see the flag sees the path that was decided on.
     if !s.has(CANDIDATE) {
         return s.path() == Path::Shm;
     }
@@ -55,7 +56,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
         return far::advance(fd, r);
     }
     if !s.has(OFFERS) {
-        // A server that blocks in this connection alone hears of offers only here.
+        // A server that blocks in this one connection hears of offers only here.
         if s.calls.load(Ordering::Relaxed) % 16 == 1 {
             listen_for_offers();
         }
@@ -65,7 +66,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     }
     match s.endpoint() {
         None => {
-            // Connected yet? Until then there is nothing to offer. One thread makes the offer.
+            // Until the kernel has connected there is nothing to offer. One thread makes the offer.
             if crate::addr::peer_of(fd).is_some() && !s.set(LINKING, true) && offer(fd, r).is_err() {
                 decide(fd, r, true);
             }
@@ -118,7 +119,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
     super::ports::local_source(target.ip(), time::now()).ok_or(Reason::OtherHost)?;
     let member = s.member.load(Ordering::Relaxed);
-    // Asked for this very port the kernel would name the connection, not its listener.
+    // If it were asked for this very port, the kernel would name the connection, and not its listener.
     let from = core::net::SocketAddr::new(local.ip(), 0);
     let claim = pool::claim(from, target, (member != 0).then_some(member), false)?;
     let (link, claimed) = (claim.link, claim.claimed);
@@ -130,7 +131,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         sl.open.tell(local, target);
     }
     drop(claim);
-    // The endpoint is there before the offer goes out: the server may take it at once, and whoever then looks
+    // The endpoint is there before the offer goes out: the server may take it at once, and a thread that looks then
     // must find what to go over to.
     let _g = (s.rx.lock(), s.tx.lock());
     let wanted = r.valid() && s.has(CANDIDATE);
@@ -161,8 +162,8 @@ pub(super) fn decided(r: Ref<Socket>) -> Option<bool> {
     (!r.valid() || !s.has(CANDIDATE)).then(|| r.valid() && s.path() == Path::Shm)
 }
 
-/// Client, and whoever gives up: goes over if the offer was taken; else, with `give_up`, the connection is the
-/// kernel's for good. True: it is on shared memory now.
+/// For the client, and for a thread that gives up: goes over if the offer was taken; otherwise, with `give_up`, the
+/// connection is the kernel's for good. True: it is on shared memory now.
 fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     let s = r.obj;
     let ep = {
@@ -208,9 +209,9 @@ pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool
     true
 }
 
-/// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may be another file's
-/// by now. Whoever closes one ends the candidacy before he does (`closing::leave`), so the number is good as long as
-/// it is in the table and we hold the lock.
+/// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may belong to
+/// another file by now. A thread that closes a number ends the candidacy before (`closing::leave`), so the number is
+/// good as long as it is in the table and we hold the lock.
 pub(super) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
     Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
 }
@@ -222,7 +223,7 @@ pub(super) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
     if let Some(e) = entry {
         e.set_transport(if far { Transport::Rdma } else { Transport::Shm });
         e.set_reason(Reason::None);
-        // Of one on another host only the carrier in our own process is seen here.
+        // Of a connection to another host only the carrier in our own process is seen here.
         e.set_peer_pid(if far { 0 } else { ep.link().peer_pid() });
         e.set_link(ep.shown_link());
     }
@@ -290,16 +291,17 @@ fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<
     found
 }
 
-/// A peer of another user may only promote connections that the kernel says are that user's.
+/// Whether the peer may promote the connection: a peer of another user may promote only connections that the kernel
+/// says are that user's.
 fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::SocketAddr) -> bool {
     link.trusts_peer() || owner::connection_uid(client, server) == Some(link.peer_uid())
 }
 
-/// The kernel's call on all buffers at once: with one call for each, a reset could come in between.
+/// Makes the kernel's call on all buffers at once: with a call for each buffer, a reset could come in between.
 #[allow(unsafe_code)]
 fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize> {
     let Some((vec, count)) = v.whole() else {
-        // The rest of a buffer that was taken in part.
+        // Sends the rest of a buffer that was taken in part.
         return v.first().map_or(Ok(0), |(p, n)| raw::send(fd, p, n, flags));
     };
     // SAFETY: a message header of zeroes is one without anything.
@@ -309,14 +311,14 @@ fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize>
     if write { raw::sendmsg(fd, &raw const m, flags) } else { raw::recvmsg(fd, &raw mut m, flags) }
 }
 
-/// A read-like call on a socket without a channel: a candidate's bytes, or nothing of ours.
+/// A read-like call on a socket without an endpoint: it reads a candidate's bytes, or passes.
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
         // Another thread may have promoted it since the caller looked.
         return if s.path() == Path::Shm { again_read(r, dst, flags) } else { Outcome::Pass };
     }
-    // Calls with a meaning of their own are the kernel's; so is this connection then, for good.
+    // Calls with a meaning of their own are made by the kernel; then the connection is the kernel's for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
         return if cancel(fd, r) { again_read(r, dst, flags) } else { Outcome::Pass };
     }
@@ -351,14 +353,14 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
         let ours = Kept::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
         let waited = ours.as_ref().map_or(Ok(()), |ours| wait::for_kernel(ours, until));
-        // Whoever closes the program's number meanwhile does not end this call.
+        // A thread that closes the program's number meanwhile does not end this call.
         let there = ours.as_ref().map(Kept::fd).filter(|own| *own >= 0).unwrap_or(fd);
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
     match res {
-        // The peer may have gone over: then it is no end.
+        // The peer may have gone over: then this 0 is not the end of the stream.
         Ok(0) if advance(fd, r) => again_read(r, dst, flags),
-        // And come back already, to another kernel socket.
+        // The peer may also have come back already, to another kernel socket.
         Ok(0) if s.has(DEMOTED) => Outcome::Pass,
         Ok(n) => {
             if flags & libc::MSG_PEEK == 0 {
@@ -379,7 +381,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     }
 }
 
-/// A server's connection that nobody offered to promote for so many calls is left to the kernel.
+/// Leaves a server's connection to the kernel once nobody has offered to promote it in `CALLS` calls.
 fn expired(fd: i32, r: Ref<Socket>) -> bool {
     const CALLS: u32 = 256;
     if r.obj.has(FAR) {
@@ -390,17 +392,17 @@ fn expired(fd: i32, r: Ref<Socket>) -> bool {
     n > CALLS && !r.obj.has(OFFERS) && !cancel(fd, r)
 }
 
-/// The call goes on over shared memory; by the object, since the number may be closed.
+/// The call goes on over shared memory, by the object, since the number may be closed.
 fn again_read(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     match r.obj.endpoint() {
         Some(ep) => super::io::receive(r, ep, dst, flags).into(),
-        // It has left shared memory again meanwhile, or was closed.
+        // The connection has left shared memory again meanwhile, or was closed.
         None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),
     }
 }
 
-/// A write-like call on a socket without a channel.
+/// A write-like call on a socket without an endpoint.
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
@@ -413,7 +415,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     if s.has(FAR) {
         asking::before_send(s, nonblock);
     }
-    // Whether EPIPE is one the application may see is not for the kernel to say.
+    // The kernel must not decide whether the application gets SIGPIPE.
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let (mut sent, mut pin) = (0usize, None);
     while src.left() > 0 {
@@ -429,7 +431,8 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 return again_write(r, src, flags, sent);
             }
             let res = by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true);
-            // Under the same hold: who goes over to another host does so at a byte that has to be known.
+            // This is counted under the same hold: a connection that goes over to another host does so at a byte that
+            // has to be known.
             if let Ok(n) = res {
                 s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed);
             }
@@ -443,8 +446,8 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             if pin.is_none() {
                 return Outcome::Failed(Errno::BADF);
             }
-            // Without the lock: what the kernel takes comes before the end that it is told of when we go over,
-            // and from then on it takes nothing.
+            // Without the lock: what the kernel takes comes before the end that it is told when we go over, and after
+            // that end it takes nothing.
             _sending = Some(asking::Sending::begin(s));
             res = by_kernel(fd, src, flags_there, true);
             if res == Err(Errno::PIPE) && advance(fd, r) {
@@ -467,7 +470,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 if let Some(e) = s.stats() {
                     e.sent(n as u64);
                 }
-                // A call that waits takes everything, but where an error comes; that is for the program's next one.
+                // A call that waits takes everything, unless an error comes; the program's next call reports that.
                 if n < asked && (nonblock || !counted) {
                     break;
                 }
@@ -487,13 +490,13 @@ fn again_write(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Ou
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),
         Some(Err(e)) => Result::<usize>::Err(e).into(),
-        // It has left shared memory again meanwhile, or was closed.
+        // The connection has left shared memory again meanwhile, or was closed.
         None if r.obj.path() == Path::Tcp => Outcome::Pass,
         None => Outcome::Failed(Errno::BADF),
     }
 }
 
-/// Calls that we do not follow on TCP end a candidacy; true if the connection is on shared memory already.
+/// Ends a candidacy for a call that we do not follow on TCP; true if the connection is on shared memory already.
 pub fn given_up(fd: i32) -> bool {
     fdtable::socket(fd).is_some_and(|r| if r.obj.has(CANDIDATE) { cancel(fd, r) } else { r.obj.path() == Path::Shm })
 }

@@ -10,7 +10,7 @@ use netacc_sys::raw;
 
 const BUFFER: usize = 32 * 1024;
 
-/// One direction: at most a buffer is on its way.
+/// One direction: at most one buffer is on its way.
 struct Direction {
     from: i32,
     to: i32,
@@ -89,7 +89,7 @@ fn run(a: i32, b: i32) {
             Err(_) => return,
         }
         if ways.iter_mut().any(|w| w.step().is_err()) {
-            // One end was reset: so is the other.
+            // One end was reset, so the other one is reset as well.
             let now = [1i32, 0];
             for fd in [a, b] {
                 let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, now.as_ptr().cast(), 8);

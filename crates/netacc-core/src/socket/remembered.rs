@@ -8,8 +8,8 @@ use netacc_transport::shm::ShmEndpoint;
 
 const REMEMBERED: usize = 20;
 
-/// Integer options set on a socket that the kernel does not have: read back, and applied should the
-/// kernel get it after all. Guarded by the socket's `meta` lock.
+/// Integer options that were set on a socket that the kernel does not have: they are read back, and applied if the
+/// kernel gets the socket after all. Guarded by the socket's `meta` lock.
 #[derive(Debug)]
 pub struct Remembered {
     used: AtomicU32,
@@ -68,7 +68,7 @@ impl Remembered {
         }
     }
 
-    /// Takes over what was set on a listener: the connections it accepts have it.
+    /// Takes over what was set on a listener: the connections that it accepts have it.
     pub(crate) fn inherit(&self, from: &Remembered) {
         for (k, v) in from.entries() {
             self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
@@ -80,7 +80,8 @@ impl Remembered {
         for (k, v) in self.entries() {
             let (level, name) = ((k >> 32) as i32, k as u32 as i32);
             let v = v.load(Ordering::Relaxed) as i32;
-            // The kernel doubles what it is told, and tells that (socket(7)). A size may have been forced.
+            // The kernel doubles the value that it is given, and reports the double (socket(7)). A size may have been
+            // forced.
             let _ = match (level, name) {
                 (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
                     let forced = raw::setsockopt_int(fd, level, forced_by(name), v / 2);
@@ -105,7 +106,7 @@ impl Remembered {
     }
 }
 
-/// Some socket has had SO_KEEPALIVE.
+/// Set once some socket has had SO_KEEPALIVE.
 static KEEPALIVE: AtomicBool = AtomicBool::new(false);
 
 /// Whether any socket may have SO_KEEPALIVE.

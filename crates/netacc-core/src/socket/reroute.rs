@@ -23,7 +23,7 @@ use netacc_sys::{lock, raw};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Iov, Shut};
 
-/// A connection is [displaced](ShmEndpoint::displaced): it goes on elsewhere. Takes both direction locks.
+/// Settles a connection that is [displaced](ShmEndpoint::displaced): it goes on elsewhere. Takes both direction locks.
 #[cold]
 pub fn settle(r: Ref<Socket>) {
     match r.obj.endpoint() {
@@ -33,8 +33,9 @@ pub fn settle(r: Ref<Socket>) {
     }
 }
 
-/// Before the process ends: connects to other hosts that no queue pair has taken are made by TCP, as the kernel would go on
-/// with what was written after the end. Only where this process is the only one that could.
+/// To be called before the process ends: connects to other hosts that no queue pair has taken are made by TCP, as the
+/// kernel would go on with what was written after the process's end. Only where this process is the only one that could
+/// make them.
 #[cold]
 pub fn settle_all(until: Deadline) {
     fdtable::each(0, usize::MAX, |_, e| {
@@ -45,21 +46,23 @@ pub fn settle_all(until: Deadline) {
             give_up(r);
         }
     });
-    // What they have withdrawn must be where it goes before the process ends. A handler may have interrupted one of them.
+    // What other threads have withdrawn must be in its new place before the process ends. A handler may have
+    // interrupted one of them.
     while is_moving_any() && !lock::interrupted() && !until.passed() {
         nap();
     }
 }
 
-/// Threads that are making a connect again, which from the moment they have withdrawn it is not in doubt any more.
+/// Number of threads that are making a connect again; from the moment that a thread has withdrawn it, the connect is
+/// not in doubt any more.
 static MOVING: AtomicU32 = AtomicU32::new(0);
 
-/// The calling thread is one of them.
+/// Counts the calling thread among them as long as it lives.
 struct Moving;
 
 impl Moving {
     fn begin() -> Moving {
-        // SeqCst, before anything is withdrawn: who finds that it is sees this.
+        // SeqCst, before anything is withdrawn: a thread that finds something withdrawn sees this.
         MOVING.fetch_add(1, Ordering::SeqCst);
         Moving
     }
@@ -67,24 +70,24 @@ impl Moving {
 
 impl Drop for Moving {
     fn drop(&mut self) {
-        // In the child of a fork there may be none any more.
+        // In the child of a fork the count may be 0 already.
         let _ = MOVING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
     }
 }
 
-/// Whether there are any.
+/// Whether any thread is making a connect again.
 #[inline]
 pub fn is_moving_any() -> bool {
     MOVING.load(Ordering::SeqCst) != 0
 }
 
-/// Between two looks at what another thread is about to do.
+/// Sleeps a moment between two looks at what another thread is about to do.
 pub(super) fn nap() {
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
     let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
 }
 
-/// In the child of a fork there are none.
+/// Called in the child of a fork, in which no thread makes a connect again.
 pub fn after_fork() {
     MOVING.store(0, Ordering::Relaxed);
     SILENT.after_fork();
@@ -97,13 +100,13 @@ pub fn is_in_doubt(s: &Socket) -> bool {
         && s.endpoint().is_some_and(|ep| awaits_queue_pair(ep) && ep.has_written())
 }
 
-/// It is a connect of this process's own to another host, and no queue pair has taken it.
+/// Whether this is a connect of this process's own to another host that no queue pair has taken.
 fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
     ep.is_far() && ep.is_untaken() && !ep.link().is_inherited()
 }
 
-/// The program closes the last number of such a connect. If no queue pair came about nobody could make it again: so until one
-/// has taken it, or TCP has the bytes, the number stays. Takes both direction locks.
+/// The program closes the last number of such a connect. If no queue pair came about, no process could make it again:
+/// so the number stays until a queue pair has taken the connect, or TCP has the bytes. Takes both direction locks.
 #[cold]
 pub fn see_off(fd: i32, r: Ref<Socket>) {
     let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
@@ -114,18 +117,20 @@ pub fn see_off(fd: i32, r: Ref<Socket>) {
         drive::drive();
         nap();
     }
-    // Another thread may have withdrawn it, which then has its locks. A handler may have interrupted that one.
+    // Another thread may have withdrawn the connect, and then holds its locks. A handler may have interrupted that
+    // thread.
     if is_moving_any() && !lock::interrupted() {
         drop((r.obj.rx.lock(), r.obj.tx.lock()));
     }
 }
 
-/// It is made by TCP, unless it has been taken just now. Takes both direction locks.
+/// Makes the connect by TCP, unless it has been taken just now. Takes both direction locks.
 fn give_up(r: Ref<Socket>) {
     by_tcp_if(r, is_in_doubt);
 }
 
-/// The same, at the wish of its program, of one that may not have been written to. Nothing happens to any other connection.
+/// Makes such a connect by TCP because its program wants it, even if nothing was written to it. Nothing happens to any
+/// other connection.
 pub fn instead(r: Ref<Socket>) {
     let waits = |s: &Socket| s.endpoint().is_some_and(awaits_queue_pair);
     if waits(r.obj) {
@@ -148,7 +153,7 @@ fn by_tcp_if(r: Ref<Socket>, may: impl FnOnce(&Socket) -> bool) {
     drop((rx, tx));
 }
 
-/// Why a connect that has to be made again goes by TCP, if it does.
+/// The reason that is reported if a connect that has to be made again goes by TCP.
 fn why_by_tcp(s: &Socket) -> Reason {
     let far = s.endpoint().map(ShmEndpoint::link).filter(|link| link.is_far()).zip(s.peer.get());
     match far {
@@ -160,10 +165,10 @@ fn why_by_tcp(s: &Socket) -> Reason {
 /// Gives an orphaned connection another server. Takes both direction locks.
 #[cold]
 pub fn reroute(r: Ref<Socket>) {
-    // Of another endpoint the child of a fork that is under way would not know, and would have nothing.
+    // The child of a fork that is under way would not know of another endpoint, and would have nothing.
     fork::let_pass(|| {
         let s = r.obj;
-        // Before the locks, since an engine's comes first.
+        // Asked before the locks, since an engine's lock comes first.
         let why = why_by_tcp(s);
         let _moving = Moving::begin();
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
@@ -181,7 +186,8 @@ pub fn reroute(r: Ref<Socket>) {
     });
 }
 
-/// A connect waits at a busy process while another one waits for connects: it goes there. Takes both direction locks.
+/// Moves a connect that waits at a busy process to another process, which waits for connects. Takes both direction
+/// locks.
 #[cold]
 pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
@@ -195,7 +201,7 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     moved
 }
 
-/// A connect that was withdrawn is made once more, with what was written so far. Under both direction locks.
+/// Makes a connect that was withdrawn once more, with what was written so far. Under both direction locks.
 fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
     let (mut bytes, first) = written(old);
@@ -206,7 +212,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 new.fail(Errno::CONNRESET);
             }
             epoll::moved(s, old, new, || s.set_endpoint(new));
-            // Of the new one no other process knows.
+            // No other process knows of the new endpoint.
             s.set(SHARED, false);
             // Threads that wait for it look again, and find the new one.
             old.poke_self();
@@ -214,12 +220,23 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 untaken::note_again(r);
             }
             old.close(false);
-            crate::log!(Info, "fd {}: on to another server with {} bytes", s.first_fd(), bytes.len());
+            crate::log!(
+                Info,
+                "fd {}: the server did not accept; queued at another process with {} bytes",
+                s.first_fd(),
+                bytes.len()
+            );
         }
         Err(not) => {
             let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
-            crate::log!(Info, "fd {}: {}, by TCP with {} bytes: {done:?}", s.first_fd(), why.name(), bytes.len());
+            crate::log!(
+                Info,
+                "fd {}: {}; using kernel TCP with {} bytes: {done:?}",
+                s.first_fd(),
+                why.name(),
+                bytes.len()
+            );
             match done {
                 Err(Errno::TIMEDOUT) if old.is_far() => {
                     s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
@@ -249,7 +266,7 @@ fn written(old: &ShmEndpoint) -> (Vec<u8>, usize) {
     (bytes, first.unwrap_or(0))
 }
 
-/// The same bytes into the ring of a new connect, and the end after them. False: they do not fit.
+/// Writes the same bytes into the ring of a new connect, and the end after them. False: they do not fit.
 fn write_again(new: &'static ShmEndpoint, bytes: &mut [u8], first: usize, ended: bool) -> bool {
     // The ring is as large as the one that held these bytes, if they come into the same windows.
     let (small, large) = bytes.split_at_mut(first);
@@ -263,14 +280,15 @@ fn write_again(new: &'static ShmEndpoint, bytes: &mut [u8], first: usize, ended:
     fits
 }
 
-/// What was written to a connect that was withdrawn goes to the one that is made instead of it. False: it does not fit.
+/// Gives what was written to a connect that was withdrawn to the one that is made instead of it. False: it does not
+/// fit.
 pub fn hand_over(old: &'static ShmEndpoint, new: &'static ShmEndpoint) -> bool {
     let (mut bytes, first) = written(old);
     write_again(new, &mut bytes, first, old.ended())
 }
 
-/// A connect waits too long at its process: by TCP any of those that serve the listener may take it. If the kernel does
-/// not take it at once it is queued anew. Takes both direction locks.
+/// Makes a connect that waits too long at its process by TCP, where any of the processes that serve the listener may
+/// take it. If the kernel does not take it at once it is queued anew. Takes both direction locks.
 #[cold]
 pub fn bypass(r: Ref<Socket>) {
     let s = r.obj;
@@ -287,7 +305,7 @@ pub fn bypass(r: Ref<Socket>) {
     s.opts.apply(s, real);
     // First the decision: a connection by TCP that is not needed after all would be one more that the server accepts.
     if !old.withdraw() {
-        // Taken just now.
+        // The server has taken the connect just now.
     } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
         move_on(r, old, Reason::LinkLost);
     } else {
@@ -306,10 +324,11 @@ pub fn bypass(r: Ref<Socket>) {
     drop((rx, tx));
 }
 
-/// A connect is made again over so many links, and then by TCP: a server may turn away each link that it is offered.
+/// Number of links over which a connect is made again before it goes by TCP: a server may turn away each link that it
+/// is offered.
 const LINKS_TRIED: u32 = 3;
 
-/// The same connect once more, over another link than that of `old`.
+/// Makes the same connect once more, over another link than that of `old`.
 fn again(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
     if s.rerouted.fetch_add(1, Ordering::Relaxed) >= LINKS_TRIED {
         if let Some(target) = s.peer.get()
@@ -321,11 +340,11 @@ fn again(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static
     }
     let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
     if s.endpoint().is_some_and(ShmEndpoint::is_far) {
-        // Of this host the rendezvous of that name would be somebody else's.
+        // On this host the rendezvous of that name would be another listener's.
         return Err(Reason::OtherHost);
     }
     if s.endpoint().is_some_and(|ep| ep.link().was_refused()) {
-        // So would be the next one, and the one after that.
+        // The next link would be refused, too, and so on.
         return Err(Reason::Refused);
     }
     let claim = pool::claim(local, target, None, false)?;
@@ -358,7 +377,7 @@ const SPENT: u64 = 10_000_000_000;
 /// Hosts that did not answer.
 static SILENT: Beliefs<8> = Beliefs::new();
 
-/// How long to wait for the host.
+/// Time (ns) to wait for the host.
 fn patience_for(s: &Socket, host: IpAddr) -> i64 {
     if !s.endpoint().is_some_and(ShmEndpoint::is_far) {
         return REDISPATCH_LOCAL;
@@ -374,18 +393,18 @@ fn note_silent(host: IpAddr) {
 /// How long (ns) the kernel may take for a connect that could also stay where it is.
 const AT_ONCE: i64 = 20_000_000;
 
-/// The same connect by the kernel, and the bytes after it.
+/// Makes the connect of `old` by the kernel, and writes the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
     let s = r.obj;
     if kernel_only::reason().is_some() {
-        // The address may be another host's here.
+        // The address may belong to another host here.
         return Err(Errno::ADDRNOTAVAIL);
     }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
     let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
     let until = Deadline::after(patience_for(s, target.ip()));
-    // Where the numbers stand for no TCP socket of the kernel's a fresh one takes the place of all of them, once it
-    // is connected. Otherwise they are one socket, which holds the port that the application bound.
+    // If the numbers stand for no TCP socket of the kernel's, a fresh one takes the place of all of them once it is
+    // connected. Otherwise they stand for one socket, which holds the port that the application bound.
     if s.has(PLACEHOLDER) || old.base_fd() >= 0 {
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
         s.opts.apply(s, real);
@@ -402,7 +421,7 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, 
     Ok(())
 }
 
-/// The numbers of `s` are a connected kernel socket.
+/// To be called when the numbers of `s` are a connected kernel socket.
 fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
     page().demoted(why);
     page().fallback(why);
@@ -410,7 +429,8 @@ fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    // In this order: who registers it meanwhile does so at the kernel, where it is already, and not at the ring that it leaves.
+    // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
+    // ring that it leaves.
     s.set_path(Path::Tcp);
     epoll::to_kernel(s, old);
     // Threads that wait for it look again, and find the kernel's socket.
@@ -457,8 +477,8 @@ fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()
         match raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
             Err(Errno::INTR) => {}
-            // Nobody may have accepted yet, so nobody reads: the kernel's buffer must take it all. It grants twice
-            // what is asked for, which covers its own bookkeeping.
+            // The server may not have accepted yet, so that no process reads: the kernel's buffer must take it all. The
+            // kernel grants twice what is asked for, which covers its own bookkeeping.
             Err(Errno::AGAIN) if !widened => {
                 widened = true;
                 buffer(bytes.len().min(1 << 20) as i32 * 2)?;
@@ -467,7 +487,7 @@ fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()
             Err(e) => return Err(e),
         }
     }
-    // What the application asked for counts again for what comes next; the kernel doubles it (socket(7)).
+    // The size that the application asked for counts again for what comes next; the kernel doubles it (socket(7)).
     match s.opts.get(libc::SOL_SOCKET, libc::SO_SNDBUF) {
         Some(n) if widened => buffer(n / 2),
         _ => Ok(()),

@@ -2,15 +2,15 @@
 //! peer of another user, to which no socket can be passed.
 //!
 //! The program gets one end of a fresh pair under its numbers. The relay is a copy of this process that shares the connection as
-//! the child of a fork does, and moves bytes between the ring and the other end of the pair. The peer sees no more of it
-//! than of a fork: this process gives the connection up, another one of its family has it.
+//! the child of a fork does, and moves bytes between the ring and the other end of the pair. To the peer this looks
+//! like a fork: this process gives the connection up, and another one of its family has it.
 //!
 //! What ends one of the two ends the other: an end of stream is handed on as one, a reset as one. The relay ends with the
-//! connection. It is nobody's child, has all signals blocked, and keeps no descriptor of the program's and of the program's
-//! memory as little as it can.
+//! connection. It is the child of no process that waits for it, has all signals blocked, and keeps no descriptor of the
+//! program's and as little of the program's memory as it can.
 //!
 //! Where the connection was shared before, others of the family stay at the ring. A program that closes its socket has
-//! then left the connection to them, and nobody else is to hear of it.
+//! then left the connection to them, and the peer is not to hear of that.
 
 use crate::addr;
 use crate::fork::{self, Heir};
@@ -33,10 +33,10 @@ const RELAY_LINK_HANDOVER: u64 = time::ns(timeouts::RELAY_LINK_HANDOVER);
 /// How many bytes of a direction the relay holds at most.
 const BUFFER: usize = 64 * 1024;
 
-/// Which processes have the connection beside the relay.
+/// The processes that have the connection beside the relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Others {
-    /// There is none, so the connection ends with the relay.
+    /// No other process has it, so the connection ends with the relay.
     None,
     /// Another process of the family may be at the ring.
     Perhaps,
@@ -47,14 +47,14 @@ enum Others {
 pub fn start(s: &Socket, ep: &'static ShmEndpoint, far: OwnedFd) -> Result<()> {
     let done = share(s, ep).and_then(|others| fork_relay(ep, far.as_raw_fd(), others));
     pair::discard(far);
-    // The caller tries again after this one, and what failed here would fail again.
+    // The caller tries again after EAGAIN, and what failed here would fail again.
     done.map_err(|e| if e == Errno::AGAIN { Errno::NOMEM } else { e })
 }
 
 /// Prepares the connection for one more process, as before a fork, and says which others have it.
 fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
     if namespace::splits_family() {
-        // The relay would be the first process of that namespace, which ends with it.
+        // The relay would be the first process of that namespace, which ends with its first process.
         return Err(Errno::OPNOTSUPP);
     }
     let alone = ep.base_fd() < 0 || (!ep.link().is_inherited() && fork::alone());
@@ -73,8 +73,8 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
     // The first call asks the dynamic linker, which the relay cannot do.
     let _ = cpu::current();
     ep.relay_begins();
-    // The kernel copies descriptors first and memory later: what another thread received in between the relay would know of
-    // without having it.
+    // The kernel copies descriptors first and memory later: the relay would know of what another thread received in
+    // between, without having it.
     let mut unread = Unread::default();
     if !link.is_inherited() {
         unread.stop(link, RELAY_LINK_HANDOVER);
@@ -88,8 +88,8 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
     done
 }
 
-/// Runs the relay from its first instruction to its end. The threads of the process that it is a copy of may have held any
-/// lock, the allocator's too: so nothing here allocates, and every lock that is taken here was freed before.
+/// Runs the relay from its first instruction to its end. The threads of the process that it is a copy of may have held
+/// any lock, the allocator's too: so nothing here allocates, and every lock that is taken here was freed before.
 fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     raw::set_name(b"netacc-relay\0\0\0\0");
     lock::forget_held();
@@ -102,13 +102,13 @@ fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     ep.forget_sleepers();
     ep.forget_missing();
     close_all_but(ep, far, heir);
-    // The stats page is the program's.
+    // The stats page that was copied belongs to the program.
     if let Ok(page) = netacc_stats::reinit_after_fork(raw::getpid(), []) {
         private::drop_raw(page);
     }
-    // What the peer wrote has waited once already. A UNIX socket has no such option.
+    // The peer's bytes have been delayed once already. A UNIX socket has no such option.
     let _ = raw::setsockopt_int(far, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-    // A file system that this process is in could not be unmounted.
+    // A file system whose directory is current here could not be unmounted.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
     ep.become_relay();
@@ -141,7 +141,7 @@ fn close_all_but(ep: &ShmEndpoint, far: i32, heir: &Heir) {
     let mut from = 0u32;
     for fd in kept.into_iter().filter(|fd| *fd >= 0).map(|fd| fd as u32).chain([private::MAX_FDS as u32]) {
         if from < fd && raw::close_range(from, fd - 1, 0).is_err() {
-            // Before Linux 5.9.
+            // This is for kernels before Linux 5.9, which have no close_range(2).
             for fd in from..fd {
                 let _ = raw::close(fd as i32);
             }
@@ -150,15 +150,15 @@ fn close_all_but(ep: &ShmEndpoint, far: i32, heir: &Heir) {
     }
 }
 
-/// Bytes of one direction on their way.
+/// The bytes of one direction that are on their way.
 #[derive(Default)]
 struct Lane {
     buf: Owned,
     at: usize,
     len: usize,
-    /// The source has ended its stream.
+    /// Set once the source has ended its stream.
     ended: bool,
-    /// The end was handed on, behind all bytes.
+    /// Set once the end was handed on, behind all bytes.
     done: bool,
 }
 
@@ -176,7 +176,7 @@ impl Lane {
         self.is_empty() && !self.ended
     }
 
-    /// Takes in what `read` gives, if it has nothing. Whether there was anything, or the end.
+    /// Takes in what `read` gives, if it has nothing. Returns whether that was anything, or the end.
     fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<bool> {
         if !self.wants() {
             return Ok(false);
@@ -191,7 +191,7 @@ impl Lane {
         }
     }
 
-    /// Gives what it has to `write`. Whether that took anything.
+    /// Gives what it has to `write`. Returns whether that took anything.
     fn empty(&mut self, write: impl FnOnce(&[u8]) -> Result<usize>) -> Result<bool> {
         let left = self.buf.get(self.at..self.len).unwrap_or_default();
         if left.is_empty() {
@@ -208,7 +208,7 @@ impl Lane {
     }
 }
 
-/// How a connection ends other than by the end of both streams.
+/// How a connection ends if not by the end of both streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The program's socket was reset, or failed in another way.
@@ -251,7 +251,7 @@ impl Relay {
         self.finish(end);
     }
 
-    /// Moves what can be moved. Whether that was anything.
+    /// Moves what can be moved. Returns whether that was anything.
     fn step(&mut self) -> core::result::Result<bool, End> {
         Ok(self.step_up()? | self.step_down()?)
     }
@@ -304,7 +304,7 @@ impl Relay {
         let at = set.add(self.far, reads | if self.down.is_empty() { 0 } else { libc::POLLOUT });
         let slept = self.sleep_in(&mut set, deadline);
         if self.up.done {
-            // The kernel reports these unasked, again and again; both say that the socket takes nothing more.
+            // The kernel reports these events unasked, again and again; both say that the socket takes nothing more.
             if set.revents(at) & (libc::POLLHUP | libc::POLLERR) != 0 {
                 return Err(End::Socket);
             }
@@ -327,8 +327,9 @@ impl Relay {
         slept
     }
 
-    /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is not over
-    /// yet looks the same for a moment, and must not end the stream of the other processes of the family.
+    /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is
+    /// not over yet may be taken for that for a moment, and must not end the stream of the other processes of the
+    /// family.
     fn is_held_still(&self) -> bool {
         let looks = if self.others == Others::None { 1 } else { RELAY_END_CHECKS };
         (0..looks).all(|look| {
@@ -343,7 +344,7 @@ impl Relay {
         if let (Some(near), Some(ours)) = (addr::peer_of(self.far), addr::local_of(self.far)) {
             return owner::is_held(near, ours);
         }
-        // A UNIX socket reports it once the other one is closed (unix(7)).
+        // A UNIX socket reports POLLHUP once the other one is closed (unix(7)).
         let mut p = libc::pollfd { fd: self.far, events: 0, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());

@@ -1,8 +1,8 @@
 //! Memory that a copy of the program's process does not need, and gives back.
 //!
-//! The kernel copies pages when either process writes to them, so a copy that lives long keeps all that the program had at
-//! that moment: gigabytes, perhaps, of a program that has ended or executed another one. What several processes share counts
-//! its users besides (shmctl(2)), and is no business of the copy's.
+//! The kernel copies pages when either process writes to them, so a copy that lives long keeps all that the program had
+//! at that moment: perhaps gigabytes of a program that has ended or executed another one. Besides, memory that several
+//! processes share counts its users (shmctl(2)), and the copy should not be one of them.
 #![allow(unsafe_code)]
 
 use netacc_sys::{private, raw};
@@ -10,9 +10,9 @@ use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{Advice, madvise, munmap};
 
-/// Smaller mappings stay: they may be the data of libraries, and are not worth it.
+/// Least size (bytes) of a mapping that is given back: smaller ones may be the data of libraries, and are not worth it.
 const WORTH: usize = 1 << 20;
-/// So many files may lie behind the addresses that are needed.
+/// Most shared files that may lie behind the addresses that are needed.
 const FILES: usize = 4;
 
 /// A line of /proc/PID/maps (proc(5)).
@@ -22,9 +22,9 @@ struct Mapping {
     to: usize,
     shared: bool,
     writable: bool,
-    /// The kernel made it: the main thread's stack, or a page of its own.
+    /// Set if the kernel made it: the main thread's stack, or a page of the kernel's own.
     special: bool,
-    /// Device and inode; zeroes: it is anonymous.
+    /// Device and inode; zeroes: the mapping is anonymous.
     file: (u64, u64),
 }
 
@@ -34,9 +34,9 @@ impl Mapping {
     }
 }
 
-/// Gives back all mappings that hold none of these addresses. The caller is a process with one thread that goes on with the
-/// memory around these addresses and with the code and small data of libraries only. Where a shared file lies at one of the
-/// addresses, all of its mappings stay.
+/// Gives back all mappings that hold none of these addresses. The caller is a process with one thread that goes on with
+/// only the memory around these addresses and the code and small data of libraries. Where a shared file lies at one of
+/// the addresses, all of its mappings stay.
 pub fn shed(needed: &[usize]) {
     let mut kept = [(0, 0); FILES];
     let mut places = kept.iter_mut();
@@ -57,13 +57,14 @@ pub fn shed(needed: &[usize]) {
             // SAFETY: nothing that this process goes on with lies there, as the caller says.
             let _ = unsafe { munmap(at, m.to - m.from) };
         } else if !m.shared && m.writable && m.file == (0, 0) && m.to - m.from >= WORTH {
-            // SAFETY: as above; the range stays mapped, and reads as zeroes.
+            // SAFETY: nothing that this process goes on with lies there, as the caller says; the range stays mapped,
+            // and reads as zeroes.
             let _ = unsafe { madvise(at, m.to - m.from, Advice::LinuxDontNeed) };
         }
     });
 }
 
-/// Calls `f` for every mapping. Nothing is allocated.
+/// Calls `f` for every mapping, without allocating.
 fn each(mut f: impl FnMut(Mapping)) {
     let Ok(maps) = open(c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return };
     let mut buf = [0u8; 8192];
@@ -86,7 +87,7 @@ fn each(mut f: impl FnMut(Mapping)) {
     private::drop_raw(maps);
 }
 
-/// `from-to perms offset major:minor inode name`.
+/// Parses a line of the form `from-to perms offset major:minor inode name`.
 fn parse(line: &[u8]) -> Option<Mapping> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut fields = line.split(|b| *b == b' ').filter(|field| !field.is_empty());

@@ -14,11 +14,11 @@ use rustix::fd::{BorrowedFd, IntoRawFd};
 /// Looks at the clients of a listener.
 #[derive(Default)]
 struct Round {
-    /// How many more there may be.
+    /// Number of clients that may still be looked at.
     looks: u32,
     /// A link that has just been taken up.
     fresh: Option<&'static Link>,
-    /// One that has made room for it.
+    /// A link that has made room for it.
     gone: Option<&'static Link>,
 }
 
@@ -28,8 +28,8 @@ impl Listener {
         self.take_if(|_| true)
     }
 
-    /// The same, if `wanted` says so under the lock. Of many clients it takes some: the others stay where they are, and
-    /// whoever waits is told of them again.
+    /// Takes up clients that wait at the rendezvous, if `wanted` says so under the lock; returns whether there was one.
+    /// Of many clients it takes some: the others stay where they are, and a thread that waits is told of them again.
     pub(super) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
         let mut round = Round { looks: HELLOS_PER_ACCEPT, ..Round::default() };
@@ -130,8 +130,8 @@ impl Listener {
         }
     }
 
-    /// The place where the client `fd` may say hello later: a free one, else that of another client of its user, so that a
-    /// crowd of one user's takes no place of others, else of any.
+    /// The place where the client `fd` may say hello later: a free one; else that of another client of its user, so
+    /// that a crowd of one user's takes no place of others; else any.
     fn place_to_greet(&self, fd: i32) -> Option<&AtomicI32> {
         let user = |fd| raw::peer_credentials(fd).ok().map(|(_, uid)| uid);
         let mut places = self.greeting.iter();

@@ -5,8 +5,9 @@
 //! goes to sleep wakes in time for such a connect and makes it once more: at a process that waits for connects
 //! ([`reroute::elsewhere`]), or by TCP ([`reroute::bypass`]).
 //!
-//! So are those to another host of which no more is known than that it has answered ([`carrier::Led::promised`]): where the
-//! thread that is to connect their queue pair does not get to it, nobody else would make them again.
+//! Connects to another host of which no more is known than that it has answered ([`carrier::Led::promised`]) are
+//! watched in the same way: if the thread that is to connect their queue pair does not get to it, no other thread would
+//! make them again.
 
 use crate::carrier;
 use crate::fdtable::Ref;
@@ -19,24 +20,24 @@ use netacc_transport::shm::ShmEndpoint;
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);
 
-/// And sooner at another process that waits for connects, if there is one: it is looked for at this interval (ns).
+/// Time (ns) between the looks for another process that waits for connects, at which the connect is made again sooner.
 const STEP: u64 = 10_000_000;
 
-/// A fork waits for so long (ns) at most for those to other hosts.
+/// Most time (ns) that a fork waits for connects to other hosts.
 const AWAITED: i64 = 3_000_000_000;
 
-/// So many are remembered. What is one too many waits for its own process.
+/// Number of connects that are remembered. One that finds no place waits for its own process.
 const KEPT: usize = 1024;
-/// So many are looked at a time: the list of what is due lies on the program's stack.
+/// Number of entries that are looked at a time: the list of what is due lies on the program's stack.
 const PART: usize = 16;
 
-/// One of them.
+/// A connect that waits.
 struct Entry {
     socket: AtomicPtr<Socket>,
     generation: AtomicU16,
-    /// How many connects its process had taken when it was last seen to take one, or when we looked first.
+    /// Number of connects that its process had taken when it was last seen to take one, or when we looked first.
     taken: AtomicU64,
-    /// When that was ([`time::now`]); 0: nobody has looked yet.
+    /// When that was ([`time::now`]); 0: no thread has looked yet.
     since: AtomicU64,
 }
 
@@ -48,13 +49,13 @@ static ENTRIES: [Entry; KEPT] = [const {
         since: AtomicU64::new(0),
     }
 }; KEPT];
-/// Guards them.
+/// Guards the entries.
 static LOCK: Lock = Lock::new();
-/// So many entries have been used; the memory behind them is left alone.
+/// Number of entries that have been used; the memory behind them is left alone.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The carrier's thread looks at them again then ([`time::coarse`]).
+/// When ([`time::coarse`]) the carrier's thread looks at the entries again.
 static NEXT_LOOK: AtomicU64 = AtomicU64::new(0);
-/// Whether there may be one; a hint, so that a thread that goes to sleep pays one load.
+/// Whether any connect may wait; a hint, so that a thread that goes to sleep pays one load.
 static ANY: AtomicU32 = AtomicU32::new(0);
 
 impl Entry {
@@ -67,7 +68,7 @@ impl Entry {
         (r.valid() && r.obj.path() == Path::Shm && looked_at(r, ShmEndpoint::is_untaken)?).then_some(r)
     }
 
-    /// The same, under the lock. Without one the entry is free.
+    /// The socket, if its connect still waits; otherwise frees the entry. Under the lock.
     fn look(&self) -> Option<Ref<Socket>> {
         let waiting = self.waiting();
         if waiting.is_none() {
@@ -76,7 +77,7 @@ impl Entry {
         waiting
     }
 
-    /// How long (ns) its process has not taken anything while we looked.
+    /// Time (ns) for which its process has not taken anything while we looked.
     fn idle(&self, r: Ref<Socket>, now: u64) -> u64 {
         let taken = looked_at(r, |ep| ep.link().connects_taken()).unwrap_or(0);
         let since = self.since.load(Ordering::Relaxed);
@@ -93,12 +94,13 @@ impl Entry {
     }
 }
 
-/// It waits for a queue pair to another host.
+/// Whether the connect waits for a queue pair to another host.
 fn is_far(r: Ref<Socket>) -> bool {
     r.obj.endpoint().is_some_and(ShmEndpoint::is_far)
 }
 
-/// What `f` says of its endpoint, whose link stays mapped meanwhile: another thread may be making the connect elsewhere.
+/// What `f` says of its endpoint, whose link stays mapped meanwhile: another thread may be making the connect
+/// elsewhere.
 fn looked_at<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoint) -> T) -> Option<T> {
     let ep = r.obj.endpoint()?;
     let link = ep.link();
@@ -109,7 +111,7 @@ fn looked_at<T>(r: Ref<Socket>, f: impl FnOnce(&'static ShmEndpoint) -> T) -> Op
     })
 }
 
-/// A connect was queued: it is watched until it is taken.
+/// A connect was queued: watches it until it is taken.
 pub fn note(r: Ref<Socket>) {
     let _g = LOCK.lock();
     ANY.store(1, Ordering::Relaxed);
@@ -123,7 +125,7 @@ pub fn note(r: Ref<Socket>) {
     }
 }
 
-/// A connect was made again, and waits there: who looked in between has forgotten it.
+/// A connect was made again, and waits at another process: a thread that looked in between has forgotten it.
 pub fn note_again(r: Ref<Socket>) {
     let known = {
         let _g = LOCK.lock();
@@ -136,9 +138,9 @@ pub fn note_again(r: Ref<Socket>) {
 
 /// What is to be done with connects to other hosts that wait for a first queue pair.
 struct Due {
-    /// These are made by TCP: their route has been given up, or has kept them waiting for too long.
+    /// Connects that are made by TCP: their route has been given up, or has kept them waiting for too long.
     now: [Option<Ref<Socket>>; PART],
-    /// Others may still get one.
+    /// Whether others may still get a queue pair.
     patient: bool,
 }
 
@@ -160,7 +162,7 @@ fn far_ones(part: &[Entry]) -> Due {
     due
 }
 
-/// Those of them that are to be made by TCP are, after `before`. Whether there were any, and whether others still wait.
+/// Makes those that are due by TCP, after `before`. Returns whether there were any, and whether others still wait.
 fn make_what_is_due(before: impl Fn()) -> (bool, bool) {
     let found = parts().fold((false, false), |(made, patient), part| {
         let due = far_ones(part);
@@ -175,7 +177,8 @@ fn make_what_is_due(before: impl Fn()) -> (bool, bool) {
     found
 }
 
-/// Whether there may be some still. Until all are looked at others must not believe that there are none.
+/// Whether any connect may still wait. Until all entries are looked at, other threads must not believe that there is
+/// none.
 fn are_there_any() -> bool {
     let _g = LOCK.lock();
     let any = parts().flatten().any(|e| !e.socket.load(Ordering::Relaxed).is_null());
@@ -183,7 +186,7 @@ fn are_there_any() -> bool {
     any
 }
 
-/// What has been used of the entries.
+/// The entries that have been used, in parts.
 fn parts() -> impl Iterator<Item = &'static [Entry]> {
     ENTRIES.get(..USED.load(Ordering::Relaxed)).unwrap_or(&ENTRIES).chunks(PART)
 }
@@ -192,7 +195,8 @@ fn is_orphaned(r: Ref<Socket>) -> bool {
     looked_at(r, ShmEndpoint::orphaned).unwrap_or(false)
 }
 
-/// Whoever waits for something else would not make it again. One for which there is a queue pair, though not for it, waits on.
+/// Makes a connect by TCP, since a thread that waits for something else would not do so. A connect whose server has a
+/// queue pair by now waits on, even if that one has no place for it.
 fn make_by_tcp(r: Ref<Socket>) {
     if !is_orphaned(r)
         && let (Some(ep), Some(server)) = (r.obj.endpoint(), r.obj.peer.get())
@@ -204,12 +208,13 @@ fn make_by_tcp(r: Ref<Socket>) {
     }
 }
 
-/// By the carrier's thread, without a lock: the program may wait in a call that is none of ours. Whether to look again soon.
+/// For the carrier's thread, without a lock: looks after connects whose program may wait in a call that is none of
+/// ours. Returns whether to look again soon.
 pub fn tend(before: impl Fn()) -> bool {
     if ANY.load(Ordering::Relaxed) == 0 {
         return false;
     }
-    // Relaxed: by one thread. Between its rounds it has other things to do.
+    // Relaxed: only one thread uses it. Between its rounds it has other things to do.
     let now = time::coarse();
     if now < NEXT_LOOK.load(Ordering::Relaxed) {
         return true;
@@ -219,8 +224,8 @@ pub fn tend(before: impl Fn()) -> bool {
     made || patient
 }
 
-/// Before a fork: each connect that was promised a queue pair has it after this, or goes by TCP. Nothing is allocated but for
-/// one that does.
+/// To be called before a fork: after this each connect that was promised a queue pair has one, or goes by TCP. Nothing
+/// is allocated but for a connect that goes by TCP.
 pub fn await_queue_pairs() {
     if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() {
         return;
@@ -236,11 +241,12 @@ pub fn await_queue_pairs() {
     }
 }
 
-/// Before a sleep, without any lock: no connect waits longer than it should, and the caller sleeps until `deadline`
-/// or the next one's time. After an earlier end the caller looks around and comes again.
+/// To be called before a sleep, without any lock: makes sure that no connect waits longer than it should; the caller
+/// sleeps until `deadline` or the next connect's time. After an earlier end the caller looks around and comes again.
 #[inline]
 pub fn within(deadline: Deadline) -> Deadline {
-    // A handler that has interrupted its thread in the middle of a call of ours takes no lock: that call may hold it.
+    // A handler that has interrupted its thread in the middle of a call of ours takes no lock, since that call may hold
+    // it.
     if ANY.load(Ordering::Relaxed) == 0 || lock::interrupted() { deadline } else { attend(deadline) }
 }
 
@@ -281,8 +287,8 @@ fn attend_to(part: &[Entry], now: u64) {
         if is_far(r) {
             make_by_tcp(r);
         } else if reroute::elsewhere(r) {
-            // What is remembered is about the process that it has left. If the entry is another's by now, that one is
-            // looked at anew.
+            // What is remembered is about the process that the connect has left. If the entry is another connect's by
+            // now, that one is looked at anew.
             e.since.store(0, Ordering::Relaxed);
         } else if long {
             reroute::bypass(r);
@@ -290,7 +296,7 @@ fn attend_to(part: &[Entry], now: u64) {
     }
 }
 
-/// For the child of a fork: connects that wait are the parent's to look after.
+/// Called in the child of a fork: connects that wait are the parent's to look after.
 pub fn after_fork() {
     LOCK.reset();
     parts().flatten().for_each(Entry::forget);

@@ -5,32 +5,32 @@
 //! when it is closed, and the next accept(2) has it without a system call. It is closed for the kernel too
 //!
 //! - before a thread sleeps in a call of ours, so that a process at rest has no number that its program does not know of;
-//! - when a call of the program names it: then the kernel answers, and that the number is closed;
+//! - when a call of the program names it: then the kernel answers that the number is closed;
 //! - before a call of ours makes another descriptor.
 //!
 //! Only numbers that a started program would not get are kept, few of them, none of a standard stream, and none near the
-//! limit. Until then a call that is not ours, like open(2), may get a higher number than the lowest free one, as if another
-//! thread had not closed its file yet.
+//! limit. Until a kept number is closed a call that is not ours, like open(2), may get a higher number than the lowest
+//! free one, as if another thread had not closed its file yet.
 
 use crate::fdtable;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use netacc_sys::{private, raw};
 
-/// At most so many.
+/// Most numbers that are kept.
 const MOST: i32 = 64;
-/// Words of a bitmap: numbers up to 4095.
+/// Number of words of a bitmap, for numbers up to 4095.
 const WORDS: usize = 64;
 
 /// Numbers of one family's placeholders. A bit only says where to look: what [`fdtable`] says counts.
 struct Numbers {
-    /// Words that have a bit.
+    /// A bit for each word that has a bit.
     summary: AtomicU64,
     words: [AtomicU64; WORDS],
 }
 
 static KEPT: [Numbers; 2] =
     [const { Numbers { summary: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] } }; 2];
-/// How many.
+/// Number of numbers that are kept.
 static COUNT: AtomicI32 = AtomicI32::new(0);
 
 fn of(domain: i32) -> &'static Numbers {
@@ -39,8 +39,8 @@ fn of(domain: i32) -> &'static Numbers {
 }
 
 impl Numbers {
-    /// The lowest number. Sequentially consistent: whoever sets a bit sets the one in `summary` after it, and whoever
-    /// clears that one looks once more.
+    /// Takes the lowest number. Sequentially consistent: a thread that sets a bit sets the one in `summary` after it,
+    /// and a thread that clears that one looks once more.
     fn pop(&self) -> Option<i32> {
         loop {
             let at = self.summary.load(Ordering::SeqCst).trailing_zeros() as usize;
@@ -58,7 +58,7 @@ impl Numbers {
     }
 }
 
-/// The placeholder `fd`, closed on exec, of a connection that is closed: false if it is not kept.
+/// Keeps the placeholder `fd`, closed on exec, of a connection that is closed; false if it is not kept.
 pub fn keep(fd: i32, domain: i32) -> bool {
     let (at, bit) = (fd as usize / 64, fd as usize % 64);
     let Some(word) = of(domain).words.get(at).filter(|_| fd > 2 && fd < private::floor() / 2) else { return false };
@@ -72,10 +72,10 @@ pub fn keep(fd: i32, domain: i32) -> bool {
     true
 }
 
-/// A number for a new connection.
+/// Takes a kept number for a new connection.
 #[inline]
 pub fn take(domain: i32) -> Option<i32> {
-    // A number that is missed here is made anew.
+    // If a number is missed here, a new one is made.
     if !any() {
         return None;
     }
@@ -84,7 +84,7 @@ pub fn take(domain: i32) -> Option<i32> {
     Some(fd)
 }
 
-/// Somebody has a use for the number: it is closed, unless another has been quicker.
+/// Closes the number, since a call has a use for it, unless another thread has been quicker.
 #[cold]
 pub fn give_back(fd: i32) {
     if fdtable::occupy(fd) {
@@ -92,24 +92,25 @@ pub fn give_back(fd: i32) {
     }
 }
 
-/// `fd`, which is not in the table any more, is closed for the kernel too.
+/// Closes `fd`, which is not in the table any more, for the kernel too.
 pub fn closed(fd: i32) {
     COUNT.fetch_sub(1, Ordering::Relaxed);
     let _ = raw::close(fd);
 }
 
-/// Somebody closed a vacant number by a raw system call, and the kernel has given it to a new file.
+/// Counts a vacant number as lost: it was closed by a raw system call, and the kernel has given it to a new file.
 pub fn lost() {
     COUNT.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// Whether there is one.
+/// Whether any number is kept.
 #[inline]
 pub fn any() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Before a thread sleeps, and before a call of ours makes another descriptor, which is to have the lowest number.
+/// Closes the kept numbers: before a thread sleeps, and before a call of ours makes another descriptor, which is to
+/// have the lowest number.
 #[inline]
 pub fn close_all() {
     if any() {

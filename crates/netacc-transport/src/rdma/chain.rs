@@ -1,7 +1,7 @@
 //! Messages that are to be posted together.
 //!
-//! The last of them takes further frames as long as it has room. So what several connections of a queue pair have to say at
-//! a time, or have had to wait with, costs one message and one credit.
+//! The last of them takes further frames as long as it has room. So what several connections of a queue pair have to
+//! send at the same time, or had to keep waiting, costs one message and one credit.
 
 use crate::rdma::pipe::SENDS;
 use crate::rdma::pool::{Buffer, Pool};
@@ -11,17 +11,19 @@ use netacc_wire::frame::{Brief, FRAME, Frame, LONGEST, NEXT};
 
 extern crate alloc;
 
-/// Messages that are posted at a time: each posting is a call of the kernel on some devices, and wakes the receiver.
+/// Most messages that are posted at a time: each posting is a call of the kernel on some devices, and wakes the
+/// receiver.
 pub(super) const CHAIN: usize = 8;
 
 /// A message that is to be posted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
-    /// Goes inline; whether the other side has a reason to answer.
+    /// The message goes inline: its bytes, their number, and whether the other side has a reason to answer.
     Short([u8; SHORT], usize, bool),
-    /// Goes from a buffer; what its immediate data is in place of the beginning, if that can be so.
+    /// The message goes from a buffer; its immediate data stands for its beginning, if that is possible.
     Long(Buffer, usize, Option<Brief>),
-    /// Goes from a buffer that has no room for its beginning: that is the immediate data, and what it stands for.
+    /// The message goes from a buffer that has no room for its beginning: that is in the immediate data, which stands
+    /// for these bytes.
     Whole(Buffer, usize, Brief, [u8; FRAME]),
 }
 
@@ -48,24 +50,24 @@ impl Chain {
         self.messages.is_empty()
     }
 
-    /// One more message of one frame.
+    /// Adds a message of one frame.
     pub fn push(&mut self, message: Message) {
         self.messages.push(message);
         self.last = 0;
     }
 
-    /// All messages; [`Chain::put_back`] keeps their memory.
+    /// Takes all messages; [`Chain::put_back`] keeps their memory.
     pub fn take(&mut self) -> Vec<Message> {
         core::mem::take(&mut self.messages)
     }
 
-    /// The memory is used again.
+    /// Gives the memory back, which is used again.
     pub fn put_back(&mut self, mut messages: Vec<Message>) {
         messages.clear();
         self.messages = messages;
     }
 
-    /// Bytes that may belong to a further frame in the last message, which may have at most `most`.
+    /// Number of bytes that may belong to a further frame in the last message, which may have at most `most`.
     pub fn room(&self, pool: &Pool, most: usize) -> usize {
         let (len, size) = match self.messages.last() {
             None | Some(Message::Whole(..)) => return 0,
@@ -78,7 +80,7 @@ impl Chain {
         most.min(size).saturating_sub(len + FRAME)
     }
 
-    /// Puts the last message into a buffer, if one is free, and says where the bytes of a further frame go.
+    /// Puts the last message into a buffer, if one is free, and returns where the bytes of a further frame go.
     pub fn place(&mut self, pool: &mut Pool) -> Option<*mut u8> {
         let message = self.messages.last_mut()?;
         if let Message::Short(bytes, len, _) = message {
@@ -92,7 +94,7 @@ impl Chain {
         }
     }
 
-    /// A further frame, whose `len` bytes are in their [`Chain::place`].
+    /// Adds a further frame, whose `len` bytes are in their [`Chain::place`].
     pub fn placed(&mut self, pool: &Pool, frame: Frame, len: usize) -> bool {
         let Some(Message::Long(buffer, end, brief)) = self.messages.last_mut() else { return false };
         let done =
@@ -104,7 +106,7 @@ impl Chain {
         done
     }
 
-    /// A further frame with few bytes, if a message of at most `inline` bytes has room for it or a buffer is free.
+    /// Adds a further frame with few bytes, if a message of at most `inline` bytes has room for it or a buffer is free.
     pub fn add(&mut self, pool: &mut Pool, inline: usize, frame: Frame, payload: &[u8]) -> bool {
         if let Some(Message::Short(bytes, len, asks)) = self.messages.last_mut()
             && *len + FRAME + payload.len() <= inline.min(SHORT)
@@ -132,9 +134,9 @@ impl Chain {
     }
 }
 
-/// What a frame at `begin` says of a further one at `end`.
+/// The field of a frame at `begin` that names a further one at `end`.
 fn next(begin: usize, end: usize) -> [u8; 2] {
-    // As many as `room` lets belong to a frame that another one follows.
+    // `room` allows no longer frame that another one follows.
     ((end - begin - FRAME) as u16 + 1).to_le_bytes()
 }
 

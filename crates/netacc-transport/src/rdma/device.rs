@@ -1,4 +1,4 @@
-//! What all queue pairs on one device share.
+//! The state that all queue pairs on one device share.
 
 use crate::rdma::pipe::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
@@ -9,8 +9,8 @@ use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result
 
 extern crate alloc;
 
-/// Pipes per completion queue: the first one is small, since to make a large one is half the cost of a first connection on
-/// some devices, and each further one holds twice as many, so that there are few to look at.
+/// Number of pipes per completion queue: the first queue is small, since making a large one is half the cost of a first
+/// connection on some devices, and each further one holds twice as many, so that there are few to look at.
 const PIPES: core::ops::RangeInclusive<usize> = 8..=128;
 
 /// An RDMA device, opened.
@@ -21,24 +21,25 @@ pub struct Device {
     cqs: Vec<(Cq, usize)>,
     comp_vector: u32,
     nth: usize,
-    /// Sends of its pipes that are to have a completion and have none yet.
+    /// Number of sends of its pipes that are to have a completion and have none yet.
     awaited: Awaited,
     /// Buffers for receives, and for messages that are too long to go inline.
     pub pool: Pool,
 }
 
-/// A number that a device shares with its pipes. Relaxed: under the lock of who has them all.
+/// A number that a device shares with its pipes. Relaxed: it is used under the lock of the engine that has them all.
 pub(super) type Awaited = Arc<AtomicU32>;
 
-/// What the completion channel of a device is to tell of.
+/// What the completion channel of a device is to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Armed {
-    /// Nothing.
+    /// It reports nothing.
     No,
     /// Messages that the other side has marked: the last of those that it has posted together, and some before it. A
-    /// failure is told as well (`ibv_req_notify_cq(3)`); soft RoCE does not always, and is looked at each second.
+    /// failure is reported as well (`ibv_req_notify_cq(3)`); soft RoCE does not always do that, and is looked at each
+    /// second.
     Marked,
-    /// Everything.
+    /// It reports every message.
     All,
 }
 
@@ -50,8 +51,9 @@ struct Open {
 }
 
 impl Device {
-    /// The device that `id` is on, for the `nth` of those in this process that have it, each with a completion vector of
-    /// its own as far as there are so many. To be kept as long as the process lives, or until [`Device::let_go`].
+    /// Opens the device that `id` is on, for the `nth` of those in this process that have it, each with a completion
+    /// vector of its own as far as there are enough. To be kept as long as the process lives, or until
+    /// [`Device::let_go`].
     pub fn open(id: &CmId, sizes: Sizes, comp_vector: u32, nth: usize) -> Result<Device> {
         let context = id.context()?;
         let pd = Pd::alloc(&context)?;
@@ -65,9 +67,9 @@ impl Device {
         Ok(Device { open, cqs: Vec::new(), comp_vector, nth, awaited: Awaited::default(), pool })
     }
 
-    /// The device is removed: all that is held of it is let go, or the removal would wait for the end of the process. Its
-    /// pipes are gone already. Its place among the devices stays. The descriptors that librdmacm has on it are told: see
-    /// [`release_removed_devices`](netacc_verbs::cm::release_removed_devices).
+    /// Lets everything go that is held of the device, which is removed: otherwise the removal would wait for the end of
+    /// the process. Its pipes are gone already. Its place among the devices stays. Returns the descriptors that
+    /// librdmacm has on it: see [`release_removed_devices`](netacc_verbs::cm::release_removed_devices).
     pub fn let_go(&mut self) -> Option<[i32; 2]> {
         self.cqs.clear();
         self.pool = self.pool.without_device();
@@ -76,7 +78,7 @@ impl Device {
         Some([open.context.cmd_fd(), open.context.async_fd()])
     }
 
-    /// Other devices that are removed are not kept open on behalf of this one. False: it is removed itself.
+    /// Stops keeping other devices open on behalf of this one that are removed. False: this one is removed itself.
     pub fn forget_others(&self) -> bool {
         self.open.as_ref().is_none_or(|open| open.context.forget_removed_devices())
     }
@@ -91,50 +93,50 @@ impl Device {
         self.open.as_ref().is_some_and(|open| id.is_on(&open.context))
     }
 
-    /// Its domain.
+    /// Its protection domain.
     pub fn pd(&self) -> Result<&Pd> {
         self.open.as_ref().map(|open| &open.pd).ok_or(Error::NoDevice)
     }
 
-    /// Readable when an armed queue has something; -1 of a device that is gone.
+    /// A descriptor that is readable when an armed queue has something; -1 for a device that is gone.
     pub fn fd(&self) -> i32 {
         self.open.as_ref().map_or(-1, |open| open.channel.fd())
     }
 
-    /// Readable when the device has something to say unasked; -1 of one that is gone.
+    /// A descriptor that is readable when the device has something to report unasked; -1 for a device that is gone.
     pub fn says_fd(&self) -> i32 {
         self.open.as_ref().map_or(-1, |open| open.context.async_fd())
     }
 
-    /// What it says, after [`Device::says_fd`] was readable.
+    /// The event that it reports, after [`Device::says_fd`] was readable.
     pub fn says(&self) -> Option<AsyncEvent> {
         self.open.as_ref()?.context.get_async_event().ok()?
     }
 
-    /// What its channel has to tell of, if whoever sleeps on it is to miss nothing.
+    /// What its channel has to report, if a thread that sleeps on it is to miss nothing.
     pub fn needs(&self) -> Armed {
         // Sends are not marked, and iWARP has no marks that are known to work.
         let marked = self.has_immediate() && self.awaited.load(Ordering::Relaxed) == 0;
         if self.cqs.is_empty() || marked { Armed::Marked } else { Armed::All }
     }
 
-    /// Its channel tells of `what`, once for each queue. Completions that came before have no event.
+    /// Has its channel report `what`, once for each queue. Completions that came before have no event.
     pub fn arm(&self, what: Armed) {
         for cq in self.cqs() {
             let _ = cq.req_notify(what == Armed::Marked);
         }
     }
 
-    /// How its pipes say how many sends are to complete.
+    /// The counter by which its pipes tell how many sends are to complete.
     pub(super) fn awaited(&self) -> Awaited {
         self.awaited.clone()
     }
 
-    /// Takes the events of the channel: no queue is armed any more that had one. Whether there was any.
+    /// Takes the events of the channel: a queue that had one is not armed any more. Returns whether there was any.
     pub fn take_events(&self) -> bool {
         let Some(open) = &self.open else { return false };
-        // Each queue that was armed has one at most, so that there is no need to be told by the kernel that there are none
-        // left. One more than that would only wake somebody for nothing.
+        // Each queue that was armed has one event at most, so that the kernel need not be asked whether there are more.
+        // An event more would only wake a thread for nothing.
         let events = self.cqs.iter().take_while(|_| matches!(open.channel.get_cq_event(), Ok(Some(_)))).count();
         events > 0
     }
@@ -144,13 +146,13 @@ impl Device {
         self.cqs.iter().map(|(cq, _)| cq)
     }
 
-    /// A completion queue with room for one more pipe, and its number.
+    /// Finds a completion queue with room for one more pipe; returns it and its number.
     pub fn cq_for_one_more(&mut self) -> Result<(Cq, usize)> {
         if let Some((at, (cq, used))) = self.cqs.iter_mut().enumerate().find(|(at, (_, used))| *used < room_of(*at)) {
             *used += 1;
             return Ok((cq.clone(), at));
         }
-        // A queue that overflows is lost with all that use it: every send and receive may complete at once.
+        // A queue that overflows is lost with all pipes that use it: every send and receive may complete at once.
         let at = self.cqs.len();
         let entries = room_of(at) * COMPLETIONS;
         let open = self.open.as_ref().ok_or(Error::NoDevice)?;
@@ -162,37 +164,37 @@ impl Device {
         Ok((cq, at))
     }
 
-    /// What the device calls queue `at` when it says something of it: no other's of this process is called so.
+    /// The name that the device uses for queue `at` in its events: no other queue of this process has it.
     pub fn cookie_of(&self, at: usize) -> u64 {
         (self.nth as u64) << 32 | at as u64
     }
 
-    /// A pipe is gone from queue `at`.
+    /// Counts one pipe less on queue `at`.
     pub fn cq_has_one_less(&mut self, at: usize) {
         if let Some((_, used)) = self.cqs.get_mut(at) {
             *used = used.saturating_sub(1);
         }
     }
 
-    /// What it has open.
+    /// The descriptors that it has open.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let open = self.open.as_ref();
         open.map(|o| [o.channel.fd(), o.context.cmd_fd(), o.context.async_fd()]).into_iter().flatten()
     }
 
-    /// Its name, for people.
+    /// Its name, for people to read.
     pub fn name(&self) -> &str {
         self.open.as_ref().map_or("", |open| open.context.name())
     }
 }
 
-/// The completion vector of the `nth` user of a device, where the first has `wanted`, or the last of those `there`.
+/// The completion vector of the `nth` user of a device, if the first has `wanted`, or the last of the `there` vectors.
 fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
     let there = there.max(1);
     (wanted.min(there - 1) + (nth % there as usize) as u32) % there
 }
 
-/// So many pipes completion queue `at` is for.
+/// Number of pipes that completion queue `at` is for.
 fn room_of(at: usize) -> usize {
     // Five doublings are enough; more would shift the number away.
     (PIPES.start() << at.min(5)).min(*PIPES.end())

@@ -1,61 +1,66 @@
-//! Who may send how much: the receives of both sides of a queue pair, as numbers.
+//! How much each side may send: the receives of both sides of a queue pair, as numbers.
 //!
-//! A side has [`FIRST`] receives at first. Where the other side keeps using up what it knows of, there are larger ones if its
-//! messages fill those that there are, and else more. They are given back when little comes: a side names the number that it
-//! wants to keep, and the other side uses up the rest with empty messages, since a receive that is posted cannot be taken back.
+//! A side has [`FIRST`] receives at first. If the other side keeps using up the receives that it knows of, it gets
+//! larger ones if its messages fill the existing ones, and more otherwise. They are given back when little comes: a
+//! side names the number that it wants to keep, and the other side uses up the rest with empty messages, since a
+//! receive that is posted cannot be taken back.
 
 use crate::rdma::line::Line;
 use netacc_wire::frame::{ENOUGH, Frame, Kind, larger};
 
-/// Receives of a queue pair that has little to do. With fewer, each message of a conversation could be followed by one
-/// that only brings credits, for ever: see [`Flow::owes`].
+/// Number of receives of a queue pair that has little to do. With fewer, each message of a conversation could be
+/// followed by one that only brings credits, for ever: see [`Flow::owes`].
 pub(super) const FIRST: u16 = 4;
-/// The most that a side may have.
+/// Most receives that a side may have.
 pub(super) const MOST: u16 = 16;
-/// So often between two looks ([`Flow::tick`]) the other side has to use up half of them before there are more.
+/// Number of times that the other side has to use up half of them between two looks ([`Flow::tick`]) before there are
+/// more.
 const SHORT: u32 = 4;
-/// Of so many messages more than half have to fill no more than usual receives to show that large ones are of no use.
+/// Number of messages of which more than half have to fill no more than usual receives to show that large ones are of
+/// no use.
 const PROOF: u32 = 64;
-/// For so many looks those are not tried again.
+/// Number of looks for which large receives are not tried again then.
 const USELESS: u32 = 16;
-/// Of so many such times those before the last ones count less and less.
+/// Number of such times after which those before the last ones count less and less.
 const LATELY: u32 = 16;
 
 /// The receives of a queue pair, on both sides.
 #[derive(Debug)]
 pub(super) struct Flow {
-    /// Receives of the other side that are free, as far as it has said.
+    /// Receives of the other side that are free, as far as it has told.
     credits: Line,
-    /// How many it has in all.
+    /// Number of receives that the other side has in all.
     peer_receives: u16,
-    /// How many it may ever have.
+    /// Most receives that the other side may ever have.
     peer_most: u16,
     /// Receives of ours, and how many of them are large.
     receives: u16,
     large: u16,
-    /// Those of them that the other side knows to be free, once it has heard all that we have sent, as it knows them.
+    /// Receives of ours that the other side will know to be free once it has received all that we have sent, in the
+    /// order in which it knows them.
     told: Line,
-    /// Those that are free again, which it has not been told.
+    /// Receives of ours that are free again, and of which the other side has not been told.
     owed: Line,
-    /// So many are kept when they are free again.
+    /// Number of receives that are kept when they are free again.
     keep: u16,
-    /// Then they are to be large.
+    /// Whether the receives are to be large then.
     enlarged: bool,
-    /// That may be tried.
+    /// Whether large receives may be tried.
     can_enlarge: bool,
-    /// We have no use for more.
+    /// Most receives that we have a use for.
     most: u16,
-    /// Bytes of each that is not large.
+    /// Size (bytes) of each receive that is not large.
     size: usize,
-    /// Since the last look: what came but for credits, and its bytes; how many of it might have been long messages, and how
-    /// many of those filled no more than a usual one.
+    /// Since the last look: the messages that came, except those that only bring credits, and their bytes; how many of
+    /// them might have been long messages, and how many of those filled no more than a usual receive.
     news: u32,
     bytes_of_all: u64,
     long: u32,
     unfilled: u32,
-    /// For so many looks no large ones are tried, since they were of no use.
+    /// Number of looks for which no large ones are tried, since they were of no use.
     useless: u32,
-    /// So often lately, but not before the last look, the other side had used up half of them, and the bytes that came then.
+    /// Number of times lately, but not before the last look, that the other side had used up half of them, and the
+    /// bytes that came then.
     short: u32,
     bytes: u64,
 }
@@ -64,14 +69,14 @@ pub(super) struct Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     Nothing,
-    /// So many receives more.
+    /// It lacks this many receives.
     More(u16),
-    /// So many larger ones.
+    /// It lacks this many larger receives.
     Larger(u16),
 }
 
 impl Flow {
-    /// With [`FIRST`] receives of `size` bytes.
+    /// The state with [`FIRST`] receives of `size` bytes.
     pub fn new(size: usize) -> Flow {
         let mut flow = Flow {
             credits: Line::default(),
@@ -98,14 +103,14 @@ impl Flow {
         flow
     }
 
-    /// The other side has said with how many of how many bytes it begins.
+    /// Takes in with how many receives of how many bytes the other side begins.
     pub fn meet(&mut self, receives: u16, size: usize) {
         self.peer_most = most_of(size);
         self.peer_receives = receives.min(self.peer_most);
         self.credits.push(self.peer_receives, false);
     }
 
-    /// The other side never has more: so many messages of ours may wait to be confirmed.
+    /// Most receives that the other side ever has, and so most messages of ours that may wait to be confirmed.
     pub fn peer_most(&self) -> u16 {
         self.peer_most
     }
@@ -131,24 +136,25 @@ impl Flow {
         self.credits.len() >= 1
     }
 
-    /// Whether so many receives are free again that they are told by a message of their own, if no other has gone out
-    /// before. Three or more: two sides that send and answer would answer each other's credits, too, with credits. And no
-    /// more than the other side can use up.
+    /// Whether enough receives are free again to be told by a message of their own, if no other has gone out before.
+    /// These are three or more, since otherwise two sides that send and answer would answer each other's credits with
+    /// credits, too; and no more than the other side can use up.
     pub fn owes(&self) -> bool {
         self.owed.len() > self.receives / 2
     }
 
-    /// What the next message is to say of free receives: how many, and whether those are large. Of others the one after
-    /// it tells. Two at least, if there are two, or both sides could spend their last credit on telling the other of one, for
-    /// ever: where the first is large and the second is not, or the other way round, all are told as if they were not.
+    /// What the next message is to tell of free receives: how many, and whether those are large. The message after it
+    /// tells of others. It tells two at least, if there are two, since otherwise both sides could spend their last
+    /// credit on telling the other of one, for ever: if the first is large and the second is not, or the other way
+    /// round, all are told as if they were not large.
     pub fn to_say(&self) -> (u8, bool) {
         let (run, all) = (self.owed.run(), self.owed.len());
         let (count, large) = if run >= 2 || run == all { (run, self.owed.first()) } else { (all, false) };
-        // More than that there never are: see MOST.
+        // There are never more than fit: see MOST.
         (u8::try_from(count).unwrap_or(u8::MAX), large)
     }
 
-    /// A message goes out, and says that.
+    /// To be called when a message goes out: returns what it tells.
     pub fn sent(&mut self) -> (u8, bool) {
         let said = self.to_say();
         self.owed.pop(said.0.into());
@@ -157,7 +163,7 @@ impl Flow {
         said
     }
 
-    /// A message of `len` bytes came. False: the other side says that it has more than it can have.
+    /// Counts a message of `len` bytes that came. False: the other side claims more than it can have.
     pub fn came(&mut self, frame: &Frame, len: usize) -> bool {
         let large = self.told.first();
         self.told.pop(1);
@@ -180,7 +186,7 @@ impl Flow {
         true
     }
 
-    /// The other side is about to be told of more.
+    /// Notes that the other side is about to be told of more.
     fn is_short(&mut self, len: usize) {
         if self.short >= LATELY {
             self.short /= 2;
@@ -190,7 +196,8 @@ impl Flow {
         self.bytes += len as u64;
     }
 
-    /// What came has been dealt with: whether its receive, which was `large` or not, is to be posted again.
+    /// To be called when a message has been dealt with: returns whether its receive, which was `large` or not, is to be
+    /// posted again.
     pub fn freed(&mut self, large: bool) -> bool {
         self.large = self.large.saturating_sub(large.into());
         let keeps = self.receives <= self.keep;
@@ -198,12 +205,12 @@ impl Flow {
         keeps
     }
 
-    /// Whether what is posted again should be large.
+    /// Whether a receive that is posted again should be large.
     pub fn is_enlarged(&self) -> bool {
         self.enlarged
     }
 
-    /// It has been posted again.
+    /// To be called when a receive has been posted again.
     pub fn again(&mut self, large: bool) {
         self.owed.push(1, large);
         self.large += u16::from(large);
@@ -214,10 +221,10 @@ impl Flow {
         if self.short < SHORT {
             return Lack::Nothing;
         }
-        // A stream fills what it gets, but where a send of the program ends in between.
+        // A stream fills what it gets, except where a send of the program ends in between.
         let filled = self.bytes >= u64::from(self.short) * self.size as u64 / 2;
         if filled && self.can_enlarge {
-            // Another queue pair may have taken those that were to be ours.
+            // Another queue pair may have taken the large ones that were meant for this one.
             let there = if self.enlarged { self.large } else { 0 };
             return if there < FIRST { Lack::Larger(FIRST - there) } else { Lack::Nothing };
         }
@@ -227,9 +234,9 @@ impl Flow {
         }
     }
 
-    /// There is one more, posted.
+    /// Counts one more receive, which is posted.
     pub fn grown(&mut self) {
-        // Back and forth at most once between two looks.
+        // There is one change back and forth at most between two looks.
         self.can_enlarge &= !self.enlarged;
         self.enlarged = false;
         self.receives += 1;
@@ -238,14 +245,14 @@ impl Flow {
         self.is_not_short();
     }
 
-    /// From now on those that are free again are to be large, and as few as at first.
+    /// From now on receives that are free again are to be large, and as few as at first.
     pub fn enlarge(&mut self) {
         self.enlarged = true;
         self.keep = FIRST;
         self.is_not_short();
     }
 
-    /// What it lacks is not to be had for now.
+    /// What a side lacks cannot be had for now.
     pub fn refused(&mut self, what: Lack) {
         self.can_enlarge &= !matches!(what, Lack::Larger(_));
         self.is_not_short();
@@ -255,18 +262,19 @@ impl Flow {
         (self.short, self.bytes) = (0, 0);
     }
 
-    /// Once in a while. Whether little has come since the last time.
+    /// Done once in a while; returns whether little has come since the last time.
     pub fn tick(&mut self) -> bool {
         self.is_not_short();
         let (long, unfilled) = (core::mem::take(&mut self.long), core::mem::take(&mut self.unfilled));
-        // The other side may have no buffers to fill large ones from. It gets them a moment after it has found none.
+        // The other side may have no buffers to fill large receives from. It gets them a moment after it has found
+        // none.
         self.useless = if unfilled > (long / 2).max(PROOF) { USELESS } else { self.useless.saturating_sub(1) };
         self.can_enlarge = larger(self.size) > self.size && self.useless == 0;
         let quiet = core::mem::take(&mut self.news) < u32::from(self.receives);
         if quiet {
             self.keep = FIRST;
         }
-        // What comes now and then is not worth them.
+        // Messages that come now and then are not worth large receives.
         let little = core::mem::take(&mut self.bytes_of_all) < u64::from(FIRST) * self.size as u64;
         self.enlarged &= !(quiet || little);
         quiet
@@ -277,25 +285,25 @@ impl Flow {
         self.receives > self.keep
     }
 
-    /// How many are large that are not to be.
+    /// Number of large receives that should not be large.
     pub fn too_large(&self) -> u16 {
         if self.enlarged { 0 } else { self.large }
     }
 
-    /// Says how many are to be kept.
+    /// The frame that tells how many are to be kept.
     pub fn asks(&self) -> Frame {
         let kind = Kind::Credit;
         Frame { kind, credits: 0, large: false, conn: self.keep, epoch: 0, window: 0, heard: 0, next: 0 }
     }
 
-    /// The other side wants to keep so many: how many empty messages are due.
+    /// The other side wants to keep `keep` receives: returns how many empty messages are due.
     pub fn asked(&mut self, keep: u16) -> u16 {
         self.peer_receives = self.peer_receives.min(keep.max(FIRST));
         self.credits.len().saturating_sub(1)
     }
 }
 
-/// As many receives of `size` bytes a side has at most.
+/// Most receives of `size` bytes that a side has.
 fn most_of(size: usize) -> u16 {
     u16::try_from(ENOUGH / size.max(1)).unwrap_or(MOST).clamp(FIRST, MOST)
 }

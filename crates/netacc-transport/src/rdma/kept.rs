@@ -1,9 +1,9 @@
 //! Messages that the other side has not confirmed: should the queue pair fail, they go out again by TCP.
 //!
-//! That a send has completed says no more than that the other side's device has the message. Each message says how many
-//! its sender has received (`heard`); those that are not among them are kept. A long one stays in the buffer it was sent
-//! from as long as buffers are plenty, and is copied when it is the last but a few, unless it is a large one; a short one is
-//! copied at once.
+//! A completed send only means that the other side's device has the message. Each message tells how many messages its
+//! sender has received (`heard`); messages that are not among them are kept. A long message stays in the buffer from
+//! which it was sent as long as there are plenty of buffers, and is copied when only a few are left, unless the buffer
+//! is a large one; a short message is copied at once.
 
 use crate::rdma::pool::{Buffer, Pool};
 use alloc::collections::VecDeque;
@@ -17,36 +17,37 @@ extern crate alloc;
 /// Unconfirmed messages of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Oldest first.
+    /// The messages, the oldest first.
     messages: VecDeque<Message>,
-    /// Copies.
+    /// The memory for copies.
     area: Owned,
     /// Places in it that are free: as many as more messages may be kept, since no message needs two.
     free: Vec<u16>,
-    /// Bytes of a place; 0: nothing is kept.
+    /// Size (bytes) of a place; 0: nothing is kept.
     size: usize,
-    /// So many messages are confirmed: the number of the oldest one here.
+    /// Number of messages that are confirmed, which is the number of the oldest one here.
     confirmed: usize,
 }
 
 #[derive(Debug)]
 struct Message {
     len: usize,
-    /// Its place, which is its own also while it is not copied.
+    /// Its place, which belongs to it also while it is not copied.
     place: u16,
-    /// It is in this buffer, not in its place.
+    /// Set while the message is in this buffer, and not in its place.
     buffer: Option<Buffer>,
-    /// What comes before the bytes in the buffer: a message that is all bytes has its beginning elsewhere.
+    /// The beginning that comes before the bytes in the buffer: a message that is all bytes has its beginning
+    /// elsewhere.
     head: Option<[u8; FRAME]>,
-    /// The send has completed: the buffer is ours.
+    /// Set once the send has completed: the buffer is ours.
     completed: bool,
-    /// The other side has a reason to answer.
+    /// Set if the other side has a reason to answer.
     asks: bool,
 }
 
 impl Kept {
-    /// From the first message on, up to `most` are kept, of at most `size` bytes. All memory is had now: whoever sends
-    /// later may be in a signal handler. False: there is no memory, and nothing is kept.
+    /// From the first message on, up to `most` are kept, of at most `size` bytes. All memory is allocated now: a later
+    /// send may run in a signal handler. False: there is no memory, and nothing is kept.
     #[must_use]
     pub fn begin(&mut self, most: u16, size: usize) -> bool {
         // Untouched pages of it cost nothing, and the place that was free last is taken first.
@@ -73,7 +74,7 @@ impl Kept {
         self.area.get_mut(at..at + self.size)
     }
 
-    /// A message that goes inline. False: there is no room for it.
+    /// Keeps a message that goes inline. False: there is no room for it.
     pub fn inline(&mut self, bytes: &[u8], asks: bool) -> bool {
         if self.size == 0 {
             return true;
@@ -86,8 +87,8 @@ impl Kept {
         true
     }
 
-    /// A message of `len` bytes that is sent from buffer `n`, where it begins unless it has a `head`. False: there is no room
-    /// for it.
+    /// Keeps a message of `len` bytes that is sent from buffer `n`, where it begins unless it has a `head`. False:
+    /// there is no room for it.
     pub fn buffer(&mut self, n: Buffer, len: usize, head: Option<[u8; FRAME]>) -> bool {
         if self.size == 0 {
             return true;
@@ -98,7 +99,7 @@ impl Kept {
         true
     }
 
-    /// The message in buffer `n` has been sent: the buffer is free, unless the message stays in it.
+    /// To be called when the message in buffer `n` has been sent: the buffer is free, unless the message stays in it.
     pub fn completed(&mut self, n: Buffer, pool: &mut Pool) {
         let Some(index) = self.messages.iter().position(|m| m.buffer == Some(n) && !m.completed) else {
             return pool.sent(n);
@@ -121,7 +122,7 @@ impl Kept {
         }
     }
 
-    /// The other side has received `heard` messages. False: it cannot have.
+    /// Takes in that the other side has received `heard` messages. False: it cannot have.
     pub fn confirm(&mut self, heard: u16, pool: &mut Pool) -> bool {
         if self.size == 0 {
             return true;
@@ -137,22 +138,22 @@ impl Kept {
 
     fn forget(&mut self, oldest: usize, pool: &mut Pool) {
         for m in self.messages.drain(..oldest) {
-            // As many places as there are: this allocates nothing.
+            // There are as many places as that, so that this allocates nothing.
             self.free.push(m.place);
-            // One that has not completed is given back when it does.
+            // The buffer of a send that has not completed is given back when it does.
             if let Some(n) = m.buffer.filter(|_| m.completed) {
                 pool.confirmed(n);
             }
         }
     }
 
-    /// Nothing is kept any more.
+    /// Stops keeping messages.
     pub fn end(&mut self, pool: &mut Pool) {
         self.forget(self.messages.len(), pool);
         (self.area, self.free, self.size) = (Owned::default(), Vec::new(), 0);
     }
 
-    /// All that is kept, oldest first, and the number of the oldest, modulo 65,536.
+    /// Takes all that is kept, the oldest first, and the number of the oldest, modulo 65,536.
     pub fn take(&mut self, pool: &mut Pool) -> (VecDeque<Vec<u8>>, u16) {
         let mut all = VecDeque::with_capacity(self.messages.len());
         for index in 0..self.messages.len() {
@@ -173,7 +174,7 @@ impl Kept {
     }
 }
 
-/// The message in buffer `n`.
+/// Copies the message in buffer `n`.
 fn copy(n: Buffer, head: Option<[u8; FRAME]>, pool: &Pool, mut to: &mut [u8]) {
     if let Some(head) = head {
         let Some((first, rest)) = to.split_first_chunk_mut() else { return };

@@ -13,25 +13,25 @@ extern crate alloc;
 pub struct Left {
     /// Messages that the other side has not confirmed, oldest first, and the number of the first, modulo 65,536.
     pub again: VecDeque<Vec<u8>>,
-    /// See above.
+    /// The number of the first of them.
     pub first: u16,
-    /// Messages that were received, modulo 65,536.
+    /// Number of messages that were received, modulo 65,536.
     pub heard: u16,
-    /// The longest message that is made anew. Those that go out again may be longer.
+    /// Length (bytes) of the longest message that is made anew. Messages that are sent again may be longer.
     pub most: usize,
-    /// The longest that we take.
+    /// Length (bytes) of the longest message that we take.
     pub size: usize,
     /// Its place on the stats page.
     pub shown: Shown,
 }
 
 impl Left {
-    /// What our first message by TCP says.
+    /// The frame of our first message by TCP.
     pub fn resume(&self) -> Frame {
         Frame { kind: Kind::Resume, heard: self.heard, ..CREDITS }
     }
 
-    /// The other side has received `heard` messages: only those after them are left. False: it cannot have.
+    /// The other side has received `heard` messages: keeps only those after them. False: it cannot have.
     pub fn confirm(&mut self, heard: u16) -> bool {
         let news = usize::from(heard.wrapping_sub(self.first));
         if news > self.again.len() {

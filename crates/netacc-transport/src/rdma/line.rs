@@ -5,7 +5,7 @@ use crate::rdma::flow::MOST;
 /// Receives in their order, each large or not; at most [`MOST`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
-    /// One bit each, from the lowest on: it is large. Those beyond are 0.
+    /// One bit for each, from the lowest on, set if it is large. Bits beyond are 0.
     large: u32,
     len: u16,
 }
@@ -17,7 +17,7 @@ impl Line {
         self.len
     }
 
-    /// So many more, as far as there is room for them.
+    /// Adds `count` more, as far as there is room for them.
     pub fn push(&mut self, count: u16, large: bool) {
         let end = self.len.saturating_add(count).min(MOST);
         if large {
@@ -26,7 +26,7 @@ impl Line {
         self.len = end;
     }
 
-    /// The first so many are gone.
+    /// Removes the first `count`.
     pub fn pop(&mut self, count: u16) {
         let count = count.min(self.len);
         self.large >>= count;
@@ -38,7 +38,7 @@ impl Line {
         self.large & 1 != 0
     }
 
-    /// How many are as the first is, up to one that is not.
+    /// Number of receives at the beginning that are like the first.
     pub fn run(self) -> u16 {
         let run = if self.first() { self.large.trailing_ones() } else { self.large.trailing_zeros() };
         self.len.min(run as u16)

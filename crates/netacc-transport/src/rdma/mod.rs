@@ -4,9 +4,9 @@
 //! into buffers that the other side has posted: no peer gets a key to our memory. It never sends what the other side
 //! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all pipes on one RDMA device share.
 //!
-//! Where a queue pair fails, its messages go on over a [`Stream`]; a [`Way`] is one of both.
+//! If a queue pair fails, its messages go on over a [`Stream`]; a [`Way`] is one of the two.
 //!
-//! What the connections are is not known here: `netacc-core`'s `carrier` joins them to rings.
+//! This folder does not know what the connections are: `netacc-core`'s `carrier` joins them to rings.
 
 mod chain;
 mod device;

@@ -19,17 +19,17 @@ mod outgoing;
 
 extern crate alloc;
 
-/// Messages that may be under way. One less than a power of two: a driver's ring has one place more than it takes requests,
-/// and is rounded up to such a power.
+/// Most messages that may be under way. It is one less than a power of two: a driver's ring has one place more than it
+/// takes requests, and is rounded up to such a power.
 pub(super) const SENDS: usize = 15;
-/// Completions of a queue pair that may wait to be taken.
+/// Most completions of a queue pair that may wait to be taken.
 pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
 /// A message that only brings credits.
 pub(super) const CREDITS: Frame =
     Frame { kind: Kind::Credit, credits: 0, large: false, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
-/// One that asks for an answer.
+/// A message that asks for an answer.
 const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
-/// Work request numbers: this bit says that it is a receive.
+/// Bit of a work request's number that is set for a receive.
 const RECEIVE: u64 = 1 << 31;
 
 /// A queue pair that carries messages.
@@ -38,39 +38,39 @@ pub struct Pipe {
     id: CmId,
     /// The buffers of our receives; a work request has its buffer's number.
     receives: Vec<Buffer>,
-    /// Bytes of each that is not large.
+    /// Size (bytes) of each buffer that is not large.
     size: usize,
     /// The upper half of our work requests' numbers.
     tag: u32,
-    /// The longest message that the other side takes, but for [large](Frame::large) ones.
+    /// Length (bytes) of the longest message that the other side takes, except [large](Frame::large) ones.
     peer_size: usize,
-    /// The longest that its receive takes for which the last message is.
+    /// Length (bytes) of the longest message that the receive takes for which the last message is.
     takes: usize,
     flow: Flow,
     /// Messages that are to be posted together.
     chain: Chain,
-    /// Buffers of the messages that are under way, oldest first; `None`: goes inline.
+    /// Buffers of the messages that are under way, the oldest first; `None`: the message goes inline.
     under_way: VecDeque<Option<Buffer>>,
-    /// Of those that are posted, the last that have no completion of their own.
+    /// Number of the last posted messages that have no completion of their own.
     unsignaled: u32,
-    /// Those that have one and have not completed; of all pipes of the device together.
+    /// Number of messages that have a completion and have not completed; and of all pipes of the device together.
     signaled: u32,
     awaited: Awaited,
-    /// Messages could not be posted: none that comes after them may go out.
+    /// Set once messages could not be posted: none that comes after them may go out.
     stuck: bool,
-    /// Messages received, modulo 65,536.
+    /// Number of messages received, modulo 65,536.
     heard: u16,
-    /// What the last message to the other side said of that, and its last one to us.
+    /// The value of `heard` in the last message to the other side, and that in its last message to us.
     told: u16,
     was_told: u16,
-    /// Messages sent, and those of them that the other side has dealt with, as far as it has said.
+    /// Number of messages sent, and of those among them that the other side has dealt with, as far as it has told.
     sent: u64,
     confirmed: u64,
-    /// A message may have its head in the immediate data.
+    /// Set if a message may have its head in the immediate data.
     immediate: bool,
-    /// The other side waits for a message.
+    /// Set while the other side waits for a message.
     asked: bool,
-    /// Messages sent, for the case that the queue pair fails.
+    /// The messages sent that are kept for the case that the queue pair fails.
     kept: Kept,
     inline: usize,
     cq: usize,
@@ -89,15 +89,15 @@ pub enum Completion {
 /// The beginning of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Head {
-    /// It.
+    /// The frame itself.
     pub frame: Frame,
-    /// It came in the immediate data, and does not say the connection's epoch.
+    /// Set if the frame came in the immediate data, and does not carry the connection's epoch.
     pub brief: bool,
-    /// Where in its buffer is what belongs to it, and where that is in memory.
+    /// Offset in its buffer of the bytes that belong to it.
     pub at: usize,
-    /// In memory.
+    /// Their address in memory.
     pub start: *const u8,
-    /// How many bytes belong to it.
+    /// Number of the bytes that belong to it.
     pub len: usize,
 }
 
@@ -106,7 +106,7 @@ impl Pipe {
     /// the numbers of its work requests.
     pub fn new(mut id: CmId, device: &mut Device, tag: u32) -> Result<Pipe> {
         let size = device.pool.size();
-        // One more, so that the first long message need not wait.
+        // One more than at first, so that the first long message need not wait.
         device.pool.ensure(usize::from(FIRST) + 1)?;
         let (cq, at) = device.cq_for_one_more()?;
         let inline = create_qp(&mut id, device, &cq).inspect_err(|_| device.cq_has_one_less(at))?;
@@ -156,46 +156,46 @@ impl Pipe {
         self.id.accept(&ConnParam { private_data: &greeting(self.size, base).encode(), ..ConnParam::default() })
     }
 
-    /// There is to be a base: from the first message on, those that are not confirmed are kept. After
+    /// There is to be a base: from the first message on, messages that are not confirmed are kept. To be called after
     /// [`Pipe::accept`] or [`Pipe::meet`]. False: there is no memory for that.
     #[must_use]
     pub fn keep(&mut self) -> bool {
-        // Those that have a large buffer stay there.
+        // Messages that have a large buffer stay there.
         self.kept.begin(self.flow.peer_most(), FRAME + larger(self.peer_size).min(self.size))
     }
 
-    /// There is none, after all.
+    /// There is no base after all: stops keeping messages.
     pub fn keep_nothing(&mut self, pool: &mut Pool) {
         self.kept.end(pool);
     }
 
-    /// How many messages have been received, modulo 65,536.
+    /// Number of messages that have been received, modulo 65,536.
     pub fn heard(&self) -> u16 {
         self.heard
     }
 
-    /// How many messages have been sent, or wait for [`Pipe::post`].
+    /// Number of messages that have been sent, or wait for [`Pipe::post`].
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Whether the other side has said that it has dealt with the first so many of them. That is its word: nothing may depend
-    /// on it but its own connections.
+    /// Whether the other side has told that it has dealt with the first `first` of them. That is its claim: only its
+    /// own connections may depend on it.
     pub fn has_heard(&self, first: u64) -> bool {
         self.confirmed >= first
     }
 
-    /// Whether the other side should have something to say.
+    /// Whether the other side should have something to send.
     pub fn expects(&self) -> bool {
         self.kept.asks()
     }
 
-    /// Asks the other side to say something.
+    /// Asks the other side to send something.
     pub fn probe(&mut self) -> Result<()> {
         self.send(PROBE, &[])
     }
 
-    /// The other side has said what it takes.
+    /// Takes in what the other side takes.
     pub fn meet(&mut self, greeting: Greeting) {
         self.peer_size = greeting.size as usize;
         self.flow.meet(greeting.receives, self.peer_size);
@@ -220,7 +220,7 @@ impl Pipe {
         self.flow.credits()
     }
 
-    /// Ours.
+    /// The address of our end.
     pub fn local_ip(&self) -> Option<IpAddr> {
         self.id.local_addr().map(|a| a.ip().to_canonical())
     }
@@ -230,17 +230,17 @@ impl Pipe {
         self.cq
     }
 
-    /// The queue pair's number, for people.
+    /// The queue pair's number, for people to read.
     pub fn qp_num(&self) -> u32 {
         self.id.qp().map_or(0, netacc_verbs::Qp::qp_num)
     }
 
-    /// Bytes that the next message may have at most.
+    /// Most bytes that the next message may have.
     pub fn longest(&self) -> usize {
         if self.flow.next_is_large() { larger(self.peer_size) } else { self.peer_size }
     }
 
-    /// Bytes that fit into a message that goes inline: cheaper, and no buffer is needed.
+    /// Number of bytes that fit into a message that goes inline, which is cheaper, and needs no buffer.
     pub fn payload_inline(&self) -> usize {
         self.inline.min(self.peer_size).saturating_sub(FRAME)
     }
@@ -254,7 +254,8 @@ impl Pipe {
         self.flow.can_tell() && self.pending() < SENDS && self.can_go_on()
     }
 
-    /// Whether everything sent has been received. Every message asks for that once [`Pipe::flush`] was called.
+    /// Whether everything sent has been received. Once [`Pipe::flush`] was called every message asks for its
+    /// completion.
     pub fn is_flushed(&self) -> bool {
         self.pending() == 0
     }
@@ -276,8 +277,9 @@ impl Pipe {
         self.flow.lacks() != Lack::Nothing
     }
 
-    /// Posts more receives, if there is memory for them, of which the other side has to be told; or has those that are free
-    /// again be larger. Not for a thread that may have been interrupted in malloc: it may register memory.
+    /// Posts more receives, if there is memory for them, of which the other side has to be told; or has receives that
+    /// are free again be larger. Not for a thread that may have been interrupted in malloc, since this may register
+    /// memory.
     pub fn grow(&mut self, pool: &mut Pool) -> Result<()> {
         let lack = self.flow.lacks();
         match lack {
@@ -294,12 +296,12 @@ impl Pipe {
         self.tell()
     }
 
-    /// Once in a while: where little has come, the other side is asked to use up receives that we need no longer, or whose
-    /// memory could go if they lay elsewhere. By the same as [`Pipe::grow`].
+    /// Done once in a while: if little has come, asks the other side to use up receives that we need no longer, or
+    /// whose memory could go if they lay elsewhere. For the same threads as [`Pipe::grow`].
     pub fn tick(&mut self, pool: &mut Pool) -> Result<()> {
         let quiet = self.flow.tick();
         let large = self.flow.too_large();
-        // Without small ones that take their place they stay.
+        // Large receives stay unless small ones can take their place.
         let costly = self.flow.has_many()
             || (large > 0 && pool.has_or_gets(large.into()))
             || self.receives.iter().any(|n| pool.has_older(*n));
@@ -311,11 +313,11 @@ impl Pipe {
         Ok(())
     }
 
-    /// The other side wants to keep so many receives. It gets all filled, but the one that is kept for credits: the others
-    /// it posts anew.
+    /// The other side wants to keep `keep` receives. It gets all of them filled, except the one that is kept for
+    /// credits, and posts the others anew.
     fn use_up(&mut self, keep: u16) -> Result<()> {
         for _ in 0..self.flow.asked(keep) {
-            // What is left it will ask for again.
+            // The other side will ask again for what is left.
             if self.under_way.len() + self.chain.len() < SENDS - 1 && self.can_go_on() {
                 self.send(CREDITS, &[])?;
             }
@@ -323,7 +325,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// A work request of ours has completed well; `len` and `immediate` are those of a received message.
+    /// Handles a work request of ours that has completed well; `len` and `immediate` are those of a received message.
     pub fn completed(
         &mut self,
         pool: &mut Pool,
@@ -358,7 +360,7 @@ impl Pipe {
         let news = frame.heard.wrapping_sub(self.was_told);
         self.confirmed = self.confirmed.saturating_add(news.into());
         self.was_told = frame.heard;
-        // More than it has would let us send what it has no room for.
+        // More credits than it has receives would let us send what it has no room for.
         if !self.flow.came(&frame, len) || !self.kept.confirm(frame.heard, pool) {
             return None;
         }
@@ -369,8 +371,8 @@ impl Pipe {
         Some(Completion::Message(n, head))
     }
 
-    /// The message `frame` in buffer `n` is dealt with: the buffer may be used for the next one, and the other side gets
-    /// what it waits for.
+    /// To be called when the message `frame` in buffer `n` is dealt with: the buffer may be used for the next one, and
+    /// the other side is told what it waits for.
     pub fn dealt_with(&mut self, pool: &mut Pool, n: Buffer, frame: Frame) -> Result<()> {
         self.repost(pool, n)?;
         if frame.kind == Kind::Credit && frame.conn != 0 {
@@ -394,8 +396,8 @@ impl Pipe {
         Ok(())
     }
 
-    /// Tells the other side what it waits for, by a message of its own; or by two, where large receives and others are free:
-    /// with only some of them it might still be unable to say anything.
+    /// Tells the other side what it waits for, by a message of its own; or by two, if large receives and others are
+    /// free: with only some of them it might still be unable to send anything.
     fn tell(&mut self) -> Result<()> {
         while self.owes() {
             self.send(CREDITS, &[])?;
@@ -403,7 +405,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Has all that is under way complete, for [`Pipe::is_flushed`].
+    /// Has all messages that are under way complete, for [`Pipe::is_flushed`].
     pub fn flush(&mut self) -> Result<()> {
         if self.unsignaled == 0 || !self.can_tell() {
             return Ok(());
@@ -411,7 +413,7 @@ impl Pipe {
         self.send_short(CREDITS, &[], true)
     }
 
-    /// It is over: its buffers are free.
+    /// Ends the pipe: its buffers are free.
     pub fn end(mut self, device: &mut Device) {
         self.id.destroy_qp();
         self.shown.hide();
@@ -430,22 +432,22 @@ impl Pipe {
         device.cq_has_one_less(self.cq);
     }
 
-    /// The queue pair is over, and what it was to carry goes on by TCP.
+    /// Ends the queue pair; what it was to carry goes on by TCP.
     pub fn leave(mut self, device: &mut Device) -> Left {
         self.id.destroy_qp();
-        // What could not be posted any more goes out by TCP.
+        // Messages that could not be posted any more go out by TCP.
         for message in self.chain.take() {
             let _ = self.book(&message);
         }
         let (again, first) = self.kept.take(&mut device.pool);
         self.free_buffers(device);
-        // By TCP all messages have their beginning before them, which one that was all bytes had not.
+        // By TCP all messages have their beginning before their bytes, which a message that was all bytes had not.
         let (most, size) = (FRAME + self.peer_size.min(self.size), FRAME + larger(self.size));
         Left { again, first, heard: self.heard, most, size, shown: core::mem::take(&mut self.shown) }
     }
 }
 
-/// What a side says first that takes messages of `size` bytes.
+/// The greeting of a side that takes messages of `size` bytes.
 pub fn greeting(size: usize, base: Base) -> Greeting {
     Greeting { receives: FIRST, size: size as u32, base }
 }

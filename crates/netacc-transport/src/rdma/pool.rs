@@ -9,35 +9,36 @@ use netacc_wire::frame::larger;
 
 extern crate alloc;
 
-/// Buffers that may hold messages on their way out, of all queue pairs together. A large one counts as many as it is worth.
+/// Most buffers that may hold messages on their way out, of all queue pairs together. A large one counts as as many as
+/// it is worth.
 const SENDING: usize = 64;
-/// So many of them may be large ones, which stay taken until their messages are confirmed; that may be never.
+/// Most of those that may be large buffers, which stay taken until their messages are confirmed; that may be never.
 const SENDING_LARGE: usize = 32;
-/// And in so many others, messages that have been sent stay until they are confirmed. The rest is for those that are on
-/// their way.
+/// Most of the others that may stay taken by sent messages until these are confirmed. The rest is for messages that are
+/// on their way.
 const STAYING: usize = 24;
 const _: () = assert!(SENDING_LARGE + STAYING < SENDING);
-/// So many large ones are registered when there is none to send from.
+/// Number of large buffers that are registered when there is none to send from.
 const LARGE: usize = 4;
 /// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
 /// pay for two thousand, nor have a thousand regions.
 const SPARE: usize = 8;
-/// But up to so many bytes it may be as large as all that there is: to register is a good part of what a queue pair costs,
-/// and who has several of them soon has more.
+/// Bytes up to which a region may yet be as large as all that there is: to register is a good part of what a queue pair
+/// costs, and a program that has several of them soon has more.
 const LITTLE: usize = 256 * 1024;
 /// Bits of a buffer's number that say where in its region it is; the others say which region.
 const PLACE: u32 = 20;
 /// The number of a buffer has to fit into the number of a work request, beside a bit.
 const REGIONS: usize = 1 << (31 - PLACE);
 
-/// How large buffers and regions are.
+/// The sizes (bytes) of buffers and regions.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// A buffer; a large one has [`larger`].
+    /// Size of a buffer; a large one has [`larger`].
     pub message: usize,
-    /// The first region.
+    /// Size of the first region.
     pub first: usize,
-    /// A region is never larger.
+    /// Size of the largest region.
     pub largest: usize,
 }
 
@@ -47,32 +48,33 @@ pub type Buffer = u32;
 #[derive(Debug)]
 struct Region {
     mr: Registered,
-    /// Bytes of a buffer.
+    /// Size (bytes) of a buffer.
     size: usize,
     free: Vec<u32>,
     all: usize,
     unused: u32,
 }
 
-/// Registered buffers, of one size each region. One that is taken to send from is counted apart.
+/// Registered buffers, of one size in each region. Buffers that are taken to send from are counted apart.
 #[derive(Debug)]
 pub struct Pool {
     /// `None`: the device is gone.
     pd: Option<Pd>,
     sizes: Sizes,
-    /// Bytes of a large buffer. If that is no more than of another, there are none.
+    /// Size (bytes) of a large buffer. If that is no more than that of another, there are no large ones.
     large: usize,
     regions: Vec<Option<Region>>,
-    /// Buffers that are taken to send from: the messages in them are to be sent, under way, or not yet confirmed.
+    /// Number of buffers that are taken to send from: the messages in them are to be sent, under way, or not yet
+    /// confirmed.
     sending: usize,
-    /// The large ones among them.
+    /// Number of large buffers among them.
     sending_large: usize,
-    /// Those whose message has been sent, and stays.
+    /// Number of buffers whose message has been sent, and stays.
     kept: usize,
-    /// Somebody was to send and found none, or only a small one.
+    /// Set when a message was to be sent and found no buffer, or only a small one.
     short: bool,
     short_of_large: bool,
-    /// The last attempt to register more failed, and why, as long as nobody has asked.
+    /// Set when the last attempt to register more failed, and why, until that is asked for.
     refused: bool,
     refused_large: bool,
     refusal: Option<Error>,
@@ -105,17 +107,17 @@ impl Pool {
         }
     }
 
-    /// One with buffers of the same size, of which it will never have any.
+    /// A pool with buffers of the same size, of which it will never have any.
     pub(super) fn without_device(&self) -> Pool {
         Pool::empty(None, self.sizes)
     }
 
-    /// Bytes of each buffer that is not large.
+    /// Size (bytes) of each buffer that is not large.
     pub fn size(&self) -> usize {
         self.sizes.message
     }
 
-    /// Bytes of this one.
+    /// Size (bytes) of this buffer.
     pub(super) fn size_of(&self, buffer: Buffer) -> usize {
         self.region(buffer).map_or(self.sizes.message, |region| region.size)
     }
@@ -125,7 +127,7 @@ impl Pool {
         self.size_of(buffer) > self.sizes.message
     }
 
-    /// How many others it counts as.
+    /// Number of small buffers that it counts as.
     fn worth(&self, buffer: Buffer) -> usize {
         self.size_of(buffer) / self.sizes.message
     }
@@ -142,7 +144,7 @@ impl Pool {
         self.each().filter(move |r| r.size == size)
     }
 
-    /// Registers one more region for buffers of `size` bytes, since so many bytes are missing.
+    /// Registers one more region for buffers of `size` bytes, since `missing` bytes are missing.
     fn grow(&mut self, size: usize, missing: usize) -> Result<()> {
         let total = self.of(size).map(|r| r.mr.len()).sum();
         let last = self.of(size).map(|r| r.mr.len()).max();
@@ -150,7 +152,8 @@ impl Pool {
         let (least, mut len) = if small {
             (next_region(self.sizes, 0, last, missing), next_region(self.sizes, total, last, missing))
         } else {
-            // Those of a stream are had together. A part of what there is: a thousand streams are not to have as many regions.
+            // The buffers of a stream are registered together, with a part of what there is: a thousand streams are not
+            // to have as many regions.
             (missing.min(self.sizes.largest), missing.max(total / SPARE / size * size).min(self.sizes.largest))
         };
         let at = match self.regions.iter().position(Option::is_none) {
@@ -171,7 +174,7 @@ impl Pool {
             Registered::new(pd, len)
         })?;
         let all = (len / size).min(1 << PLACE);
-        // The first is taken first.
+        // The first buffer is taken first.
         let free = (0..all as u32).rev().collect();
         if let Some(place) = self.regions.get_mut(at) {
             *place = Some(Region { mr, size, free, all, unused: 0 });
@@ -179,17 +182,18 @@ impl Pool {
         Ok(())
     }
 
-    /// Registers as much as is needed for so many buffers to be free.
+    /// Registers as much as is needed for `buffers` buffers to be free.
     pub(super) fn ensure(&mut self, buffers: usize) -> Result<()> {
         self.ensure_of(self.sizes.message, buffers).inspect_err(|e| (self.refused, self.refusal) = (true, Some(*e)))
     }
 
-    /// The same, if that can be: whether there are so many.
+    /// Registers as much as is needed for `buffers` buffers to be free, if that can be; returns whether they are.
     pub(super) fn has_or_gets(&mut self, buffers: usize) -> bool {
         self.ensure_of(self.sizes.message, buffers).is_ok()
     }
 
-    /// The same of large ones: whether there are so many. Those are never needed.
+    /// Registers as much as is needed for `buffers` large buffers to be free; returns whether they are. Large ones are
+    /// never needed.
     pub(super) fn ensure_large(&mut self, buffers: usize) -> bool {
         let there = self.large > self.sizes.message && !self.refused_large;
         self.refused_large = !there || self.ensure_of(self.large, buffers).is_err();
@@ -204,14 +208,14 @@ impl Pool {
             }
             let missing = (buffers - free).saturating_mul(size);
             let grown = self.grow(size, missing);
-            // Large ones are never needed: a limit may have room for these in their stead.
+            // Large buffers are never needed: a limit may have room for these in their place.
             if grown.is_err() && !(size == self.sizes.message && self.give_back_large()) {
                 return grown;
             }
         }
     }
 
-    /// Gives back the large buffers of which nobody has any. Whether there were some.
+    /// Gives back the large buffers that are not in use. Returns whether there were some.
     fn give_back_large(&mut self) -> bool {
         let size = self.sizes.message;
         let mut any = false;
@@ -229,7 +233,7 @@ impl Pool {
         self.take_of(self.sizes.message)
     }
 
-    /// The oldest regions are filled first, so that the others may go.
+    /// Takes a free buffer of this size. The oldest regions are filled first, so that the others may go.
     fn take_of(&mut self, size: usize) -> Option<Buffer> {
         let of = |r: &&mut Region| r.size == size && !r.free.is_empty();
         let (at, region) =
@@ -239,10 +243,10 @@ impl Pool {
         Some((at as u32) << PLACE | place)
     }
 
-    /// It is free again.
+    /// Makes a buffer free again.
     pub(super) fn put(&mut self, buffer: Buffer) {
         if let Some(region) = self.regions.get_mut((buffer >> PLACE) as usize).and_then(Option::as_mut) {
-            // As many places as there are: this allocates nothing.
+            // There are as many places as that, so that this allocates nothing.
             region.free.push(buffer & ((1 << PLACE) - 1));
             page().sub(Counter::RegisteredUsed, region.size as u64);
         }
@@ -254,8 +258,8 @@ impl Pool {
         before.flatten().any(|r| r.size == size && !r.free.is_empty())
     }
 
-    /// The buffer itself, or for it another one: a large one or not, as wanted, or else one of an older region, so that its own
-    /// may go some time.
+    /// Returns the buffer itself or another one for it: a large one or not, as wanted, or else one of an older region,
+    /// so that its own region may go some time.
     pub(super) fn exchange(&mut self, buffer: Buffer, large: bool) -> Buffer {
         let wanted = if large { self.large } else { self.sizes.message };
         if wanted == self.size_of(buffer) && !self.has_older(buffer) {
@@ -266,8 +270,8 @@ impl Pool {
         other
     }
 
-    /// A free buffer to send up to `len` bytes from, where it begins, and how many it holds: fewer, if that is all there
-    /// is. Where there is none, or no large one, [`Pool::more`] may find one.
+    /// Takes a free buffer to send up to `len` bytes from; returns it, where it begins, and how many bytes it holds:
+    /// fewer, if that is all there is. If there is none, or no large one, [`Pool::more`] may find one.
     pub fn take_to_send(&mut self, len: usize) -> Option<(Buffer, *mut u8, usize)> {
         let (room, worth) = (self.sending < SENDING, self.large / self.sizes.message);
         let allowed = self.sending_large + worth <= SENDING_LARGE && self.sending + worth <= SENDING;
@@ -276,7 +280,7 @@ impl Pool {
         self.short_of_large |= large && taken.is_none() && !self.refused_large;
         if taken.is_none() && room {
             taken = self.take();
-            // Where no more are to be had a large one will do.
+            // Where no more can be had a large one will do.
             if taken.is_none() && self.refused && allowed {
                 taken = self.take_of(self.large);
             }
@@ -289,45 +293,45 @@ impl Pool {
         Some((buffer, region.mr.as_ptr().wrapping_add(start), region.size))
     }
 
-    /// It has been sent.
+    /// To be called when the message of a buffer has been sent.
     pub fn sent(&mut self, buffer: Buffer) {
         self.sending -= self.worth(buffer);
         self.sending_large -= self.worth_if_large(buffer);
         self.put(buffer);
     }
 
-    /// Whether the message in this buffer, which has been sent, may stay there until it is confirmed: buffers to send from
-    /// may be so few that it should not. Large ones have a share of their own.
+    /// Whether the message in this buffer, which has been sent, may stay there until it is confirmed: there may be too
+    /// few buffers to send from. Large ones have a share of their own.
     pub(super) fn may_keep(&self, buffer: Buffer) -> bool {
         self.is_large(buffer) || (self.sending - self.sending_large <= STAYING && !self.refused)
     }
 
-    /// It stays.
+    /// The buffer stays taken after its message was sent, until that is confirmed.
     pub(super) fn keep(&mut self, buffer: Buffer) {
         self.kept += self.worth(buffer);
     }
 
-    /// One that stayed is confirmed.
+    /// The message of a buffer that stayed is confirmed.
     pub(super) fn confirmed(&mut self, buffer: Buffer) {
         self.kept -= self.worth(buffer);
         self.sent(buffer);
     }
 
-    /// Whether somebody waits for a buffer that could be had by [`Pool::more`], or could do with a large one.
+    /// Whether a message waits for a buffer that could be had by [`Pool::more`], or could do with a large one.
     pub fn is_short(&self) -> bool {
         self.short || self.short_of_large
     }
 
-    /// Whether who waits for a buffer to send from might wait for ever: none is under way, and no more are to be had.
+    /// Whether a message that waits for a buffer might wait for ever: none is under way, and no more can be had.
     /// Messages are confirmed when the other side has something to say, and that may be an answer to what waits.
     pub fn is_dry(&self) -> bool {
         self.sending == self.kept && self.refused
     }
 
-    /// Registers more if somebody waits for it. Not for a thread that may have been interrupted in malloc.
+    /// Registers more if a message waits for it. Not for a thread that may have been interrupted in malloc.
     pub fn more(&mut self) {
         if core::mem::take(&mut self.short) {
-            // As many again: who sends by many queue pairs is not to wait for each one.
+            // As many again: a program that sends by many queue pairs is not to wait for each one.
             let _ = self.ensure(self.sending.clamp(1, SENDING / 4));
         }
         if core::mem::take(&mut self.short_of_large) {
@@ -335,7 +339,7 @@ impl Pool {
         }
     }
 
-    /// Why no more was to be had, once.
+    /// Why no more could be had, once.
     pub fn take_refusal(&mut self) -> Option<Error> {
         self.refusal.take()
     }
@@ -345,7 +349,7 @@ impl Pool {
         self.each().next().is_some()
     }
 
-    /// Once in a while: what has not been used for long is given back.
+    /// Done once in a while: gives back what has not been used for long.
     pub fn tick(&mut self) {
         (self.refused, self.refused_large) = (false, false);
         for place in &mut self.regions {
@@ -364,13 +368,14 @@ impl Pool {
         self.sending as Buffer
     }
 
-    /// How many are taken, and how many of them stay until their messages are confirmed; for tests.
+    /// Number of buffers that are taken, and of those among them that stay until their messages are confirmed; for
+    /// tests.
     #[cfg(test)]
     pub(super) fn taken(&self) -> (usize, usize) {
         (self.sending, self.kept)
     }
 
-    /// For tests, without memory.
+    /// A pool for tests, without memory.
     #[cfg(test)]
     pub(super) fn numbers() -> Pool {
         Pool::empty(None, Sizes { message: 1 << 21, first: 1 << 21, largest: 1 << 21 })
@@ -385,29 +390,29 @@ impl Pool {
         Some((region, (buffer & ((1 << PLACE) - 1)) as usize * region.size))
     }
 
-    /// Where a buffer begins, `skip` bytes on.
+    /// The address in a buffer, `skip` bytes from its beginning.
     pub(super) fn at(&self, buffer: Buffer, skip: usize) -> Option<*const u8> {
         let (region, start) = self.find(buffer)?;
         Some(region.mr.as_ptr().wrapping_add(start + skip).cast_const())
     }
 
-    /// Where `len` bytes of a buffer are, `skip` bytes on; `None` if it has not so many.
+    /// The place of `len` bytes of a buffer, `skip` bytes from its beginning; `None` if the buffer is shorter.
     fn within(&self, buffer: Buffer, skip: usize, len: usize) -> Option<(&Registered, usize)> {
         let (region, start) = self.find(buffer)?;
         (skip.checked_add(len)? <= region.size).then_some((&region.mr, start + skip))
     }
 
-    /// Copies from a buffer, `skip` bytes on; false if there is not so much.
+    /// Copies from a buffer, `skip` bytes from its beginning; false if the buffer is shorter.
     pub fn read(&self, buffer: Buffer, skip: usize, to: &mut [u8]) -> bool {
         self.within(buffer, skip, to.len()).is_some_and(|(mr, at)| mr.read(at, to))
     }
 
-    /// Copies into a buffer, `skip` bytes on; false if it has not so much.
+    /// Copies into a buffer, `skip` bytes from its beginning; false if the buffer is shorter.
     pub(super) fn write(&self, buffer: Buffer, skip: usize, bytes: &[u8]) -> bool {
         self.within(buffer, skip, bytes.len()).is_some_and(|(mr, at)| mr.write(at, bytes))
     }
 
-    /// The first `len` bytes of a buffer, but for `skip` of them.
+    /// The first `len` bytes of a buffer, except the first `skip` of them.
     pub(super) fn sge(&self, buffer: Buffer, skip: usize, len: usize) -> Option<Sge<'_>> {
         let len = len.checked_sub(skip)?;
         let (mr, at) = self.within(buffer, skip, len)?;
@@ -422,13 +427,13 @@ impl Drop for Pool {
     }
 }
 
-/// The length of a region that comes after `total` bytes, of which the largest region has `last`, when so many bytes are
-/// missing. They may need a further one.
+/// The length of a region that comes after `total` bytes, of which the largest region has `last`, when `missing` bytes
+/// are missing. They may need a further one.
 fn next_region(sizes: Sizes, total: usize, last: Option<usize>, missing: usize) -> usize {
     let Some(last) = last else { return sizes.first };
     let spare = total.min(LITTLE).max(total / SPARE);
     let wanted = last.saturating_mul(2).min(missing.max(spare)).min(sizes.largest);
-    // The first one times a power of two.
+    // The size of the first region times a power of two.
     let mut len = sizes.first;
     while len <= wanted / 2 {
         len *= 2;

@@ -6,13 +6,13 @@ use crate::rdma::pipe::SENDS;
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmId, Cq, Error, QpInit, Result};
 
-/// What we would like to send inline: the beginning of a message and 64 bytes or more. Devices differ; each that we know
-/// takes 64 bytes, so that all messages but those with many bytes of a connection need no buffer.
+/// Sizes (bytes) of inline messages that are tried: the beginning of a message and 64 bytes or more. Devices differ;
+/// each that we know takes 64 bytes, so that all messages but those with many bytes of a connection need no buffer.
 const INLINE: [u32; 3] = [96, 80, 64];
-/// The longest message that goes inline.
+/// Length (bytes) of the longest message that goes inline.
 pub(super) const SHORT: usize = 96;
 
-/// A queue pair with as much inline room as the device gives, which is told.
+/// Makes a queue pair with as much inline room as the device gives; returns the room.
 pub(super) fn create_qp(id: &mut CmId, device: &Device, cq: &Cq) -> Result<usize> {
     let [most, ..] = INLINE;
     let mut last = Error::NoDevice;

@@ -1,10 +1,10 @@
-//! Registered memory that the stats page knows of.
+//! Registered memory that is counted on the stats page.
 
 use core::ops::Deref;
 use netacc_stats::{Counter, page};
 use netacc_verbs::{Mr, Pd, Result};
 
-/// Registered memory.
+/// Memory that is registered with a device; the stats page counts its bytes.
 #[derive(Debug)]
 pub(super) struct Registered(Mr);
 

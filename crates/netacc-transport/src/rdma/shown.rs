@@ -1,4 +1,4 @@
-//! What the stats page says of a queue pair.
+//! What the stats page shows of a queue pair.
 
 use crate::rdma::device::Device;
 use crate::rdma::pipe::Pipe;
@@ -7,30 +7,30 @@ use core::net::{IpAddr, SocketAddr};
 use netacc_stats::{Counter, LinkEntry, LinkKind, NewLink, SockAddr, page};
 use netacc_sys::time;
 
-/// The place of a queue pair on the stats page. Its counters have one writer: who uses the pipe.
+/// The place of a queue pair on the stats page. Its counters have one writer: the thread that uses the pipe.
 #[derive(Debug, Default)]
 pub struct Shown {
-    /// Its number there; 0: it was never connected.
+    /// Its number there; 0: the queue pair was never connected.
     id: u32,
     place: u32,
-    /// `None` too where no entry is free.
+    /// Its entry; `None` also if no entry is free.
     entry: Option<&'static LinkEntry>,
 }
 
 impl Shown {
-    /// Its entry, and which one that is.
+    /// The number of its entry, and the entry.
     pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
         Some((self.place, self.entry?))
     }
 
-    /// It goes on by TCP.
+    /// Shows that the queue pair goes on by TCP.
     pub fn moved(&self) {
         if let Some(entry) = self.entry {
             entry.set_kind(LinkKind::Tcp);
         }
     }
 
-    /// It has ended: lost, if connections were on it.
+    /// Ends the entry: the queue pair counts as lost if connections were on it.
     pub fn hide(&self) {
         if self.id == 0 {
             return;
@@ -44,8 +44,8 @@ impl Shown {
 }
 
 impl Pipe {
-    /// The queue pair is connected. `capacity` is how many connections we put on it; 0: that is the other side's choice.
-    /// `thread` is the number of the process' thread that it belongs to.
+    /// Shows a queue pair that is connected. `capacity` is how many connections we put on it; 0: that is the other
+    /// side's choice. `thread` is the number of the process's thread that it belongs to.
     pub fn show(&mut self, device: &Device, server: bool, capacity: u32, thread: u16) {
         let new = NewLink {
             id: link::next_id(),
@@ -67,7 +67,7 @@ impl Pipe {
         page().count(Counter::LinksOpened);
     }
 
-    /// Its entry on the stats page, and which one that is.
+    /// The number of its entry on the stats page, and the entry.
     pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
         self.shown.entry()
     }

@@ -1,7 +1,7 @@
 //! Messages by TCP, for connections whose queue pair has failed.
 //!
-//! The kernel's socket does what credits do for a queue pair: a message that it does not take waits, and nobody writes
-//! another one then. Errors are kept until somebody reads.
+//! The kernel's socket does what credits do for a queue pair: a message that it does not take waits, and no other one
+//! is written then. Errors are kept for the next read.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -12,25 +12,25 @@ use netacc_wire::frame::{FRAME, Frame};
 
 extern crate alloc;
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const READ: usize = 64 * 1024;
 
 /// The TCP connection of a queue pair that has failed.
 #[derive(Debug)]
 pub struct Stream {
     fd: i32,
-    /// What the kernel has not taken yet: from `written` on.
+    /// Bytes that the kernel has not taken yet: those from `written` on.
     out: Vec<u8>,
     written: usize,
-    /// Where the message begins that is being made.
+    /// Offset of the message that is being made.
     begun: usize,
     inbox: Vec<u8>,
-    /// What is to be read next.
+    /// Offset of what is to be read next.
     at: usize,
-    /// The longest message that is made here, and the longest that we take.
+    /// Length (bytes) of the longest message that is made here, and of the longest that we take.
     most: usize,
     size: usize,
-    /// The other side has said what it had received.
+    /// Set once the other side has told what it had received.
     resumed: bool,
     error: Option<Errno>,
 }
@@ -44,16 +44,16 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    /// Messages of up to `most` bytes are made to go out by `fd`, which is ours then, beside such as went out by a queue pair
-    /// before and may be longer; those that come have at most `size`. With -1 they
-    /// wait for [`Stream::attach`].
+    /// Makes a stream that sends messages of up to `most` bytes by `fd`, which it owns from here on, and also messages
+    /// that went out by a queue pair before and may be longer; messages that come have at most `size` bytes. With -1
+    /// they wait for [`Stream::attach`].
     pub fn new(fd: i32, most: usize, size: usize) -> Stream {
         let out = Vec::with_capacity(2 * (LENGTH + most));
         let inbox = Vec::with_capacity(READ + LENGTH + size);
         Stream { fd, out, written: 0, begun: 0, inbox, at: 0, most, size, resumed: false, error: None }
     }
 
-    /// The socket is there.
+    /// Gives the stream its socket.
     pub fn attach(&mut self, fd: i32) {
         self.fd = fd;
         self.flush();
@@ -64,12 +64,12 @@ impl Stream {
         self.fd
     }
 
-    /// Whether the other side has said what it had received.
+    /// Whether the other side has told what it had received.
     pub fn is_resumed(&self) -> bool {
         self.resumed
     }
 
-    /// It has: what it had not, it gets again.
+    /// The other side has told that: sends again what it had not received.
     pub fn resume(&mut self, again: VecDeque<Vec<u8>>) {
         self.resumed = true;
         for message in again {
@@ -89,7 +89,7 @@ impl Stream {
         self.out.len() - self.written
     }
 
-    /// Whether the kernel is asked to tell when it takes more.
+    /// Whether the kernel is to be asked to report when it takes more.
     pub fn is_full(&self) -> bool {
         self.waiting() > 0
     }
@@ -101,13 +101,13 @@ impl Stream {
         self.error.is_some() || (self.resumed && self.waiting() == 0 && (asked.is_err() || left == 0))
     }
 
-    /// Bytes that fit into one message.
+    /// Number of bytes that fit into one message.
     pub fn payload(&self) -> usize {
         self.most.saturating_sub(FRAME)
     }
 
     fn begin(&mut self) {
-        // There may always be something that waits, and what does is moved no more often than it goes out.
+        // Something may always wait, and the waiting bytes are moved no more often than they go out.
         if self.written > self.waiting() {
             self.out.drain(..self.written);
             self.written = 0;
@@ -152,7 +152,7 @@ impl Stream {
         self.flush();
     }
 
-    /// Nothing was placed.
+    /// Forgets a place in which nothing was put.
     pub fn forget(&mut self) {
         self.out.truncate(self.begun);
     }
@@ -168,7 +168,7 @@ impl Stream {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(e) => {
-                    // Whoever reads gets the cause, if the kernel has one.
+                    // The reader gets the cause, if the kernel has one.
                     self.error.get_or_insert(e);
                     break;
                 }
@@ -180,7 +180,8 @@ impl Stream {
         }
     }
 
-    /// The next message, whose payload is put into `payload`; `None` if there is none yet. `Errno(0)`: the end.
+    /// The next message, whose payload is put into `payload`; `None` if there is none yet. `Errno(0)`: the end of the
+    /// stream.
     pub fn receive(&mut self, payload: &mut Vec<u8>) -> Result<Option<Frame>> {
         if self.fd < 0 {
             return Ok(None);
@@ -218,13 +219,13 @@ impl Stream {
         Ok(Some(frame))
     }
 
-    /// Reads; whether there was anything.
+    /// Reads; returns whether there was anything.
     fn fill(&mut self) -> Result<bool> {
-        // Mostly there is nothing, and the room for something is cleared first, which costs more than this look.
+        // Mostly there is nothing, and the buffer is cleared before a read, which costs more than this look.
         let mut byte = 0u8;
         match raw::recv(self.fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
-            // The kernel tells it once, and then the end.
+            // The kernel reports the error once, and then the end.
             Err(e) => return Err(e),
             Ok(_) => {}
         }
@@ -236,7 +237,8 @@ impl Stream {
         let done = raw::recv(self.fd, room.as_mut_ptr(), room.len(), libc::MSG_DONTWAIT);
         self.inbox.truncate(had + done.unwrap_or(0));
         match done {
-            // Why it ended may have been told when something was sent. And in the middle of a message is no end.
+            // The cause of the end may have been reported when something was sent. An end in the middle of a message is
+            // an error.
             Ok(0) => Err(self.failure().unwrap_or(if had == 0 { Errno(0) } else { Errno::CONNRESET })),
             Ok(_) => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
@@ -312,7 +314,7 @@ mod tests {
         }
     }
 
-    /// By TCP, and the other end's socket, which resets when it is closed.
+    /// A stream by TCP, and the other end's socket, which resets when it is closed.
     fn pair_to_reset() -> (Stream, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_no_end_whoever_hears_of_it_first() {
+    fn a_reset_is_no_end_whichever_call_hears_of_it_first() {
         use std::io::Write;
         for (comes, sends) in [(false, false), (false, true), (true, false), (true, true)] {
             let (mut a, mut b) = pair_to_reset();

@@ -1,4 +1,4 @@
-//! What messages go by: a queue pair, or the TCP connection that stands in for it.
+//! The path of messages: a queue pair, or the TCP connection that stands in for it.
 
 use crate::rdma::pipe::Pipe;
 use crate::rdma::pool::{Buffer, Pool};
@@ -6,26 +6,26 @@ use crate::rdma::stream::Stream;
 use netacc_verbs::Result;
 use netacc_wire::frame::{FRAME, Frame};
 
-/// Bytes of a message by TCP that are worth a look into a short buffer first.
+/// Number of bytes of a message by TCP for which a look into a short buffer first is worthwhile.
 const SHORT: usize = 80;
 
-/// Where the bytes of a frame are put.
+/// The place in which the bytes of a frame are put.
 #[derive(Debug)]
 pub enum Place {
     /// In a message of its own.
     New(Buffer),
-    /// The same, which is all bytes: its beginning goes in the immediate data.
+    /// In a message of its own that is all bytes: its beginning goes in the immediate data.
     Whole(Buffer),
     /// Behind another frame.
     Behind,
 }
 
-/// One of both.
+/// One of the two paths.
 #[derive(Debug)]
 pub enum Way<'a> {
     /// A queue pair that works, and its device's buffers.
     Qp(&'a mut Pipe, &'a mut Pool),
-    /// Its queue pair has failed. Errors come to whoever reads.
+    /// The TCP stream, since the queue pair has failed. Errors come to the reader.
     Base(&'a mut Stream),
 }
 
@@ -50,17 +50,17 @@ impl Way<'_> {
     pub fn can_follow(&self) -> bool {
         match self {
             Way::Qp(pipe, _) => pipe.can_follow(),
-            // How much the kernel takes nobody can say.
+            // Nobody can say how much the kernel takes.
             Way::Base(_) => false,
         }
     }
 
-    /// Whether a message may be sent now before which nothing waits, and after which another one may be sent as well: what it
-    /// says is true until that one says otherwise.
+    /// Whether a message may be sent now before which nothing waits, and after which another one may be sent as well:
+    /// what it tells is true until that one tells otherwise.
     pub fn is_free(&self) -> bool {
         match self {
             Way::Qp(pipe, _) => pipe.can_send() && pipe.can_follow() && !pipe.is_waiting(),
-            // Of the next one the other side hears a part at least, since the kernel has room.
+            // The other side hears at least a part of the next message, since the kernel has room.
             Way::Base(stream) => stream.can_send() && !stream.is_full(),
         }
     }
@@ -102,13 +102,13 @@ impl Way<'_> {
         }
     }
 
-    /// A place for `wanted` bytes of a frame, or for what there is room for; where it begins, and how many. To be sent or given
-    /// back before anything else. With `brief` the frame [can be](Way::can_be_brief), and the other side knows which use
-    /// of the connection's number it is.
+    /// Takes a place for `wanted` bytes of a frame, or for as many as there is room for; returns where it begins, and
+    /// how many bytes. It is to be sent or given back before anything else. With `brief` the frame [can
+    /// be](Way::can_be_brief), and the other side knows which use of the connection's number it is.
     pub fn take(&mut self, wanted: usize, brief: bool) -> Option<(Place, *mut u8, usize)> {
         match self {
             Way::Qp(pipe, pool) => {
-                // A part is worth a message of its own, if that can be sent.
+                // A part is sent in a message of its own, if that can be sent.
                 let least = if pipe.can_send() { wanted } else { 1 };
                 if let Some((start, room)) = pipe.place(pool, least) {
                     return Some((Place::Behind, start, room));
@@ -129,7 +129,7 @@ impl Way<'_> {
         }
     }
 
-    /// It is not needed.
+    /// Gives a place back that is not needed.
     pub fn give_back(&mut self, place: Place) {
         match (self, place) {
             (Way::Qp(_, pool), Place::New(n) | Place::Whole(n)) => pool.sent(n),
@@ -138,8 +138,8 @@ impl Way<'_> {
         }
     }
 
-    /// Sends it, with `len` bytes of payload, at [`Way::post`] or before. With `known` the other side knows which use of the
-    /// connection's number it is.
+    /// Sends a place with `len` bytes of payload, at [`Way::post`] or before. With `known` the other side knows which
+    /// use of the connection's number it is.
     pub fn send_placed(&mut self, frame: Frame, place: Place, len: usize, known: bool) -> Result<()> {
         match (self, place) {
             (Way::Qp(pipe, pool), Place::New(n)) => pipe.send_buffer(pool, frame, n, len, known),
@@ -160,7 +160,7 @@ impl Way<'_> {
         }
     }
 
-    /// Sends what waits for it.
+    /// Sends the messages that wait for it.
     pub fn post(&mut self) -> Result<()> {
         match self {
             Way::Qp(pipe, pool) => pipe.post(pool),
@@ -168,7 +168,7 @@ impl Way<'_> {
         }
     }
 
-    /// Whether more buffers could be had, for which somebody waits: see [`Pool::more`].
+    /// Whether more buffers could be had, for which a message waits: see [`Pool::more`].
     pub fn is_short(&self) -> bool {
         match self {
             Way::Qp(_, pool) => pool.is_short(),
@@ -176,7 +176,7 @@ impl Way<'_> {
         }
     }
 
-    /// Whether who waits for a buffer would wait for ever.
+    /// Whether a message that waits for a buffer would wait for ever.
     pub fn is_dry(&self) -> bool {
         match self {
             Way::Qp(_, pool) => pool.is_dry(),

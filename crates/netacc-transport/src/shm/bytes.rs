@@ -1,4 +1,4 @@
-//! Bytes into and out of the rings of a connection, and what is said when there are none.
+//! Bytes into and out of the rings of a connection, and what a call returns when there are none.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -11,17 +11,17 @@ use netacc_ring::{CLOSED, FIN, GONE, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::user::Access;
 
-/// Writes of at least so many bytes leave [`SPARE`] bytes of a window free if the call does not wait for room.
+/// Least size (bytes) of a write that leaves [`SPARE`] bytes of a window free if the call does not wait for room.
 const BULK: usize = 1024;
 
-/// Room that is left to small writes.
+/// Room (bytes) that is left to small writes.
 const SPARE: usize = 4096;
 
 impl ShmEndpoint {
-    /// How many of `want` bytes a call may write now; `waits` for room otherwise. Programs count on a small write behind a large
-    /// one that was taken whole without waiting (a line's end, a frame's header): TCP, which takes as much as SO_SNDBUF and then
-    /// the rest of a segment, has room for it. Behind one that was cut short nothing fits, however small, until there is room
-    /// again.
+    /// Number of the `want` bytes that a call may write now; with `waits` it waits for room otherwise. Programs count
+    /// on a small write behind a large one that was taken whole without waiting (a line's end, a frame's header): TCP,
+    /// which takes as much as SO_SNDBUF and then the rest of a segment, has room for it. Behind a write that was cut
+    /// short nothing fits, however small, until there is room again.
     #[inline]
     pub fn burst(&self, want: usize, waits: bool) -> usize {
         let cut = self.flags.load(Ordering::Relaxed) & CUT != 0;
@@ -48,7 +48,7 @@ impl ShmEndpoint {
         if !self.tx.is_large() {
             return LARGE - SPARE;
         }
-        // Where a quarter of the window is free, as it mostly is, the peer's words are not looked at.
+        // Where a quarter of the window is free, as it mostly is, the peer's words need not be looked at.
         if self.peer_closed(v) || (want <= LARGE / 4 - SPARE && self.has_room(v)) {
             return want;
         }
@@ -84,7 +84,7 @@ impl ShmEndpoint {
                 self.flags.fetch_or(LARGE_USED, Ordering::Relaxed);
             }
         } else if flags & LARGE_USED != 0 && self.tx.large_idle(peer) {
-            // The connection has gone small again: the pages of the large window go back to the system.
+            // The connection has gone back to the small window: the pages of the large one go back to the system.
             self.flags.fetch_and(!LARGE_USED, Ordering::Relaxed);
             v.seg.drop_large(v.index, v.me);
         }
@@ -181,8 +181,8 @@ impl ShmEndpoint {
         done
     }
 
-    /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile and splice. At most `want` bytes;
-    /// `fill` may return fewer, 0 ends it.
+    /// Fills the ring from `fill(ptr, len) -> bytes`, for sendfile and splice. At most `want` bytes are written; `fill`
+    /// may return fewer, and 0 ends it.
     pub fn write_with(&self, want: usize, mut fill: impl FnMut(*mut u8, usize) -> Result<usize>) -> Result<usize> {
         let Some(v) = self.view() else {
             return Err(Errno::PIPE);
@@ -228,7 +228,7 @@ impl ShmEndpoint {
         }
         let moved = || self.peer_moved(&v);
         if n > 0 && self.peer_closed(&v) && !moved() {
-            // Never published: a peer that shut both directions down must not read it.
+            // The bytes were not published: a peer that shut both directions down must not read them.
             self.answered_by_reset(&v);
             return Ok(n);
         }
@@ -259,7 +259,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// What `drain` took of the ring, or why it took nothing. `None`: the ring was empty.
+    /// What `drain` took from the ring, or why it took nothing. `None`: the ring was empty.
     fn drain_ring(
         &self,
         v: &View,
@@ -285,7 +285,7 @@ impl ShmEndpoint {
                 Err(Violation) => return Some(self.violated_for_reader(v)),
             };
             match drain(ptr.as_ptr(), len) {
-                // Not as if the ring were empty.
+                // This is not reported as if the ring were empty.
                 Ok(0) => {
                     failed = Some(Ok(0));
                     break;
@@ -311,13 +311,14 @@ impl ShmEndpoint {
         failed
     }
 
-    /// There were no bytes: an error, the end, or `EAGAIN`. `None`: by now there are, look again.
+    /// To be called when no bytes were read: returns an error, the end, or `EAGAIN`. `None`: there are bytes by now,
+    /// look again.
     pub(super) fn nothing_read(&self, v: &View) -> Option<Result<usize>> {
         if self.is_held(v) && self.take_overdue(v) {
             return None;
         }
         let flags = self.observe(v);
-        // What is in the ring, and the end after it, went with whoever of our family left it.
+        // What is in the ring, and the end after it, went with the process of our family that left it.
         if flags & (FAMILY_MOVED | DEAD) == FAMILY_MOVED {
             return Some(Err(Errno::AGAIN));
         }
@@ -334,7 +335,7 @@ impl ShmEndpoint {
         Some(if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) })
     }
 
-    /// Errors that come before any writing.
+    /// Returns the error that comes before any writing, if there is one.
     pub(super) fn check_writable(&self, v: &View) -> Result<()> {
         let flags = self.observe(v);
         if flags & (TX_SHUT | DEAD) != 0 {
@@ -344,8 +345,8 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// Bytes went to a peer that is closed. As on the wire: this write goes out, the answer is a reset, the
-    /// next write fails.
+    /// Bytes went to a peer that is closed. As on the wire, this write goes out, the answer is a reset, and the next
+    /// write fails.
     #[cold]
     pub(super) fn answered_by_reset(&self, v: &View) {
         let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
@@ -353,11 +354,12 @@ impl ShmEndpoint {
         // Where the peer only shut both directions down, it is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.tell_data(v);
-        // Who waits by edges, or only for errors, hears of it from us.
+        // A thread that waits by edges, or only for errors, hears of it from us.
         self.poke_self();
     }
 
-    /// Ends our stream for good and tells the peer. `Some` if that has left the rings: whether it is to be reset.
+    /// Ends our stream for good and tells the peer. `Some` if the peer has left the rings: whether the stream that goes
+    /// on is to be reset.
     pub(super) fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
         self.push();
         // One that was reset sends no end any more, which would hide the reset from a peer that has not looked yet.
@@ -370,7 +372,7 @@ impl ShmEndpoint {
             return Some(reset);
         }
         fin.fetch_or(CLOSED, Ordering::SeqCst);
-        // Nobody of ours is to be told anything any more.
+        // No thread of ours is to be told anything any more.
         let side = line!(v, side, v.me);
         for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::Relaxed);
@@ -382,7 +384,7 @@ impl ShmEndpoint {
         None
     }
 
-    /// Whether nobody at the other end will ever read again.
+    /// Whether no process at the other end will ever read again.
     pub(super) fn peer_closed(&self, v: &View) -> bool {
         line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & CLOSED != 0 || self.peer_died(v)
     }

@@ -49,7 +49,7 @@ impl Endpoint for ShmEndpoint {
             match self.read_before(dst, peek) {
                 Err(done) => return done,
                 Ok(0) => {}
-                // What the ring has to say beside bytes the next call hears.
+                // The next call hears what the ring has to say beside bytes.
                 Ok(n) => return Ok(n + self.read(&v, dst, peek).unwrap_or(0)),
             }
         }
@@ -158,7 +158,7 @@ impl Endpoint for ShmEndpoint {
         }
         let old = self.flags.fetch_or(bits, Ordering::AcqRel);
         if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
-            // Whoever writes to us from now on gets a reset, as from a closed socket.
+            // A peer that writes to us from now on gets a reset, as from a closed socket.
             line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
             self.tell_room(&v, true);
         }
@@ -179,8 +179,8 @@ impl Endpoint for ShmEndpoint {
         }
         let mut wiped = 0;
         if self.peer_left(&v) {
-            // Nobody is there to be told. What we wrote is in our cache and of no use to the client, which begins
-            // with the words wiped. Where a side is or was several processes, that is left to it.
+            // No peer is there to be told. What we wrote is in our cache and of no use to the client, which begins
+            // with the words wiped. Where a side is or was several processes, the wiping is left to the client.
             let alone = self.base.load(Ordering::Relaxed) == 0 && self.witness.load(Ordering::Relaxed) == 0;
             if v.me == Side::Server && alone {
                 v.slot.wipe(Side::Server);
@@ -196,8 +196,8 @@ impl Endpoint for ShmEndpoint {
         let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
         let epoch = self.epoch.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;
-        // Release: after this the client may use the slot for another connection. Where the server's
-        // processes ended without a word, the client knows it from the kernel.
+        // Release: after this the client may use the slot for another connection. If the server's processes ended
+        // without a word, the client knows it from the kernel.
         if v.me == Side::Server || gone {
             done.store(epoch | wiped, Ordering::Release);
         }

@@ -31,9 +31,9 @@ pub enum Received {
     Nothing,
     /// The peer is gone.
     End,
-    /// Something no peer of ours says.
+    /// Something that no peer of ours sends.
     Garbage,
-    /// A message of another version of ours.
+    /// A message of another version of the protocol.
     Version,
 }
 
@@ -54,14 +54,14 @@ pub fn send_message(fd: BorrowedFd<'_>, m: Message, pass: Option<BorrowedFd<'_>>
 /// Receives one message, never waiting. Descriptors arrive close-on-exec; surplus ones are closed.
 pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     let mut bytes = [0u8; LEN + 1];
-    // The kernel tells the sender first, where it was asked to.
+    // The kernel puts the sender first, where it was asked for the sender.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1), ScmRights(1))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
     let got = loop {
         match recvmsg(fd, &mut [IoSliceMut::new(&mut bytes)], &mut anc, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC) {
             Ok(r) => break r,
-            // Of a peer that is gone and had not read everything the kernel tells so, once, before it gives what the peer
-            // sent: descriptors of connections that go on.
+            // If a peer is gone and had not read everything, the kernel reports that once, before it gives what the
+            // peer sent: descriptors of connections that go on.
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
             Err(rustix::io::Errno::AGAIN) => return Received::Nothing,
             Err(_) => return Received::End,
@@ -101,21 +101,22 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
 }
 
-/// The byte beside which descriptors lie on a base or witness.
+/// The byte beside which descriptors come over a base or witness.
 pub(super) const PASSES: u8 = 0x02;
-/// The same, and the last of them is a tail (see [`Message::Tail`]).
+/// The byte for descriptors of which the last one is a tail (see [`Message::Tail`]).
 pub(super) const PASSES_TAIL: u8 = 0x03;
 
-/// What lies on a base or witness when the other end has left the rings.
+/// What comes over a base or witness when the other end has left the rings.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// The socket on which the connection goes on.
     pub(super) kernel: Option<OwnedFd>,
-    /// The other end of it, to be sent back for the rest of the sender's family.
+    /// The other end of that socket, to be sent back for the rest of the sender's family.
     pub(super) spare: Option<OwnedFd>,
     /// The kernel socket with what the receiver sent before it came to the ring.
     pub(super) tail: Option<OwnedFd>,
-    /// Some of it could not be taken, since the process has as many descriptors open as it may: then nothing was.
+    /// Set if some of it could not be taken, since the process has as many descriptors open as it may: then nothing was
+    /// taken.
     pub(super) lost: bool,
 }
 
@@ -185,15 +186,15 @@ pub(super) fn patiently(mut what: impl FnMut() -> Result<()>) -> Result<()> {
     Err(Errno::AGAIN)
 }
 
-/// Links whose control sockets no other thread reads until [`Unread::go_on`]. Without an allocation: the thread may be in a
-/// signal handler that has interrupted one, and calls _Fork(3).
+/// Links whose control sockets no other thread reads until [`Unread::go_on`]. Their list needs no allocation: the
+/// thread may be in a signal handler that has interrupted an allocation, and call _Fork(3).
 #[derive(Debug, Default)]
 pub struct Unread {
     first: Option<&'static Link>,
 }
 
 impl Unread {
-    /// The link becomes one of them, if the reader stops within so many ns. It may end meanwhile: a lock is good for every
+    /// Adds the link, if its reader stops within `patience` ns. The link may end meanwhile: a lock is good for every
     /// life of the object.
     pub fn stop(&mut self, link: &'static Link, patience: u64) {
         if self.iter().any(|l| core::ptr::eq(l, link)) {
@@ -211,11 +212,11 @@ impl Unread {
         core::iter::successors(self.first, |l| next_unread(l))
     }
 
-    /// They are read again, by this thread first: who found one busy went away.
+    /// Has them read again, by this thread first: a thread that found one busy went away.
     pub fn go_on(self) {
         let mut next = self.first;
         while let Some(link) = next {
-            // As long as the lock is held: another thread that forks may use the field after that.
+            // While the lock is held: another thread that forks may use the field after that.
             next = next_unread(link);
             drop(link.reader.regain());
             if link.hold_if_used() {
@@ -253,8 +254,8 @@ impl Link {
         self.send(Message::Promote { slot, epoch }, None)
     }
 
-    /// As [`Link::send`], waiting a little for a peer whose socket is full. A peer that does nothing is not waited for
-    /// again by the next fork, which has as many bases to send.
+    /// As [`Link::send`], waiting a little for a peer whose socket is full. The next fork, which has as many bases to
+    /// send, does not wait again for a peer that does nothing.
     pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, patience: &Patience) -> Result<()> {
         let first = self.send(m, pass);
         if first != Err(Errno::AGAIN) {
@@ -281,9 +282,10 @@ impl Link {
 
     /// Handles everything that waits in the control socket.
     pub fn service(&'static self) {
-        // One reader at a time keeps announcements in order; who finds it busy need not wait: the reader looks once more
-        // after it has let go, since what came between its last look and that was announced to the other one.
-        // SeqCst: ours is written before the look at the lock, the reader frees the lock before it looks at ours.
+        // One reader at a time keeps announcements in order; a thread that finds it busy need not wait: the reader
+        // looks once more after it has let go, since what came between its last look and that was announced to the
+        // other one. SeqCst: ours is written before the look at the lock, the reader frees the lock before it looks at
+        // ours.
         self.more.store(1, Ordering::SeqCst);
         while self.more.load(Ordering::SeqCst) != 0 {
             fence(Ordering::SeqCst);
@@ -299,9 +301,9 @@ impl Link {
         }
     }
 
-    /// Under the reader's lock. `Some`: nothing more is to be had from this peer.
+    /// Reads all that waits, under the reader's lock. `Some`: nothing more is read from this peer.
     fn read_all(&'static self) -> Option<Received> {
-        // Bounded: a peer that floods us costs itself the link, not us the thread.
+        // Bounded: a peer that floods us loses the link, but does not hold up our thread.
         for _ in 0..4096 {
             let control = self.control_borrowed()?;
             match look(control.as_raw_fd()) {
@@ -336,8 +338,8 @@ impl Link {
         None
     }
 
-    /// Until the guard goes, nobody reads the control socket. `None` if another thread still reads after so many ns. The
-    /// link may end meanwhile: a lock is good for every life of the object.
+    /// As long as the guard lives no thread reads the control socket. `None` if another thread still reads after
+    /// `patience` ns. The link may end meanwhile: a lock is good for every life of the object.
     pub fn stop_reading(&'static self, patience: u64) -> Option<Guard<'static>> {
         self.reader.lock_within(patience)
     }
@@ -351,13 +353,13 @@ impl Link {
         }
     }
 
-    /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look.
+    /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look again.
     pub fn lose(&'static self) {
         let lost = self.left_open();
         self.end(if lost { LOST } else { ENDED });
     }
 
-    /// The peer broke the protocol: it is treated as if it had died.
+    /// The peer broke the protocol: treats it as if it had died.
     pub fn expel(&'static self) {
         page().count(Counter::ProtocolErrors);
         page().fallback(Reason::ProtocolError);
@@ -378,7 +380,7 @@ impl Link {
         self.ring_all_own();
     }
 
-    /// Whether the peer holds a connection whose stream it has not ended. One that exits in good order has none.
+    /// Whether the peer holds a connection whose stream it has not ended. A peer that exits in good order has none.
     fn left_open(&'static self) -> bool {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
@@ -392,8 +394,8 @@ impl Link {
         })
     }
 
-    /// What the peer was trusted with when the link was made is not its user's for ever: a server that listened as root may
-    /// run as somebody else since. The last message counts.
+    /// Notes the sender of the last message, which counts: a peer does not keep the trust that its user had when the
+    /// link was made. A server that listened as root may run as another user since.
     fn note_sender(&self, uid: Option<u32>) {
         if self.trusts_peer() && !may_pass(uid, true) {
             self.distrust();
@@ -444,7 +446,7 @@ impl Link {
                     ep.miss(epoch);
                 }
             }
-            // A doorbell whose descriptor was lost: the peer will be woken by messages.
+            // The descriptor of a doorbell was lost: the peer will be woken by messages.
             (_, None) => {}
         }
     }
@@ -477,7 +479,8 @@ mod tests {
     fn of_descriptors_that_come_in_part_none_is_taken() {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        // More than there is room for: the kernel says that as it says that a process may have no more.
+        // These are more than there is room for: the kernel reports that as it reports that a process may have no more
+        // descriptors.
         let many = [writer.as_fd(); 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut anc = SendAncillaryBuffer::new(&mut space);

@@ -12,7 +12,7 @@ const STRANGER_DELAY_AT_ONCE: u64 = time::ns(timeouts::STRANGER_DELAY_AT_ONCE);
 const PART: u64 = 100;
 const STRANGER_DELAY_UNCHECKED: u64 = time::ns(timeouts::STRANGER_DELAY_UNCHECKED);
 
-/// The time that was lost, as that at which all of it will have been made up for.
+/// The time that was lost, kept as the time at which all of it will have been made up for.
 #[derive(Debug)]
 pub(super) struct Delays(AtomicU64);
 
@@ -27,7 +27,7 @@ impl Delays {
     }
 }
 
-/// A wait for another process of our family, which a word in the peer's reach names.
+/// A wait for another process of our family, which is named by a word that the peer can write.
 #[derive(Default)]
 pub(super) struct Wait {
     begun: u64,
@@ -45,7 +45,7 @@ pub(super) enum Next {
 }
 
 impl ShmEndpoint {
-    /// The word named `pid` when it was looked at, of a connection whose peer is another user.
+    /// What to do about the word, which named `pid` when it was looked at, of a connection whose peer is another user.
     pub(super) fn wait_for_named(&self, pid: u32, wait: &mut Wait) -> Result<Next, Violation> {
         let now = time::now();
         if wait.begun == 0 {
@@ -63,7 +63,7 @@ impl ShmEndpoint {
                 return Err(Violation);
             }
         }
-        // Who is stopped (SIGSTOP, a debugger, a frozen group) goes on some day.
+        // A process that is stopped (SIGSTOP, a debugger, a frozen group) will go on some day.
         let stopped = || kin::is_stopped(pid) && self.has_family_member(pid);
         if !(within || stopped()) {
             return Err(Violation);
@@ -89,7 +89,7 @@ mod tests {
         assert!(delays.count(1000 * S, STRANGER_DELAY_AT_ONCE / 2));
         assert!(delays.count(1000 * S, STRANGER_DELAY_AT_ONCE / 2));
         assert!(!delays.count(1000 * S, 1));
-        // A second later a hundredth of it.
+        // A second later a hundredth of it may be lost.
         assert!(delays.count(1001 * S, S / PART - 1));
         assert!(!delays.count(1001 * S, S / PART));
         // However long nothing was lost, no more than at once.

@@ -2,12 +2,12 @@
 //!
 //! One side *departs*, because exec, another process or a call that no ring carries needs a kernel socket
 //! under the number. It makes the pair, marks its producer's word with [`MOVED`], puts what it had not read
-//! into the *far* socket and passes that one to the peer. The peer *follows*: what it had written and nobody
-//! has read goes into its socket next, then everything it writes; it reads the ring to its end and then the
-//! socket. So each direction changes its path at its own byte, and no byte is counted.
+//! into the *far* socket and passes that one to the peer. The peer *follows*: what it had written and was not read goes
+//! into its socket next, then everything it writes; it reads the ring to its end and then the socket. So each direction
+//! changes its path at its own byte, and no byte is counted.
 //!
-//! Only sides that trust each other do so: whoever passes a socket keeps a hand on it. What a side does that trusts its peer
-//! less is described in [`super::strangers`].
+//! Only sides that trust each other do so, since a side that passes a socket keeps a copy of it. What a side does that
+//! does not trust its peer is described in [`super::strangers`].
 //!
 //! [`MOVED`] is one word for both directions: the side stores it (SeqCst) and then looks at the other ring for
 //! the last time; the peer publishes (SeqCst) and then looks at the word. One of them sees the other.
@@ -35,28 +35,31 @@ use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
 impl ShmEndpoint {
-    /// Whether the peer or our family has left the rings and we have not followed yet. One that was reset does not.
+    /// Whether the peer or our family has left the rings and we have not followed yet. A connection that was reset does
+    /// not follow.
     #[inline]
     pub fn is_moving(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & (MOVING | ON_KERNEL | DEAD) == MOVING
     }
 
-    /// Whether the connection has to go on elsewhere: its server died before it took it, or somebody left the
-    /// rings and the socket on which it goes on is here. As of the last look at the readiness or attempt to read or write.
+    /// Whether the connection has to go on elsewhere: its server died before it took it, or a process left the rings
+    /// and the socket on which the connection goes on is here. As of the last look at the readiness or attempt to read
+    /// or write.
     pub fn displaced(&self) -> bool {
         let flags = self.flags.load(Ordering::Acquire);
         if flags & LIVE == 0 {
             return false;
         }
         self.view().is_some_and(|v| match flags & (MOVING | ON_KERNEL | DEAD) {
-            // The last: it may have come during the look for hope.
+            // Asked last: the socket may have come during the look whether it can still come.
             MOVING => self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0,
             f if f & (ON_KERNEL | DEAD) == ON_KERNEL => self.drained(&v),
             _ => self.is_orphan(&v),
         })
     }
 
-    /// Whether somebody has left the rings, as of the last look: we have not followed, or have to read the ring to its end.
+    /// Whether a process has left the rings, as of the last look: we have not followed, or have to read the ring to its
+    /// end.
     #[inline]
     pub fn is_leaving(&self) -> bool {
         let flags = self.flags.load(Ordering::Relaxed);
@@ -68,12 +71,12 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & ON_KERNEL != 0
     }
 
-    /// Puts what is left to read into `far`, for the reader of `near`. False: there is more that cannot be had, and the connection is reset. The caller
-    /// holds both direction locks.
+    /// Puts what is left to read into `far`, for the reader of `near`. False: there are more bytes that cannot be had,
+    /// and the connection is reset. The caller holds both direction locks.
     pub fn pour_rest(&self, near: &OwnedFd, far: &OwnedFd) -> Result<bool> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
-        // Who left before us had come over, so its half of the kernel's stream has ended.
+        // A process that left before us had come over, so its half of the kernel's stream has ended.
         let poured = self.pour(&v, far, true);
         if let Err(e) = poured {
             self.cut(&v, e);
@@ -86,16 +89,16 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Relaxed) & FAMILY_MOVED != 0 || !(self.has_data(v) || self.tail_fd() >= 0)
     }
 
-    /// Our side leaves both rings: from now on the stream is that of `near`, an end of a fresh pair of
-    /// connected sockets. The caller holds both direction locks and then calls [`ShmEndpoint::leave`].
-    /// `EAGAIN` if the peer or another process of our family was faster.
+    /// Takes our side off both rings: from now on the stream is that of `near`, an end of a fresh pair of connected
+    /// sockets. The caller holds both direction locks and then calls [`ShmEndpoint::leave`]. `EAGAIN` if the peer or
+    /// another process of our family was faster.
     pub fn depart(&'static self, near: &OwnedFd, far: OwnedFd) -> Result<()> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
         let done = self.depart_to(&v, near, &far);
         if done.is_err() {
-            // Too late to stay: both ends learn that something is missing.
+            // It is too late to stay: both ends learn that something is missing.
             reset_at_close(far.as_raw_fd());
-            // What was put into the socket is not in the ring any more.
+            // What was put into the socket is no longer in the ring.
             self.fail(Errno::CONNRESET);
         }
         private::drop_raw(far);
@@ -106,7 +109,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// False if somebody was faster.
+    /// Does the work of `depart`. False if another process was faster.
     fn depart_to(&'static self, v: &View, near: &OwnedFd, far: &OwnedFd) -> Result<bool> {
         let (Ok(_write), Ok(_read)) = (self.enter(v, Direction::Write), self.enter(v, Direction::Read)) else {
             return Err(self.violated(v));
@@ -115,11 +118,12 @@ impl ShmEndpoint {
         let own = line!(v, producer, v.me);
         let flags = self.observe(v);
         if flags & UNTOLD != 0 && flags & DEAD != 0 {
-            // Of the family this process alone has lost the connection.
+            // Of the family only this process has lost the connection.
             reset_pair(near.as_raw_fd(), far.as_raw_fd());
             return Ok(true);
         }
-        // Whoever left first may have died before it passed the socket: then this is reset, and nobody comes after us.
+        // The process that left first may have died before it passed the socket: then this connection is reset, and
+        // nobody comes after us.
         let first = flags & MOVING == 0 && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
         if !first && flags & DEAD == 0 {
             return Ok(false);
@@ -128,7 +132,7 @@ impl ShmEndpoint {
         // Before the last look: an end that is marked now comes after bytes that are visible now.
         let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
         let ended = fin & FIN != 0;
-        // Who has ended its stream in the ring, or is gone, does not come again.
+        // A peer that has ended its stream in the ring, or is gone, does not come again.
         let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
         let (tail, lost) = match self.pour(v, far, !comes) {
             Ok(tail) => (tail, false),
@@ -145,7 +149,7 @@ impl ShmEndpoint {
         } else if !self.peer_died(v) && !self.hand_over(v, near, far, tail, fin)? {
             return Ok(false);
         }
-        // Only now: a reset may have to be said by it.
+        // Done only now: a reset may have to be sent by it.
         for (bit, how) in [(TX_SHUT, libc::SHUT_WR), (RX_SHUT, libc::SHUT_RD)] {
             if flags & bit != 0 {
                 let _ = raw::shutdown(near.as_raw_fd(), how);
@@ -156,18 +160,18 @@ impl ShmEndpoint {
         Ok(true)
     }
 
-    /// Bytes that were to be read cannot be had: the connection is reset, which the peer is told and the reader of `near`
-    /// finds after what came before, as of a kernel socket that is passed on after its reset.
+    /// Resets the connection, since bytes that were to be read cannot be had: the peer is told, and the reader of
+    /// `near` finds the reset after what came before it, as with a kernel socket that is passed on after its reset.
     fn cut(&self, v: &View, e: Errno) {
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
         self.die(e);
     }
 
-    /// What we have not read goes to the reader of `near`, in order: the kernel's rest, then the ring.
+    /// Puts what we have not read into `far`, for the reader of `near`, in order: the kernel's rest, then the ring.
     ///
     /// The peer ends its half of the kernel's stream when it comes over, which it does at its next call, whenever that
-    /// is. `Some`: it has not, and nobody waited for it. The kernel's socket is then for the peer, which gives the rest
-    /// of both when it has come.
+    /// is. `Some`: it has not, and was not waited for. The kernel's socket then goes to the peer, which puts the rest
+    /// of both into its socket when it has come.
     fn pour(&self, v: &View, far: &OwnedFd, wait: bool) -> Result<Option<i32>> {
         let tail = self.tail_fd();
         if tail >= 0 && !empty(tail, far.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
@@ -184,22 +188,22 @@ impl ShmEndpoint {
         Ok(None)
     }
 
-    /// Passes the far socket to the peer, or finds that nobody is there to take it. False: the server died before it took
-    /// the connect, which is made once more, elsewhere.
+    /// Passes the far socket to the peer, or finds that no process is there to take it. False: the server died before
+    /// it took the connect, which is made once more, elsewhere.
     fn hand_over(&'static self, v: &View, near: &OwnedFd, far: &OwnedFd, tail: Option<i32>, fin: u32) -> Result<bool> {
         let refused = loop {
             // Our mark is set: a peer that forks sees it or is seen here.
             self.await_witness(v, &Patience::of_one());
             let witness = self.witness_fd();
             match self.deliver(v, witness, near.as_raw_fd(), far.as_raw_fd(), tail) {
-                // It has closed, or is gone as its base or witness tells: what it said is in the socket.
+                // The peer has closed, or is gone as its base or witness tells: what it sent is in the socket.
                 Err(Errno::PIPE | Errno::CONNRESET)
                     if fin & (FIN | RESET) != 0 || witness >= 0 || v.link.is_inherited() =>
                 {
                     return Ok(true);
                 }
                 Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
-                    // The process at the other end of the link is gone. The last that it said may be that others of its
+                    // The process at the other end of the link is gone. Its last message may be that others of its
                     // family have the connection.
                     self.await_word(v, &Patience::of_one(), || self.witness_fd() >= 0);
                     if self.witness_fd() < 0 {
@@ -215,7 +219,7 @@ impl ShmEndpoint {
         if !self.peer_died(v) {
             return Err(refused);
         }
-        // It may have written after our last look and died before it saw the mark.
+        // The peer may have written after our last look and died before it saw the mark.
         if let Err(e) = self.pour(v, far, true) {
             self.cut(v, e);
         }
@@ -227,7 +231,7 @@ impl ShmEndpoint {
 
     fn deliver(&'static self, v: &View, witness: i32, near: i32, far: i32, tail: Option<i32>) -> Result<()> {
         let base = self.base_fd();
-        // Where the peer is a family itself, to all of it.
+        // If the peer is a family itself, the socket goes to all of it.
         let over = if witness >= 0 { witness } else { base };
         if over >= 0 {
             let all = [far, near];
@@ -236,7 +240,7 @@ impl ShmEndpoint {
         }
         let (slot, epoch) = (v.index as u32, self.epoch.load(Ordering::Relaxed));
         if let Some(tail) = tail {
-            // First: who has the socket looks for this.
+            // First: a peer that has the socket looks for this.
             v.link.send_patiently(Message::Tail { slot, epoch }, Some(tail), &Patience::of_one())?;
         }
         v.link.send_patiently(Message::Moved { slot, epoch }, Some(far), &Patience::of_one())
@@ -251,7 +255,7 @@ impl ShmEndpoint {
         self.kernel_fd() >= 0
     }
 
-    /// Nobody is left who could pass the socket, and it has not come; or it was lost.
+    /// Whether no process is left that could pass the socket, and it has not come; or it was lost.
     fn is_hopeless(&self, v: &View) -> bool {
         if self.has_missed() {
             return true;
@@ -259,20 +263,20 @@ impl ShmEndpoint {
         if !(v.link.is_lost() || v.link.is_inherited()) {
             return false;
         }
-        // After that: another thread may have taken in a witness before it marked the link as lost.
+        // Asked after that: another thread may have taken in a witness before it marked the link as lost.
         let unheard = self.witness_fd() < 0 && self.base_fd() < 0;
         let flags = self.flags.load(Ordering::Acquire);
-        // To the rest of the family that left it comes over the base. A peer that left may have nothing but its own base,
-        // whose other end the witness is: that nobody holds the other end of ours says nothing then.
+        // To the rest of the family that left the socket comes over the base. A peer that left may have nothing but its
+        // own base, whose other end is the witness: then it says nothing that no process holds the other end of ours.
         let said = if flags & FAMILY_MOVED != 0 { WITNESS_GONE | BASE_GONE } else { WITNESS_GONE };
         let gone = flags & said != 0;
-        // And the socket before it saw the witness end.
+        // The socket may have come before the witness was seen to end.
         (unheard || gone) && !self.seek_kernel(v)
     }
 
     /// A departing side marks its word, puts what it had not read into the socket, passes that, and then wakes us. So
     /// there is hardly anything to wait for; but bytes that we wrote in between would stay here if the program does not
-    /// call us again soon. A peer of another user could make every such write slow: it is not waited for that long.
+    /// call us again soon. A peer of another user could make every such write slow, so it is not waited for that long.
     #[cold]
     pub fn await_kernel(&self) {
         let Some(v) = self.view() else { return };
@@ -297,7 +301,7 @@ impl ShmEndpoint {
         let flags = self.flags.load(Ordering::Acquire);
         if flags & ON_KERNEL == 0 {
             if !self.seek_kernel(&v) {
-                // It is still to come, and wakes us then, or nobody is left to send it.
+                // The socket is still to come, and wakes us then, or no process is left to send it.
                 return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
             }
             let fd = self.kernel_fd();
@@ -330,22 +334,22 @@ impl ShmEndpoint {
             }
             private::close(spare);
             if let Some(v) = self.view() {
-                // Whoever of that family has the link sleeps on its channel.
+                // The process of that family that has the link sleeps on its channel.
                 self.tell_data(&v);
                 self.tell_room(&v, true);
             }
         }
     }
 
-    /// What we wrote and nobody has read goes into the socket: one process of a family does that. If it was killed at
-    /// it, nobody knows how far it came, and the connection ends rather than a byte comes twice.
+    /// Puts what we wrote and nobody has read into the socket: one process of a family does that. If it was killed
+    /// while it did so, no process knows how far it came, and the connection ends rather than a byte comes twice.
     fn give_once(&self, v: &View, fd: i32) -> Result<()> {
         let state = &line!(v, side, v.me).forked;
         if !self.is_shared() {
             self.give_left_over(v, fd)?;
             return self.give_rest(v, fd);
         }
-        // Relaxed: whoever looks holds the word of [`ShmEndpoint::enter`], as we do.
+        // Relaxed: a thread that looks holds the word of [`ShmEndpoint::enter`], as we do.
         if state.load(Ordering::Relaxed) == GIVING {
             return Err(Errno::CONNRESET);
         }
@@ -356,8 +360,8 @@ impl ShmEndpoint {
         Ok(())
     }
 
-    /// What we sent by TCP and the peer has not read. We have ended that stream, so there is an end to it; a peer of
-    /// another user that passed us something else is not waited for.
+    /// Puts what we sent by TCP and the peer has not read into the socket. We have ended that stream, so it has an end;
+    /// a peer of another user that passed us something else is not waited for.
     fn give_left_over(&self, v: &View, fd: i32) -> Result<()> {
         let left = self.left_over.swap(0, Ordering::AcqRel) - 1;
         if left < 0 {
@@ -368,8 +372,8 @@ impl ShmEndpoint {
         if all? { Ok(()) } else { Err(Errno::CONNRESET) }
     }
 
-    /// What we wrote and the peer has not read, nor put into the socket itself. It has left the ring, so its
-    /// word `tail` is final, and we read our own ring in its stead.
+    /// Puts what we wrote and the peer has not read, nor put into the socket itself, into the socket. The peer has left
+    /// the ring, so its word `tail` is final, and we read our own ring in its place.
     fn give_rest(&self, v: &View, fd: i32) -> Result<()> {
         let (theirs, ours) = (line!(v, consumer, v.me.other()), line!(v, producer, v.me));
         let Some(area) = v.tx_area() else { return Err(Errno::CONNRESET) };
@@ -379,12 +383,12 @@ impl ShmEndpoint {
             send_all(fd, p.as_ptr(), n)?;
             rest.advance(n);
         }
-        // The peer is gone from there: its word now says how far our family has come with this.
+        // The peer is gone from the ring: its word now says how far our family has come with this.
         rest.publish(theirs);
         Ok(())
     }
 
-    /// Gives the endpoint up after the connection went elsewhere. What the peer says afterwards it says there.
+    /// Gives the endpoint up after the connection went elsewhere. What the peer sends afterwards it sends there.
     pub fn leave(&'static self) {
         let Some(v) = self.view() else { return };
         // A process of a family may look at the words at any time later.
@@ -415,7 +419,7 @@ impl ShmEndpoint {
         v.link.put();
     }
 
-    /// A write after we followed.
+    /// Writes to the kernel socket, after we have followed.
     #[cold]
     pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
         if self.flags.load(Ordering::Acquire) & ON_KERNEL == 0 {
@@ -436,8 +440,8 @@ impl ShmEndpoint {
         Ok(done)
     }
 
-    /// As [`ShmEndpoint::write_kernel`], for sendfile and splice. What was taken from the source is sent, even if
-    /// that takes a moment.
+    /// Writes as [`ShmEndpoint::write_kernel`] does, for sendfile and splice. What was taken from the source is sent,
+    /// even if that takes a moment.
     #[cold]
     pub(super) fn fill_kernel(
         &self,
@@ -461,7 +465,7 @@ impl ShmEndpoint {
         p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
     }
 
-    /// shutdown(2) and close(2) after a departure: what we wrote before still goes out.
+    /// shutdown(2) and close(2) after a departure: what we wrote before is still sent.
     #[cold]
     pub(super) fn close_moved(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };

@@ -1,4 +1,4 @@
-//! Who is woken over a link: channels and the doorbells of both sides.
+//! How threads are woken over a link: channels and the doorbells of both sides.
 
 use crate::bells;
 use crate::shm::link::{BELLS, Link};
@@ -11,7 +11,7 @@ use netacc_sys::private;
 use netacc_wire::Message;
 
 impl Link {
-    /// The channel `n` of ours.
+    /// Our channel `n`.
     #[inline]
     pub fn my_channel(&self, n: u32) -> Option<&'static Channel> {
         self.segment()?.channel(self.side(), n)
@@ -42,7 +42,7 @@ impl Link {
     /// Gives a channel back; its doorbell is kept for the next user.
     pub fn close_channel(&self, n: u32) {
         let _g = self.lock.lock();
-        // In the child of a fork it is the parent's, who may sleep on it.
+        // In the child of a fork the channel is the parent's, which may sleep on it.
         if let Some(c) = self.my_channel(n)
             && !self.is_inherited()
         {
@@ -59,7 +59,7 @@ impl Link {
 
     fn make_bell(&self, id: u32) -> Result<i32> {
         let fd = bells::create()?;
-        // In the child of a fork it is for threads of its own. A peer that may not have it wakes us by messages.
+        // In the child of a fork it is for threads of the child. A peer that may not have it wakes us by messages.
         let sent = if self.is_inherited() {
             Ok(())
         } else {
@@ -80,7 +80,7 @@ impl Link {
         Ok(fd)
     }
 
-    /// A doorbell for a thread that goes to sleep.
+    /// Borrows a doorbell for a thread that goes to sleep.
     pub fn borrow_bell(&self) -> Result<u32> {
         let _g = self.lock.lock();
         for (i, w) in self.idle_bells.iter().enumerate() {
@@ -99,7 +99,7 @@ impl Link {
         Ok(id)
     }
 
-    /// Gives it back.
+    /// Gives a borrowed doorbell back.
     pub fn return_bell(&self, id: u32) {
         let _g = self.lock.lock();
         if self.bell_fd(id) >= 0
@@ -138,7 +138,7 @@ impl Link {
             bells::ring(fd);
             return;
         }
-        // Its announcement is still in the control socket, or the peer is not to be written to.
+        // Its announcement is still in the control socket, or the peer's doorbells may not be written to.
         self.service();
         match self.peer_bell(id) {
             Some(fd) => bells::ring(fd),
@@ -147,14 +147,15 @@ impl Link {
                     && let Some(cell) =
                         self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
                 {
-                    // The socket is full, so the peer will be awake to read it; then it rings them all.
+                    // The socket is full, so the peer will be awake to read it; then the peer rings them all.
                     cell.store(1, Ordering::SeqCst);
                 }
             }
         }
     }
 
-    /// The peer's doorbell, if we have it and may write to it: of another user's eventfd nobody knows whether a write blocks.
+    /// The peer's doorbell, if we have it and may write to it: a write to an eventfd of another user's process may
+    /// block.
     fn peer_bell(&self, id: u32) -> Option<i32> {
         let fd = self.bell(id)?.peers.load(Ordering::Acquire);
         (fd != 0 && self.trusts_peer()).then_some(fd - 1)

@@ -51,12 +51,13 @@ netacc_sys::flags! { EndpointFlag:
     pub(super) const CUT;
 }
 
-/// Threads that wait for the same direction as another one that is registered already.
+/// Most threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
-/// Threads that can sleep on the base or witness of a connection and hear of each other: as many as can be registered.
+/// Most threads that can sleep on the base or witness of a connection and wake each other: as many as can be
+/// registered.
 pub(super) const FELLOWS: usize = EXTRA + 2;
 
-/// One side of a slot. Lives inside its [`Link`], is reused for one connection after the other.
+/// One side of a slot. It lives inside its [`Link`], and is reused for one connection after the other.
 #[derive(Debug)]
 pub struct ShmEndpoint {
     link: AtomicPtr<Link>,
@@ -70,55 +71,58 @@ pub struct ShmEndpoint {
     pub(super) extra: [AtomicU32; EXTRA],
     /// Threads that sleep on its base or witness: see [`ShmEndpoint::join_fellows`].
     pub(super) fellows: [AtomicU32; FELLOWS],
-    /// The other program is on another host: set when the connection begins, so that a wait touches no further line.
+    /// Set if the other program is on another host; stored when the connection begins, so that a wait touches no
+    /// further line.
     pub(super) far: AtomicU32,
     /// The socket layer's object for this connection.
     pub owner: AtomicUsize,
     /// The socket layer's registration that the watching channel reports to.
     pub registration: AtomicUsize,
-    /// The channel (of ours) that watches, 0: none.
+    /// Our channel that watches the endpoint; 0: none.
     pub channel: AtomicU32,
-    /// SO_RCVLOWAT.
+    /// The value of SO_RCVLOWAT.
     pub(super) lowat: AtomicU32,
-    /// How often that was set when enough was there.
+    /// Number of times that SO_RCVLOWAT was set when enough was there.
     pub(super) nudges: AtomicU32,
-    /// Calls of shutdown(2) so far.
+    /// Number of calls of shutdown(2) so far.
     pub(super) turns: AtomicU32,
-    /// A writer found no room and waits for some.
+    /// Set when a writer found no room and waits for some.
     pub(super) room_asked: AtomicU32,
-    /// How often such a writer could go on.
+    /// Number of times that such a writer could go on.
     pub(super) rooms: AtomicU32,
     /// The end of the peer's base that the peer passed to us (descriptor + 1), and in the upper half the epoch of the
     /// connection it was passed for: one word, since it may come while the connection begins.
     pub(super) witness: AtomicU64,
-    /// Threads that use the number of `base` or `tail` just now; see [`super::numbers`].
+    /// Number of threads that use the number of `base` or `tail` just now; see [`super::numbers`].
     pub(super) users: AtomicU32,
     /// The application's descriptor that is our base (number + 1).
     pub(super) base: AtomicI32,
-    /// What came to a base that listens (private descriptor + 1), and the token that it has to say first.
+    /// The socket that was accepted from a base that listens (private descriptor + 1), and the token that it has to
+    /// send first.
     pub(super) accepted: AtomicI32,
     pub(super) token: AtomicU64,
-    /// The token by which the peer's base is found, if that listens; else 0.
+    /// The token by which the peer's base is found, if that base listens; 0 otherwise.
     pub(super) peer_token: AtomicU64,
-    /// How often it was connected to. Where our own base listens: when the peer was last looked for.
+    /// Number of times that the peer's base was connected to. Where our own base listens: when the peer was last looked
+    /// for.
     pub(super) dialed: AtomicU32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
     pub(super) tail: AtomicI32,
     /// The kernel socket on which a connection that left the rings goes on (private descriptor + 1).
     pub(super) kernel: AtomicI32,
-    /// Which connection `kernel` was passed for.
+    /// The epoch of the connection that `kernel` was passed for.
     pub(super) kernel_epoch: AtomicU32,
     /// The peer's end of that pair, for the rest of its family (private descriptor + 1).
     pub(super) spare: AtomicI32,
     /// What we sent by TCP and a peer that left the rings has not read (private descriptor + 1).
     pub(super) left_over: AtomicI32,
-    /// Bytes that we sent by the kernel, of a connection that began there.
+    /// Number of bytes that we sent by the kernel, for a connection that began there.
     pub(super) sent_before: AtomicU64,
-    /// Time that our threads lost by the peer's words, in this and earlier connections of the slot.
+    /// Time (ns) that our threads lost by the peer's words, in this and earlier connections of the slot.
     pub(super) delays: Delays,
 }
 
-/// Everything an operation needs, looked up once.
+/// Everything that an operation needs, looked up once.
 pub(super) struct View {
     pub(super) slot: &'static Slot,
     pub(super) seg: Segment,
@@ -138,10 +142,11 @@ impl View {
 }
 
 impl ShmEndpoint {
-    /// Says which endpoint this is, for ever: in fresh memory, perhaps by several threads at once, which say the same.
+    /// Says once and for all which endpoint this is: in fresh memory, perhaps by several threads at once, which store
+    /// the same values.
     pub(crate) fn attach(&self, link: &'static Link, index: usize) {
         self.index.store(index as u32, Ordering::Relaxed);
-        // Release: who sees the link sees the index.
+        // Release: a thread that sees the link sees the index.
         self.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
     }
 
@@ -150,7 +155,7 @@ impl ShmEndpoint {
         !self.link.load(Ordering::Acquire).is_null()
     }
 
-    /// Before its link is used anew.
+    /// To be called before its link is used anew.
     pub(crate) fn reset(&self) {
         self.flags.store(0, Ordering::Relaxed);
     }
@@ -182,8 +187,8 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Whether connection `epoch` is open here, or about to be (server), or waits for the end of the server's processes
-    /// (client; see [`ShmEndpoint::servers_gone`]): what the peer passes for it is kept.
+    /// Whether connection `epoch` is open here, or is about to begin (server), or waits for the end of the server's
+    /// processes (client; see [`ShmEndpoint::servers_gone`]): then what the peer passes for it is kept.
     pub(super) fn expects(&self, epoch: u32) -> bool {
         let Some(v) = self.view().filter(|_| epoch != 0) else { return false };
         let expected = if self.is_live() {
@@ -195,19 +200,20 @@ impl ShmEndpoint {
                 && (v.me == Side::Server || v.link.slots.is_closing(v.index))
         };
         if expected {
-            // Also of a live one, which another thread may be about to close.
+            // This is noted for an open connection, too, which another thread may be about to close.
             v.link.passed.store(1, Ordering::Relaxed);
         }
         expected
     }
 
-    /// Whether a connection for which something is kept is not closed here: a socket to go on over is for nobody then.
+    /// Whether a connection for which something is kept is not closed here: otherwise no process needs a socket to go
+    /// on over.
     pub(super) fn will_go_on(&self) -> bool {
         self.is_live() || self.link().side() == Side::Server
     }
 
-    /// What the peer passed is not wanted any more: the link ends, or this is the child of a fork and the endpoint is not the
-    /// program's.
+    /// Drops what the peer passed: the link ends, or this is the child of a fork and the endpoint does not belong to
+    /// the program.
     pub fn drop_passed(&self) {
         self.close_witness();
         self.drop_kernel();
@@ -218,8 +224,8 @@ impl ShmEndpoint {
         self.view().is_some_and(|v| v.seg.reach(v.index).is_ok())
     }
 
-    /// Begins a connection in this slot, unless there is one or no room for its windows. The client also wipes the shared words; the server then finds
-    /// them wiped, or the client lies and hurts itself.
+    /// Begins a connection in this slot, unless there is one or no room for its windows. The client also wipes the
+    /// shared words; the server then finds them wiped, or else the client lies and hurts itself.
     pub fn begin(&'static self, epoch: u32) -> bool {
         let Some(v) = self.view() else { return false };
         if self.is_live() || v.seg.reach(v.index).is_err() {
@@ -230,8 +236,8 @@ impl ShmEndpoint {
             let s = v.slot;
             s.wipe(Side::Client);
             line!(v, side, Side::Client).cpu.store(cpu::current(), Ordering::Relaxed);
-            // A server that closed after us has wiped its own words, which are in its cache. Relaxed: whoever
-            // claimed the slot has acquired the mark. If it lies, it hurts its own connection.
+            // A server that closed after us has wiped its own words, which are in its cache. Relaxed: the thread that
+            // claimed the slot has acquired the mark. If the server lies, it hurts its own connection.
             let before = s.open.epoch.load(Ordering::Relaxed);
             if before == 0 || s.open.server_done.load(Ordering::Relaxed) != before | WIPED {
                 s.wipe(Side::Server);
@@ -269,18 +275,19 @@ impl ShmEndpoint {
     pub(super) fn violated(&self, v: &View) -> Errno {
         page().count(Counter::ProtocolErrors);
         page().fallback(Reason::ProtocolError);
-        // The peer broke the rules of this connection only: reset it on both sides.
+        // The peer broke the rules of this connection only: resets it on both sides.
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
         self.die(Errno::CONNRESET);
         self.tell_data(v);
         match self.take_error() {
-            // It has been told already.
+            // The error has been reported already.
             0 => Errno::PIPE,
             e => Errno(e),
         }
     }
 
-    /// The same for who reads, to whom a reset that has been told is the end.
+    /// Deals with a violation as `violated` does, for a call that reads: for it a reset that has been reported is the
+    /// end of the stream.
     pub(super) fn violated_for_reader(&self, v: &View) -> netacc_sys::errno::Result<usize> {
         match self.violated(v) {
             Errno::PIPE => Ok(0),
@@ -288,7 +295,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The connection was reset. The first to notice leaves the error for whoever asks next.
+    /// Marks the connection as reset. The first thread to notice leaves the error for the next call that asks for it.
     pub(super) fn die(&self, e: Errno) {
         if self.flags.fetch_or(DEAD, Ordering::AcqRel) & DEAD == 0 {
             self.error.store(e.0, Ordering::Release);
@@ -338,7 +345,7 @@ impl ShmEndpoint {
         }
         let over = TX_SHUT | PEER_FIN;
         if fin & RESET != 0 && self.flags.load(Ordering::Acquire) & over == over {
-            // Both ends were sent before: nothing is left that a reset could reach.
+            // Both ends were sent before: there is nothing left that a reset could reach.
         } else if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
@@ -347,14 +354,14 @@ impl ShmEndpoint {
             // Whoever ended or moved the stream said so before it went: look again, now that it is gone.
             && line!(v, producer, peer).fin.load(Ordering::Acquire) & !HOLDING == OPEN
         {
-            // The peer died without closing. The kernel would have closed its sockets: a reset if it
-            // left unread data behind, else an end of stream. As long as the kernel's socket of a promoted
-            // connection has not ended, it has to tell that, and has bytes that come first.
+            // The peer died without closing. The kernel would have closed its sockets: a reset if it left unread data
+            // behind, else an end of stream. As long as the kernel's socket of a promoted connection has not ended,
+            // that socket reports the end, and has bytes that come first.
             if self.tail.load(Ordering::Relaxed) != 0 && (self.tail_ready().is_some() || self.is_dead()) {
                 return self.flags.load(Ordering::Acquire);
             }
             match self.peer_left_unread(v).map(|n| n.saturating_add(self.left_before(v))) {
-                // Of a carrier: the program on the other host lives, and has not ended its stream.
+                // If the peer is a carrier, the program on the other host lives, and has not ended its stream.
                 Some(0) if !(self.is_far() || v.link.is_far()) => {
                     self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
                 }
@@ -393,7 +400,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// When the peer had news for us: it orders events of several connections, and is no more than a claim.
+    /// When the peer had news for us (ticks): it orders events of several connections, and is no more than a claim.
     #[inline]
     pub fn arrived(&self) -> u64 {
         self.view().map_or(0, |v| line!(v, producer, v.me.other()).when.load(Ordering::Relaxed))
@@ -424,31 +431,31 @@ impl ShmEndpoint {
         self.view().map_or(FATE_WITHDRAWN, |v| v.slot.open.fate.load(Ordering::Acquire))
     }
 
-    /// How long ago the connect or offer was made (ns).
+    /// Time (ns) since the connect or offer was made.
     pub fn age(&self) -> u64 {
         let when = self.view().map_or(0, |v| v.slot.open.when.load(Ordering::Relaxed));
         netacc_sys::time::now().saturating_sub(when)
     }
 
-    /// Server: a promotion is refused.
+    /// Server: refuses a promotion.
     pub fn refuse(&self, epoch: u32) {
         self.decide(FATE_REFUSED);
         self.never_mind(epoch);
     }
 
-    /// Server: a withdrawn connect needs nothing more from us.
+    /// Server: marks a withdrawn connect as done with.
     pub fn never_mind(&self, epoch: u32) {
         if let Some(v) = self.view() {
             v.slot.open.server_done.store(epoch, Ordering::Release);
         }
     }
 
-    /// Client: the server's process died before it took the connect. Somebody else may serve it.
+    /// Client: whether the server's process died before it took the connect. Another process may serve it.
     pub fn orphaned(&self) -> bool {
         self.is_live() && self.view().is_some_and(|v| self.is_orphan(&v))
     }
 
-    /// Client: the connect waits in its queue.
+    /// Client: whether the connect waits in its queue.
     pub fn is_untaken(&self) -> bool {
         self.is_live() && self.fate() == FATE_QUEUED && self.view().is_some_and(|v| v.me == Side::Client)
     }
@@ -468,7 +475,7 @@ impl ShmEndpoint {
         any
     }
 
-    /// Everything written so far, piece by piece, of a connection whose peer has read nothing.
+    /// Gives everything that was written so far, piece by piece, for a connection whose peer has read nothing.
     pub fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
         let Some(v) = self.view() else { return };
         let Some(area) = v.tx_area() else { return };
@@ -480,14 +487,14 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & TX_SHUT != 0
     }
 
-    /// The connection cannot go on.
+    /// Ends a connection that cannot go on.
     pub fn fail(&self, e: Errno) {
         self.die(e);
         self.poke_self();
     }
 
     pub(super) fn decide(&self, fate: u32) -> bool {
-        // AcqRel: whoever decides first, the other one sees what led to it.
+        // AcqRel: whichever side decides first, the other one sees what led to it.
         self.view().is_some_and(|v| {
             let cell = &v.slot.open.fate;
             cell.compare_exchange(FATE_QUEUED, fate, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -3,8 +3,8 @@
 //! Before a process forks it makes a *base* for each connection: a pair of UNIX stream sockets, one end under
 //! the application's own descriptors (so parent, child and grandchildren hold it as the kernel counts), the
 //! other passed to the peer as its *witness*. The kernel ends the witness when the last holder is gone,
-//! whoever that is. Until then bytes go on over the ring, which the family shares:
-//! one process at a time per direction ([`ShmEndpoint::enter`]), each taking up where the last one published.
+//! whichever process that is. Until then bytes go on over the ring, which the family shares: one process at a time per
+//! direction ([`ShmEndpoint::enter`]), each taking up where the last one published.
 //!
 //! The parent's link stays the parent's. A child rings the peer's doorbells that it inherited, and is itself
 //! woken by a byte on its base.
@@ -37,9 +37,10 @@ const WAKE: u8 = 0x01;
 /// And so often (a millisecond apart) afterwards, until it asks again.
 const STOPPED: u32 = 50;
 
-/// What the word `forked` of a side says, if it is not 0: the connection has a base.
+/// Value of a side's word `forked`, if it is not 0: the connection has a base.
 pub(super) const FORKED: u32 = 1;
-/// And a process is about to put what the family wrote into the socket on which the connection goes on.
+/// Value of that word while a process is about to put what the family wrote into the socket on which the connection
+/// goes on.
 pub(super) const GIVING: u32 = 2;
 
 /// A direction of a shared side.
@@ -49,7 +50,8 @@ pub(super) enum Direction {
     Write = 1,
 }
 
-/// A base (or -1) that is closed last of all that a connection has: a client whose witness ends uses the slot again.
+/// A base (or -1) that is closed after everything else that a connection has: a client whose witness ends uses the slot
+/// again.
 #[derive(Debug)]
 pub(super) struct OwnBase(i32);
 
@@ -79,8 +81,8 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Relaxed) & SHARED != 0
     }
 
-    /// Before an operation: on a shared side waits for the other processes of the family and takes up
-    /// where they left. The word is in the peer's reach; a peer that plays with it ends its connection.
+    /// To be called before an operation: on a shared side waits for the other processes of the family and takes up
+    /// where they left. The peer can write the word; a peer that misuses it ends its connection.
     #[inline]
     pub(super) fn enter(&self, v: &View, dir: Direction) -> core::result::Result<Option<Entered<'static>>, Violation> {
         if !self.is_shared() { Ok(None) } else { self.enter_shared(v, dir).map(Some) }
@@ -123,7 +125,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether a process that the word names is one of our family's: the peer could have written any number.
+    /// Whether a process that the word names belongs to our family: the peer could have written any number.
     pub(super) fn has_family_member(&self, pid: u32) -> bool {
         let base = self.base_fd();
         if base < 0 {
@@ -137,7 +139,7 @@ impl ShmEndpoint {
 
     /// After [`ShmEndpoint::enter`]: whether another process of the family has left the rings meanwhile.
     pub(super) fn family_left(&self, v: &View) -> bool {
-        // Relaxed: whoever left held both words of [`ShmEndpoint::enter`], one of which we hold now.
+        // Relaxed: the process that left held both words of [`ShmEndpoint::enter`], one of which we hold now.
         let left = self.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Relaxed) & MOVED != 0;
         if left && !v.link.trusts_peer() {
             self.reset_for(v, "marked the connection as moved");
@@ -181,7 +183,7 @@ impl ShmEndpoint {
         self.tx.writable(peer).unwrap_or(true)
     }
 
-    /// Bytes to read.
+    /// Number of bytes that are there to read.
     pub(super) fn waiting_in(&self, v: &View) -> u64 {
         let peer = line!(v, producer, v.me.other());
         if self.is_shared() {
@@ -190,7 +192,7 @@ impl ShmEndpoint {
         self.rx.available(peer).unwrap_or(0)
     }
 
-    /// Bytes of ours that the peer has not read; `None` if it says impossible things.
+    /// Number of our bytes that the peer has not read; `None` if its words are impossible.
     pub(super) fn peer_left_unread(&self, v: &View) -> Option<u64> {
         let peer = line!(v, consumer, v.me.other());
         if self.is_shared() {
@@ -199,7 +201,7 @@ impl ShmEndpoint {
         self.tx.unread(peer).ok()
     }
 
-    /// Before a fork: makes the base, unless there is one, and marks the connection as shared. Returns the
+    /// To be called before a fork: makes the base, unless there is one, and marks the connection as shared. Returns the
     /// descriptor to put under the application's numbers.
     pub fn share(&'static self, patience: &Patience) -> Result<Option<OwnedFd>> {
         let Some(v) = self.view() else {
@@ -234,8 +236,9 @@ impl ShmEndpoint {
                     self.leave_untold();
                     return Err(e);
                 }
-                // The process with the link is gone already. If it left the connection to nobody, a child hears that
-                // from nobody else; what it did leave is at the witness, which another thread may be about to take in.
+                // The process with the link is gone already. If it left the connection to no other process, a child
+                // hears that from nobody else; what it did leave is at the witness, which another thread may be about
+                // to take in.
                 self.await_word(&v, patience, || self.witness_fd() >= 0);
                 if self.witness_fd() < 0 {
                     self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
@@ -245,8 +248,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Makes the base: the end for our side, that for the peer if it can be passed, and the token by which the peer finds it
-    /// otherwise.
+    /// Makes the base: the end for our side, the peer's end if that can be passed, and otherwise the token by which the
+    /// peer finds it.
     fn liveness_pair(&self, v: &View) -> Result<(OwnedFd, Option<OwnedFd>, u64)> {
         if v.link.trust_is_mutual() {
             let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -258,14 +261,15 @@ impl ShmEndpoint {
         Ok((ours, None, token))
     }
 
-    /// The application's descriptor that is our base.
+    /// Stores the application's descriptor that is our base.
     pub fn set_base(&self, fd: i32) {
         self.base.store(fd + 1, Ordering::Release);
-        // A peer that left the rings may have passed its socket there already, and woken us when nobody knew where to look.
+        // A peer that left the rings may have passed its socket there already, and woken us when no thread knew where
+        // to look.
         self.poke_self();
     }
 
-    /// There is no base any more, as far as this process is concerned. One that is ours goes with what is returned.
+    /// Forgets the base as far as this process is concerned. A base that belongs to us is closed with what is returned.
     pub(super) fn take_base(&self) -> OwnBase {
         let there = self.base.load(Ordering::Relaxed) != 0;
         let fd = if there { self.base.swap(0, Ordering::AcqRel) - 1 } else { -1 };
@@ -273,7 +277,7 @@ impl ShmEndpoint {
         OwnBase(if fd >= 0 && private::is(fd) { fd } else { -1 })
     }
 
-    /// The descriptor that is our base, or -1. The application's, unless it has closed that.
+    /// The descriptor that is our base, or -1. It is the application's, unless the application has closed it.
     pub fn base_fd(&self) -> i32 {
         self.base.load(Ordering::Acquire) - 1
     }
@@ -286,11 +290,11 @@ impl ShmEndpoint {
         [self.witness_fd(), base, accepted, tail, kernel, spare, left_over]
     }
 
-    /// The other processes of the family are gone: the private cursors are right again. The caller holds
-    /// both direction locks.
+    /// To be called when the other processes of the family are gone: the private cursors are right again. The caller
+    /// holds both direction locks.
     pub fn unshare(&self) {
         let Some(v) = self.view() else { return };
-        // Where one of them left the rings, we are still to follow.
+        // If one of them left the rings, we still have to follow.
         if self.is_shared()
             && !self.family_left(&v)
             && self.resync(&v, Direction::Read).is_ok()
@@ -300,11 +304,12 @@ impl ShmEndpoint {
         }
     }
 
-    /// Our process gives the connection up without ending it: another process of our family goes on with
-    /// it, and the kernel tells the peer when the last one is gone.
+    /// Gives the connection up in our process without ending it: another process of our family goes on with it, and the
+    /// kernel tells the peer when the last one is gone.
     pub fn leave_shared(&self) {
         let Some(v) = self.view() else { return };
-        // Not kept as in `release_witness`: whoever goes on with the connection must be missed when he dies.
+        // Not kept as in `release_witness`: when the process that goes on with the connection dies, that must be
+        // noticed.
         self.close_witness();
         self.drop_kernel();
         self.end_tail(self.tail_fd());
@@ -317,10 +322,10 @@ impl ShmEndpoint {
         v.link.put();
     }
 
-    /// Whether everybody who could answer at the other end is gone.
+    /// Whether every process that could answer at the other end is gone.
     pub(super) fn peer_died(&self, v: &View) -> bool {
-        // First: another thread may read the control socket, and marks the link after it has taken in all that came
-        // over it, a witness too.
+        // First: another thread may read the control socket, and it marks the link after it has taken in all that came
+        // over that socket, including a witness.
         let lost = v.link.is_lost();
         // A process without a link of its own hears of the peer's end by its base.
         let told = self.witness.load(Ordering::Acquire) != 0;
@@ -336,8 +341,8 @@ impl ShmEndpoint {
         if tail >= 0 && read {
             match self.tail_ready() {
                 Some(false) => drop(set.add(tail, libc::POLLIN)),
-                // There is something, and it is not what the sleeper waits for: the kernel would wake it at once,
-                // for ever. Only SO_RCVLOWAT makes more of it interesting.
+                // There is something, and it is not what the sleeper waits for: the kernel would wake the sleeper at
+                // once, for ever. Only SO_RCVLOWAT makes more of it interesting.
                 Some(true) => set.bounded |= self.lowat() > 1,
                 None => {}
             }
@@ -351,7 +356,7 @@ impl ShmEndpoint {
         }
         if v.link.is_inherited() {
             match self.base_to_hear() {
-                // One that has ended would end every sleep.
+                // A base that has ended would end every sleep.
                 _ if self.flags.load(Ordering::Relaxed) & BASE_GONE != 0 => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
@@ -366,11 +371,11 @@ impl ShmEndpoint {
         }
     }
 
-    /// Takes in what the kernel sockets have to say: wake-up bytes and the end.
+    /// Takes in what the kernel sockets report: wake-up bytes and the end.
     ///
     /// The witness tells the peer's end if there is one: then the peer is a family too, and the other end of
-    /// our base went to the process that had the link. That one may have given the connection up to its child,
-    /// which is the peer from then on. Without a witness the base tells it.
+    /// our base went to the process that had the link. That process may have given the connection up to its child,
+    /// which is the peer from then on. Without a witness the base tells the peer's end.
     ///
     /// Other bytes come from a program without this library that inherited the base; they are not part of the
     /// ring's stream and cannot be put into it, so the connection is reset rather than a byte lost in silence.
@@ -382,19 +387,19 @@ impl ShmEndpoint {
         self.hear_ends(v, inherited);
     }
 
-    /// `with_base`: those at the base as well.
+    /// Takes in what the witness reports and, if `with_base`, the base.
     pub(super) fn hear_ends(&self, v: &View, with_base: bool) {
         if self.kernel_fd() >= 0 {
-            // Nothing more is said there.
+            // Nothing more is reported there.
             return;
         }
         let witness = self.witness_fd();
         let there = with_base && self.flags.load(Ordering::Relaxed) & BASE_GONE == 0;
         let using = there.then(|| self.using());
-        // One that listens has nothing to say.
+        // A base that listens reports nothing.
         let base = if using.is_some() && !self.base_listens() { self.base_to_hear() } else { -1 };
         for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
-            // A family reads one socket: what all of them need stays in it.
+            // A family reads one socket: what all of its processes need stays in it.
             let shared = fd == base || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {
                 Heard::Nothing => {}
@@ -412,7 +417,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The same for an epoll instance that was told of one of them.
+    /// Hears what has come over the base and the witness, for an epoll instance that was told of one of them.
     pub fn hear(&self) {
         if self.flags.load(Ordering::Acquire) & LIVE != 0
             && let Some(v) = self.view()
@@ -434,7 +439,7 @@ impl ShmEndpoint {
         r.readable() || (write && r.writable())
     }
 
-    /// Rings whom a publication asked for.
+    /// Rings the peer's doorbells that a publication asked for.
     #[cold]
     pub(super) fn ring(&self, v: &View, ring: Ring) {
         for id in [ring.channel, ring.thread] {
@@ -453,7 +458,7 @@ impl ShmEndpoint {
 }
 
 impl ShmEndpoint {
-    /// Wakes the peer by our base. A peer whose connection to it is still to come looks after it has made that.
+    /// Wakes the peer by our base. A peer whose connection to the base is still to come looks after it has made that.
     fn poke_base(&self) {
         self.accept_peer();
         if !self.base_listens() {
@@ -465,8 +470,8 @@ impl ShmEndpoint {
     /// Wakes a process of the peer's family that has no link of its own and sleeps on the other end of our witness.
     ///
     /// The peer sent the witness before it forked that process, so it is in the control socket, or in the hands of another
-    /// thread that reads there: that one rings then ([`ShmEndpoint::ring_if_owed`]), and nothing is waited for. The peer
-    /// can write the word without having forked; all that this costs is one look into the control socket.
+    /// thread that reads there: that thread rings then ([`ShmEndpoint::ring_if_owed`]), and nothing is waited for. The
+    /// peer can write the word without having forked; all that this costs is one look into the control socket.
     fn ring_family(&self, v: &View) {
         // A process without the link is not told of the witness; the sleeper has the other end of our base then.
         let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
@@ -483,7 +488,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// After the witness has been taken in: rings whoever asked for it when it was not there.
+    /// After the witness has been taken in: rings the peer's process that asked for it when it was not there.
     pub(super) fn ring_if_owed(&self) {
         // SeqCst: see [`ShmEndpoint::ring_family`].
         fence(Ordering::SeqCst);
@@ -495,7 +500,7 @@ impl ShmEndpoint {
     }
 }
 
-/// A byte that wakes whoever polls the other end; a full socket is readable there already.
+/// Sends a byte that wakes every thread that polls the other end; a full socket is readable there already.
 fn poke(fd: i32) {
     if fd >= 0 {
         let byte = [WAKE];
@@ -506,15 +511,15 @@ fn poke(fd: i32) {
 /// What came over a base or witness.
 enum Heard {
     Nothing,
-    /// Wake-up bytes or a socket, which we have taken from whoever else sleeps there.
+    /// Wake-up bytes or a socket, which we have taken from any other thread that sleeps there.
     Woken,
     End,
     Strange,
 }
 
 impl ShmEndpoint {
-    /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` that is left for the others of
-    /// the family.
+    /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` the socket is left for the
+    /// others of the family.
     fn drain(&self, fd: i32, stays: bool) -> Heard {
         let mut buf = [0u8; 64];
         let mut heard = Heard::Nothing;
@@ -522,7 +527,7 @@ impl ShmEndpoint {
         let lends = self.link().trusts_peer();
         let stays = stays && lends;
         for _ in 0..64 {
-            // They stay in the socket, which is closed with care.
+            // Descriptors stay in the socket, which is closed with care.
             if !lends && matches!(look(fd), Look::Message { descriptors: true, .. }) {
                 self.report("passed descriptors over a liveness socket");
                 return Heard::Strange;
@@ -534,8 +539,8 @@ impl ShmEndpoint {
                 && let Ok(n) = got
                 && n > 0
             {
-                // Another process of the family may take these bytes between our look and this; what we then get
-                // instead is not lost here.
+                // Another process of the family may take these bytes between our look and this; what we get in their
+                // place is not lost here.
                 let (_, late) = receive_descriptors(fd, buf.get_mut(..n).unwrap_or_default(), false);
                 self.learn_passed(late);
             }

@@ -20,16 +20,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 /// Guards [`Link::mate`], and is taken last.
 static PAIRS: Lock = Lock::new();
 
-/// For the child of a fork.
+/// Called in the child of a fork: frees the lock.
 pub(super) fn reset_after_fork() {
     PAIRS.reset();
 }
 
-/// Of an endpoint that only this process uses, and that stays where it is, the last one.
+/// Flags by which an endpoint that only this process uses, and that stays where it is, is told: of these it has the
+/// last one alone.
 const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | FAMILY_MOVED | LIVE;
 
 impl Link {
-    /// Both sides of a link: the client's, and the server's, which is with the carrier's engine of this number.
+    /// Makes both sides of a link: the client's, and the server's, which the carrier's engine of this number has.
     pub fn pair(engine: usize) -> Result<(&'static Link, &'static Link)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -62,7 +63,8 @@ impl Link {
         unsafe { self.mate.load(Ordering::Relaxed).as_ref() }
     }
 
-    /// The last user of this side goes. Whether the other side keeps the mapping that both have used.
+    /// To be called when the last user of this side goes. Returns whether the other side keeps the mapping that both
+    /// have used.
     pub(super) fn part(&self) -> bool {
         let held = PAIRS.lock();
         let mate = self.mate(&held);
@@ -74,7 +76,7 @@ impl Link {
 
     /// Gives the other side, if it is in this process, a doorbell of ours; false if it is not.
     pub(super) fn hand_bell(&self, id: u32, fd: i32) -> Result<bool> {
-        // A handler may have interrupted who has it: the other side is told by a message then.
+        // A handler may have interrupted the thread that has the lock: then the other side is told by a message.
         let held = if lock::interrupted() { PAIRS.try_lock() } else { Some(PAIRS.lock()) };
         let Some(mate) = held.as_ref().and_then(|held| self.mate(held)) else { return Ok(false) };
         mate.learn_bell(id, private::copy(fd)?);
@@ -93,7 +95,7 @@ impl Link {
         (self.far.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// Connects that wait here are to be made another way, and no more are to come (server side).
+    /// Has connects that wait here made another way; no more are to come (server side).
     pub fn turn_away(&'static self) {
         let Some(seg) = self.segment() else { return };
         // SeqCst: a client pushes and then looks at this word; we mark and then drain.
@@ -113,15 +115,16 @@ impl ShmEndpoint {
         self.far.load(Ordering::Relaxed) != 0
     }
 
-    /// Which of the carrier's engines carries the connection, if the other program is on another host. At a server's end
-    /// it is that of the process that listens for RDMA, perhaps not this one; and a hint, since a peer can write it.
+    /// The carrier's engine that carries the connection, if the other program is on another host. At a server's end it
+    /// is an engine of the process that listens for RDMA, perhaps not this one; and it is a hint, since a peer can
+    /// write it.
     #[inline]
     pub fn engine(&self) -> Option<usize> {
         (self.far.load(Ordering::Relaxed) as usize).checked_sub(1)
     }
 
-    /// The number under which what carries the connection is shown: its queue pair, as far as that is one of this
-    /// process and known by now, else the link.
+    /// The number under which the carrier of the connection is shown: its queue pair, as far as that belongs to this
+    /// process and is known by now, else the link.
     pub fn shown_link(&self) -> u64 {
         let link = self.link();
         let qp = || {
@@ -132,8 +135,8 @@ impl ShmEndpoint {
         ours.then(qp).flatten().filter(|id| *id != 0).unwrap_or(link.id()).into()
     }
 
-    /// Whether what comes next may go to a reader's buffers without the ring: nothing is before it, and nobody else reads.
-    /// The caller reads for the program, and nothing comes into the ring meanwhile.
+    /// Whether what comes next may go to a reader's buffers without the ring: nothing is before it, and no other
+    /// process reads. The caller reads for the program, and nothing comes into the ring meanwhile.
     pub fn may_read_past(&self) -> bool {
         self.view().is_some_and(|v| {
             self.observe(&v) & (ALONE | RX_SHUT | PEER_FIN) == LIVE
@@ -143,13 +146,13 @@ impl ShmEndpoint {
         })
     }
 
-    /// Whether what is written next may go on without the ring, as far as this side knows: the other one has to have read all
-    /// that is there. The caller writes for the program.
+    /// Whether what is written next may go on without the ring, as far as this side knows: the other side has to have
+    /// read all that is there. The caller writes for the program.
     pub fn may_write_past(&self) -> bool {
         self.view().is_some_and(|v| self.observe(&v) & (ALONE | TX_SHUT) == LIVE && !self.peer_closed(&v))
     }
 
-    /// The witness, as long as there is something to be heard from it; else -1.
+    /// The witness, as long as something can be heard from it; else -1.
     pub fn witness_to_hear(&self) -> i32 {
         if self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 { -1 } else { self.witness_fd() }
     }

@@ -1,9 +1,9 @@
 //! What a peer's message brings, looked at before it is taken.
 //!
 //! A descriptor that arrives is a file of the peer's making, and even its close may block the thread that does it
-//! ([`netacc_sys::closer`]). A look (`MSG_PEEK`) leaves it in the socket, whatever is done with the look's own copy. So a
-//! process looks first, takes descriptors only from who may pass them, and gives a socket with others in it to the thread
-//! that closes such sockets.
+//! ([`netacc_sys::closer`]). A look (`MSG_PEEK`) leaves it in the socket, whatever is done with the look's own copy. So
+//! a process looks first, takes descriptors only from a sender that may pass them, and gives a socket with others in it
+//! to the thread that closes such sockets.
 //!
 //! # Safety
 //! `recvmsg` is given buffers on our own stack with their right lengths.
@@ -20,15 +20,15 @@ use rustix::fs::fcntl_get_seals;
 pub(super) enum Look {
     /// A message; `uid` is its sender's real user id at the time of sending, where the socket asks for it (`SO_PASSCRED`).
     Message { uid: Option<u32>, descriptors: bool },
-    /// There is none for now.
+    /// There is no message for now.
     Nothing,
-    /// There will be none.
+    /// There will be no message.
     End,
 }
 
-/// Bytes of a control message with credentials (`struct ucred`).
+/// Size (bytes) of a control message with credentials (`struct ucred`).
 const CREDENTIALS: usize = size_of::<libc::cmsghdr>() + 16;
-/// And of one with a descriptor behind it.
+/// Size (bytes) of a control message with credentials and of one with a descriptor behind it.
 const WITH_DESCRIPTOR: usize = CREDENTIALS + size_of::<libc::cmsghdr>() + 8;
 
 #[repr(align(8))]
@@ -44,7 +44,7 @@ impl<const N: usize> Control<N> {
         const HEAD: usize = size_of::<libc::cmsghdr>();
         let mut at = 0;
         while at + HEAD <= used {
-            // A size_t, of which a buffer of this size needs the lower half only.
+            // A size_t, of which only the lower half matters for a buffer of this size.
             let len = self.word(at)?.max(HEAD as i32) as usize;
             if (self.word(at + 8)?, self.word(at + 12)?) == (libc::SOL_SOCKET, kind) {
                 return Some((at + HEAD, len - HEAD));
@@ -65,7 +65,7 @@ impl<const N: usize> Control<N> {
 }
 
 /// Looks at the first message with room for `N` bytes of control messages. The result is the length of the message, the
-/// bytes used, and whether something found no room.
+/// bytes of control messages used, and whether something found no room.
 fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usize, bool), Errno> {
     let mut byte = 0u8;
     let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
@@ -78,16 +78,16 @@ fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usi
         m.msg_controllen = N as _;
         match raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) {
             Ok(n) => return Ok((n, (m.msg_controllen as usize).min(N), m.msg_flags & libc::MSG_CTRUNC != 0)),
-            // The kernel tells of a reset once, before it gives what was sent earlier.
+            // The kernel reports a reset once, before it gives what was sent earlier.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             Err(e) => return Err(e),
         }
     }
 }
 
-/// Looks at the first message of a socket. Where the kernel was asked for the sender there is room for that alone, and the
-/// flag for what found no room tells of descriptors (unix(7)). Elsewhere some may find room, and are given back: they are
-/// duplicates of those in the message.
+/// Looks at the first message of a socket. If the kernel was asked for the sender there is room for that alone, and the
+/// flag for what found no room reports descriptors (unix(7)). Otherwise some descriptors may find room, and are given
+/// back: they are duplicates of those in the message.
 pub(super) fn look(fd: i32) -> Look {
     let mut control = Control([0; CREDENTIALS]);
     match peek(fd, &mut control) {
@@ -95,7 +95,7 @@ pub(super) fn look(fd: i32) -> Look {
             let descriptors = control.take_descriptors(used, private::drop_raw) > 0 || more;
             let at = control.find(used, libc::SCM_CREDENTIALS);
             let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
-            // An empty message has credentials or is not to be told from the end.
+            // An empty message has credentials, or else it cannot be told from the end.
             if n == 0 && uid.is_none() && !descriptors { Look::End } else { Look::Message { uid, descriptors } }
         }
         Err(Errno::AGAIN) => Look::Nothing,
@@ -117,16 +117,17 @@ pub(super) fn brings_memfd(fd: i32) -> bool {
     count == 1 && sealed && !more
 }
 
-/// Whether the sender of a message may pass descriptors: its user is ours or root, by what the kernel says of this message.
-/// Where the kernel was not asked, by what it said of the socket (`before`).
+/// Whether the sender of a message may pass descriptors: its user is ours or root, by what the kernel says of this
+/// message. If the kernel was not asked, what it said of the socket counts (`before`).
 pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
     before && uid.is_none_or(trusted)
 }
 
-/// Closes a socket whose other end a stranger has; what the stranger has put into it may block whoever closes it.
+/// Closes a socket whose other end a stranger has; what the stranger has put into it may block the thread that closes
+/// it.
 pub fn dismiss(fd: OwnedFd) {
     if holds_descriptors(fd.as_raw_fd()) {
-        // Without memory for its mark it stays open: the close might not come back.
+        // Without memory for its mark the socket stays open: the close might not return.
         if let Ok(fd) = private::adopt(fd) {
             closer::close(fd);
         }
@@ -135,13 +136,14 @@ pub fn dismiss(fd: OwnedFd) {
     }
 }
 
-/// The same of a socket at a private number.
+/// Closes such a socket at a private number.
 pub(super) fn dismiss_private(fd: i32) {
     if holds_descriptors(fd) { closer::close(fd) } else { private::close(fd) }
 }
 
-/// The same of a socket that other processes of our family may have, too, and go on with: it is not ended, and what lies in
-/// it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile ([`refuse_descriptors`]).
+/// Closes such a socket where other processes of our family may have it, too, and go on with it: it is not ended, and
+/// what lies in it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile
+/// ([`refuse_descriptors`]).
 pub(super) fn dismiss_shared(fd: i32) {
     match look(fd) {
         Look::Message { descriptors: true, .. } => closer::close_as_it_is(fd),
@@ -149,16 +151,17 @@ pub(super) fn dismiss_shared(fd: i32) {
     }
 }
 
-/// Has the kernel refuse descriptors that are sent to the socket, where it knows that (Linux 6.16, `SO_PASSRIGHTS`). Those that
-/// are accepted from a listening socket inherit it.
+/// Has the kernel refuse descriptors that are sent to the socket, where the kernel can (Linux 6.16, `SO_PASSRIGHTS`).
+/// Sockets that are accepted from a listening one inherit this.
 pub(super) fn refuse_descriptors(fd: BorrowedFd<'_>) {
     const SO_PASSRIGHTS: i32 = 83;
     let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
 }
 
-/// Ends the socket, so that nothing more can come, and looks whether descriptors lie in it. Messages without are taken.
+/// Ends the socket, so that nothing more can come, and looks whether descriptors lie in it. Messages without
+/// descriptors are taken out.
 fn holds_descriptors(fd: i32) -> bool {
-    // More than a socket holds.
+    // Bound of the messages, more than a socket holds.
     const MESSAGES: usize = 4096;
     let _ = raw::shutdown(fd, libc::SHUT_RDWR);
     for _ in 0..MESSAGES {
@@ -174,7 +177,7 @@ fn holds_descriptors(fd: i32) -> bool {
     true
 }
 
-/// Has the kernel say with each message who sent it.
+/// Has the kernel name the sender with each message.
 pub(super) fn ask_for_senders(fd: BorrowedFd<'_>) {
     let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
 }

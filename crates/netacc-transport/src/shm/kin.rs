@@ -7,8 +7,8 @@ use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
 
-/// The name of a file about a process, on the stack: where another thread was copied in the middle of an allocation
-/// nothing can be allocated.
+/// The name of a file about a process, on the stack: nothing can be allocated in a process that was copied while
+/// another thread was in the middle of an allocation.
 #[derive(Default)]
 struct Path {
     text: [u8; 32],
@@ -18,7 +18,7 @@ struct Path {
 impl Path {
     fn new(pid: u32, file: &str) -> Path {
         let mut path = Path::default();
-        // The longest of them has 21 bytes.
+        // The longest name has 21 bytes.
         let _ = write!(path, "/proc/{pid}/{file}");
         path
     }
@@ -37,7 +37,7 @@ impl Write for Path {
     }
 }
 
-/// Whether `pid` has ended and nobody has waited for it: the kernel still has its number. False where that cannot be seen.
+/// Whether `pid` has ended and was not waited for: the kernel still has its number. False where that cannot be seen.
 pub(super) fn is_zombie(pid: u32) -> bool {
     matches!(state_of(pid), Some(b'Z' | b'X'))
 }
@@ -103,7 +103,7 @@ fn state(stat: &[u8]) -> Option<u8> {
     stat.get(end + 2).copied()
 }
 
-/// Whether `pid` has the file of our descriptor `ours` open. False where that cannot be seen: of a process of another
+/// Whether `pid` has the file of our descriptor `ours` open. False where that cannot be seen: for a process of another
 /// user, or without /proc.
 pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -120,8 +120,8 @@ pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
     found
 }
 
-/// Whether `pid` has the socket with this number open. False where that cannot be seen: of a process of another user, or
-/// without /proc.
+/// Whether `pid` has the socket with this number open. False where that cannot be seen: for a process of another user,
+/// or without /proc.
 pub(super) fn has_socket(pid: u32, inode: u32) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(folder) = open(format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { return false };
@@ -146,8 +146,8 @@ mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::process::{Child, Command};
 
-    /// When this returns it has none of our descriptors any more: they are closed in order when it begins to run, a little
-    /// after `spawn` has returned, and the end of the last one is waited for.
+    /// When this returns the child has none of our descriptors any more: they are closed in order when it begins to
+    /// run, a little after `spawn` has returned, and the end of the last one is waited for.
     fn start(command: &mut Command) -> Child {
         let _alone = crate::starting();
         let (end, first) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();

@@ -1,4 +1,4 @@
-//! A link: what joins two processes, whatever number of connections they have.
+//! A link: what joins two processes, however many connections they have.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_private;
@@ -29,7 +29,7 @@ impl Side {
         self as usize
     }
 
-    /// The other one.
+    /// The other side.
     #[inline]
     pub fn other(self) -> Side {
         match self {
@@ -47,7 +47,7 @@ pub(crate) const ENDED: u32 = 1;
 /// [`Link::lost`]: the peer died with connections open, or broke the protocol; counted as lost.
 pub(crate) const LOST: u32 = 2;
 
-/// One side of a link. Objects are recycled, never freed; `refs` counts who may still look at the segment:
+/// One side of a link. Objects are recycled, never freed; `refs` counts the users that may still look at the segment:
 /// the owner (pool or listener), each open endpoint, each epoll that watches it.
 ///
 /// What [`Link::inherit`] writes lies together, so that the child of a fork copies one page for each of its parent's links.
@@ -57,28 +57,28 @@ pub struct Link {
     next_free: AtomicPtr<Link>,
     refs: AtomicU32,
     pub(crate) lock: Lock,
-    /// Who reads the control socket.
+    /// Held by the thread that reads the control socket.
     pub(crate) reader: Lock,
-    /// Not 0: somebody was told of a message, and found the reader busy.
+    /// Not 0: a thread was told of a message, and found the reader busy.
     pub(super) more: AtomicU32,
-    /// The next one of those that a thread keeps from being read: see [`super::control::Unread`].
+    /// The next one of the links that a thread keeps from being read: see [`super::control::Unread`].
     pub(super) next_unread: AtomicPtr<Link>,
     pub(super) seg: AtomicPtr<u8>,
     /// Where the segment's large windows are.
     blocks: AtomicPtr<Blocks>,
     /// The other side, while it is in this process as well and uses the same mapping ([`Link::pair`]). Under `far`'s lock.
     pub(super) mate: AtomicPtr<Link>,
-    /// Which memfd that is ([`Mapped::file`]).
+    /// The number of that memfd ([`Mapped::file`]).
     file: AtomicU64,
     /// Control socket + 1; 0: closed.
     control: AtomicI32,
     server: AtomicU32,
-    /// The peer is gone: [`ENDED`] or [`LOST`].
+    /// Set when the peer is gone: [`ENDED`] or [`LOST`].
     pub(crate) lost: AtomicU32,
-    /// The peer may be given our time: it runs as the same user or as root. Otherwise its descriptors
-    /// are not written to (it could make us block there); it is woken by messages instead.
+    /// Set if the peer may be given our time, since it runs as the same user or as root. The descriptors of another
+    /// peer are not written to (that could block us); it is woken by messages instead.
     trusted: AtomicU32,
-    /// The peer left its control socket full: until then ([`netacc_sys::time::now`]) patience is short.
+    /// Until then ([`netacc_sys::time::now`]) patience is short, since the peer left its control socket full.
     pub(crate) deaf_until: AtomicU64,
     pub(super) peer_pid: AtomicU32,
     /// A file of the peer's process, where that has no number here (descriptor + 1); see [`Link::has_peer_process`].
@@ -87,7 +87,7 @@ pub struct Link {
     id: AtomicU32,
     /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
     pub(super) entry: AtomicU32,
-    /// After a fork in the child: the link is the parent's; only its segment is ours to use.
+    /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
     /// Our thread doorbells that exist and are free; under `lock`.
     pub(super) idle_bells: [AtomicU64; BELLS / 64],
@@ -95,19 +95,19 @@ pub struct Link {
     pub(super) next_bell: AtomicU32,
     /// Our channels in use; under `lock`.
     pub(super) channels: AtomicU64,
-    /// For the owner: what this link belongs to.
+    /// What this link belongs to; for the link's owner to set.
     pub owner: AtomicUsize,
-    /// For the owner: its list of links.
+    /// The next link in the owner's list.
     pub next: AtomicPtr<Link>,
     /// For the owner: when the kernel was last asked whether the peer lives, in
     /// [`netacc_sys::cpu::ticks`] (client side, under the owner's lock).
     pub asked: AtomicU64,
-    /// The last position of the connect queue's other side that we saw: the shared one is looked at when it
+    /// The last position of the connect queue's other side that we saw. The shared position is looked at only when it
     /// matters, since the look takes the line away from the other side. Under the owner's lock.
     pub(super) seen: AtomicU64,
-    /// The connects up to there, read at once for the same reason (server side).
+    /// The connects up to that position, read at once for the same reason (server side).
     pub(super) batch: [AtomicU32; BATCH],
-    /// A connect waited here in vain (client side): see [`Link::is_stuck`].
+    /// Set when a connect waited here in vain (client side): see [`Link::is_stuck`].
     pub stuck: AtomicU32,
     /// The kernel's cookie for the listener at the other end where several may share its port; 0: it is the only one
     /// (client side).
@@ -118,29 +118,30 @@ pub struct Link {
     /// When the kernel last said that this listener would get a connection, in [`netacc_sys::cpu::ticks`] (client side,
     /// under the owner's lock).
     pub confirmed: AtomicU64,
-    /// The server is on another host: its side is held by a carrier of our own process (client side).
+    /// Not 0: the server is on another host, and its side is held by a carrier of our own process (client side).
     pub far: AtomicU32,
-    /// The peer passed descriptors for connections: some may lie here for one that is not open when the link ends.
+    /// Set when the peer passed descriptors for connections: some may lie here for a connection that is not open when
+    /// the link ends.
     pub(super) passed: AtomicU32,
     /// Among the links that the process ever had, and the next one of them: see [`super::identity`].
     pub(super) listed: AtomicU32,
     pub(super) next_listed: AtomicPtr<Link>,
     /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.
     used: AtomicUsize,
-    /// The doorbells of channels, which every link has, apart from those of threads: a link with one connection is to touch
-    /// few pages.
+    /// The doorbells of channels, which every link has, apart from those of threads, so that a link with one connection
+    /// touches few pages.
     channel_bells: [Bell; CHANNELS],
-    /// The first of them lie with all of the above on one page, where the client's side has one more for `slots`.
+    /// The first endpoints lie with all of the above on one page, where the client's side has one more for `slots`.
     eps: [ShmEndpoint; SLOTS],
     /// Slot allocation (client side).
     pub slots: crate::shm::slots::Slots,
     thread_bells: [Bell; BELLS - CHANNELS],
 }
 
-/// A doorbell number on both sides: each a descriptor + 1, or 0.
+/// A doorbell number on both sides, each as a descriptor + 1, or 0.
 #[derive(Debug)]
 pub(super) struct Bell {
-    /// Ours, which the peer rings.
+    /// Our doorbell, which the peer rings.
     pub mine: AtomicI32,
     pub peers: AtomicI32,
 }
@@ -160,13 +161,13 @@ impl Pooled for Link {
 static LINKS: Slab<Link> = Slab::new();
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-/// A number for people: no link or queue pair of this process has it.
+/// A number for people to read, which no other link or queue pair of this process has.
 pub(crate) fn next_id() -> u32 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Link {
-    /// A link over a mapped segment and a connected control socket (a private descriptor).
+    /// Makes a link over a mapped segment and a connected control socket (a private descriptor).
     pub fn new(side: Side, mapped: Mapped, control: i32, trusted: bool, peer_pid: u32) -> Result<&'static Link> {
         let link = LINKS.alloc().ok_or(Errno::NOMEM)?;
         link.blocks.store(core::ptr::from_ref(mapped.seg.blocks).cast_mut(), Ordering::Relaxed);
@@ -207,7 +208,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Our side.
+    /// The side that we are.
     #[inline]
     pub fn side(&self) -> Side {
         if self.server.load(Ordering::Relaxed) != 0 { Side::Server } else { Side::Client }
@@ -222,12 +223,12 @@ impl Link {
         (same_file || same_mapping) && self.side() != other.side()
     }
 
-    /// A number for people, unique in this process.
+    /// A number for people to read, unique in this process.
     pub fn id(&self) -> u32 {
         self.id.load(Ordering::Relaxed)
     }
 
-    /// The peer's process id as the kernel or the peer said it; for people only.
+    /// The peer's process id as the kernel or the peer told it; for people to read only.
     pub fn peer_pid(&self) -> u32 {
         match self.segment() {
             Some(s) if self.side() == Side::Client => {
@@ -271,11 +272,12 @@ impl Link {
         Some(ep)
     }
 
-    /// Not when the link is made: that would touch all pages of the array, which is most of what a first connect costs.
+    /// Attaches an endpoint at its first use, and not when the link is made: that would touch all pages of the array,
+    /// which is most of what a first connect costs.
     #[cold]
     fn attach(&'static self, ep: &ShmEndpoint, slot: usize) {
-        // First, so that no endpoint is in use that is not counted. SeqCst: whoever ends the link says so and then looks
-        // here; who uses the endpoint looks for the end after this.
+        // First, so that no endpoint is in use that is not counted. SeqCst: the thread that ends the link says so and
+        // then looks here; a thread that uses the endpoint looks for the end after this.
         self.used.fetch_max(slot + 1, Ordering::SeqCst);
         ep.attach(self, slot);
     }
@@ -291,62 +293,63 @@ impl Link {
         self.lost.load(Ordering::Acquire) != 0
     }
 
-    /// The listener at the other end takes new connections.
+    /// Whether the listener at the other end takes new connections.
     pub fn accepting(&self) -> bool {
         let open = self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) <= SERVER_OPEN);
         open && !self.is_lost() && self.inherited.load(Ordering::Relaxed) == 0
     }
 
-    /// The peer ended the link without having taken it up (client side).
+    /// Whether the peer ended the link without having taken it up (client side).
     pub fn is_turned_away(&self) -> bool {
         let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
         self.is_lost() && self.segment().is_some_and(pending)
     }
 
-    /// The listener lives on in other processes only.
+    /// Whether the listener lives on in other processes only.
     pub fn is_left(&self) -> bool {
         self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_LEFT)
     }
 
-    /// Client: the link ended before the server had taken it up, as where it refuses it.
+    /// Client: whether the link ended before the server had taken it up, as when the server refuses it.
     pub fn was_refused(&self) -> bool {
         let pending = |s: Segment| s.header().server.load(Ordering::SeqCst) == SERVER_PENDING;
         self.is_lost() && self.segment().is_some_and(pending)
     }
 
-    /// Server: no connection is open here, and none waits to be taken. Each has a reference to the link, as have the watches,
-    /// of which each has a channel.
+    /// Server: whether no connection is open here, and none waits to be taken. Each has a reference to the link, as
+    /// have the watches, of which each has a channel.
     pub fn is_idle(&self) -> bool {
-        // The bit of channel 0, which nobody has, stands for the listener's own reference.
+        // The bit of channel 0, which no watch has, stands for the listener's own reference.
         let held = self.channels.load(Ordering::Relaxed).count_ones();
         self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
     }
 
-    /// Server: ends a link on which nothing is open. The client hears of it at once, and so do all who watch the link here.
+    /// Server: ends a link on which nothing is open. The client hears of it at once, and so do all threads that watch
+    /// the link here.
     pub fn dismiss(&'static self) {
         self.lose();
         let _ = netacc_sys::raw::shutdown(self.control_fd(), libc::SHUT_RDWR);
     }
 
-    /// The server has not taken the link up yet, and is our own process.
+    /// Whether the server has not taken the link up yet, and is this process itself.
     pub fn waits_for_ourselves(&self) -> bool {
         let pending = |s: Segment| s.header().server.load(Ordering::Relaxed) == SERVER_PENDING;
         self.segment().is_some_and(pending) && self.peer_pid.load(Ordering::Relaxed) == netacc_sys::raw::getpid()
     }
 
-    /// One more user.
+    /// Counts one more user.
     pub fn hold(&self) {
         self.refs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// As [`Link::hold`], for somebody who holds nothing that keeps the link.
+    /// As [`Link::hold`], for a thread that holds nothing that keeps the link; false if the link has no user.
     pub fn hold_if_used(&self) -> bool {
         self.refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| (n != 0).then(|| n + 1)).is_ok()
     }
 
-    /// One user less; the last one unmaps and recycles.
+    /// Counts one user less; the last one unmaps and recycles.
     pub fn put(&'static self) {
-        // AcqRel: everything other users did with the segment comes before the unmapping.
+        // AcqRel: everything that other users did with the segment comes before the unmapping.
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
@@ -367,7 +370,7 @@ impl Link {
                 seg.unmap();
             }
         }
-        // A child of a fork has not opened it.
+        // The link was not opened by a child of a fork.
         if self.lost.load(Ordering::Relaxed) != LOST && !self.is_inherited() {
             page().count(Counter::LinksClosed);
         }
@@ -402,7 +405,7 @@ impl Link {
         self.channel_bells.iter().chain(&self.thread_bells)
     }
 
-    /// The doorbells of a number.
+    /// The doorbells with a number.
     #[inline]
     pub(super) fn bell(&self, id: u32) -> Option<&Bell> {
         let id = id as usize;
@@ -416,7 +419,7 @@ impl Link {
         cells.filter(|cell| *cell != 0).for_each(|cell| f(cell - 1));
     }
 
-    /// In a process with one thread, whose locks may be in any state.
+    /// Frees the locks, in a process with one thread, whose locks may be in any state.
     pub fn reset_locks(&self) {
         self.lock.reset();
         self.reader.reset();
@@ -435,13 +438,13 @@ impl Link {
         self.inherited.load(Ordering::Relaxed) != 0
     }
 
-    /// In the child of a fork: what must not stay open here, or the parent's death would go unnoticed,
-    /// and what only the parent may use. The peer's doorbells stay: ringing them is everybody's right.
+    /// In the child of a fork: closes what must not stay open here, or the parent's death would go unnoticed, and what
+    /// only the parent may use. The peer's doorbells stay: every process of the family may ring them.
     pub fn inherit(&self) {
         if self.inherited.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
-        // The entry is on the parent's page.
+        // The entry is on the parent's stats page.
         self.entry.store(0, Ordering::Relaxed);
         self.reset_locks();
         let c = self.control.swap(0, Ordering::Relaxed);
@@ -458,26 +461,26 @@ impl Link {
         }
     }
 
-    /// In the child of a fork: what was passed for connections that are closed.
+    /// In the child of a fork: drops what was passed for connections that are closed.
     pub fn drop_passed_for_closed(&'static self) {
         if self.passed.load(Ordering::Relaxed) != 0 {
             self.endpoints().filter(|ep| !ep.is_live()).for_each(ShmEndpoint::drop_passed);
         }
     }
 
-    /// Whether the peer is of our user or root.
+    /// Whether the peer runs as our user or as root.
     pub fn trusts_peer(&self) -> bool {
         self.trusted.load(Ordering::Relaxed) != 0
     }
 
-    /// The peer is somebody else's from now on: its doorbells are not written to any more.
+    /// Ends the trust in the peer, which is another user's from now on: its doorbells are not written to any more.
     pub(super) fn distrust(&self) {
         self.trusted.store(0, Ordering::Relaxed);
         self.tell_trust();
     }
 }
 
-/// For the child of a fork: no other thread is inside the pool any more.
+/// Called in the child of a fork: no other thread is inside the pool any more.
 pub fn reset_after_fork() {
     LINKS.reset_lock();
     crate::shm::mapping::reset_after_fork();

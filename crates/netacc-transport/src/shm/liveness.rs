@@ -1,16 +1,18 @@
 //! The liveness socket of a connection between strangers.
 //!
 //! Before a process forks it makes known how the peer hears of the end of the connection's last holder (see
-//! [`super::family`]). Processes that trust each other pass the end of a socket pair for that. A stranger's socket is
-//! nothing to hold, let alone to close ([`super::guard`]), so here nothing is passed: the socket under the program's numbers
-//! *listens*, at a name that the peer is told, and the peer connects to it when it reads that. The kernel makes both ends of
-//! that connection, so each side has a file that nobody else can touch. What is said over it is the same as over the pair.
+//! [`super::family`]). Processes that trust each other pass the end of a socket pair for that. A process must not hold
+//! a stranger's socket, let alone close it ([`super::guard`]), so here nothing is passed: the socket under the
+//! program's numbers *listens*, at a name that the peer is told, and the peer connects to it when it reads that. The
+//! kernel makes both ends of that connection, so each side has a file that nobody else can touch. The bytes over it are
+//! the same as over the pair.
 //!
-//! Whichever process of the family sleeps on the connection first accepts it. When that process ends or closes, the peer
+//! The first process of the family that sleeps on the connection accepts it. When that process ends or closes, the peer
 //! sees an end and connects once more: if that is refused, no process holds the listening socket any more, and the last
 //! holder is gone.
 //!
-//! Names of sockets are public (`/proc/net/unix`), so half of the token is no part of the name: the peer says it first.
+//! Names of sockets are public (`/proc/net/unix`), so half of the token is no part of the name: the peer sends it
+//! first.
 
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
@@ -25,11 +27,11 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Connections to a liveness socket that wait to be accepted. The peer makes one; a third party that learns the name could
-/// make others, which are closed when somebody looks.
+/// Number of connections to a liveness socket that may wait to be accepted. The peer makes one; a third party that
+/// learns the name could make others, which are closed at the next look.
 const BACKLOG: i32 = 16;
 
-/// Connections that a process makes to one base at most. Each process of the other side's family ends one when it leaves;
+/// Most connections that a process makes to one base. Each process of the other side's family ends one when it leaves;
 /// a peer that ends one after the other would have us do nothing else.
 const DIALS: u32 = 256;
 
@@ -38,7 +40,7 @@ const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
 /// Held by the thread that accepts, so that no other one reads what it may close.
 static ACCEPTING: Lock = Lock::new();
 
-/// For the child of a fork.
+/// Called in the child of a fork: frees the lock.
 pub(super) fn reset_after_fork() {
     ACCEPTING.reset();
 }
@@ -50,13 +52,13 @@ fn unix_socket() -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A socket that listens, and the token by which the peer finds it and shows that it was told.
+/// Makes a socket that listens, and the token by which the peer finds it and proves that it was told.
 pub(super) fn open() -> Result<(OwnedFd, u64)> {
     let mut bytes = [0u8; 8];
     if getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {
         return Err(Errno::AGAIN);
     }
-    // 0 stands for a passed socket.
+    // A token of 0 stands for a passed socket.
     let token = u64::from_le_bytes(bytes) | 1;
     let fd = unix_socket()?;
     let name = Name::liveness(token);
@@ -72,7 +74,7 @@ pub(super) fn open() -> Result<(OwnedFd, u64)> {
     }
 }
 
-/// Connects to the peer's socket and says the token. `ECONNREFUSED`: nobody holds it any more.
+/// Connects to the peer's socket and sends the token. `ECONNREFUSED`: no process holds the socket any more.
 fn dial(token: u64) -> Result<i32> {
     let fd = unix_socket()?;
     let name = Name::liveness(token);
@@ -80,7 +82,7 @@ fn dial(token: u64) -> Result<i32> {
     let said = connected.map_err(Errno::from).and_then(|()| {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         match raw::send(fd.as_raw_fd(), token.to_le_bytes().as_ptr(), 8, flags) {
-            // The last holder went in between.
+            // The last holder ended in between.
             Err(Errno::PIPE | Errno::CONNRESET) => Err(Errno::CONNREFUSED),
             sent => sent.map(drop),
         }
@@ -94,10 +96,10 @@ fn dial(token: u64) -> Result<i32> {
     }
 }
 
-/// Who is at the other end of an accepted connection.
+/// The process at the other end of an accepted connection, as far as it is known.
 enum Caller {
     Peer,
-    /// It has not said anything yet.
+    /// The process has not sent anything yet.
     Silent,
     Stranger,
 }
@@ -115,7 +117,7 @@ fn caller(fd: i32, token: u64) -> Caller {
 }
 
 impl ShmEndpoint {
-    /// Our base is a socket that listens, and the peer's connection to it is not accepted here.
+    /// Whether our base is a socket that listens, and the peer's connection to it is not accepted here.
     pub fn base_listens(&self) -> bool {
         self.flags.load(Ordering::Acquire) & LISTENS != 0
     }
@@ -125,7 +127,8 @@ impl ShmEndpoint {
         self.accepted.load(Ordering::Acquire) - 1
     }
 
-    /// The socket by which a process without a link of its own is woken, or -1: the base, or what came to it.
+    /// The socket by which a process without a link of its own is woken, or -1: the base, or the socket that was
+    /// accepted from it.
     pub fn base_to_hear(&self) -> i32 {
         match self.accepted_fd() {
             fd if fd >= 0 && !self.base_listens() => fd,
@@ -147,7 +150,7 @@ impl ShmEndpoint {
             let waiting = self.accepted_fd();
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {
-                    // Release: who sees this hears the accepted socket.
+                    // Release: a thread that sees this listens to the accepted socket.
                     self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
                     return true;
                 }
@@ -157,10 +160,10 @@ impl ShmEndpoint {
             let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
             let Ok(fd) = raw::accept4(base, core::ptr::null_mut(), core::ptr::null_mut(), flags) else { break };
             #[allow(unsafe_code)]
-            // SAFETY: just accepted, owned by nobody else.
+            // SAFETY: the descriptor was just accepted, and nobody else owns it.
             let adopted = private::adopt(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) });
             if let Ok(fd) = adopted {
-                // One that was silent so far is somebody else's: the peer speaks as soon as it is connected.
+                // A connection that was silent so far is a third party's: the peer sends as soon as it is connected.
                 self.drop_accepted();
                 self.accepted.store(fd + 1, Ordering::Release);
                 self.flags.fetch_or(ARRIVED, Ordering::AcqRel);
@@ -169,8 +172,8 @@ impl ShmEndpoint {
         false
     }
 
-    /// Whether the peer's process is gone and never connected to our base, so that no end of a connection tells of it. Looked
-    /// at once in some 17 ms, as long as the peer has not come.
+    /// Whether the peer's process is gone and never connected to our base, so that no end of a connection tells of it.
+    /// This is looked at about every 17 ms, as long as the peer has not come.
     pub(super) fn is_abandoned(&self, v: &View) -> bool {
         if !self.base_listens() || self.accepted_fd() >= 0 {
             return false;
@@ -205,7 +208,7 @@ impl ShmEndpoint {
         self.dialed.store(1, Ordering::Relaxed);
         match dial(token) {
             Ok(fd) => self.learn_witness(epoch, fd),
-            // Its holders are gone already.
+            // The holders of the peer's base are gone already.
             Err(_) if self.is_live() => {
                 self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
                 self.poke_self();
@@ -214,8 +217,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// The witness has ended. Whether that is the end of the peer's last holder: of a base that listens only the connection
-    /// has ended, if one more can be made, and that one is the witness from then on.
+    /// The witness has ended: whether that is the end of the peer's last holder. If the peer's base listens, only the
+    /// connection has ended if another one can be made, which is the witness from then on.
     pub(super) fn has_peer_ended(&self) -> bool {
         let token = self.peer_token.load(Ordering::Relaxed);
         let fd = self.witness_fd();
@@ -224,7 +227,8 @@ impl ShmEndpoint {
             return true;
         }
         let Ok(fresh) = dial(token) else { return true };
-        // Under the same number, which another thread may be polling. What is there is kept until it is known to be harmless.
+        // The new connection gets the same number, which another thread may be polling. The old file is kept until it
+        // is known to be harmless.
         let old = private::copy(fd);
         let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
         private::close(fresh);
@@ -241,12 +245,12 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Relaxed) & (REJOINED | ARRIVED) != 0
     }
 
-    /// Whether the witness is another file than before, which is told once: an epoll instance has to be told of it.
+    /// Whether the witness is another file than before, which is reported once: an epoll instance has to be told of it.
     pub fn take_rejoined(&self) -> bool {
         self.take_flag(REJOINED)
     }
 
-    /// What came to our base since the last call, or -1: an epoll instance has to be told of it.
+    /// The socket that was accepted from our base since the last call, or -1: an epoll instance has to be told of it.
     pub fn take_arrived(&self) -> i32 {
         if self.take_flag(ARRIVED) { self.accepted_fd() } else { -1 }
     }
@@ -274,7 +278,7 @@ mod tests {
         assert!(matches!(caller(theirs, token), Caller::Peer));
         assert!(matches!(caller(theirs, token), Caller::Silent));
         private::close(ours);
-        // Whoever knows the name alone.
+        // A caller that knows the name alone.
         let name = Name::liveness(token);
         let third = unix_socket().unwrap();
         connect(&third, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();

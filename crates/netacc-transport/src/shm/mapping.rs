@@ -2,9 +2,10 @@
 //!
 //! The file has room for the windows of all slots from the beginning, which costs nothing: it is sparse. A mapping costs address
 //! space, which a program may limit (RLIMIT_AS), and memory where the program locks all of its own (mlockall(2)). So a process
-//! maps the words, the small windows and the large windows of the first few slots. Those of further slots come in blocks that
-//! double, before a connection begins in one of them: so the windows of every connection are mapped at both of its ends, and
-//! where that is not possible the connection goes by TCP. A block stays until the link ends, at the address where it is.
+//! maps the words, the small windows and the large windows of the first few slots. The large windows of further slots
+//! come in blocks that double, before a connection begins in one of them: so the windows of every connection are mapped
+//! at both of its ends, and where that is not possible the connection goes by TCP. A block stays until the link ends,
+//! at the address where it is.
 //!
 //! # Safety
 //! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can fault.
@@ -25,20 +26,21 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat,
 use rustix::mm::{Advice, MapFlags, MremapFlags, madvise, mmap, mremap, munlock, munmap};
 use rustix::process::{Resource, getrlimit};
 
-/// The large windows of one slot.
+/// Size (bytes) of the large windows of one slot.
 const PAIR: usize = 2 * LARGE;
-/// Slots whose large windows are mapped from the beginning. Slot 0 is the connect queue's, so three connections.
+/// Number of slots whose large windows are mapped from the beginning. Slot 0 is the connect queue's, so that makes
+/// three connections.
 const FIRST: usize = 4;
-/// What is mapped from the beginning.
+/// Size (bytes) of what is mapped from the beginning.
 const HEAD: usize = LARGE_AT + FIRST * PAIR;
-/// Blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
+/// Number of blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
 const BLOCKS: usize = 8;
-/// Granularity of a mapping; a multiple of it on machines with larger pages would do as well.
+/// Granularity (bytes) of a mapping; a multiple of it on machines with larger pages would do as well.
 const PAGE: usize = 4096;
 
 const _: () = assert!(first_of(BLOCKS - 1) + slots_in(BLOCKS - 1) == SLOTS && LARGE_AT + SLOTS * PAIR == SEGMENT);
 
-/// Slots of a block.
+/// Number of slots of a block.
 const fn slots_in(block: usize) -> usize {
     if block == 0 { FIRST } else { FIRST << (block - 1) }
 }
@@ -54,7 +56,7 @@ fn block_of(slot: usize) -> usize {
     (slot / FIRST).checked_ilog2().map_or(0, |n| n as usize + 1)
 }
 
-/// Where a process has the large windows of a segment. Objects are recycled, never freed.
+/// The addresses at which a process has the large windows of a segment. Objects are recycled, never freed.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Blocks {
@@ -73,10 +75,10 @@ impl Pooled for Blocks {
 }
 
 static ALL: Slab<Blocks> = Slab::new();
-/// Bytes of segments that the process maps.
+/// Bytes of segments that the process has mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// For the child of a fork: no other thread is inside the pool any more.
+/// Called in the child of a fork: no other thread is inside the pool any more.
 pub(super) fn reset_after_fork() {
     ALL.reset_lock();
 }
@@ -94,7 +96,7 @@ impl Blocks {
     pub(super) fn windows(&self, slot: usize) -> Option<NonNull<u8>> {
         let block = block_of(slot);
         let at = self.get(block)?;
-        // SAFETY: the slot is one of the block's, which is mapped for all of them.
+        // SAFETY: the slot belongs to the block, which is mapped for all of its slots.
         Some(unsafe { at.add((slot - first_of(block)) * PAIR) })
     }
 
@@ -107,7 +109,8 @@ impl Blocks {
         let len = PAGE + slots_in(block) * PAIR;
         afford(len)?;
         if mem::is_locking() {
-            // SAFETY: a page of ours. Where the program has locked all that it had, the block would be locked as this page is.
+            // SAFETY: a page of ours. If the program has locked all of its memory, the block would be locked as this
+            // page is.
             let _ = unsafe { munlock(last.cast(), PAGE) };
         }
         // SAFETY: the page is mapped, and a second mapping of it overlaps nothing.
@@ -117,7 +120,7 @@ impl Blocks {
         let cell = self.at.get(block).ok_or(Errno::INVAL)?;
         // Release: see `get`. Another thread may have been first.
         if cell.compare_exchange(ptr::null_mut(), at, Ordering::Release, Ordering::Relaxed).is_err() {
-            // SAFETY: mapped just now, and nobody knows of it.
+            // SAFETY: the range was mapped just now, and nobody knows of it.
             unsafe { unmap(fresh.cast(), len) };
         }
         Ok(())
@@ -146,7 +149,7 @@ unsafe fn unmap(at: *mut u8, len: usize) {
     MAPPED.fetch_sub(len, Ordering::Relaxed);
 }
 
-/// Whether the process may map `len` bytes of segments more.
+/// Whether the process may map `len` more bytes of segments.
 fn afford(len: usize) -> Result<()> {
     let wanted = MAPPED.load(Ordering::Relaxed).saturating_add(len);
     if mem::is_affordable(wanted) { Ok(()) } else { Err(Errno::NOMEM) }
@@ -176,7 +179,7 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
     let at = unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? };
     let at: NonNull<u8> = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
     MAPPED.fetch_add(HEAD, Ordering::Relaxed);
-    // SAFETY: the mapping made just now, which nobody knows of. A core dump without it lacks nothing of the program's.
+    // SAFETY: the mapping made just now, which nobody knows of. A core dump without it lacks nothing of the program.
     unsafe {
         let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
         mem::open_up(at, HEAD).inspect_err(|_| unmap(at.as_ptr(), HEAD))?;
@@ -187,16 +190,17 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
 /// A segment that has just been mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped {
-    /// It.
+    /// The segment in the mapping.
     pub seg: Segment,
-    /// The memfd's inode number, by the kernel's word: no two have the same. 0: of our own making, with one mapping.
+    /// The memfd's inode number, as the kernel tells it: no two have the same. 0: the segment was made here, and has
+    /// one mapping.
     pub file: u64,
 }
 
 impl Mapped {
-    /// Unmaps a segment of which no link has come about, so that nobody refers to it.
+    /// Unmaps a segment for which no link was made, so that nobody refers to it.
     pub(super) fn discard(self) {
-        // SAFETY: references into it are lent by links only, and by whoever calls this for as long as no link is there.
+        // SAFETY: references into it are lent by links only, and by the caller of this for as long as no link is there.
         unsafe { self.seg.unmap() };
     }
 }
@@ -225,7 +229,7 @@ impl Segment {
         Ok(Mapped { seg: Segment::map_own(fd)?, file: stat.st_ino })
     }
 
-    /// Maps a segment of our own making.
+    /// Maps a segment that was made here.
     pub fn map_own(fd: BorrowedFd<'_>) -> Result<Segment> {
         afford(HEAD)?;
         let blocks = ALL.alloc().ok_or(Errno::NOMEM)?;
@@ -305,7 +309,7 @@ mod tests {
             let ends = [0, PAIR - 1];
             let at = |s: &Segment, end: usize| s.blocks.windows(slot).unwrap().as_ptr().wrapping_add(end);
             for end in ends {
-                // SAFETY: mapped, and nobody else's.
+                // SAFETY: the range is mapped, and nobody else uses it.
                 unsafe {
                     at(&a, end).write_volatile(slot as u8 | 1);
                     assert_eq!(at(&b, end).read_volatile(), slot as u8 | 1, "slot {slot}");
@@ -321,7 +325,7 @@ mod tests {
         }
     }
 
-    /// Of the mappings of this file: their bytes, and the kernel's flags of each.
+    /// The number of bytes of the mappings of this file, and the kernel's flags of each.
     fn mapped(inode: u64) -> (usize, Vec<String>) {
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let (mut ours, mut bytes, mut flags) = (false, 0, Vec::new());

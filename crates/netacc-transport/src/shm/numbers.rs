@@ -2,8 +2,8 @@
 //!
 //! The program may close such a number at any time, and the kernel gives it to the program's next file. So a number is
 //! used in three steps: the thread says so ([`ShmEndpoint::using`]), looks the number up, and makes its system call.
-//! Whoever takes a number away first says where the descriptor lies from then on, then waits until nobody uses one
-//! ([`ShmEndpoint::leave_number`]), and only then lets the kernel have the number.
+//! A thread that takes a number away first says where the descriptor lies from then on, then waits until nobody uses
+//! one ([`ShmEndpoint::leave_number`]), and only then lets the kernel have the number.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::sockets::keep;
@@ -26,18 +26,19 @@ pub struct Using<'a> {
 
 impl Drop for Using<'_> {
     fn drop(&mut self) {
-        // Not below 0: in the child of a fork that a signal handler made the count began anew. Release: the system call
-        // comes before it.
+        // Not below 0: in the child of a fork that a signal handler made, the count began anew. Release: the system
+        // call comes before it.
         let _ = self.ep.users.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
 impl ShmEndpoint {
-    /// Before the number of the base or the tail is looked up for a system call that does not sleep.
+    /// To be called before the number of the base or the tail is looked up for a system call that does not sleep.
     pub fn using(&self) -> Using<'_> {
         let held = Held::one_more();
         self.users.fetch_add(1, Ordering::SeqCst);
-        // The number is looked up after this. Whoever changes it looks for users after that: one of both sees the other.
+        // The number is looked up after this. A thread that changes it looks for users after that: one of both sees the
+        // other.
         fence(Ordering::SeqCst);
         Using { ep: self, held }
     }
@@ -47,7 +48,7 @@ impl ShmEndpoint {
         self.users.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until nobody uses a number that was looked up before.
+    /// Waits until no thread uses a number that was looked up before.
     fn await_users(&self) {
         fence(Ordering::SeqCst);
         let mut until = None;
@@ -65,9 +66,9 @@ impl ShmEndpoint {
         self.base_fd() == fd || self.tail_fd() == fd
     }
 
-    /// The number, under which the base or the tail lies, is about to be another file's. `other`: the connection has that
-    /// number as well; without one, what lay there lies under a number of ours from then on. The caller holds both
-    /// direction locks.
+    /// To be called when the number, under which the base or the tail lies, is about to be another file's. `other`: the
+    /// connection has that number as well; without one, what lay there lies under a number of ours from then on. The
+    /// caller holds both direction locks.
     pub fn leave_number(&self, fd: i32, other: Option<i32>) {
         for cell in self.lying_under(fd) {
             match other {
@@ -79,14 +80,15 @@ impl ShmEndpoint {
             self.lying_under(fd).for_each(keep);
         }
         if self.tail_fd() == fd {
-            // No descriptor is left to read it by, and it holds bytes of the stream.
+            // No descriptor is left by which it could be read, and it holds bytes of the stream.
             self.fail(Errno::CONNRESET);
         }
         self.lying_under(fd).for_each(|cell| go_on(cell, fd, 0));
         self.left();
     }
 
-    /// As [`ShmEndpoint::leave_number`] where the number is another file's already: the program closed it behind our back.
+    /// As [`ShmEndpoint::leave_number`], when the number is another file's already: the program closed it behind our
+    /// back.
     pub fn lose_number(&self, fd: i32, other: Option<i32>) {
         self.lying_under(fd).for_each(|cell| go_on(cell, fd, other.map_or(0, |n| n + 1)));
         self.left();
@@ -96,20 +98,22 @@ impl ShmEndpoint {
         [&self.base, &self.tail].into_iter().filter(move |cell| cell.load(Ordering::Acquire) == fd + 1)
     }
 
-    /// What lay under a number of the program's lies elsewhere.
+    /// To be called when what lay under a number of the program's lies elsewhere.
     fn left(&self) {
-        // A thread that is about to sleep may have put the number among what it sleeps on, and is registered by then.
+        // A thread that is about to sleep may have put the number among those that it sleeps on, and is registered by
+        // then.
         self.poke_self();
         self.await_users();
     }
 
-    /// The program's number of the base is about to refer to something else: from then on the base lies under a number of
-    /// ours, for calls that sleep.
+    /// To be called when the program's number of the base is about to refer to something else: from then on the base
+    /// lies under a number of ours, for calls that sleep.
     pub fn keep_base(&self) {
         self.keep_own(&self.base);
     }
 
-    /// The program's number by which the tail is read is about to refer to something else: it is read by one of ours.
+    /// To be called when the program's number by which the tail is read is about to refer to something else: from then
+    /// on the tail is read by a number of ours.
     pub fn keep_tail(&self) {
         self.keep_own(&self.tail);
     }
@@ -125,6 +129,6 @@ impl ShmEndpoint {
 
 fn go_on(cell: &AtomicI32, fd: i32, word: i32) {
     // AcqRel: a thread that finds the new number sees the file that was put there before. If the cell has changed, the
-    // number is out of it already.
+    // number has left it already.
     let _ = cell.compare_exchange(fd + 1, word, Ordering::AcqRel, Ordering::Relaxed);
 }

@@ -4,16 +4,17 @@ use crate::shm::segment::Open;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 
-/// Above a client's address family: it is on another host, and carried by the engine of this number less one; 0: it is not.
+/// Bits above a client's address family: 0, or, if the client is on another host, the number of the engine that carries
+/// it plus one.
 const FAR: u32 = 21;
-/// Above a server's address family: which entry of the client's stats page (number + 1) is that of the queue pair which
+/// Bits above a server's address family: the entry (number + 1) of the client's stats page for the queue pair that
 /// carries the connection; 0: none yet.
 const CARRIER: u32 = 21;
 const FAMILY: u32 = (1 << (CARRIER - 16)) - 1;
 const _: () = assert!(netacc_stats::LINK_ENTRIES < 1 << (32 - CARRIER));
 
 impl Open {
-    /// Writes who connects to whom; the queue's push publishes it.
+    /// Writes the addresses of both ends; the queue's push publishes them.
     pub fn tell(&self, local: SocketAddr, remote: SocketAddr) {
         self.when.store(netacc_sys::time::now(), Ordering::Relaxed);
         for (i, a) in [local, remote].into_iter().enumerate() {
@@ -33,32 +34,34 @@ impl Open {
         }
     }
 
-    /// The same for a client on another host, whose process is not the one that writes this, but the carrier's `engine`.
+    /// Writes the addresses of a client on another host, whose process is not the one that writes this, but the
+    /// carrier's `engine`.
     pub fn tell_far(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
         self.tell(client, server);
         let [fp, _] = &self.family_port;
         fp.fetch_or((engine as u32 + 1) << FAR, Ordering::Relaxed);
     }
 
-    /// Says by which entry of the stats page its queue pair is shown.
+    /// Stores the entry of the stats page by which its queue pair is shown.
     pub fn tell_carrier(&self, entry: u32) {
         let [_, fp] = &self.family_port;
         fp.fetch_or((entry + 1) << CARRIER, Ordering::Relaxed);
     }
 
-    /// What was said so. A hint.
+    /// The entry that was stored by [`Open::tell_carrier`]. A hint.
     pub fn carrier(&self) -> Option<u32> {
         let [_, fp] = &self.family_port;
         (fp.load(Ordering::Relaxed) >> CARRIER).checked_sub(1)
     }
 
-    /// By its own claim, the engine that carries the client on another host, plus one; 0: it is on this one.
+    /// By the client's own claim, the engine that carries it on another host, plus one; 0: the client is on this host.
     pub fn far(&self) -> u32 {
         let [fp, _] = &self.family_port;
         fp.load(Ordering::Relaxed) >> FAR
     }
 
-    /// What a client wrote: side 0 is itself, side 1 whom it wants. `None` if that is no address.
+    /// An address that a client wrote: side 0 is its own, side 1 the one that it wants to reach. `None` if that is no
+    /// address.
     pub fn told(&self, side: usize) -> Option<SocketAddr> {
         let fp = self.family_port.get(side)?.load(Ordering::Relaxed);
         let mut w = [0u32; 4];

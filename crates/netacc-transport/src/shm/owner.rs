@@ -1,7 +1,7 @@
-//! Who owns a TCP socket: asked from the kernel by sock_diag(7).
+//! The owner of a TCP socket, asked from the kernel by sock_diag(7).
 //!
-//! A question is one message each way over a netlink socket that is kept for the next one, some three microseconds in all: it
-//! is asked for a connect, over a link that was made before.
+//! A question is one message each way over a netlink socket that is kept for the next one, some three microseconds in
+//! all: a connect over a link that was made before pays for one.
 
 use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
 const REQUEST: usize = 16 + 56;
-/// `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
+/// Offsets of `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
 const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
 const INODE_AT: usize = 16 + 68;
@@ -25,7 +25,7 @@ const TCP_ESTABLISHED: u8 = 1;
 const TCP_LISTEN: u8 = 10;
 /// The number of the loopback interface, in every network namespace. What a host sends to itself arrives there.
 const LOOPBACK: u32 = 1;
-/// Source ports that are tried where the kernel names a connection, which has that port, and not the listener.
+/// Number of source ports that are tried: the kernel may name a connection that has the port, and not the listener.
 const PORTS: u16 = 4;
 
 /// What the kernel says of a socket.
@@ -35,12 +35,12 @@ struct Found {
     owned: Owned,
 }
 
-/// A socket and who owns it.
+/// A socket and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owned {
     /// The kernel's number for the socket, which no other one ever has (`SO_COOKIE`).
     pub cookie: u64,
-    /// The user who made it.
+    /// The user that made it.
     pub uid: u32,
     /// The number by which /proc/PID/fd shows it.
     pub inode: u32,
@@ -49,16 +49,16 @@ pub struct Owned {
 /// What the kernel says of the listener that a connection would reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// There is one.
+    /// There is a listener.
     Listener(Owned),
-    /// There is none.
+    /// There is no listener.
     Nobody,
     /// The kernel does not say: it has no sock_diag(7), or the process may not ask.
     Untold,
 }
 
-/// The listener that a connection to `dest` would reach. Of several that share a port by `SO_REUSEPORT` it is the one that
-/// the kernel would choose for a connection from `from`, whose port may be any.
+/// The listener that a connection to `dest` would reach. Of several that share a port by `SO_REUSEPORT` it is the one
+/// that the kernel would choose for a connection from `from`, whose port may be any.
 pub fn listener(from: Option<SocketAddr>, dest: SocketAddr) -> Word {
     for more in 0..PORTS {
         let from = from.map(|f| SocketAddr::new(f.ip(), f.port().wrapping_add(more).max(1)));
@@ -72,9 +72,9 @@ pub fn listener(from: Option<SocketAddr>, dest: SocketAddr) -> Word {
     Word::Untold
 }
 
-/// The cookie (`SO_COOKIE`) of the listener that a connection from `from` to `dest` would reach, if the kernel tells. Of
-/// several that share a port by `SO_REUSEPORT` it is the one that the kernel would choose. `None` also where a connection of
-/// before with these addresses is in TIME_WAIT.
+/// The cookie (`SO_COOKIE`) of the listener that a connection from `from` to `dest` would reach, if the kernel tells.
+/// Of several that share a port by `SO_REUSEPORT` it is the one that the kernel would choose. `None` also when an
+/// earlier connection with these addresses is in TIME_WAIT.
 pub fn listener_cookie(from: SocketAddr, dest: SocketAddr) -> Option<u64> {
     ask(dest, Some(from)).ok()?.filter(|f| f.state == TCP_LISTEN).map(|f| f.owned.cookie)
 }
@@ -85,9 +85,9 @@ pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     (found.state == TCP_ESTABLISHED && is_one_user(found.owned.uid)).then_some(found.owned.uid)
 }
 
-/// Whether a process still has the end `local` of the connection to `remote`, of which the caller has the other end: a stream
-/// that a program has only shut down has a holder, one that every process has closed has none. Where the kernel does not
-/// tell, there may be one.
+/// Whether a process still has the end `local` of the connection to `remote`, of which the caller has the other end: a
+/// stream that a program has only shut down has a holder, and one that every process has closed has none. True if the
+/// kernel does not tell.
 pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
     let held = |a, b| ask(a, Some(b)).ok().flatten().is_some_and(|f| f.owned.inode != 0);
     held(local, remote) || !held(remote, local)
@@ -96,10 +96,10 @@ pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
 /// The socket of the last question (private descriptor + 1), for the next one; its users hold `ASKING`.
 static KEPT: AtomicI32 = AtomicI32::new(0);
 static ASKING: Lock = Lock::new();
-/// The kernel has answered a question once, so that "there is none" means just that.
+/// Set once the kernel has answered a question, so that "there is none" means just that.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
-/// In the child of a fork, which would get answers to its parent's questions.
+/// In the child of a fork, which would get answers to its parent's questions: closes the socket.
 pub(super) fn reset_after_fork() {
     ASKING.reset();
     let kept = KEPT.swap(0, Ordering::Relaxed);
@@ -108,8 +108,8 @@ pub(super) fn reset_after_fork() {
     }
 }
 
-/// Whether the kernel has sock_diag(7) for TCP. Where it has not it says "there is none" of every socket; a list of the
-/// sockets in no state at all it begins only where it has.
+/// Whether the kernel has sock_diag(7) for TCP. A kernel without it answers "there is none" for every socket; only a
+/// kernel with it begins a list of the sockets in no state at all.
 fn is_there() -> bool {
     if ANSWERS.load(Ordering::Relaxed) {
         return true;
@@ -152,7 +152,7 @@ fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
         kept => kept - 1,
     };
     let reply = exchange_over(kept, question);
-    // One that has failed may have answers to come that nobody waits for.
+    // A socket that has failed may have answers to come that nobody waits for.
     KEPT.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
     if reply.is_err() {
         private::close(kept);
@@ -165,7 +165,7 @@ fn open() -> Result<OwnedFd> {
 }
 
 fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
-    // Another process that has the socket, which it was given behind our back, counts alike: a clock does not.
+    // Another process that was given the socket behind our back would count in the same way: a clock does not repeat.
     let number = (cpu::ticks() as u32).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
@@ -217,7 +217,7 @@ fn word(reply: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(reply.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// The error that an answer consists of.
+/// The error code of an answer that is an error.
 fn error(reply: &[u8]) -> Option<i32> {
     let code = word(reply, 16).filter(|_| kind(reply) == Some(NLMSG_ERROR))?;
     Some((code as i32).wrapping_neg())
@@ -330,7 +330,7 @@ mod tests {
             let c = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
             rustix::net::bind(&c, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
             let from = SocketAddr::try_from(rustix::net::getsockname(&c).unwrap()).unwrap();
-            // The port of a connection before, whose other end is in TIME_WAIT: then the kernel names that.
+            // If the port belongs to an earlier connection whose other end is in TIME_WAIT, the kernel names that.
             let Some(told) = listener_cookie(from, at) else { continue };
             rustix::net::connect(&c, &at).unwrap();
             let mut ready = group.each_ref().map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN));

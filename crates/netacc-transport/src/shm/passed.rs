@@ -1,5 +1,5 @@
 //! What a peer that left the rings passed for a connection: the kernel socket on which it goes on, and what belongs to that.
-//! It may come before the connection is taken, and is kept until somebody follows (see [`super::depart`]).
+//! It may come before the connection is taken, and is kept until a thread follows (see [`super::depart`]).
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::Passed;
@@ -9,8 +9,8 @@ use core::sync::atomic::Ordering;
 use netacc_sys::{private, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-/// In the place of the kernel socket: a descriptor was lost on its way here, since the process has as many open as it may.
-/// Nobody passes it again.
+/// In the place of the kernel socket: a descriptor was lost on its way here, since the process has as many open as it
+/// may. It is not passed again.
 const LOST: i32 = -1;
 
 impl ShmEndpoint {
@@ -32,8 +32,8 @@ impl ShmEndpoint {
         self.keep_left_over(fd);
     }
 
-    /// The peer passed something for connection `epoch`, and it was lost: the connection ends, or who waits for the socket
-    /// would wait for ever.
+    /// The peer passed something for connection `epoch`, and it was lost: ends the connection, or else a thread that
+    /// waits for the socket would wait for ever.
     pub(crate) fn miss(&self, epoch: u32) {
         if self.expects(epoch) && self.will_go_on() && !self.goes_on(epoch) {
             self.of_epoch(epoch);
@@ -41,8 +41,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether connection `epoch` has the socket that it goes on over. No other one comes, whatever the peer says: another
-    /// thread may be at work with this one, so it must not be closed.
+    /// Whether connection `epoch` has the socket that it goes on over. No other socket is taken, whatever the peer
+    /// passes: another thread may be working with this one, so it must not be closed.
     fn goes_on(&self, epoch: u32) -> bool {
         self.kernel_epoch.load(Ordering::Relaxed) == epoch && self.kernel_fd() >= 0
     }
@@ -62,21 +62,21 @@ impl ShmEndpoint {
         self.kernel.load(Ordering::Acquire).max(0) - 1
     }
 
-    /// What was passed for an earlier connection goes.
+    /// Drops what was passed for an earlier connection.
     fn of_epoch(&self, epoch: u32) {
         if self.kernel_epoch.swap(epoch, Ordering::Relaxed) != epoch {
             self.drop_kernel();
         }
     }
 
-    /// Connection `epoch` begins: what was passed for the one before goes. What lies here may also be its own, which came
-    /// early, or is coming this moment.
+    /// Connection `epoch` begins: drops what was passed for the one before. What lies here may also belong to this
+    /// connection, if it came early or is coming this moment.
     pub(super) fn forget_kernel_of_another(&self, v: &View, epoch: u32) {
-        // Acquire: who sees what has just been passed sees the epoch that was written before it.
+        // Acquire: a thread that sees what has just been passed sees the epoch that was written before it.
         let there = [&self.kernel, &self.spare, &self.left_over].iter().any(|c| c.load(Ordering::Acquire) != 0);
         let another = || self.kernel_epoch.load(Ordering::Acquire) != epoch;
         if there && another() {
-            // Whoever takes in what is passed holds this.
+            // The thread that takes in what is passed holds this.
             let _reading = v.link.stop_reading(1_000_000);
             if another() {
                 self.drop_kernel();
@@ -87,13 +87,14 @@ impl ShmEndpoint {
     fn keep_left_over(&self, fd: OwnedFd) {
         match private::adopt(fd) {
             Ok(fd) => replace(&self.left_over, fd + 1),
-            // Without it the socket would be a stream with a hole.
+            // Without this descriptor the socket would be a stream with a hole.
             Err(_) => self.lose_kernel(),
         }
     }
 
     pub(super) fn learn_kernel(&self, fd: OwnedFd) {
-        // It comes to lie under the application's number: a stream socket, whatever the peer says it passed.
+        // The socket comes to lie under the application's number, so it has to be a stream socket, whatever the peer
+        // says it passed.
         if raw::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) {
             return private::drop_raw(fd);
         }
@@ -107,14 +108,14 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// The near end, to be sent back for the rest of the peer's family.
+    /// Keeps the near end, which is to be sent back for the rest of the peer's family.
     pub(super) fn learn_spare(&self, fd: OwnedFd) {
         if let Ok(fd) = private::adopt(fd) {
             replace(&self.spare, fd + 1);
         }
     }
 
-    /// What lay on a base or witness.
+    /// Takes in what came over a base or witness.
     pub(super) fn learn_passed(&self, passed: Passed) {
         if passed.lost && self.kernel_fd() < 0 {
             return self.lose_kernel();
@@ -125,15 +126,15 @@ impl ShmEndpoint {
         if let Some(s) = passed.spare {
             self.learn_spare(s);
         }
-        // Last: another thread follows as soon as it sees this, and then has done with the others. A spare that came later
-        // would stay here, and the program that reads the other end's stream never see it end.
+        // Last: another thread follows as soon as it sees this, and then is done with the others. A spare that came
+        // later would stay here, and the program that reads the other end's stream would never see it end.
         if let Some(k) = passed.kernel {
             self.learn_kernel(k);
         }
     }
 
-    /// In the child of a fork: another thread of the parent was just taking something in, and it is only in our memory. What
-    /// lies on the base is still there.
+    /// In the child of a fork: forgets what another thread of the parent was just taking in, which is only in our
+    /// memory. What lies on the base is still there.
     pub fn forget_missing(&self) {
         for cell in [&self.kernel, &self.spare, &self.left_over] {
             let fd = cell.load(Ordering::Relaxed) - 1;

@@ -8,7 +8,7 @@ const FORK_PROMISES_OWN_USER: u64 = time::ns(timeouts::FORK_PROMISES_OWN_USER);
 const PROMISES_OTHER_USERS: u64 = time::ns(timeouts::PROMISES_OTHER_USERS);
 const SWITCH_PROMISE: u64 = time::ns(timeouts::SWITCH_PROMISE);
 
-/// What is left of it, in ns.
+/// What is left of the time, in ns.
 #[derive(Debug)]
 pub struct Patience {
     own: Cell<u64>,
@@ -16,17 +16,17 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// For one fork, with all its connections.
+    /// The patience of one fork, with all its connections.
     pub fn of_a_fork() -> Patience {
         Patience { own: Cell::new(FORK_PROMISES_OWN_USER), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
-    /// For something that concerns one connection.
+    /// The patience of an operation on one connection.
     pub(super) fn of_one() -> Patience {
         Patience { own: Cell::new(SWITCH_PROMISE), others: Cell::new(PROMISES_OTHER_USERS) }
     }
 
-    /// Calls `wait` with the time until which it may wait. It says whether it was not in vain.
+    /// Calls `wait` with the time until which it may wait. `wait` returns whether it was not in vain.
     pub(super) fn wait(&self, trusted: bool, wait: impl FnOnce(u64) -> bool) -> bool {
         let left = if trusted { &self.own } else { &self.others };
         let began = time::now();
@@ -58,7 +58,7 @@ mod tests {
             }
             let took = time::now() - first;
             assert!(waits > 0 && took >= limit, "{took}");
-            // What is left is 0 then, however long the thread had no processor meanwhile.
+            // Nothing is left then, however long the thread had no processor meanwhile.
             assert!(patience.wait(trusted, |until| until <= time::now()));
         }
     }

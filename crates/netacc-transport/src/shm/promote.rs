@@ -5,7 +5,7 @@ use crate::shm::Link;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use netacc_sys::Lock;
 
-/// Offers that can wait; a further one is refused, and its connection stays on TCP.
+/// Number of offers that can wait; a further one is refused, and its connection stays on TCP.
 const WAITING: usize = 64;
 
 struct Offer {
@@ -20,7 +20,7 @@ static OFFERS: [Offer; WAITING] = [const {
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
 
-/// Keeps an offer until the socket layer looks; it holds the link so long.
+/// Keeps an offer until the socket layer looks; the offer holds the link until then.
 pub(crate) fn queue(link: &'static Link, slot: u32, epoch: u32) {
     let _g = LOCK.lock();
     // Under the lock: if the link ends after this look, `forget` finds what is stored now.
@@ -50,7 +50,7 @@ pub fn waiting() -> bool {
 /// Shows every waiting offer (link, slot, epoch) to `settle`, which returns whether it is done with it.
 pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     for o in &OFFERS {
-        // Taken out while it is looked at, so that two threads do not settle it both.
+        // The offer is taken out while it is looked at, so that no two threads settle it.
         let (p, slot, epoch) = {
             let _g = LOCK.lock();
             let p = o.link.swap(core::ptr::null_mut(), Ordering::Relaxed);
@@ -67,8 +67,8 @@ pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     }
 }
 
-/// The link has ended: whoever made these offers is gone, and nobody may look at them again for as long as we live, so
-/// they must not hold it. The caller holds the link.
+/// The link has ended: the client that made these offers is gone, and nobody may look at them again for as long as we
+/// live, so they must not hold it. The caller holds the link.
 pub(crate) fn forget(link: &'static Link) {
     let _g = LOCK.lock();
     for o in &OFFERS {
@@ -83,7 +83,7 @@ pub(crate) fn forget(link: &'static Link) {
     }
 }
 
-/// For the child of a fork: offers are the parent's.
+/// Called in the child of a fork: offers are the parent's.
 pub fn after_fork() {
     LOCK.reset();
     for o in &OFFERS {

@@ -8,12 +8,12 @@ use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
 
 impl Link {
-    /// A slot for a connection (client); none if there is no room in our address space for its windows either.
+    /// A slot for a connection (client); `None` also if there is no room in our address space for its windows.
     pub fn claim(&'static self) -> Option<Claimed> {
         let seg = self.segment()?;
         let claimed = self.slots.claim(seg, |slot| self.endpoint(slot).is_some_and(ShmEndpoint::servers_gone))?;
         if seg.reach(claimed.slot).is_err() {
-            // The server has not heard of this use, and its mark is still that of the one before.
+            // The server has not heard of this use, and its mark is still that of the use before.
             self.slots.closed(claimed.slot);
             return None;
         }
@@ -40,12 +40,12 @@ impl Link {
         self.segment().is_some_and(|s| s.known(&self.seen))
     }
 
-    /// As many connects wait as the listener allows (client, under the owner's lock).
+    /// Whether as many connects wait as the listener allows (client, under the owner's lock).
     pub fn backlog_full(&self) -> bool {
         self.segment().is_some_and(|s| s.backlog_full(&self.seen))
     }
 
-    /// How many connects the server has taken (client).
+    /// Number of connects that the server has taken (client).
     pub fn connects_taken(&self) -> u64 {
         // Relaxed: only whether it changes counts.
         self.segment().map_or(0, |s| s.header().popped.load(Ordering::Relaxed))
@@ -58,21 +58,21 @@ impl Link {
         }
     }
 
-    /// Client: another link to this listener follows.
+    /// Client: tells the server that another link to this listener follows.
     pub fn set_more(&self) {
         if let Some(s) = self.segment() {
             s.header().more.store(1, Ordering::SeqCst);
         }
     }
 
-    /// Server: whether the client said so; asked once.
+    /// Server: whether the client has told that by [`Link::set_more`]; true once.
     pub fn take_more(&self) -> bool {
         self.segment().is_some_and(|s| {
             s.header().more.load(Ordering::Relaxed) != 0 && s.header().more.swap(0, Ordering::SeqCst) != 0
         })
     }
 
-    /// Client: the process at the other end sleeps until a connect comes; a hint.
+    /// Client: whether the process at the other end sleeps until a connect comes; a hint.
     pub fn server_waits(&self) -> bool {
         let Some((seg, slot)) = self.segment().and_then(|s| Some((s, s.slot(CONTROL_SLOT)?))) else { return false };
         let Some(side) = slot.own.get(Side::Server.index()).map(|o| &o.side) else { return false };
@@ -83,7 +83,7 @@ impl Link {
         side.rx_waiter.load(Ordering::Relaxed) != 0 || watching()
     }
 
-    /// Client: the process at the other end does not take what waits there.
+    /// Client: whether the process at the other end does not take what waits there.
     pub fn is_stuck(&self) -> bool {
         if self.stuck.load(Ordering::Relaxed) == 0 {
             return false;
@@ -95,7 +95,7 @@ impl Link {
         stuck
     }
 
-    /// Whether the server said so, or has not said anything yet.
+    /// Whether the server has told that several processes serve the listener, or has not told anything yet.
     pub fn may_be_served_by_many(&self) -> bool {
         self.segment().is_some_and(|s| {
             let h = s.header();
@@ -103,7 +103,7 @@ impl Link {
         })
     }
 
-    /// Whether the server said so.
+    /// Whether the server has told that several processes serve the listener.
     pub fn served_by_many(&self) -> bool {
         self.segment().is_some_and(|s| s.header().many.load(Ordering::Relaxed) != 0)
     }

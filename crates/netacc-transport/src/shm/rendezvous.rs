@@ -24,13 +24,13 @@ use rustix::net::{
 
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// So many processes may have a listener that they inherited or were passed, each with a rendezvous of its own.
+/// Most processes that may have a listener that they inherited or were passed, each with a rendezvous of its own.
 pub const PLACES: u16 = 8;
 
 /// A listening rendezvous socket.
 pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
-    // Those that are accepted inherit it.
+    // Accepted sockets inherit this.
     ask_for_senders(fd.as_fd());
     bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     listen(&fd, backlog)?;
@@ -45,11 +45,11 @@ pub enum Taken {
     Later(OwnedFd),
     /// The client is here, but no descriptor is left for what it brings; try again later.
     Unable(OwnedFd),
-    /// Somebody may wait, but no descriptor is left.
+    /// A client may wait, but no descriptor is left.
     Starved,
-    /// A stranger, or a client that gave up, or no resources: closed.
+    /// The client was a stranger or gave up, or resources were missing: it is closed.
     Refused,
-    /// Nobody waits.
+    /// No client waits.
     Nobody,
     /// Another process of the family shut the rendezvous down for all.
     Shut,
@@ -62,8 +62,8 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
     if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) != Ok(1) {
         return Taken::Nobody;
     }
-    // The client's socket, what it brings, and one that the application's accept(2) is about to need: a client
-    // that was accepted without room for the rest would only hold the last number.
+    // Descriptors for the client's socket, for what it brings, and one that the application's accept(2) is about to
+    // need: a client that was accepted without room for the rest would only hold the last number.
     let spare = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
     match (spare(), spare(), spare()) {
         (Ok(a), Ok(b), Ok(c)) => [a, b, c].map(private::drop_raw),
@@ -77,7 +77,7 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
             Ok(fd) => return greet(fd, backlog, room),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
-            // It was shut down (listen(2) no longer).
+            // The rendezvous was shut down (listen(2) no longer).
             Err(rustix::io::Errno::INVAL) => return Taken::Shut,
             // EMFILE and the like leave the client in the queue; it is looked at again later.
             Err(_) => return Taken::Starved,
@@ -131,7 +131,7 @@ pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
         }
     };
     if !trusted(uid) {
-        // Its hello was all that a client of another user may pass.
+        // A client of another user may pass nothing but its hello.
         refuse_descriptors(fd.as_fd());
     }
     let mapped = Segment::map(memfd.as_fd());
@@ -148,7 +148,7 @@ pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
         .map_or_else(refused, Taken::Link)
 }
 
-/// A client's link cannot be taken up. The client hears the end of its control socket, and goes by TCP.
+/// Counts why a client's link cannot be taken up. The client sees the end of its control socket, and goes by TCP.
 fn refused(e: Errno) -> Taken {
     page().fallback(match e {
         Errno::PROTO => Reason::ProtocolError,
@@ -158,12 +158,13 @@ fn refused(e: Errno) -> Taken {
     Taken::Refused
 }
 
-/// The server's side of a link whose segment is mapped. `pid` is the client's own idea of its process id, `seen` and `uid` are
-/// the kernel's words.
+/// Makes the server's side of a link whose segment is mapped. `pid` is the client's own idea of its process id; `seen`
+/// and `uid` are what the kernel says.
 fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), backlog: u32) -> Result<&'static Link> {
     let h = mapped.seg.header();
     h.backlog.store(backlog, Ordering::Relaxed);
-    // Our number means something to the client if its own means the same to both: else it is in another PID namespace.
+    // Our number means something to the client if the client's number means the same to both; otherwise the client is
+    // in another PID namespace.
     let ours = if seen == pid { raw::getpid() } else { 0 };
     h.server_pid.store(ours, Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
@@ -176,15 +177,15 @@ fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), b
 /// Why no link could be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoLink {
-    /// Nobody listens at the rendezvous.
+    /// No process listens at the rendezvous.
     Nobody,
-    /// Nobody does but a NetACC with another version of the protocol.
+    /// Only a NetACC with another version of the protocol listens there.
     Version,
-    /// Somebody listens there who is not the owner of the TCP listener.
+    /// A process listens there that is not the owner of the TCP listener.
     Stranger,
-    /// The rendezvous' own queue is full.
+    /// The rendezvous's own queue is full.
     Busy,
-    /// No descriptors, no memory.
+    /// There are no descriptors, or there is no memory.
     Resources(Errno),
 }
 
@@ -242,23 +243,23 @@ fn find(
     }
 }
 
-/// Whether the listener at `dest` has a NetACC of another version. It is told of us by a hello, which it cannot
-/// understand but for the version, so that it can give the reason as well; `fd` is of no use to us afterwards.
+/// Whether the listener at `dest` has a NetACC of another version. That NetACC is told of us by a hello, of which it
+/// can understand the version, so that it can give the reason as well; `fd` is of no use to us afterwards.
 fn meets_other_version(fd: &OwnedFd, dest: SocketAddr) -> bool {
     let mut names = netacc_wire::other_versions()
         .flat_map(|version| scopes(dest.ip()).map(|scope| Name::of_version(version, scope, dest.port(), 0)));
     let met = names.any(|name| dial(fd, &name) == Ok(true));
     if met {
         let hello = Message::Hello { pid: raw::getpid(), segment: 0 };
-        // It may have gone again, or its queue may be full.
+        // That listener may have gone again, or its queue may be full.
         let _ = send_message(fd.as_fd(), hello, None);
     }
     met
 }
 
 /// Goes through the names under which the rendezvous for `dest` may be, in the order in which a client tries them, until
-/// `there` says yes. The answer is as that of [`connect_link`]'s look-up: the cookie of a listener that may
-/// share its port, 0 for one that is alone. Whoever only wants to know looks the names up without connecting.
+/// `there` says yes. The answer is that of [`connect_link`]'s look-up: the cookie of a listener that may share its
+/// port, 0 for one that is alone. A caller that only wants to know looks the names up without connecting.
 pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     from: SocketAddr,
     dest: SocketAddr,
@@ -291,7 +292,7 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     {
         return Ok(Some(c));
     }
-    // Whoever had the first place may be gone, and others have the listener still.
+    // The process that had the first place may be gone, and others have the listener still.
     for place in 1..PLACES {
         if let Some(found) = at(&mut there, place, cookie)? {
             return Ok(Some(found));
@@ -300,7 +301,7 @@ pub fn search<E, F: FnMut(&Name) -> core::result::Result<bool, E>>(
     Ok(None)
 }
 
-/// Whether there is a rendezvous of this name, connected to now.
+/// Connects `fd` to the rendezvous of this name; returns whether there is one.
 fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     let addr = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(res)?;
@@ -312,12 +313,12 @@ fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
     }
 }
 
-/// Whether a process of user `uid` with number `pid`, which has a rendezvous, is believed to serve the TCP listener of which
-/// the kernel says `word`. The answer is the listener's cookie, 0 if the kernel does not tell.
+/// Whether a process of user `uid` with number `pid`, which has a rendezvous, is believed to serve the TCP listener,
+/// about which the kernel says `word`. The answer is the listener's cookie, 0 if the kernel does not tell.
 ///
-/// Anybody can take an abstract name. So the listener has to be of that user. Root needs no proof; of our own user, to whom
-/// another one may have given its listener (systemd.socket(5)), the process has to have it open. Where the kernel does not
-/// tell, root and our own user are believed.
+/// Anybody can take an abstract name. So the listener has to be of that user. Root needs no proof; a process of our own
+/// user, which may have been given the listener by another user (systemd.socket(5)), has to have it open. If the kernel
+/// does not tell, root and our own user are believed.
 pub fn accepts(uid: u32, pid: u32, word: Word) -> core::result::Result<u64, NoLink> {
     match word {
         Word::Listener(l) if l.uid == uid && is_one_user(uid) => Ok(l.cookie),
@@ -338,10 +339,10 @@ struct Made {
 }
 
 /// Says hello over `fd`, which leads to the rendezvous of `member`, a listener that may share its port (0: of one that is
-/// alone), if whoever is there may serve it.
+/// alone), if the process there may serve it.
 fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
-    // Those that share a port are of one user, but have each their cookie.
+    // Listeners that share a port belong to one user, but each has its own cookie.
     let told = accepts(uid, pid, owner::listener((member != 0).then_some(from), dest))?;
     let listener = if member != 0 { member } else { told };
     let memfd = Segment::create().map_err(NoLink::Resources)?;
@@ -359,20 +360,21 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
     Ok(Made { mapped: sent?, uid, pid, listener })
 }
 
-/// The kernel's answer where a connection would come from: a datagram socket that is connected, which sends nothing.
+/// The kernel's answer to the question where a connection would come from: a datagram socket that is connected, which
+/// sends nothing.
 #[derive(Debug)]
 pub struct Probe {
     fd: i32,
-    /// Our address.
+    /// The address that the connection would come from.
     pub source: IpAddr,
 }
 
 impl Probe {
-    /// Asks for the way to `dest`; `None` if there is none.
+    /// Asks for the route to `dest`; `None` if there is none.
     pub fn new(dest: IpAddr) -> Option<Probe> {
         let family = if dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let fd = socket_with(family, SocketType::DGRAM, FLAGS, None).ok()?.into_raw_fd();
-        // From here on closed with it.
+        // From here on the socket is closed with `probe`.
         let mut probe = Probe { fd, source: dest };
         #[allow(unsafe_code)]
         // SAFETY: ours, and open while `probe` is.
@@ -388,7 +390,7 @@ impl Probe {
         (self.source == dest || loopback).then_some(self.source)
     }
 
-    /// The socket, non-blocking, to ask somebody there.
+    /// The socket, non-blocking, by which a question can be sent there.
     pub fn into_socket(self) -> i32 {
         let fd = self.fd;
         core::mem::forget(self);

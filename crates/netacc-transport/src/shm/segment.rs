@@ -1,7 +1,7 @@
 //! The layout of a link's shared segment, and the only way to get at it.
 //!
 //! # Safety
-//! What is mapped of a segment, and that no access to it can fault, says [`super::mapping`]: the words and small windows
+//! [`super::mapping`] says what is mapped of a segment, and that no access to it can fault: the words and small windows
 //! from the beginning, large windows from a connection's begin on. Every accessor takes an index, checks it against a
 //! constant, and hands out references to atomics only.
 #![allow(unsafe_code)]
@@ -15,10 +15,10 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_ring::{Area, Channel, ConsumerLine, LARGE, OwnLine, SLOTS, SMALL};
 use netacc_sys::cpu;
 
-/// Ready-set channels per side; number 0 means "none".
+/// Number of ready-set channels per side; number 0 means "none".
 pub const CHANNELS: usize = 64;
 
-/// Connects that the server reads at once.
+/// Number of connects that the server reads at once.
 pub const BATCH: usize = 32;
 
 /// Words about the link as a whole.
@@ -73,7 +73,7 @@ pub const REFUSES_LENT: u32 = 2;
 pub const SERVER_PENDING: u32 = 0;
 /// [`Header::server`]: the listener takes connections.
 pub const SERVER_OPEN: u32 = 1;
-/// [`Header::server`]: no new connections; those there are go on.
+/// [`Header::server`]: no new connections; the existing ones go on.
 pub const SERVER_CLOSED: u32 = 2;
 /// [`Header::server`]: the listener lives on without this process; connects that it did not take are made again.
 pub const SERVER_LEFT: u32 = 3;
@@ -82,13 +82,13 @@ pub const SERVER_LEFT: u32 = 3;
 pub const FATE_QUEUED: u32 = 0;
 /// [`Open::fate`]: accepted by the server.
 pub const FATE_TAKEN: u32 = 1;
-/// [`Open::fate`]: the client went another way.
+/// [`Open::fate`]: the client withdrew the connect and went another way.
 pub const FATE_WITHDRAWN: u32 = 2;
 
-/// [`Open::fate`]: the server will not have it (a promotion of a connection that it does not know).
+/// [`Open::fate`]: the server refuses it (a promotion of a connection that it does not know).
 pub const FATE_REFUSED: u32 = 3;
 
-/// [`Open::server_done`]: and it has wiped its own words. No epoch has this bit.
+/// [`Open::server_done`]: the server has also wiped its own words. No epoch has this bit.
 pub const WIPED: u32 = 1 << 31;
 
 /// What a connect says about itself; written by the client before the slot number is queued.
@@ -99,16 +99,16 @@ pub struct Open {
     pub ip: [[AtomicU32; 4]; 2],
     /// Family (`AF_INET`, `AF_INET6`) in the upper, port in the lower half, per side.
     pub family_port: [AtomicU32; 2],
-    /// Incarnation of the slot.
+    /// The incarnation of the slot.
     pub epoch: AtomicU32,
-    /// [`FATE_QUEUED`] until the server takes the connect or the client withdraws it, whoever is first.
+    /// [`FATE_QUEUED`] until the server takes the connect or the client withdraws it, whichever is first.
     pub fate: AtomicU32,
     /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them
     /// in this order. A client that lies about it serves itself last or first among its peers.
     pub when: AtomicU64,
     /// Written by the server: it is done with this epoch of the slot, perhaps with [`WIPED`].
     pub server_done: AtomicU32,
-    /// 1 once somebody of either side has decided to leave the rings; who is first does it.
+    /// 1 once a process of either side has decided to leave the rings; the first to set it does so.
     pub leaving: AtomicU32,
 }
 
@@ -116,16 +116,17 @@ pub struct Open {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
-    /// `own[s]` is written by side `s`: about the direction that it produces, and who there wants to be woken.
+    /// `own[s]` is written by side `s`: about the direction that it produces, and which of its threads want to be
+    /// woken.
     pub own: [OwnLine; 2],
     /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction.
     pub consumer: [ConsumerLine; 2],
-    /// Who connects.
+    /// The addresses and the fate of the connect.
     pub open: Open,
 }
 
-/// Channels whose words lie with the header: a link has few, and each further page costs a first connect more than most of
-/// its system calls.
+/// Number of channels whose words lie with the header: a link has few, and each further page costs a first connect more
+/// than most of its system calls.
 const NEAR: usize = 4;
 
 #[repr(C, align(4096))]
@@ -142,7 +143,7 @@ const SMALL_PAGE: usize = 2 * SMALL;
 /// Where the large windows begin: two for each slot, the client's first.
 pub(super) const LARGE_AT: usize = SMALL_AT + SLOTS * SMALL_PAGE;
 
-/// Bytes of a segment. Only touched pages take memory.
+/// Size (bytes) of a segment. Only touched pages take memory.
 pub const SEGMENT: usize = LARGE_AT + SLOTS * 2 * LARGE;
 
 const _: () = assert!(SMALL_AT.is_multiple_of(4096) && LARGE_AT.is_multiple_of(4096));
@@ -151,8 +152,8 @@ const _: () = assert!(size_of::<Slot>() == 5 * 64);
 const _: () = assert!(offset_of!(Control, slots) + 2 * size_of::<Slot>() <= 4096);
 
 impl Slot {
-    /// Wipes what side `s` writes. The words that say who is to be woken, and how far the stream is, are
-    /// those of a fresh slot again; the CPU is a hint, and stays.
+    /// Wipes what side `s` writes. The words that name the threads to be woken, and how far the stream is, are those of
+    /// a fresh slot again; the CPU is a hint, and stays.
     pub fn wipe(&self, s: Side) {
         if let (Some(own), Some(consumer)) = (self.own.get(s.index()), self.consumer.get(s.index())) {
             own.wipe();
@@ -171,7 +172,7 @@ pub struct Segment {
 
 // SAFETY: all shared words are atomics, the rest is copied as raw bytes.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: all shared words are atomics, the rest is copied as raw bytes.
 unsafe impl Sync for Segment {}
 
 impl Segment {
@@ -233,8 +234,8 @@ impl Segment {
         }
     }
 
-    /// Connects that wait, at most: exact when that would be more than `limit`. `seen` is what the client
-    /// last saw of the server's position.
+    /// An upper bound of the number of connects that wait: exact when that would be more than `limit`. `seen` is what
+    /// the client last saw of the server's position.
     fn waiting(&self, limit: u64, seen: &AtomicU64) -> u64 {
         let h = self.header();
         let at = h.pushed.load(Ordering::Relaxed);
@@ -272,13 +273,13 @@ impl Segment {
         true
     }
 
-    /// Connects that were ever queued, by the client's word.
+    /// Number of connects that were ever queued, by the client's word.
     pub fn pushed(&self) -> u64 {
         // SeqCst: as in `queued`, for a server that has registered and looks for the last time.
         self.header().pushed.load(Ordering::SeqCst)
     }
 
-    /// Connects queued and not yet taken. A client that claims more than fits has queued none.
+    /// Number of connects that are queued and not yet taken. A client that claims more than fits has queued none.
     pub fn queued(&self) -> u64 {
         let h = self.header();
         let n = h.pushed.load(Ordering::SeqCst).wrapping_sub(h.popped.load(Ordering::SeqCst));
@@ -302,8 +303,8 @@ impl Segment {
         (1..=BATCH as u64).contains(&ahead)
     }
 
-    /// Takes the next connect (server, under a lock), and says which one comes after it if that is known. `seen`
-    /// is the position up to which the entries were read into `batch`.
+    /// Takes the next connect (server, under a lock), and returns the one after it as well if that is known. `seen` is
+    /// the position up to which the entries were read into `batch`.
     pub fn pop(&self, seen: &AtomicU64, batch: &[AtomicU32; BATCH]) -> Option<(u32, Option<u32>)> {
         let c = self.control();
         let at = c.header.popped.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the stats page says of a link.
+//! What the stats page shows of a link.
 
 use crate::shm::link::{Link, Side};
 use core::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ impl Link {
         page().link(self.entry.load(Ordering::Relaxed).checked_sub(1)?)
     }
 
-    /// The link begins. Where no entry is free its connections are counted all the same.
+    /// Enters the link. If no entry is free its connections are counted all the same.
     pub(super) fn enter(&self) {
         let place = page().open_link(&NewLink {
             id: self.id(),
@@ -26,7 +26,7 @@ impl Link {
         self.entry.store(place.map_or(0, |place| place + 1), Ordering::Relaxed);
     }
 
-    /// The link ends.
+    /// Closes the link's entry.
     pub(super) fn leave(&self) {
         if let Some(entry) = self.shown() {
             entry.close(self.id());
@@ -34,7 +34,7 @@ impl Link {
         self.entry.store(0, Ordering::Relaxed);
     }
 
-    /// A connection of ours took a slot.
+    /// Counts a connection of ours that took a slot.
     pub(super) fn slot_taken(&self) {
         match self.shown() {
             Some(entry) => entry.taken(),
@@ -42,7 +42,8 @@ impl Link {
         }
     }
 
-    /// A connection of ours left its slot. Those that a fork gave us are counted where they were opened.
+    /// Counts a connection of ours that left its slot. Connections that a fork gave us are counted where they were
+    /// opened.
     pub(super) fn slot_left(&self) {
         if self.is_inherited() {
             return;

@@ -9,8 +9,8 @@ use netacc_sys::{Lock, private};
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
 
-/// Allocation state, all under its own lock. What the first connection needs comes first: each page that is touched costs a
-/// first connect more than most of its system calls.
+/// Allocation state, all under its own lock. What the first connection needs comes first: each page that is touched
+/// costs a first connect more than most of its system calls.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slots {
@@ -18,14 +18,14 @@ pub struct Slots {
     epoch: AtomicU32,
     open: AtomicU32,
     used: [AtomicU64; SLOTS / 64],
-    /// Closed by us while other processes of ours could look at their words.
+    /// Slots that were closed by us while other processes of ours could look at their words.
     left: [AtomicU64; SLOTS / 64],
     closing_from: AtomicU64,
     closing_to: AtomicU64,
-    /// Of `ports`, those that are held.
+    /// Number of `ports` that are held.
     ports_kept: AtomicU32,
     ports: [Port; SLOTS],
-    /// Closed by us, oldest first, waiting for the server's side.
+    /// Slots that were closed by us, the oldest first, and wait for the server's side.
     closing: [AtomicU32; SLOTS],
 }
 
@@ -39,9 +39,9 @@ struct Port {
 /// A slot to connect with.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimed {
-    /// Its number.
+    /// The slot's number on its link.
     pub slot: usize,
-    /// Its incarnation.
+    /// The slot's incarnation when it was claimed.
     pub epoch: u32,
     /// A local port that is reserved for it already, or 0.
     pub port: u16,
@@ -64,17 +64,17 @@ impl Slots {
         self.open.store(0, Ordering::Relaxed);
     }
 
-    /// For the child of a fork.
+    /// Called in the child of a fork: frees the lock.
     pub fn reset_lock(&self) {
         self.lock.reset();
     }
 
-    /// Connections that are open on our side.
+    /// Number of connections that are open on our side.
     pub fn open(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there. `ended` says of a
+    /// Takes a free slot; the oldest closed one is preferred, since its pages and port are there. `ended` tells of a
     /// closed slot whether the server's processes are gone, which then could not say that they are done.
     pub fn claim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<Claimed> {
         let _g = self.lock.lock();
@@ -103,7 +103,7 @@ impl Slots {
             }
         }
         if to - from > 8 {
-            // The next one in their place next time: these may take as long as a process lives.
+            // Next time the following ones are looked at in their place: these may take as long as a process lives.
             let first = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
             self.closing_from.store(from + 1, Ordering::Relaxed);
             self.append(first);
@@ -131,14 +131,15 @@ impl Slots {
         None
     }
 
-    /// Our side of the slot is closed.
+    /// Notes that our side of the slot is closed.
     pub fn closed(&self, slot: usize) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
         self.append(slot as u32);
     }
 
-    /// Our side of the slot is closed, and other processes of ours may look at its words until [`Slots::rejoin`].
+    /// Notes that our side of the slot is closed, and that other processes of ours may look at its words until
+    /// [`Slots::rejoin`].
     pub fn left(&self, slot: usize) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
@@ -155,18 +156,18 @@ impl Slots {
             .any(|at| self.closing.get(at as usize % SLOTS).is_some_and(|c| c.load(Ordering::Relaxed) as usize == slot))
     }
 
-    /// The slots that were left, if there are any. First this, then the question whether another process of ours is
-    /// there: one that is forked in between cannot have them.
+    /// The slots that were left, if there are any. This has to be asked before the question whether another process of
+    /// ours is there: one that is forked in between cannot have them.
     pub fn left_ones(&self) -> Option<Left> {
         if self.left.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
             return None;
         }
-        // Under the lock: what is found was closed before.
+        // Under the lock: the slots that are found were closed before.
         let _g = self.lock.lock();
         Some(Left(self.left.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
-    /// No other process of ours is there any more: these slots may be used again.
+    /// To be called when no other process of ours is there any more: these slots may be used again.
     pub fn rejoin(&self, left: Left) {
         let _g = self.lock.lock();
         for (i, (w, found)) in self.left.iter().zip(left.0).enumerate() {
@@ -178,7 +179,7 @@ impl Slots {
         }
     }
 
-    /// The slot is in use against all bookkeeping: never use it again.
+    /// Notes that the slot is in use against all bookkeeping: it is never used again.
     pub fn burned(&self) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
@@ -210,7 +211,7 @@ impl Slots {
         }
     }
 
-    /// How many ports are reserved by sockets of our own.
+    /// Number of ports that are reserved by sockets of our own.
     pub fn ports_kept(&self) -> usize {
         self.ports_kept.load(Ordering::Relaxed) as usize
     }

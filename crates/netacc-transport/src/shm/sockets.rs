@@ -15,19 +15,19 @@ pub(super) fn replace(cell: &AtomicI32, new: i32) {
     }
 }
 
-/// Whoever reads there then gets a reset.
+/// Has the reader of the other end get a reset when `fd` is closed.
 pub fn reset_at_close(fd: i32) {
     linger(fd, [1, 0]);
 }
 
-/// The same of a pair whose `far` end nobody is going to read. UNIX sockets know no such option; there the reader of `near`
-/// gets a reset if something that it said is left unread.
+/// Has the reader of `near` get a reset when a pair is closed whose `far` end nobody is going to read. UNIX sockets
+/// know no such option; there the reader of `near` gets a reset if something that it said is left unread.
 pub(super) fn reset_pair(near: i32, far: i32) {
     reset_at_close(far);
     let _ = raw::send(near, [0u8].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
-/// Not any more.
+/// Has the reader of the other end get an end of stream again when `fd` is closed.
 pub fn end_at_close(fd: i32) {
     linger(fd, [0, 0]);
 }
@@ -36,7 +36,7 @@ fn linger(fd: i32, how: [i32; 2]) {
     let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, how.as_ptr().cast(), 8);
 }
 
-/// False if nothing happened within so many milliseconds.
+/// Waits for events of `fd`. False if nothing happened within `patience` milliseconds.
 fn wait_for(fd: i32, events: i16, patience: u32) -> Result<bool> {
     let mut p = libc::pollfd { fd, events, revents: 0 };
     let mut ts = libc::timespec { tv_sec: i64::from(patience / 1000), tv_nsec: i64::from(patience % 1000) * 1_000_000 };
@@ -47,7 +47,7 @@ fn wait_for(fd: i32, events: i16, patience: u32) -> Result<bool> {
     }
 }
 
-/// All of a kernel's stream goes into `to`. False if it did not come to its end within `patience`.
+/// Puts all of a kernel's stream into `to`. False if it did not come to its end within `patience`.
 pub(super) fn empty(from: i32, to: i32, patience: u32) -> Result<bool> {
     let mut buf = [0u8; 4096];
     loop {
@@ -65,8 +65,8 @@ pub(super) fn empty(from: i32, to: i32, patience: u32) -> Result<bool> {
     }
 }
 
-/// All of it. A fresh pair takes more than a full ring without its reader, so this does not wait in practice. A
-/// socket whose reader is gone takes the bytes to nowhere, as the kernel would.
+/// Sends all `n` bytes. A fresh pair takes more than a full ring without its reader, so this does not wait in practice.
+/// A socket whose reader is gone takes the bytes to nowhere, as the kernel would.
 pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     while n > 0 {
         match raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
@@ -87,7 +87,7 @@ pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
     Ok(())
 }
 
-/// The application's number (+ 1) in `cell` will refer to something else: from now on a number of ours does.
+/// Makes a descriptor of ours for the application's number (+ 1) in `cell`, which will refer to something else.
 pub(super) fn keep(cell: &AtomicI32) {
     let fd = cell.load(Ordering::Acquire) - 1;
     if fd < 0 || private::is(fd) {

@@ -1,5 +1,4 @@
-//! A connection as others see it: its state as TCP names it, and what has happened to it since somebody
-//! looked last.
+//! A connection as others see it: its state as TCP names it, and what has happened to it since the last look.
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
@@ -8,26 +7,27 @@ use crate::shm::link::Side;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
-/// What the peer has in its socket's buffers in TCP is not "unsent" any more; a ring has no such border,
-/// so we draw it where a receive buffer of ordinary size ends.
+/// Bytes that count as sent although nobody has read them. What the peer has in its socket's buffers in TCP is not
+/// "unsent" any more; a ring has no such border, so we draw it where a receive buffer of ordinary size ends.
 const DELIVERED: u64 = 64 * 1024;
-/// A ring takes so many bytes at least before somebody has to read.
+/// Least number of bytes that a ring takes before the peer has to read.
 const FULL: u64 = 64 * 1024;
 
 /// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
 /// changed: they are what the kernel's wake-ups stand for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// Stream position up to which data has arrived, and (above 2^48) how often `SO_RCVLOWAT` found enough of it.
+    /// Stream position up to which data has arrived, and (above 2^48) the number of times that `SO_RCVLOWAT` found
+    /// enough of it.
     pub data: u64,
-    /// Ends, resets and calls of shutdown(2).
+    /// Number of ends, resets and calls of shutdown(2).
     pub turns: u32,
-    /// How often a writer that had found no room could go on.
+    /// Number of times that a writer that had found no room could go on.
     pub room: u32,
 }
 
 impl ShmEndpoint {
-    /// The marks of now. To be taken before a look at the readiness, so that nothing falls in between.
+    /// The present marks. To be taken before a look at the readiness, so that nothing is missed in between.
     pub fn marks(&self) -> Marks {
         let Some(v) = self.view() else {
             return Marks::default();
@@ -44,29 +44,29 @@ impl ShmEndpoint {
         Marks { data: self.visible(&v) ^ nudges, turns, room: self.rooms.load(Ordering::Relaxed) }
     }
 
-    /// A writer who found no room and is still without asks for it again, since a peer may have told it too early: true when
-    /// there is room now.
+    /// To be called for a writer that found no room and has none yet: asks for room again, since a peer may have told
+    /// it too early. True when there is room now.
     #[cold]
     pub fn wants_room_still(&self) -> bool {
         self.room_asked.load(Ordering::Relaxed) != 0 && self.want_room()
     }
 
-    /// A writer was told that it wrote a part, and room came before it could ask for it: that is news for
-    /// whoever waits by edges.
+    /// To be called when a writer was told that it wrote a part, and room came before it could ask for it: that is news
+    /// for a thread that waits by edges.
     #[cold]
     pub fn room_came(&self) {
         self.rooms.fetch_add(1, Ordering::Relaxed);
         self.poke_self();
     }
 
-    /// Every call of shutdown(2) wakes who waits, whether it changed anything or not.
+    /// Wakes the threads that wait, as every call of shutdown(2) does, whether it changed anything or not.
     pub fn stir(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.poke_self();
     }
 
-    /// The reader has looked at bytes without taking them, and goes to sleep until there are more: a writer that
-    /// waits looks for room again.
+    /// To be called when the reader has looked at bytes without taking them, and goes to sleep until there are more:
+    /// has a writer that waits look for room again.
     #[cold]
     pub fn peeked(&self) {
         if let Some(v) = self.view() {
@@ -113,14 +113,14 @@ impl ShmEndpoint {
         self.view().is_none_or(|v| self.observe(&v) & PEER_FIN != 0)
     }
 
-    /// SO_RCVLOWAT.
+    /// The value of SO_RCVLOWAT.
     #[inline]
     pub fn lowat(&self) -> usize {
         self.lowat.load(Ordering::Relaxed) as usize
     }
 
-    /// Sets SO_RCVLOWAT; whoever waits looks again. Where enough is there, or the end, the kernel wakes as if it had come
-    /// just now, even if nothing has changed.
+    /// Sets SO_RCVLOWAT; a thread that waits looks again. If enough bytes are there, or the end, the kernel wakes as if
+    /// they had come just now, even if nothing has changed.
     pub fn set_lowat(&self, n: u32) {
         self.lowat.store(n.max(1), Ordering::Relaxed);
         let there = self.unread();
@@ -130,7 +130,7 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    /// So many bytes make it readable: SO_RCVLOWAT, or fewer where no more may come before they are read.
+    /// Number of bytes that make it readable: SO_RCVLOWAT, or fewer where no more may come before they are read.
     pub(super) fn enough(&self, v: &View) -> u64 {
         let window = match line!(v, consumer, v.me).window.load(Ordering::Relaxed) {
             0 => FULL,
@@ -139,22 +139,23 @@ impl ShmEndpoint {
         u64::from(self.lowat.load(Ordering::Relaxed)).min(window)
     }
 
-    /// SO_SNDBUF and SO_RCVBUF as getsockopt(2) tells them; 0: as the kernel sees fit, which then is what the ring holds.
+    /// Sets SO_SNDBUF and SO_RCVBUF as getsockopt(2) reports them; 0: as the kernel sees fit, which then is what the
+    /// ring holds.
     #[cold]
     pub fn set_buffers(&self, send: u32, receive: u32) {
         if let Some(v) = self.view() {
             self.tx.set_limit(line!(v, producer, v.me), send);
             // tcp(7), tcp_adv_win_scale: half of the buffer is the kernel's own overhead.
             line!(v, consumer, v.me).window.store(u64::from(receive / 2), Ordering::Relaxed);
-            // A writer on either side may find room by this. It registers by a SeqCst exchange and looks at the words
-            // above; here they are stored, and whether it is registered is looked at after the fence.
+            // A writer on either side may find room by this. It registers by a SeqCst exchange and then looks at the
+            // words above; here the words are stored, and after the fence the registration is looked at.
             fence(Ordering::SeqCst);
             self.tell_room(&v, false);
             self.poke_self();
         }
     }
 
-    /// Bytes that a TCP socket would still have to send (SIOCOUTQ).
+    /// Number of bytes that a TCP socket would still have to send (SIOCOUTQ).
     pub(super) fn outstanding(&self, unread: u64) -> usize {
         unread.saturating_sub(DELIVERED) as usize
     }
@@ -164,10 +165,10 @@ impl ShmEndpoint {
         self.view().is_none_or(|v| self.peer_left_unread(&v).unwrap_or(0) == 0)
     }
 
-    /// An error was taken by a call that then had bytes to report: the next call gets it, as in the kernel.
+    /// An error was taken by a call that then had bytes to report: puts it back for the next call, as in the kernel.
     #[cold]
     pub fn put_back(&self, e: Errno) {
-        // Not EPIPE, which also stands for "our own end", nor what is the program's fault.
+        // Neither EPIPE, which also stands for "our own end", nor errors that the program has caused.
         if matches!(e, Errno::CONNRESET | Errno::TIMEDOUT | Errno::HOSTUNREACH | Errno::NETUNREACH) {
             let _ = self.error.compare_exchange(0, e.0, Ordering::AcqRel, Ordering::Relaxed);
         }

@@ -1,13 +1,13 @@
 //! Peers of another user: what they may not do, and how that ends.
 //!
-//! A connection with such a peer never leaves the rings by a socket that one side passes to the other. Whoever passes a socket
-//! keeps a copy of it, and so a hand on what the program at the other end reads, writes and waits for. A side that needs a
-//! kernel socket makes both ends of a pair itself and leaves its place at the ring to a small process of its own, of which
-//! the peer sees as much as of a fork.
+//! A connection with such a peer never leaves the rings by a socket that one side passes to the other. A side that
+//! passes a socket keeps a copy of it, and so can interfere with what the program at the other end reads, writes and
+//! waits for. A side that needs a kernel socket makes both ends of a pair itself and leaves its place at the ring to a
+//! small process of its own, which looks like a fork to the peer.
 //!
-//! Each side trusts on its own account, and root trusts fewer than it is trusted by. So each side says in the segment's header
-//! whether it takes descriptors, for the other one to know: a false word is no danger, since a side acts on it only where it
-//! trusts the other one.
+//! Each side decides for itself which peers it trusts, and root trusts fewer users than trust it. So each side says in
+//! the segment's header whether it takes descriptors, for the other one to know: a false word is no danger, since a
+//! side acts on it only where it trusts the other one.
 
 use crate::limits::RELAY_WAIT_MS;
 use crate::shm::endpoint::{AHEAD, SHARED, View, WITNESS_GONE};
@@ -26,7 +26,7 @@ use std::sync::OnceLock;
 /// What a peer did that no program of ours does.
 #[derive(Clone, Copy, Debug)]
 pub struct Offence {
-    /// The peer's process, as far as it is known; 0: it is not.
+    /// The peer's process id; 0: not known.
     pub pid: u32,
     /// The peer's user.
     pub uid: u32,
@@ -44,7 +44,7 @@ pub fn report_to(report: fn(&Offence)) {
 }
 
 impl Link {
-    /// Says in the header whether this side takes descriptors from the peer.
+    /// Stores in the header whether this side takes descriptors from the peer.
     pub(super) fn tell_trust(&self) {
         let word = if self.trusts_peer() { TAKES_LENT } else { REFUSES_LENT };
         if let Some(cell) = self.segment().as_ref().and_then(|s| s.header().lending.get(self.side().index())) {
@@ -53,29 +53,29 @@ impl Link {
         }
     }
 
-    /// Whether either side may pass descriptors to the other. The peer is told by the kernel who sends a message, and refuses
-    /// descriptors of a process that has another user since.
+    /// Whether either side may pass descriptors to the other. The kernel tells the peer the sender of each message, and
+    /// the peer refuses descriptors of a process that has changed its user since.
     pub fn trust_is_mutual(&self) -> bool {
         let theirs = self
             .segment()
             .as_ref()
             .and_then(|s| s.header().lending.get(self.side().other().index()))
             .map_or(LENDING_UNKNOWN, |cell| cell.load(Ordering::Relaxed));
-        // A server that has not taken the link up yet will trust root and its own user.
-        // The child of a fork, whatever its user is by now, speaks by the liveness socket that was passed before.
+        // A server that has not taken the link up yet will trust root and its own user. The child of a fork, whatever
+        // its user is by now, communicates by the liveness socket that was passed before.
         self.trusts_peer()
             && matches!(theirs, TAKES_LENT | LENDING_UNKNOWN)
             && (self.is_inherited() || are_trusted_by(self.peer_uid()))
     }
 
-    /// Whether a message passes what a stranger must not pass. The connection that it is for is reset; the caller closes
-    /// what came with it and ends the link.
+    /// Whether a message passes what a stranger must not pass. If so, the connection that it is for is reset; the
+    /// caller closes what came with it and ends the link.
     pub(super) fn refuses(&'static self, m: &Message) -> bool {
         let (Message::Tail { slot, epoch } | Message::Moved { slot, epoch }) = *m else { return false };
         if self.trusts_peer() {
             return false;
         }
-        // A slot that was never used has no connection, and its endpoint is not to take memory.
+        // A slot that was never used has no connection, and its endpoint must not take memory.
         match self.endpoints().find(|ep| ep.slot_index() == slot as usize) {
             Some(ep) => ep.refuse_passed(epoch),
             None => self.report(slot as usize, PASSED),
@@ -83,7 +83,7 @@ impl Link {
         true
     }
 
-    /// The peer passed a descriptor that nobody takes from it: all its connections here end.
+    /// Ends all connections of a peer that passed a descriptor that nobody takes from it.
     pub(super) fn reset_all(&'static self) {
         self.report(0, PASSED);
         for ep in self.endpoints().filter(|ep| ep.is_live() && ep.slot_index() != CONTROL_SLOT) {
@@ -101,20 +101,21 @@ impl Link {
     }
 }
 
-/// What each relay adds to the word `forked` of its side.
+/// Amount that each relay adds to the word `forked` of its side.
 const RELAY: u32 = 4;
 
-/// What is said of a peer that passes a descriptor although it is not trusted.
+/// What the log says of a peer that passes a descriptor although it is not trusted.
 const PASSED: &str = "passed a descriptor that nobody takes from it";
 
 impl ShmEndpoint {
-    /// Whether the peer has left the rings, as only one does that may pass the socket by which to follow it. SeqCst: the caller
-    /// published something before, and a peer that leaves marks that before it looks for the last time.
+    /// Whether the peer has left the rings, as only a peer does that may pass the socket by which to follow it. SeqCst:
+    /// the caller published something before, and a peer that leaves marks that before it looks for the last time.
     pub(super) fn peer_moved(&self, v: &View) -> bool {
         line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 && v.link.trusts_peer()
     }
 
-    /// Resets the connection on both sides, since the peer did `what` no peer may. The error is left for the next call that asks.
+    /// Resets the connection on both sides, since the peer did `what`, which no peer may. The error is left for the
+    /// next call that asks.
     #[cold]
     pub(super) fn reset_for(&self, v: &View, what: &'static str) {
         page().count(Counter::ProtocolErrors);
@@ -156,14 +157,15 @@ impl ShmEndpoint {
         self.flags.fetch_or(AHEAD, Ordering::AcqRel);
     }
 
-    /// Waits for relays before a process of a family writes or ends its stream. A program that was executed with the connection
-    /// may just have written and ended: its bytes come first, and a relay that ends with it still has them. A program that
-    /// goes on is waited for once per connection, since its bytes have no order with those of other processes.
+    /// Waits for relays before a process of a family writes or ends its stream. A program that was executed with the
+    /// connection may just have written and ended: its bytes come first, and a relay that ends with it still has them.
+    /// For a program that goes on there is one wait per connection, since its bytes have no order with those of other
+    /// processes.
     pub(super) fn let_relays_end(&self, v: &View) {
         if self.flags.load(Ordering::Relaxed) & (AHEAD | SHARED) != SHARED {
             return;
         }
-        // The peer can write the word, too.
+        // The peer can write the word, too, so the wait is bounded.
         let at_work = || line!(v, side, v.me).forked.load(Ordering::SeqCst) >= RELAY;
         if at_work()
             && !(0..RELAY_WAIT_MS).any(|_| {
@@ -175,8 +177,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether every process that had the other end is known to be gone: then nothing more comes by the ring, and nobody is
-    /// to be waited for there.
+    /// Whether every process that had the other end is known to be gone: then nothing more comes by the ring, and there
+    /// is nothing to wait for there.
     pub fn peer_is_gone(&self) -> bool {
         self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0
     }

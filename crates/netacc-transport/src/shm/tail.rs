@@ -3,9 +3,9 @@
 //! Each side ends its half of the kernel's stream when it goes over to the ring, so the end of the kernel's
 //! stream marks the byte from which on the ring is read.
 //!
-//! How a peer that died ended is the kernel's to say as long as its half is open: an end of stream, or a reset
-//! where it had not read everything. Once both halves are ended the kernel says nothing more, so each side tells
-//! how much it has read of that stream ([`netacc_ring::ConsumerLine::before`]); nothing else rests on these counts.
+//! As long as a dead peer's half is open, the kernel says how it ended: by an end of stream, or by a reset if the peer
+//! had not read everything. Once both halves are ended the kernel says nothing more, so each side tells how much it has
+//! read of that stream ([`netacc_ring::ConsumerLine::before`]); nothing else rests on these counts.
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
@@ -16,7 +16,8 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw};
 
 impl ShmEndpoint {
-    /// The bytes of kernel socket `fd` come before the ring's; so many were sent and read there so far.
+    /// Notes that the bytes of kernel socket `fd` come before the ring's; `sent` and `read` bytes were sent and read
+    /// there so far.
     pub fn set_tail(&self, fd: i32, sent: u64, read: u64) {
         self.sent_before.store(sent, Ordering::Relaxed);
         self.tail.store(fd + 1, Ordering::Release);
@@ -25,19 +26,19 @@ impl ShmEndpoint {
         }
     }
 
-    /// A call that had begun in the kernel before sent so much there.
+    /// Counts `n` bytes that a call sent by the kernel which had begun there before.
     pub fn count_sent(&self, n: usize) {
         self.sent_before.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// So much of the kernel's stream was read.
+    /// Counts `n` bytes of the kernel's stream that were read.
     pub fn count_read(&self, n: usize) {
         if let Some(v) = self.view() {
             line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
         }
     }
 
-    /// What the peer, which has died, left unread of the kernel's stream; 0 where the kernel itself tells.
+    /// Number of bytes of the kernel's stream that the peer, which has died, left unread; 0 if the kernel itself tells.
     pub(super) fn left_before(&self, v: &View) -> u64 {
         match line!(v, consumer, v.me.other()).before.load(Ordering::Acquire) {
             0 => 0,
@@ -50,9 +51,10 @@ impl ShmEndpoint {
         self.tail.load(Ordering::Acquire) - 1
     }
 
-    /// The kernel's rest is read, or nobody will read it. Of several threads that notice one closes what is ours.
+    /// Ends the tail: the kernel's rest is read, or nobody will read it. Of several threads that notice this one closes
+    /// our descriptor.
     pub(super) fn end_tail(&self, fd: i32) {
-        // AcqRel: whoever finds no tail reads the ring, after everything that was read here.
+        // AcqRel: a thread that finds no tail reads the ring, after everything that was read here.
         if self.tail.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() && private::is(fd) {
             private::close(fd);
         }
@@ -69,7 +71,7 @@ impl ShmEndpoint {
                 len = n;
                 (p, true)
             }
-            // No room: only look whether there is something.
+            // Without room this only looks whether there is something.
             None => (&raw mut spare, false),
         };
         let flags = libc::MSG_DONTWAIT | if peek || !skip { libc::MSG_PEEK } else { 0 };
@@ -90,7 +92,7 @@ impl ShmEndpoint {
                 Err(Errno::INTR) => continue,
                 Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
                 Err(e) => {
-                    // The kernel's verdict is the connection's.
+                    // The error that the kernel reports is the connection's.
                     self.end_tail(fd);
                     self.die(e);
                     match self.error.swap(0, Ordering::AcqRel) {
@@ -106,20 +108,20 @@ impl ShmEndpoint {
         }
     }
 
-    /// Bytes in the kernel's rest, and whether these are all.
+    /// Number of bytes in the kernel's rest, and whether these are all.
     fn tail_left(&self) -> (usize, bool) {
         let _using = self.using();
         let fd = self.tail_fd();
         let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // In this order: what the end stands behind is counted.
+        // In this order: all bytes before the end are counted.
         let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
         let mut n = 0i32;
         let asked = raw::ioctl(fd, libc::FIONREAD as usize, &raw mut n as usize);
         (if asked.is_ok() { n.max(0) as usize } else { 0 }, ended)
     }
 
-    /// Bytes to read, those of the kernel's rest first.
+    /// Number of bytes to read, those of the kernel's rest included.
     pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
         if self.tail.load(Ordering::Relaxed) == 0 {
             return self.waiting_in(v) + self.overdue(v);
@@ -129,7 +131,7 @@ impl ShmEndpoint {
     }
 
     /// Reads what the kernel's rest has, so that one call gets that and the ring's bytes behind it, as from one
-    /// stream. `Err`: this is the call's result. `Ok`: so much was read, and the ring is next.
+    /// stream. `Err`: this is the call's result. `Ok`: the number of bytes that were read, and the ring is next.
     #[cold]
     pub(super) fn read_before(&self, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Result<usize>> {
         let mut got = 0;

@@ -1,31 +1,32 @@
-//! What the user id of a peer is worth.
+//! How far a peer's user id can be trusted.
 
 use netacc_sys::{private, raw};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{geteuid, getuid};
 
-/// What the kernel says of every user for whom our user namespace has no number (user_namespaces(7)).
+/// The id that the kernel gives for every user for whom our user namespace has no number (user_namespaces(7)).
 const OVERFLOW: u32 = 65534;
 
-/// Processes of our own user and of root may hold our descriptors and lend us theirs.
+/// Whether processes of this user may hold our descriptors and pass us theirs: those of our own user and of root may.
 pub fn trusted(uid: u32) -> bool {
     (uid == 0 || uid == geteuid().as_raw()) && is_one_user(uid)
 }
 
-/// Whether a process of user `peer` trusts us. It is told our real user id with each message, so that one has to do.
+/// Whether a process of user `peer` trusts us. The kernel tells it our real user id with each message, so that id has
+/// to do.
 pub fn are_trusted_by(peer: u32) -> bool {
     let (real, effective) = (getuid().as_raw(), geteuid().as_raw());
     real == effective && (real == 0 || real == peer) && is_one_user(real)
 }
 
-/// Whether the number stands for one user. In a user namespace the overflow id stands for everybody outside of it, also
-/// to a process that has this id itself.
+/// Whether the number stands for one user. In a user namespace the overflow id stands for every user outside of it,
+/// also to a process that has this id itself.
 pub fn is_one_user(uid: u32) -> bool {
     uid != OVERFLOW || everybody_has_a_number()
 }
 
-/// Whether our user namespace maps every user, as the first one does. Without /proc nobody can tell.
+/// Whether our user namespace maps every user, as the first one does. False without /proc, where that cannot be seen.
 fn everybody_has_a_number() -> bool {
     let Ok(fd) = open(c"/proc/self/uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     let mut text = [0u8; 256];
@@ -34,7 +35,8 @@ fn everybody_has_a_number() -> bool {
     read.is_ok_and(|n| maps_everybody(text.get(..n).unwrap_or(&[])))
 }
 
-/// Lines of: first id inside, first id outside, how many. The last id of all is no user (-1).
+/// Whether these lines of first id inside, first id outside and count map every user. The last id of all is no user
+/// (-1).
 fn maps_everybody(map: &[u8]) -> bool {
     let mut fields = map.split(u8::is_ascii_whitespace).filter(|f| !f.is_empty());
     fields.next() == Some(b"0") && fields.next().is_some() && fields.next() == Some(b"4294967295")

@@ -1,4 +1,4 @@
-//! Who is to be woken for a connection: threads of ours, and the channel that watches it.
+//! The waiters of a connection, which are to be woken: threads of ours, and the channel that watches it.
 
 use crate::endpoint::{Endpoint, Interest};
 use crate::shm::ShmEndpoint;
@@ -10,11 +10,11 @@ use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::GONE;
 use netacc_sys::cpu;
 
-/// A word of `fellows`: the doorbell's number above these bits, which say what the thread waits for.
+/// Shift in a word of `fellows` of the doorbell's number; the bits below say what the thread waits for.
 const WORD_SHIFT: u32 = 2;
-/// It waits for something to read.
+/// The thread waits for something to read.
 pub(super) const READS: u32 = 1;
-/// It waits for room.
+/// The thread waits for room.
 pub(super) const WRITES: u32 = 2;
 
 /// Takes the doorbell of a thread of ours from where it is registered. The mark of a process that we forked stays: it
@@ -27,15 +27,16 @@ fn take_ours(cell: &AtomicU32) -> u32 {
 impl ShmEndpoint {
     /// Makes our own sleepers and our own channel look at this connection again.
     pub fn poke_self(&self) {
-        // What they are to see was stored before, perhaps with Release only; they register, then look at it. One of us sees
-        // the other: with the fence in [`ShmEndpoint::arm`].
+        // What the sleepers are to see was stored before, perhaps with Release only; they register, then look at it.
+        // One of us sees the other, with the fence in [`ShmEndpoint::arm`].
         fence(Ordering::SeqCst);
         if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
             return;
         }
         let Some(v) = self.view() else { return };
         if v.link.is_inherited() {
-            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their marks.
+            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their
+            // marks.
             return self.ring_fellows(&v);
         }
         let own = line!(v, side, v.me);
@@ -49,7 +50,7 @@ impl ShmEndpoint {
         self.wake_extra(&v);
     }
 
-    /// Lets the peer know which CPU we use; written only when it changed, the line is shared.
+    /// Lets the peer know which CPU we use; written only when it changed, since the line is shared.
     #[inline]
     pub(super) fn note_cpu(&self, v: &View) {
         let c = cpu::current();
@@ -76,7 +77,8 @@ impl ShmEndpoint {
             match cell.compare_exchange(0, bell, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(b) if b == bell => {
-                    // Of a thread of ours or of another process of the family, which then takes the byte.
+                    // The mark belongs to a thread of ours or to another process of the family, which then takes the
+                    // byte.
                     let others = bell == BASE_BELL && !self.has_fellows(what, set.own_bell_in(self.link()));
                     set.bounded |= others;
                     set.marked_before |= others;
@@ -91,8 +93,8 @@ impl ShmEndpoint {
             else {
                 break;
             };
-            // Whoever leaves `cell` rings the extras afterwards. If it left before we were in, nobody
-            // would: then we take its place.
+            // A thread that leaves `cell` rings the extras afterwards. If it left before we were in, nobody would: then
+            // we take its place.
             if cell.load(Ordering::SeqCst) != 0 {
                 return;
             }
@@ -102,8 +104,8 @@ impl ShmEndpoint {
     }
 
     /// Threads of one process may sleep on one base or witness, and one of them takes the byte that was for another. So
-    /// each leaves its doorbell here before it registers, and who takes a byte rings them all. Who is not here any
-    /// more when it sleeps has been rung.
+    /// each leaves its doorbell here before it registers, and a thread that takes a byte rings them all. A thread that
+    /// is not here any more when it sleeps has been rung.
     ///
     /// A thread that sleeps without a witness is here as well: a child of the peer that cannot ring its doorbell takes the
     /// mark of its registration, and leaves the byte at a witness that another thread is just taking in.
@@ -116,8 +118,8 @@ impl ShmEndpoint {
         let enter =
             |e: &AtomicU32| bell != 0 && e.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         set.bounded |= !self.fellows.iter().any(enter);
-        // The look for a witness comes after this. Whoever stores one rings all that are here after that: one of both sees
-        // the other.
+        // The look for a witness comes after this. A thread that stores one rings all that are here after that: one of
+        // both sees the other.
         fence(Ordering::SeqCst);
     }
 
@@ -144,7 +146,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer's witness is there: whoever went to sleep without it looks again, and sleeps on it too.
+    /// The peer's witness is there: a thread that went to sleep without it looks again, and sleeps on it too.
     pub(super) fn ring_for_witness(&self, v: &View) {
         fence(Ordering::SeqCst);
         self.ring_fellows(v);
@@ -155,7 +157,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// In the child of a fork: who sleeps for the connection are threads of the parent's.
+    /// In the child of a fork: the threads that sleep for the connection are the parent's.
     pub fn forget_sleepers(&self) {
         for e in self.fellows.iter().chain(&self.extra) {
             e.store(0, Ordering::Relaxed);
@@ -163,13 +165,14 @@ impl ShmEndpoint {
         self.forget_users();
     }
 
-    /// The mark in shared memory stands for all threads of ours that sleep for `what` on the base.
+    /// Takes the mark in shared memory away, which stands for all threads of ours that sleep for `what` on the base,
+    /// with the last of them.
     fn unregister_base(&self, v: &View, cell: &AtomicU32, what: u32) {
         if self.has_fellows(what, 0) {
             return;
         }
         let _ = cell.compare_exchange(BASE_BELL, 0, Ordering::SeqCst, Ordering::SeqCst);
-        // One that came in between found the mark and lost it.
+        // A thread that registered in between found the mark and lost it.
         if self.has_fellows(what, 0) {
             self.ring_fellows(v);
         }
@@ -190,17 +193,17 @@ impl ShmEndpoint {
         }
     }
 
-    /// Sets which of our channels hears of this connection (0: none).
+    /// Sets the channel of ours that hears of this connection (0: none).
     pub fn watch(&self, channel: u32) {
         self.channel.store(channel, Ordering::Relaxed);
-        // In the child of a fork the word is the parent's, who has the channels.
+        // In the child of a fork the word is the parent's, which has the channels.
         let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
         let watch = &line!(v, side, v.me).watch;
         if channel != 0 {
             // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
             watch.store(channel, Ordering::SeqCst);
         } else if !self.peer_left(&v) {
-            // Release suffices: a hint that comes late names nobody. A peer that is gone does not look, and
+            // Release suffices: a hint that comes late names no registration. A peer that is gone does not look, and
             // the line need not be fetched.
             watch.store(0, Ordering::Release);
         }
@@ -208,7 +211,7 @@ impl ShmEndpoint {
 
     /// Whether the peer has closed for good and looks at no word of the slot any more.
     pub(super) fn peer_left(&self, v: &View) -> bool {
-        // Acquire: its last looks come before what we do to the words now.
+        // Acquire: the peer's last looks come before what we do to the words now.
         line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & GONE != 0
     }
 

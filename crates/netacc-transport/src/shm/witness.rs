@@ -1,4 +1,5 @@
-//! The peer's end of its base, which tells when the last process of its family is gone: how it comes, how long it stays.
+//! The peer's end of its base, which tells when the last process of its family is gone: how it comes, and how long it
+//! stays.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, SHARED, UNTOLD, View, WITNESS_GONE};
@@ -11,7 +12,8 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{private, raw, time};
 use rustix::fd::OwnedFd;
 
-/// Whether descriptors wait to be taken from a socket of ours. They stay there, for the child to take as well.
+/// Whether descriptors wait to be taken from a socket of ours. They stay there, so that the child can take them as
+/// well.
 #[allow(unsafe_code)]
 fn brings_descriptors(fd: i32) -> bool {
     let mut byte = 0u8;
@@ -20,20 +22,22 @@ fn brings_descriptors(fd: i32) -> bool {
     let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
     m.msg_iov = &raw mut iov;
     m.msg_iovlen = 1;
-    // unix(7): without room for them they are not taken, and the flag tells of them.
+    // unix(7): without room for them the descriptors are not taken, and the flag reports them.
     fd >= 0
         && raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT).is_ok()
         && m.msg_flags & libc::MSG_CTRUNC != 0
 }
 
 impl ShmEndpoint {
-    /// Between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over the control
-    /// socket must have come, since a child hears nothing there. Of a departure it may have told over our base instead.
+    /// To be called between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or departure over
+    /// the control socket must have come, since a child hears nothing there. The peer may have told a departure over
+    /// our base instead.
     ///
     /// What did not come within `patience` may still come to the child over the base.
     pub fn before_fork(&self, patience: &Patience) {
         let link = self.link();
-        // No lock keeps other threads from closing the connection meanwhile, which may be the last that holds the link.
+        // No lock keeps other threads from closing the connection meanwhile, which may be the last one that holds the
+        // link.
         if !link.hold_if_used() {
             return;
         }
@@ -53,32 +57,33 @@ impl ShmEndpoint {
         link.put();
     }
 
-    /// A child that is about to be forked cannot know what becomes of the connection: its copy is reset, rather than a byte
-    /// lost in silence, or an end that nobody tells waited for. The connection goes on here.
+    /// A child that is about to be forked cannot know what becomes of the connection: its copy is reset, since
+    /// otherwise a byte could be lost in silence, or the child could wait for an end that nobody reports. The
+    /// connection goes on here.
     pub(super) fn leave_untold(&self) {
         self.flags.fetch_or(UNTOLD, Ordering::AcqRel);
     }
 
-    /// Whether that has happened.
+    /// Whether [`ShmEndpoint::leave_untold`] was called.
     pub fn is_untold(&self) -> bool {
         self.flags.load(Ordering::Acquire) & UNTOLD != 0
     }
 
-    /// In the child of the fork: the connection is reset here, and nobody else is told.
+    /// In the child of the fork: resets the connection here, and tells nobody else.
     pub fn reset_if_untold(&self) {
         if self.is_untold() {
             self.die(Errno::CONNRESET);
         }
     }
 
-    /// In the parent, after the fork. True: the child did not get what it needed, and without a base nor does a later one.
+    /// In the parent, after the fork. True: the child did not get what it needed, nor does a later one without a base.
     pub fn forget_untold(&self) -> bool {
-        // One that has died in a child is a child's for ever, and in this process' own children too.
+        // A connection that has died in a child is reset there for ever, and in that process's own children too.
         let mine = self.flags.load(Ordering::Acquire) & DEAD == 0;
         mine && self.flags.fetch_and(!UNTOLD, Ordering::AcqRel) & UNTOLD != 0 && self.base_fd() < 0
     }
 
-    /// If the peer forks, its end of the base comes: waits for that. False: it has not come.
+    /// If the peer forks, its end of the base comes: waits for it. False: it has not come.
     pub(super) fn await_witness(&self, v: &View, patience: &Patience) -> bool {
         let forked = &line!(v, side, v.me.other()).forked;
         self.await_word(v, patience, || self.witness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0)
@@ -110,7 +115,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer passed its end of the base of connection `epoch`, perhaps before we have taken that.
+    /// Takes the end of the base that the peer passed for connection `epoch`, perhaps before we have taken that.
     pub(crate) fn learn_base(&self, epoch: u32, fd: OwnedFd) {
         if !self.expects(epoch) {
             return private::drop_raw(fd);
@@ -124,7 +129,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// From now on `fd` (private) tells of the peer's last holder.
+    /// From now on `fd` (private) tells of the end of the peer's last holder.
     pub(super) fn learn_witness(&self, epoch: u32, fd: i32) {
         let new = u64::from(epoch) << 32 | (fd + 1) as u64;
         // A connection has one base. A peer that sends a second does not make us close what another thread reads.
@@ -134,7 +139,7 @@ impl ShmEndpoint {
             Err(_) => private::close(fd),
         }
         self.ring_if_owed();
-        // What costs a descriptor more than by TCP can be given back only while there are some.
+        // Connections that cost a descriptor more than by TCP can be given back only while there are some descriptors.
         private::reserve();
         self.poke_self();
         if let Some(v) = self.view() {
@@ -142,14 +147,14 @@ impl ShmEndpoint {
         }
     }
 
-    /// The connection that the witness belongs to, if there is one.
+    /// The epoch of the connection that the witness belongs to, if there is one.
     pub(super) fn witness_epoch(&self) -> Option<u32> {
         let word = self.witness.load(Ordering::Acquire);
         (word as u32 != 0).then_some((word >> 32) as u32)
     }
 
     /// The connection ends here. A client keeps the witness: if the server is a family, none of its processes can say
-    /// that it was the last to use the slot, and the kernel does.
+    /// that it was the last to use the slot, but the kernel can.
     pub(super) fn release_witness(&self, v: &View) {
         let told = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | SHARED) != 0;
         if told || v.me == Side::Server || v.link.is_inherited() {
@@ -157,15 +162,16 @@ impl ShmEndpoint {
         }
     }
 
-    /// Client: whether nobody is left of a server's family that had the last connection in this slot. The slot is closed
-    /// here, and no other process of ours has it.
+    /// Client: whether no process is left of a server's family that had the last connection in this slot. The slot is
+    /// closed here, and no other process of ours has it.
     pub(super) fn servers_gone(&self) -> bool {
         let fd = self.witness_fd();
         if fd < 0 || self.is_live() {
             return false;
         }
         let mut rest = [0u8; 64];
-        // Before the end wake-up bytes that nobody needs any more; a family that goes on knocking is asked again later.
+        // Before the end there may be wake-up bytes that nobody needs any more; a family that goes on sending them is
+        // asked again later.
         let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
             Ok(0) | Err(Errno::CONNRESET) => Some(true),
             Ok(_) => None,
@@ -194,10 +200,11 @@ impl ShmEndpoint {
         }
     }
 
-    /// Connection `epoch` begins: a witness that lies here is its own, which came early, or of the one before.
+    /// Connection `epoch` begins: a witness that lies here belongs to it, if it came early, or to the connection
+    /// before.
     pub(super) fn forget_witness_of_another(&self, epoch: u32) {
         let w = self.witness.load(Ordering::Acquire);
-        // If it changes here, it is ours that comes.
+        // If the word changes here, the witness of this connection is coming.
         if w != 0
             && (w >> 32) as u32 != epoch
             && self.witness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -206,7 +213,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The witness' descriptor, or -1.
+    /// The witness's descriptor, or -1.
     pub fn witness_fd(&self) -> i32 {
         self.witness.load(Ordering::Acquire) as u32 as i32 - 1
     }

@@ -14,7 +14,7 @@ struct Pair {
     under_way: [VecDeque<(Frame, usize)>; 2],
     size: usize,
     sent: u32,
-    /// So many large buffers are left.
+    /// Number of large buffers that are left.
     left: u16,
 }
 

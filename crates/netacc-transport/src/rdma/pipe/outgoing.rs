@@ -1,4 +1,4 @@
-//! What goes out by a pipe: frames are put together to messages, and messages are posted.
+//! The messages that go out by a pipe: frames are put together to messages, and messages are posted.
 
 use super::{Pipe, SENDS, too_long};
 use crate::rdma::chain::{CHAIN, Message};
@@ -8,10 +8,10 @@ use core::sync::atomic::Ordering;
 use netacc_verbs::{Error, Result, SendWr};
 use netacc_wire::frame::{Brief, FRAME, Frame, Kind};
 
-/// One send in so many has a completion: it frees the places of those before it.
+/// One send of this many has a completion: it frees the places of those before it.
 const SIGNAL_EVERY: u32 = 4;
-/// One message in so many of those that are posted together wakes a receiver that sleeps, and the last one: more often costs
-/// it more than it has from an early beginning.
+/// One message of this many that are posted together wakes a receiver that sleeps, and so does the last one: more often
+/// costs the receiver more than it has from an early beginning.
 const MARK_EVERY: usize = 4;
 
 impl Pipe {
@@ -25,13 +25,13 @@ impl Pipe {
         self.flow.credits().0 > 2 && self.pending() < SENDS - 2 && self.can_go_on()
     }
 
-    /// Whether one frame more may be sent now, with few bytes: in a message of its own, or behind another one.
+    /// Whether one more frame may be sent now, with few bytes: in a message of its own, or behind another one.
     pub fn can_add(&mut self, pool: &mut Pool) -> bool {
         self.can_send() || self.place(pool, SHORT).is_some()
     }
 
-    /// Where the bytes of a further frame in the last message of the chain may be put, if it has room for `least`; and
-    /// for how many.
+    /// Where the bytes of a further frame in the last message of the chain may be put, if it has room for `least`
+    /// bytes; and for how many it has room.
     pub fn place(&mut self, pool: &mut Pool, least: usize) -> Option<(*mut u8, usize)> {
         let room = self.chain.room(pool, self.takes);
         if room < least {
@@ -40,7 +40,7 @@ impl Pipe {
         Some((self.chain.place(pool)?, room))
     }
 
-    /// They are there.
+    /// To be called when the bytes are there.
     pub fn placed(&mut self, pool: &Pool, frame: Frame, len: usize) -> Result<()> {
         if self.chain.placed(pool, frame, len) { Ok(()) } else { Err(too_long()) }
     }
@@ -56,7 +56,7 @@ impl Pipe {
         self.push(pool, message)
     }
 
-    /// Messages that are under way, or about to be.
+    /// Number of messages that are under way, or about to be.
     pub(super) fn pending(&self) -> usize {
         self.under_way.len() + self.chain.len()
     }
@@ -81,15 +81,15 @@ impl Pipe {
         (frame.encode(), Brief::of(&frame, before))
     }
 
-    /// Sends a message without a buffer: what belongs to it is at most [`Pipe::payload_inline`]. Behind messages that
-    /// wait for [`Pipe::post`] it waits too.
+    /// Sends a message without a buffer: at most [`Pipe::payload_inline`] bytes belong to it. Behind messages that wait
+    /// for [`Pipe::post`] it waits too.
     pub fn send(&mut self, frame: Frame, payload: &[u8]) -> Result<()> {
         self.send_short(frame, payload, false)
     }
 
-    /// Has the other device confirm that it is there: if it does not, the queue pair fails. This takes no credit, and the
-    /// other process hears nothing. Only where no messages are kept. Where all places but the last, which is for credits,
-    /// are taken, the same comes of the messages that are under way.
+    /// Has the other device confirm that it is there: if it does not, the queue pair fails. This takes no credit, and
+    /// the other process hears nothing. Only for pipes that keep no messages. If all places but the last one, which is
+    /// for credits, are taken, the messages that are under way have the same effect.
     pub fn ask_device(&mut self) -> Result<()> {
         if self.pending() >= SENDS - 1 || self.stuck {
             return Ok(());
@@ -122,7 +122,7 @@ impl Pipe {
         Ok(Message::Short(bytes, len, !matches!(frame.kind, Kind::Credit | Kind::Probe)))
     }
 
-    /// A message is about to be posted: it is kept until it is confirmed.
+    /// Keeps a message that is about to be posted until it is confirmed.
     pub(super) fn book(&mut self, message: &Message) -> Result<()> {
         let kept = match message {
             Message::Short(bytes, len, asks) => self.kept.inline(bytes.get(..*len).unwrap_or_default(), *asks),
@@ -140,21 +140,21 @@ impl Pipe {
     /// [`Pipe::post`]. With `known` the other side knows which use of the connection's number it is.
     pub fn send_buffer(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize, known: bool) -> Result<()> {
         let (head, brief) = self.head(frame);
-        // In the buffer as well: should the queue pair fail, the message goes out again by TCP.
+        // The beginning is in the buffer as well: if the queue pair fails, the message goes out again by TCP.
         if !pool.write(n, 0, &head) {
             return Err(too_long());
         }
         self.push(pool, Message::Long(n, FRAME + len, brief.filter(|_| known && self.immediate)))
     }
 
-    /// Whether a message that begins with `frame` can have that in its immediate data.
+    /// Whether a message that begins with `frame` can have it in its immediate data.
     pub fn can_be_brief(&self, frame: &Frame) -> bool {
         let (credits, large) = self.flow.to_say();
         let frame = Frame { credits, large, heard: self.heard, ..*frame };
         self.immediate && Brief::of(&frame, self.told).is_some()
     }
 
-    /// The same of a buffer that has `len` bytes from its beginning on, for a frame that [can be brief](Pipe::can_be_brief).
+    /// Sends a buffer that has `len` bytes from its beginning on, for a frame that [can be brief](Pipe::can_be_brief).
     pub fn send_whole(&mut self, pool: &Pool, frame: Frame, n: Buffer, len: usize) -> Result<()> {
         let (head, brief) = self.head(frame);
         self.push(pool, Message::Whole(n, len, brief.ok_or(too_long())?, head))
@@ -165,19 +165,19 @@ impl Pipe {
         !self.chain.is_empty()
     }
 
-    /// Sends what waits for it.
+    /// Sends the messages that wait for it.
     pub fn post(&mut self, pool: &Pool) -> Result<()> {
         if self.chain.is_empty() {
             return Ok(());
         }
         let chain = self.chain.take();
-        // Those that only return credits or use up receives may be more.
+        // There may be more of the messages that only return credits or use up receives.
         let mut posted = Ok(());
         for part in chain.chunks(CHAIN) {
             if posted.is_ok() {
                 posted = self.post_part(pool, part);
             } else {
-                // They go out by the base, behind those that could not be posted.
+                // These go out by the base, behind those that could not be posted.
                 for message in part {
                     let _ = self.book(message);
                 }
@@ -188,7 +188,7 @@ impl Pipe {
         posted
     }
 
-    /// Sends these, of which there are at most [`CHAIN`].
+    /// Sends these messages, of which there are at most [`CHAIN`].
     fn post_part(&mut self, pool: &Pool, part: &[Message]) -> Result<()> {
         for message in part {
             self.book(message)?;
@@ -198,14 +198,14 @@ impl Pipe {
         let last_long = part.iter().rposition(|m| !matches!(m, Message::Short(..)));
         for (at, (request, message)) in requests.iter_mut().zip(part).enumerate() {
             let wr = message.request(Some(pool)).ok_or(too_long())?;
-            // All buffers are to be free again soon, and nothing else may follow for long.
+            // All buffers are to be free again soon, and perhaps nothing else follows for long.
             *request = self.numbered(wr, Some(at) == last_long);
         }
         self.post_requests(requests.get_mut(..part.len()).ok_or(too_long())?)
     }
 
-    /// The next to be posted has a completion if that is wanted `now`, or else the places might run out without anybody
-    /// hearing of it. Its number says how many it completes.
+    /// Numbers the next request that is posted. It has a completion if that is wanted `now`, or else if the places
+    /// might run out without any thread hearing of it. Its number tells how many requests it completes.
     fn numbered<'a>(&mut self, wr: SendWr<'a>, now: bool) -> SendWr<'a> {
         self.unsignaled += 1;
         let signal = now || self.unsignaled >= SIGNAL_EVERY;
@@ -220,7 +220,7 @@ impl Pipe {
         }
     }
 
-    /// So many sends have completed, or never will.
+    /// `count` sends have completed, or never will.
     pub(super) fn await_fewer(&mut self, count: u32) {
         self.signaled -= count;
         self.awaited.fetch_sub(count, Ordering::Relaxed);
@@ -228,7 +228,8 @@ impl Pipe {
 
     fn post_requests(&mut self, requests: &mut [SendWr<'_>]) -> Result<()> {
         if self.immediate {
-            // The last one always: nothing else would tell of it. See [`Armed::Marked`](crate::rdma::device::Armed::Marked).
+            // The last one always has the mark: nothing else would report it. See
+            // [`Armed::Marked`](crate::rdma::device::Armed::Marked).
             for wr in requests.rchunks_mut(MARK_EVERY).filter_map(<[_]>::last_mut) {
                 *wr = wr.solicited();
             }
@@ -240,7 +241,7 @@ impl Pipe {
         let count = requests.len() as u32;
         let qp = self.id.qp().ok_or(Error::NoDevice)?;
         let posted = qp.post_send(requests).map_err(Error::from);
-        // They are numbered already: a later one in their place would be taken for one of them.
+        // The messages are numbered already: a later one in their place would be taken for one of them.
         self.stuck |= posted.is_err();
         self.show_posted(count);
         posted
@@ -248,7 +249,7 @@ impl Pipe {
 }
 
 impl Message {
-    /// To post it, with the pool of its buffer if it has one.
+    /// The request that posts the message, with the pool of its buffer if it has one.
     fn request<'a>(&'a self, pool: Option<&'a Pool>) -> Option<SendWr<'a>> {
         match self {
             Message::Short(bytes, len, _) => SendWr::send_inline(0, bytes.get(..*len)?),

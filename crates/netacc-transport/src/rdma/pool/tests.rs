@@ -4,7 +4,7 @@ use crate::rdma::flow::FIRST;
 const K: usize = 1024;
 const USUAL: Sizes = Sizes { message: 16 * K, first: 16 * K, largest: 8 * K * K };
 
-/// The regions of so many queue pairs, made one after the other, and one buffer to send from.
+/// The sizes of the regions for `pairs` queue pairs, made one after the other, and one buffer to send from.
 fn regions(sizes: Sizes, pairs: usize) -> Vec<usize> {
     let mut found: Vec<usize> = Vec::new();
     for pair in 1..=pairs {
