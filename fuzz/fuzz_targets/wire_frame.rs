@@ -1,6 +1,6 @@
 //! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, or with its
 //! head in the immediate data, and the payload of the one that opens a connection; the first bytes of a base; and a datagram that
-//! asks whether one is to be had. Whatever decodes is exactly what it encodes to.
+//! asks whether the server is reached by RDMA. Whatever decodes is exactly what it encodes to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

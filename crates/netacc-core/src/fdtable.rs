@@ -280,7 +280,7 @@ pub fn take(fd: i32) -> Option<Entry> {
     take_for(fd, 0)
 }
 
-/// The same where the caller is about to close the number or to put another file there, and then drops the [`Leaving`].
+/// Takes a number out of the table where the caller is about to close the number or to put another file there, and then drops the [`Leaving`].
 pub fn take_leaving(fd: i32) -> Option<(Entry, Leaving)> {
     take_for(fd, leaving()).map(|e| (e, Leaving(fd)))
 }

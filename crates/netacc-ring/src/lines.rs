@@ -1,7 +1,7 @@
 //! The words two processes share per connection, grouped by the side that writes them.
 //!
-//! What a side says when it sends and who is to be woken there lie on one cache line: who reads the one looks at
-//! the other as well. What it says when it reads lies on another, which its peer looks at when it needs room.
+//! What a side says when it sends and who is to be woken there lie on one cache line: a reader of the one looks
+//! at the other as well. What it says when it reads lies on another, which its peer looks at when it needs room.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ pub const CLOSED: u32 = 8;
 /// [`ProducerLine::fin`]: this side is done with the slot: it looks at none of its words any more.
 pub const GONE: u32 = 16;
 /// [`ProducerLine::fin`]: bytes after `head` are held back, up to [`ConsumerLine::held`] of this side. They are to be shown at
-/// [`ConsumerLine::held_until`] at the latest, by whoever reads them.
+/// [`ConsumerLine::held_until`] at the latest, by the thread that reads them.
 pub const HOLDING: u32 = 32;
 
 const _: () = assert!((FIN | RESET | MOVED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
@@ -87,8 +87,8 @@ pub struct SideLine {
     pub want_room: AtomicU32,
     /// The CPU this side last ran on: a hint for the peer's wait policy.
     pub cpu: AtomicU32,
-    /// Per direction (0: reading, 1: writing) the process id of whoever of this side's family is in the
-    /// middle of an operation, when several processes share the side after a fork; 0: nobody.
+    /// Per direction (0: reading, 1: writing) the id of that process of this side's family which is in
+    /// the middle of an operation, when several processes share the side after a fork; 0: nobody.
     pub owner: [AtomicU32; 2],
     /// Not 0: this side is or was several processes, and has passed its base or is about to.
     pub forked: AtomicU32,

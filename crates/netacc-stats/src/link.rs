@@ -152,7 +152,7 @@ impl LinkEntry {
         for counter in [&self.posted, &self.completed, &self.received] {
             counter.store(0, Relaxed);
         }
-        // Release: who sees the number sees what belongs to it.
+        // Release: a reader that sees the number sees what belongs to it.
         self.id.store(link.id, Release);
         true
     }

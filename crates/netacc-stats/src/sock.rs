@@ -214,7 +214,7 @@ impl SockEntry {
         self.peer_pid.store(0, Relaxed);
         self.since_ns.store(now_ns, Relaxed);
         self.set_reason(reason);
-        // Release: who sees the entry in use sees none of the last socket's values.
+        // Release: a reader that sees the entry in use sees none of the last socket's values.
         self.state.store(state as u32, Release);
     }
 

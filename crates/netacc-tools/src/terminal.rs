@@ -14,7 +14,7 @@ const NARROWEST: usize = 40;
 pub struct Style {
     /// With colours.
     pub colour: bool,
-    /// So many columns at most; `None` leaves lines whole, for other programs.
+    /// Most columns of a line; `None` leaves lines whole, for other programs.
     pub width: Option<usize>,
 }
 

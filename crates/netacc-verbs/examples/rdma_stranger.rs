@@ -33,7 +33,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Messages do not say that they are to wake somebody: who sleeps hears of them some second later.
+/// Messages do not say that they are to wake somebody: a receiver that sleeps hears of them about a second later.
 static UNMARKED: AtomicBool = AtomicBool::new(false);
 
 /// One queue pair.

@@ -167,8 +167,8 @@ impl Context {
         unsafe { (*self.raw()).async_fd }
     }
 
-    /// Whether [`Context::get_async_event`] waits for an event. Who polls [`Context::async_fd`] first wants it not to: the
-    /// kernel takes a queue pair's events back when the pair is destroyed, so that what was readable need not be any more.
+    /// Whether [`Context::get_async_event`] waits for an event. A caller that polls [`Context::async_fd`] first
+    /// wants it not to: the kernel takes a queue pair's events back when the pair is destroyed, so that what was readable need not be any more.
     pub fn set_async_nonblocking(&self, on: bool) -> Result<()> {
         fd::set_nonblocking(self.async_fd(), on)
     }

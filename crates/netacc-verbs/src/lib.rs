@@ -17,8 +17,8 @@
 //! **Threads.** All objects may be used by several threads at once, as the libraries allow it.
 //!
 //! **Events** of completion channels, devices and the connection manager are acknowledged before they
-//! are handed out, because destroying an object waits for its unacknowledged events: whoever holds an
-//! event in one hand and drops the object with the other would wait for ever.
+//! are handed out, because destroying an object waits for its unacknowledged events: a caller that
+//! held an event while it dropped the object would wait for ever.
 //!
 //! **Descriptors.** Each source of events has a `fd()` to wait on, non-blocking where asked for
 //! ([`fd`]). The libraries open them close-on-exec; those of channels, and of a context where asked for, are moved to

@@ -23,7 +23,7 @@ pub const GREETING: usize = 20 + TOKEN;
 /// Bytes of the two addresses in the message that opens a connection.
 pub const ADDRESSES: usize = 38;
 
-/// So many bytes of a connection and direction may be under way: sent, and not yet in the reader's ring.
+/// Most bytes of a connection and direction that may be under way: sent, and not yet in the reader's ring.
 pub const WINDOW: u32 = 256 * 1024;
 
 /// The most credits that a message can bring.
@@ -67,7 +67,7 @@ pub enum Kind {
     Window,
     /// Receive buffers are free again; of no connection.
     Credit,
-    /// Whoever gets it answers with a message, so that the sender knows the way is open; of no connection.
+    /// The receiver answers with a message, so that the sender knows the way is open; of no connection.
     Probe,
     /// The first message by TCP, after the queue pair has failed; of no connection. What the sender has received by the
     /// queue pair is in `heard`, as always.
@@ -95,9 +95,9 @@ pub struct Frame {
     pub conn: u16,
     /// Which use of that number.
     pub epoch: u32,
-    /// So many bytes of the connection's other direction have reached their reader since the last message said so.
+    /// Bytes of the connection's other direction that have reached their reader since the last message said so.
     pub window: u32,
-    /// So many messages have been received by the queue pair, modulo 65,536: those before are confirmed.
+    /// Number of messages that the queue pair has received, modulo 65,536: those before are confirmed.
     pub heard: u16,
     /// 0: the rest of the message belongs to this frame. Else another frame follows after one byte less than this.
     pub next: u16,
@@ -182,7 +182,7 @@ pub struct Brief {
     conn: u16,
     /// [`Kind::Part`], else [`Kind::Data`].
     part: bool,
-    /// So many messages more have been received, and as many more may be sent in the other direction.
+    /// Number of further messages that have been received; as many more may be sent in the other direction.
     news: u8,
     /// They may be long ones.
     large: bool,
@@ -245,7 +245,7 @@ impl Brief {
 /// What both ends of a queue pair tell each other while they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// So many receives are posted.
+    /// Number of receives that are posted.
     pub receives: u16,
     /// Bytes of each.
     pub size: u32,
@@ -349,7 +349,7 @@ pub struct Ask {
     pub client: SocketAddr,
     /// And the server's.
     pub server: SocketAddr,
-    /// So many bytes the client has sent there.
+    /// Number of bytes that the client has sent there.
     pub sent: u64,
 }
 

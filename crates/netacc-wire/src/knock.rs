@@ -1,7 +1,7 @@
 //! The question, before anything else, whether a server can be reached by RDMA: one datagram (UDP), and one back.
 //!
-//! It is asked at the port where the server listens for RDMA. Who listens there answers with the question's own nonce, so
-//! that nobody else can answer who has not seen it; an answer is no longer than a question. All versions keep the beginning,
+//! It is asked at the port where the server listens for RDMA. The listener answers with the question's own nonce, so
+//! that nobody can answer without having seen it; an answer is no longer than a question. All versions keep the beginning,
 //! up to the kind, and the nonce.
 
 use crate::VERSION;
@@ -37,7 +37,7 @@ impl Knock {
         out
     }
 
-    /// What somebody has sent. One of another version is told as well: who knocks has to hear that somebody is there.
+    /// What somebody has sent. One of another version is told as well: its sender has to hear that there is a listener.
     pub fn decode(data: &[u8]) -> Result<Knock, (Stranger, Option<Knock>)> {
         let Some((head, nonce)) = data.first_chunk::<KNOCK>().and_then(|d| d.split_first_chunk::<8>()) else {
             return Err((Stranger::Garbage, None));

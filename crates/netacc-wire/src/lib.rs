@@ -1,5 +1,5 @@
 //! The messages on a link's control socket, the names of the rendezvous, ([`frame`]) what goes over a queue pair,
-//! and ([`base`]) over the TCP connection beside it; ([`knock`]) how a client asks whether there is one to be had.
+//! and ([`base`]) over the TCP connection beside it; ([`knock`]) how a client asks whether the server is reached by RDMA.
 //!
 //! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
 //! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
@@ -20,7 +20,7 @@ pub const VERSION: u16 = if cfg!(netacc_next_version) { NUMBER + 1 } else { NUMB
 /// To be raised with every change of what two processes share. The tests build a library of the next version besides.
 const NUMBER: u16 = 12;
 
-/// The versions that a process of another one may have, next to ours: whoever finds none of ours looks for these, to
+/// The versions that a process of another one may have, next to ours: a client that finds none of ours looks for these, to
 /// say that there is a NetACC. Versions before 3 were never released; that of a far future stays unseen.
 pub fn other_versions() -> impl Iterator<Item = u16> {
     (3..=VERSION.saturating_add(3)).filter(|version| *version != VERSION)

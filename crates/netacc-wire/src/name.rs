@@ -31,7 +31,7 @@ impl Name {
         Name::at(scope, port, 0)
     }
 
-    /// The same for one of several processes that have the listener each by itself: 0 is the first place.
+    /// The name of one of several processes that each have the listener by itself: 0 is the first place.
     pub fn at(scope: Scope, port: u16, place: u16) -> Name {
         Name::of_version(crate::VERSION, scope, port, place)
     }

@@ -13,7 +13,7 @@ use netacc_transport::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use netacc_transport::{Endpoint, Iov, Shut};
 use netacc_wire::frame::{ADDRESSES, Brief, Frame, Kind, WINDOW};
 
-/// So many bytes that reached the reader are told to the other side by a message of their own.
+/// Number of delivered bytes after which the peer is told of them by a message of their own.
 const TELL: u32 = WINDOW / 2;
 /// Most bytes that go into the ring between two looks whether its reader has left it: when the reader leaves, its
 /// socket has to hold what was in the ring, and these bytes.

@@ -26,7 +26,7 @@ const RESOLVE: [u32; 3] = [100, 300, 1_000];
 /// this, which is half a second, and at the seventh time in vain the queue pair fails.
 const ACK_TIMEOUT: u8 = 17;
 pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
-/// So many ports in a row that turn out to be somebody else's are no accident.
+/// Number of local ports in a row that may turn out to be taken; more than that are no accident.
 const PORTS_TAKEN: u32 = 8;
 
 /// Set in what events call a listener.

@@ -93,7 +93,7 @@ const NO_DEVICE_BELIEVED: u64 = time::ns(timeouts::NO_DEVICE_BELIEVED);
 /// A server is knocked at for this part of what a connect waits at most.
 const KNOCK: u64 = 3;
 const QUEUED_CONNECT_CHECK: i64 = timeouts::QUEUED_CONNECT_CHECK.as_millis() as i64;
-/// Libraries may take so many times as long as a connect waits.
+/// Loading the libraries may take this many times as long as a connect waits.
 const LOADING: u64 = 4;
 
 pub use ask::{ask, ask_soon, look_for};

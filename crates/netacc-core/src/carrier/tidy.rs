@@ -90,10 +90,10 @@ impl Engine {
                         old.push((at, None));
                     }
                 }
-                // Whoever connects has something to say: a queue pair that is only held costs us memory.
+                // A client connects because it has something to say: a queue pair that is only held costs us memory.
                 Stage::Up(_) if e.route.is_none() && !e.used && age > QP_CONNECT * 5 => old.push((at, None)),
-                // Its client is to ask whoever listens there now, rather than a process that may be about to end. The last
-                // connection's end has to arrive first.
+                // Its client is to ask the process that listens there now, rather than one that may be about to end.
+                // The last connection's end has to arrive first.
                 Stage::Up(_)
                     if e.route.is_none() && e.conns.is_empty() && age > QP_CONNECT && !listeners::listens(e.port) =>
                 {

@@ -125,8 +125,8 @@ pub(crate) fn collect(e: &Epoll) {
     }
 }
 
-/// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so whoever looked does it
-/// afterwards.
+/// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so the thread that looked
+/// does it afterwards.
 /// So is one whose peer holds bytes back, since nobody tells when that is over.
 fn note_displaced(e: &Epoll, reg: &Reg) {
     let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return };

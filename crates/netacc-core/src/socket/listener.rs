@@ -19,7 +19,7 @@ use rustix::fd::{FromRawFd, OwnedFd};
 /// until others need it.
 pub(super) const GREETING: usize = 8;
 
-/// So many links are looked at when the process ends.
+/// Most links that are looked at when the process ends.
 const HELD: usize = 64;
 
 /// The accelerated half of a listening socket.

@@ -52,7 +52,7 @@ static POOL: Lock = Lock::new();
 /// Number of links to a listener served by several processes: each of the first connects makes a link of its own, which
 /// some free worker takes; later ones rotate over these links and now and then look for new workers.
 const SPREAD: usize = 16;
-/// So many processes of one listener are avoided because they do not take what waits at them.
+/// Most processes of one listener that are avoided because they do not take what waits at them.
 const STUCK: usize = 8;
 
 #[allow(unsafe_code)]

@@ -3,8 +3,8 @@
 //! `T_ADDRESS` is an address of this network namespace to which the way leads out by one device and in by another
 //! (`round_trip` in `tests/rdma/world.py`), so that it is another host's for the library.
 //!
-//! The suite looks at one end right after it has done something at the other. Here that takes a while: whoever looks at an
-//! end, or uses the other one than before, waits until nothing is under way any more ([`settle`]).
+//! The suite looks at one end right after it has done something at the other. Here that takes a while: a look at an end,
+//! or the use of the other one than before, waits until nothing is under way any more ([`settle`]).
 
 use crate::ends::{End, Pair, Rig};
 use crate::rest::{LIMIT, settle};

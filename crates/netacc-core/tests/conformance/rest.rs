@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 /// Only turns a hang into a failure.
 pub const LIMIT: u64 = 30_000_000_000;
-/// Of so many sends that were posted one has a completion: fewer may be without one for ever.
+/// One of this many sends has a completion, so up to one less may stay without one for ever.
 const UNSIGNALED: u64 = 4;
 /// The bases of queue pairs that fail.
 static BASES: OnceLock<Vec<i32>> = OnceLock::new();
@@ -92,7 +92,7 @@ pub fn settle() {
     loop {
         assert!(time::now() < limit, "there is always something under way");
         drive::drive();
-        // Waits for whoever does the work just now, and says whether there is more.
+        // Waits for the thread that does the work just now, and says whether there is more.
         let mut set = WaitSet::new();
         let busy = match drive::attend(&mut set, Who::All) {
             Attend::Look => true,

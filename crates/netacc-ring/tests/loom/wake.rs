@@ -7,7 +7,7 @@ use loom::thread;
 use netacc_ring::sync::*;
 use netacc_ring::*;
 
-/// (b) A consumer that armed and found nothing is rung by whoever marks afterwards, and the mark
+/// (b) A consumer that armed and found nothing is rung by the thread that marks afterwards, and the mark
 /// announces data that is there when the bit is taken.
 ///
 /// Mutations: `arm` looking before the exchange, or storing with `Relaxed`; `mark` looking at `armed`

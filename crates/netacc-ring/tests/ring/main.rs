@@ -116,7 +116,7 @@ fn a_limit_bounds_what_is_under_way() {
     assert_eq!(p.tx.writable(&p.room), Ok(false));
     assert!(!p.tx.writable_by(&p.data, &p.room));
     assert_eq!(p.write(&[&all[..1]]), Ok(0));
-    // Whoever waits for room is told when there is room for it, and not before.
+    // A writer that waits for room is told when there is room for it, and not before.
     for _ in 0..4 {
         assert_eq!(p.rx.room_to_tell(&p.room, &p.data), p.tx.writable_by(&p.data, &p.room));
         p.read(1_000, false).unwrap();

@@ -327,7 +327,7 @@ impl Page {
 ///
 /// # Errors
 ///
-/// Says by its variant why there is none to be had.
+/// The error's variant says why there is none.
 pub fn open(pid: u32) -> Result<Snapshot, Error> {
     hold(pid).map(|(_, page)| page)
 }

@@ -62,7 +62,7 @@ enum Number {
     Unknown,
 }
 
-/// After so many bytes a reading is taken to be in step with the code.
+/// Number of bytes after which a reading is taken to be in step with the code.
 const IN_STEP: usize = 10;
 
 /// The number with which the `syscall` at `at` is made.
@@ -236,7 +236,7 @@ enum Effect {
     Write(u8),
     /// Nothing of interest.
     Other,
-    /// Calls a function so many bytes behind the instruction.
+    /// Calls a function that begins this many bytes behind the instruction.
     Call(i32),
 }
 

@@ -79,7 +79,7 @@ pub enum Request {
     Mark {
         /// Which listener.
         side: Side,
-        /// For so many seconds the client may now say nothing.
+        /// Seconds for which the client may now say nothing.
         seconds: u32,
     },
     /// All is done.

@@ -28,7 +28,7 @@ pub(super) const HOLDS: u32 = 1 << 21;
 /// How long (ns) bytes are held at most.
 const CEILING: u64 = 200_000_000;
 
-/// So many bytes go out in any case: what a segment over loopback takes.
+/// Number of bytes that are never held back: what a segment over loopback takes.
 const SEGMENT: u64 = 65_483;
 
 impl ShmEndpoint {

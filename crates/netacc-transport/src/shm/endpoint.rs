@@ -351,7 +351,7 @@ impl ShmEndpoint {
             self.die(if fin & FIN != 0 { Errno::PIPE } else { Errno::CONNRESET });
         } else if fin & !HOLDING == OPEN
             && self.peer_died(v)
-            // Whoever ended or moved the stream said so before it went: look again, now that it is gone.
+            // A process that ended or moved the stream said so before it went: look again, now that it is gone.
             && line!(v, producer, peer).fin.load(Ordering::Acquire) & !HOLDING == OPEN
         {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it left unread data

@@ -32,7 +32,7 @@ impl Link {
         loop {
             self.next_listed.store(first, Ordering::Relaxed);
             let this = ptr::from_ref(self).cast_mut();
-            // Release: whoever finds the link finds the next one.
+            // Release: a reader that finds the link finds the next one.
             match ALL.compare_exchange_weak(first, this, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => first = now,

@@ -142,7 +142,7 @@ pub(crate) fn nothing_asked<R: Rig>() {
     assert_eq!(p.b.unread(), 1);
 }
 
-/// Whoever does not read holds up nobody but who writes to him.
+/// A reader that does not read holds up its own writer and nobody else.
 pub(crate) fn a_full_connection_stops_no_other<R: Rig>() {
     let full = R::pair();
     let n = fill(&*full.a);

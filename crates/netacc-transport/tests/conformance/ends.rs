@@ -13,7 +13,7 @@ use std::thread;
 pub(crate) trait Rig {
     /// What was written and not read lies at the reader's end, and nowhere else.
     const DIRECT: bool = true;
-    /// So many bytes are more than a connection takes from a writer without a reader.
+    /// More bytes than a connection takes from a writer without a reader.
     const HELD: usize = 600_000;
     /// Of what is done very often, this part is enough.
     const PART: usize = 1;

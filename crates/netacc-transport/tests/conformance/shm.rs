@@ -348,7 +348,7 @@ fn forged_numbers_reach_nothing() {
     c.close(false);
 }
 
-/// Whoever closes first, and whatever was left in it: the next connection in a slot finds nothing of it.
+/// The next connection in a slot finds nothing of the last one, whichever side closed first and whatever was left.
 #[test]
 fn a_used_slot_is_as_new() {
     let l = Links::new(true);

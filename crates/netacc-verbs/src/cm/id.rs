@@ -270,7 +270,7 @@ impl CmId {
     }
 
     /// Ends the connection (`rdma_disconnect`): everything posted completes with an error, and the other side
-    /// gets an event. Who gets that event calls this too: InfiniBand's connection manager waits for it as for an
+    /// gets an event. A side that gets that event calls this too: InfiniBand's connection manager waits for it as for an
     /// answer, and the receives on that side are flushed only then. iWARP may then say that it is over
     /// already. Whether anything is ever heard of what is posted afterwards depends on the device.
     pub fn disconnect(&self) -> Result<()> {

@@ -23,9 +23,9 @@ pub use id::{CmId, ConnParam};
 
 /// Bytes of private data that a connect request can carry on any transport (InfiniBand's limit).
 pub const CONNECT_PRIVATE_DATA: usize = 56;
-/// The same for the answer that accepts.
+/// Most bytes of private data in the answer that accepts.
 pub const ACCEPT_PRIVATE_DATA: usize = 196;
-/// The same for the answer that rejects.
+/// Most bytes of private data in the answer that rejects.
 pub const REJECT_PRIVATE_DATA: usize = 148;
 
 /// A device that librdmacm has open, by its descriptors.

@@ -158,7 +158,7 @@ impl Run {
         Duration::from_secs_f64(self.settings.seconds)
     }
 
-    /// Every cell once, beginning with another one each time: who comes first has no advantage.
+    /// Every cell once, beginning with another one each time, so that none has the advantage of being first.
     fn round(&mut self, round: u32, part: &mut Part) -> Result<(), String> {
         let count = part.cells.len();
         for step in 0..count {

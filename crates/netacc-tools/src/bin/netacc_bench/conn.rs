@@ -97,7 +97,7 @@ impl Conn {
             return true;
         }
         self.answered = Some(0);
-        // Whoever asks waits for the answer before the next request: so nothing has to be kept.
+        // A client waits for the answer before its next request, so nothing has to be kept.
         self.taken == u64::from(header.request)
     }
 

@@ -14,7 +14,7 @@ use crate::timed::{Wire, hear, tell, tell_line, wire};
 const REACH: Duration = Duration::from_secs(10);
 /// How long it may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for a mark, for which it asks a process of its own.
+/// How long the answer to a mark may take, for which the server asks a process of its own.
 const MARK: Duration = Duration::from_secs(30);
 
 /// A server that has let us in.

@@ -1,6 +1,6 @@
 //! A server's measuring process: it does with each data connection what its header says, in one event loop.
 //!
-//! What it needs to know and to say goes over its standard streams. Whoever connects is a stranger: a connection costs a
+//! What it needs to know and to say goes over its standard streams. Clients are strangers: a connection costs a
 //! fixed amount of memory whatever it asks for, and one that breaks the rules is closed.
 
 use std::io::{self, BufRead, Read, Write};
@@ -19,14 +19,14 @@ use crate::{bound, cpu, page};
 /// The first line that it says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Opened {
-    /// It listens.
+    /// The process listens.
     Listens {
         /// The port.
         port: u16,
         /// Why the process has no stats page; of no meaning where it was started without the library.
         obstacle: Option<String>,
     },
-    /// It cannot.
+    /// The process cannot listen.
     Failed(String),
 }
 

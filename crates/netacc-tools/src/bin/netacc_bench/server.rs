@@ -34,7 +34,7 @@ struct Listener {
     door: Door,
 }
 
-/// Both of them. Who holds its lock is the client that is measured.
+/// Both listeners. The client that is measured holds the lock around them.
 struct House {
     plain: Listener,
     netacc: Listener,
@@ -135,7 +135,7 @@ fn attend(control: &TcpListener, shared: &Arc<Shared>) {
         };
         // Where one socket serves both families, IPv4 addresses are told as such.
         let from = SocketAddr::new(from.ip().to_canonical(), from.port());
-        // Beyond these the connection just closes; who means it tries again.
+        // Beyond these the connection just closes; a client may try again.
         if shared.guests.fetch_add(1, Relaxed) >= MOST_GUESTS {
             shared.guests.fetch_sub(1, Relaxed);
             continue;

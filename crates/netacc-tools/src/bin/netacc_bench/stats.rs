@@ -37,7 +37,7 @@ pub(crate) fn percent(share: Option<f64>) -> String {
     }
 }
 
-/// A time of so many microseconds in at most five characters.
+/// A time given in microseconds, in at most five characters.
 pub(crate) fn time(us: Option<f64>) -> String {
     match us {
         None => "-".into(),

@@ -146,7 +146,7 @@ pub(crate) fn gain(part: &Part) -> Option<String> {
         let (plain, both) = (plain.shown(metric, part.workload)?, both.shown(metric, part.workload)?);
         (plain > 0.0 && both > 0.0).then_some((plain, both))
     };
-    // What should be small: so many times less, or more.
+    // What should be small: how many times less, or more.
     let saved = |metric, less: &str, more: &str| {
         let (plain, both) = pair(metric)?;
         Some(if both <= plain {

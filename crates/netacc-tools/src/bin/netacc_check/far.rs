@@ -19,7 +19,7 @@ use crate::finding::Level;
 /// How long (ms) the network is asked for a neighbour, as the library does it.
 const RESOLVE: [u32; 3] = [100, 300, 1_000];
 const ROUTE: u32 = 2_000;
-/// So many ports of this host in a row that are somebody else's are no accident.
+/// Number of local ports in a row that may be taken; more than that are no accident.
 const PORTS: usize = 8;
 /// No step takes longer than this where the kernel keeps its own limits.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -126,7 +126,7 @@ fn missed(port: u16, obstacle: Obstacle) -> Verdict {
             "raise the limit for the client: 'ulimit -l', or LimitMEMLOCK= of its systemd unit",
         ),
         error => tcp(
-            format!("no queue pair is to be had here: {error}"),
+            format!("this host cannot make a queue pair: {error}"),
             "netacc_check without arguments looks at the devices",
         ),
     }

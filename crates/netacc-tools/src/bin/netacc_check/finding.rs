@@ -69,7 +69,7 @@ impl Report {
         Detail(self.findings.last_mut())
     }
 
-    /// The same for several findings of one check.
+    /// Adds several findings of one check.
     pub(crate) fn on<'a>(&'a mut self, subject: &'a str, check: &'static str) -> On<'a> {
         On { report: self, subject, check }
     }

@@ -203,7 +203,7 @@ fn earlier(page: &Snapshot) -> Vec<Answer> {
         .collect()
 }
 
-/// So many descriptors are listed one by one.
+/// Most descriptors that are listed one by one.
 const LISTED: usize = 12;
 
 impl Answer {

@@ -15,10 +15,10 @@ use crate::{metrics, note, openmetrics};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request; what is beyond it is refused.
 const REQUEST: usize = 8192;
-/// So many clients at once; for a further one another has to go.
+/// Most clients at once; for a further one another has to go.
 const CLIENTS: usize = 64;
 
-/// How far a client is, in the order in which they have to go: who has its answer misses nothing, and who keeps silent
+/// How far a client is, in the order in which they have to go: one that has its answer misses nothing, and a silent one
 /// must not be in the way of those that ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {

@@ -32,7 +32,7 @@ pub(crate) struct Host {
     pub(crate) platform: Vec<String>,
     /// The version of glibc.
     pub(crate) glibc: Option<String>,
-    /// Whether memfds that can be sealed are to be had.
+    /// Whether the kernel makes memfds that can be sealed.
     pub(crate) memfd: Option<bool>,
     /// How many CPUs are online.
     pub(crate) cpus: Option<u32>,

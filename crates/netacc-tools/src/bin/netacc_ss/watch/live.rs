@@ -223,7 +223,7 @@ impl View {
         isize::try_from(self.room.saturating_sub(1).max(1)).unwrap_or(1)
     }
 
-    /// So many lines down: of the overview the mark goes, of a process the page.
+    /// Goes down by this many lines: in the overview the mark moves, in a process's page the page.
     fn step(&mut self, by: isize) {
         if self.pid.is_some() {
             // How far there is something is known when it is drawn.
