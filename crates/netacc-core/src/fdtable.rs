@@ -26,8 +26,6 @@ const EPOLL: u64 = 2;
 const VACANT: u64 = 3;
 /// A thread is about to close the number, or to put another file under it: with the thread's mark in place of an object.
 const LEAVING: u64 = 7;
-/// The bits that both have in common, and no object has.
-const NOT_THERE: u64 = VACANT & LEAVING;
 const NUMBER_CLOSE: u64 = time::ns(timeouts::NUMBER_CLOSE);
 const ADDR: u64 = (1 << 48) - 8;
 
@@ -138,7 +136,11 @@ pub fn knows_any(mut fds: impl Iterator<Item = i32>) -> bool {
 pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
     // Acquire: the object was filled in before it was entered.
     let word = cell(fd).map_or(0, |c| c.load(Ordering::Acquire));
-    word & NOT_THERE == NOT_THERE || matches!(decode(word), Some(Entry::Socket(r)) if f(r.obj))
+    match decode(word) {
+        Some(Entry::Socket(r)) => f(r.obj),
+        Some(Entry::Epoll(_)) => false,
+        None => word != 0,
+    }
 }
 
 /// What `fd` stands for, if it is ours.
@@ -146,7 +148,10 @@ pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
 pub fn get(fd: i32) -> Option<Entry> {
     // Acquire: the object was filled in before it was entered.
     let word = cell(fd)?.load(Ordering::Acquire);
-    if word & NOT_THERE == NOT_THERE { not_there(fd, word) } else { decode(word) }
+    match decode(word) {
+        None if word != 0 => not_there(fd, word),
+        there => there,
+    }
 }
 
 #[cold]
@@ -196,8 +201,9 @@ pub fn forget_leaving() {
 
 /// Numbers of this range whose [`Leaving`] the calling thread has forgotten are closed.
 pub fn all_left(first: usize, last: usize) {
+    let word = leaving();
     for fd in first..=last.min(HIGH.load(Ordering::Relaxed)) {
-        drop(Leaving(fd as i32));
+        drop(Leaving { fd: fd as i32, word });
     }
 }
 
@@ -205,13 +211,17 @@ pub fn all_left(first: usize, last: usize) {
 /// the kernel has closed it, or put another file there, a file lies under it that is not the program's.
 #[derive(Debug)]
 #[must_use]
-pub struct Leaving(i32);
+pub struct Leaving {
+    fd: i32,
+    /// What the table has there, unless the number has been entered anew.
+    word: u64,
+}
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        if let Some(c) = cell(self.0) {
-            // Release: the number is closed. Unless it has been entered anew.
-            let _ = c.compare_exchange(leaving(), 0, Ordering::Release, Ordering::Relaxed);
+        if let Some(c) = cell(self.fd) {
+            // Release: the number is closed.
+            let _ = c.compare_exchange(self.word, 0, Ordering::Release, Ordering::Relaxed);
         }
     }
 }
@@ -280,9 +290,11 @@ pub fn take(fd: i32) -> Option<Entry> {
     take_for(fd, 0)
 }
 
-/// Takes a number out of the table where the caller is about to close the number or to put another file there, and then drops the [`Leaving`].
+/// Takes a number out of the table where the caller is about to close it or to put another file there, and then drops the
+/// [`Leaving`].
 pub fn take_leaving(fd: i32) -> Option<(Entry, Leaving)> {
-    take_for(fd, leaving()).map(|e| (e, Leaving(fd)))
+    let word = leaving();
+    take_for(fd, word).map(|e| (e, Leaving { fd, word }))
 }
 
 fn take_for(fd: i32, new: u64) -> Option<Entry> {

@@ -49,12 +49,13 @@ fn leave(fd: i32, file: File) -> Option<(Left, Option<Leaving>)> {
     if file == File::There && lock::interrupted() && set_aside(fd) {
         return Some((Left::Aside, None));
     }
+    let mut kernels = false;
     if let Some(r) = fdtable::socket(fd) {
         before(fd, r);
+        // What is the kernel's lies there until it is closed, which takes its time with SO_LINGER.
+        kernels = !changes_files(r.obj);
     }
-    // What is the kernel's lies there until it is closed, which takes its time with SO_LINGER.
-    let kernels = || matches!(fdtable::get(fd), Some(Entry::Socket(r)) if !changes_files(r.obj));
-    if file == File::Gone || kernels() {
+    if file == File::Gone || kernels {
         return fdtable::take(fd).map(|e| (dropped(fd, e, file), None));
     }
     let (e, leaving) = fdtable::take_leaving(fd)?;
@@ -287,11 +288,10 @@ fn close_one_kept(fd: i32) {
 /// close(2). A signal handler may call it (signal-safety(7)), even in a thread that holds a lock of ours: then the
 /// number stays open until the next call that may close it.
 pub fn close(fd: i32) -> Outcome {
-    if fdtable::is_leaving(fd) {
-        // The program closes it twice, and the file that lies there is not its any more.
-        return Outcome::Failed(Errno::BADF);
-    }
     if fdtable::knows(fd) && lock::interrupted() {
+        if fdtable::is_leaving(fd) {
+            return Outcome::Failed(Errno::BADF);
+        }
         return if later(fd) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
     }
     close_later();
@@ -308,7 +308,8 @@ fn close_now(fd: i32) -> Outcome {
             raw::close(fd).into()
         }
         Some((Left::Epoll | Left::Aside, _leaving)) => raw::close(fd).into(),
-        None if private::is(fd) => Outcome::Failed(Errno::BADF),
+        // The program closes it twice, and the file that lies there is not its any more.
+        None if private::is(fd) || fdtable::is_leaving(fd) => Outcome::Failed(Errno::BADF),
         None => Outcome::Pass,
     }
 }

@@ -318,6 +318,13 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     if source.is_none() && fdtable::get(new).is_none() {
         return Outcome::Pass;
     }
+    put_over(new, old, source, flags)
+}
+
+/// The file of `old`, which stands for `source`, comes to lie under `new`. Apart, so that a call on other descriptors makes a small
+/// frame.
+#[inline(never)]
+fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
     let locks = source.and_then(still);
     let known = source.is_none_or(|e| fdtable::get(old) == Some(e)) && raw::fcntl(old, libc::F_GETFD, 0).is_ok();
     drop(locks);
