@@ -11,17 +11,18 @@ use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
     CANDIDATE, CONNECTING, DISSOLVED, FAR, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking,
-    dissolve, group, listen, packets, pool, ports, untaken,
+    dissolve, group, io, listen, packets, pool, ports, untaken,
 };
+use crate::wait;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
-use netacc_transport::Endpoint;
 use netacc_transport::shm::rendezvous::Probe;
-use netacc_transport::shm::{owner, rendezvous};
+use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
+use netacc_transport::{Endpoint, Interest};
 
 /// Most reserved ports that sockets of our own keep per link, as far as descriptors allow; further connections on it
 /// hold their port by their own descriptor.
@@ -38,7 +39,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
     };
     let s = r.obj;
     match s.path() {
-        Path::Shm => again(s, p, len).into(),
+        Path::Shm => again(r, p, len).into(),
         Path::Listener if addr::family(p, len) == Some(libc::AF_UNSPEC) => {
             let done = raw::connect(fd, p, len);
             if done.is_ok() {
@@ -48,7 +49,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
         }
         // A promotion under way is settled first, one way or the other.
         Path::Tcp if s.has(CANDIDATE) && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
-            again(s, p, len).into()
+            again(r, p, len).into()
         }
         Path::Tcp if s.has(CONNECTING) => {
             let done = raw::connect(fd, p, len);
@@ -79,13 +80,16 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
 }
 
 /// connect(2) on a connection: it is established, or has ended, or is to be given up.
-fn again(s: &'static Socket, p: *const c_void, len: u32) -> Result<()> {
+fn again(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
+    let s = r.obj;
     let Some(ep) = s.endpoint() else {
         return Err(Errno::ISCONN);
     };
     match addr::family(p, len) {
         None => Err(Errno::INVAL),
         Some(libc::AF_UNSPEC) => dissolve::dissolve(s, ep),
+        Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY),
+        Some(_) if ep.is_pending() => established(r),
         Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
         Some(_) if !ep.is_over() => Ok(()),
         // A non-blocking connect that came about and ended before any call asked for it: this is reported once.
@@ -94,6 +98,29 @@ fn again(s: &'static Socket, p: *const c_void, len: u32) -> Result<()> {
             dissolve::dissolve(s, ep)?;
             Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED })
         }
+    }
+}
+
+/// Waits until the listener's queue has room for the connect. What ends the wait does not end the connect (connect(2)).
+#[cold]
+fn established(r: Ref<Socket>) -> Result<()> {
+    let s = r.obj;
+    let _pin = r.pin().ok_or(Errno::BADF)?;
+    s.set(CONNECTING, true);
+    let until = io::deadline(s.sndtimeo.load(Ordering::Relaxed));
+    match wait::ready(r, Interest { read: false, write: true }, until) {
+        Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
+        Err(e) => return Err(e),
+        Ok(()) => {}
+    }
+    s.set(CONNECTING, false);
+    match s.endpoint() {
+        Some(ep) if ep.is_dead() => {
+            let e = ep.take_error();
+            dissolve::dissolve(s, ep)?;
+            Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -118,7 +145,7 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
                 s.set(CONNECTING, true);
                 return Outcome::Failed(Errno::INPROGRESS);
             }
-            Outcome::Done(0)
+            if s.endpoint().is_some_and(ShmEndpoint::is_pending) { established(r).into() } else { Outcome::Done(0) }
         }
         Err(reason) => plain(fd, r, dest, p, len, reason),
     }

@@ -207,6 +207,10 @@ fn shut(fd: i32, how: i32) -> Outcome {
             libc::SHUT_RDWR => Shut::Both,
             _ => return Outcome::Failed(Errno::INVAL),
         };
+        if ep.is_pending() && ep.withdraw() {
+            // The kernel gives up a connect that is pending, whatever is shut down.
+            return super::dissolve::dissolve(r.obj, ep).into();
+        }
         // The connect is over, and a further connect is told so.
         r.obj.set(CONNECTING, false);
         if ep.is_over() {
@@ -298,7 +302,7 @@ pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
     let Some(a) = r.obj.peer.get() else {
         return Outcome::Pass;
     };
-    if ep.is_over() {
+    if ep.is_over() || ep.is_pending() {
         return Outcome::Failed(Errno::NOTCONN);
     }
     if let Err(e) = addr::check(p, len) {

@@ -29,7 +29,7 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         Path::Shm => return Outcome::Failed(Errno::INVAL),
         Path::Listener => {
             if let Some(l) = s.listener() {
-                l.backlog.store(backlog.max(0) as u32, Ordering::Relaxed);
+                l.limit(backlog);
             }
             return Outcome::Pass;
         }

@@ -19,6 +19,8 @@ use rustix::fd::{FromRawFd, OwnedFd};
 /// until others need it.
 pub(super) const GREETING: usize = 8;
 
+/// The kernel's own bound of a backlog (net.core.somaxconn) unless the host says otherwise.
+const MOST: u32 = 4096;
 /// Most links that are looked at when the process ends.
 const HELD: usize = 64;
 
@@ -29,6 +31,7 @@ pub struct Listener {
     pub(super) lock: Lock,
     /// The rendezvous socket + 1.
     pub(super) rendezvous: AtomicI32,
+    /// So many connects wait at most in each link's queue.
     pub(super) backlog: AtomicU32,
     pub(super) links: AtomicPtr<Link>,
     pub(super) greeting: [AtomicI32; GREETING],
@@ -73,8 +76,8 @@ pub(super) static LISTENERS: Slab<Listener> = Slab::new();
 impl Listener {
     pub(super) fn start(&'static self, sock: i32, backlog: i32, owner: &'static Socket) {
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
-        self.backlog.store(backlog.max(1) as u32, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.limit(backlog);
         for n in [&self.many, &self.served, &self.shut] {
             n.store(0, Ordering::Relaxed);
         }
@@ -84,6 +87,16 @@ impl Listener {
         self.tcp_waits.store(0, Ordering::Relaxed);
         self.tcp_asked.store(0, Ordering::Relaxed);
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+    }
+
+    /// listen(2) has set the backlog. The kernel takes it for unsigned, bounds it, and lets one more connect wait.
+    pub(super) fn limit(&'static self, backlog: i32) {
+        let limit = (backlog as u32).min(MOST) + 1;
+        let _g = self.lock.lock();
+        self.backlog.store(limit, Ordering::Relaxed);
+        for seg in self.links().filter_map(Link::segment) {
+            seg.header().backlog.store(limit, Ordering::Relaxed);
+        }
     }
 
     /// The rendezvous socket, or -1.
@@ -199,7 +212,7 @@ impl Listener {
     /// Connects that wait here go to the processes that have the listener too.
     fn hand_on(&'static self) {
         self.take_all_links();
-        self.end(|links| hand_on(links));
+        self.end(hand_on);
     }
 
     /// A client that waits at the rendezvous may have queued connects, and a rendezvous that other processes do not have would
@@ -306,9 +319,7 @@ impl Listener {
             return (true, false);
         }
         let _g = self.lock.lock();
-        self.links().fold((false, false), |(queued, more), l| {
-            (queued || l.segment().is_some_and(|s| s.queued() > 0), more | l.take_more())
-        })
+        self.links().fold((false, false), |(queued, more), l| (queued || l.has_queued(), more | l.take_more()))
     }
 
     /// Takes the next connect that waits in shared memory.
@@ -344,7 +355,7 @@ impl Listener {
     /// Whether a connect waits in shared memory.
     pub fn queued(&self) -> bool {
         let _g = self.lock.lock();
-        self.links().any(|l| l.segment().is_some_and(|s| s.queued() > 0))
+        self.links().any(Link::has_queued)
     }
 
     /// Number of connects that clients have queued so far: a change shows new ones.
@@ -366,7 +377,7 @@ impl Listener {
         let _g = self.lock.lock();
         for l in self.links() {
             if let Some(q) = l.endpoint(CONTROL_SLOT) {
-                ready |= q.arm_queue(set) && l.segment().is_some_and(|s| s.queued() > 0);
+                ready |= q.arm_queue(set) && l.has_queued();
             }
         }
         ready

@@ -242,7 +242,7 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
     let name = read_as(level, name);
     // The option concerns the listener alone.
-    if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) {
+    if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) && s.path() != Path::Shm {
         return;
     }
     // The buffer is longer than an int, to tell an int from a longer value; and it holds as many of the largest units
@@ -255,6 +255,11 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
         return;
     }
     let _g = s.meta.lock();
+    let v = match s.opts.get(SOL_SOCKET, libc::SO_RCVBUF) {
+        // More than half of the buffer cannot be waited for.
+        Some(size) if (level, name) == (SOL_SOCKET, libc::SO_RCVLOWAT) => v.min(size / 2),
+        _ => v,
+    };
     s.opts.set(level, name, v);
     if (level, name) == (IPPROTO_TCP, libc::TCP_INQ) {
         s.set(INQ, v != 0);
@@ -412,6 +417,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             let v = s.opts.get(level, name).unwrap_or(0);
             Some(if v & QUICK_LATE != 0 { v & 1 } else { 0 })
         }
+        (IPPROTO_IPV6, libc::IPV6_ADDRFORM) if shm && s.domain() == libc::AF_INET6 => Some(libc::AF_INET6),
         (SOL_SOCKET, libc::SO_PEERNAME) if shm => {
             // SAFETY: the caller's promise.
             return unsafe { peer_name(s, val, len) }.into();

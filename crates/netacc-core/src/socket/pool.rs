@@ -143,6 +143,8 @@ pub struct Claim {
     pub link: &'static Link,
     /// The claimed slot and its epoch.
     pub claimed: Claimed,
+    /// The listener's queue is full: the connect is pending.
+    full: bool,
     _order: netacc_sys::Guard<'static>,
 }
 
@@ -156,7 +158,7 @@ fn claim_on(
         link.slots.rejoin(left);
     }
     match link.claim() {
-        Some(claimed) => Ok(Claim { link, claimed, _order: order }),
+        Some(claimed) => Ok(Claim { link, claimed, full: false, _order: order }),
         None => Err(order),
     }
 }
@@ -381,13 +383,13 @@ fn claim_known(
         if !link.accepting() || view.avoids(link) {
             continue;
         }
-        // TCP makes the client wait in this case, so the connect is left to TCP.
+        // Of several processes another one may have room, and by TCP any of them takes it.
         let full = link.backlog_full();
-        if full && !late {
+        if full && !late && (view.shared || link.is_far()) {
             return Err(Reason::BacklogFull);
         }
         match claim_on(link, order) {
-            Ok(c) => return Ok(Ok(c)),
+            Ok(c) => return Ok(Ok(Claim { full: full && !late, ..c })),
             Err(o) => order = o,
         }
         late_and_full |= full;
@@ -422,6 +424,11 @@ pub fn is_group(dest: SocketAddr, which: impl FnOnce(&Group) -> bool) -> bool {
 
 /// Queues the connect and tells the server.
 pub fn push(c: Claim) -> bool {
+    if c.full
+        && let Some(ep) = c.link.endpoint(c.claimed.slot)
+    {
+        ep.begin_pending();
+    }
     let pushed = c.link.push(c.claimed.slot as u32);
     let link = c.link;
     drop(c);

@@ -7,7 +7,7 @@ use crate::shm::endpoint::{CUT, DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
-use netacc_ring::{CLOSED, FIN, GONE, LARGE, RESET, Violation};
+use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::user::Access;
 
@@ -188,6 +188,9 @@ impl ShmEndpoint {
             return Err(Errno::PIPE);
         };
         self.check_writable(&v)?;
+        if self.is_pending() {
+            return Err(Errno::AGAIN);
+        }
         if self.flags.load(Ordering::Acquire) & MOVING != 0 {
             return self.fill_kernel(want, fill);
         }
@@ -361,7 +364,12 @@ impl ShmEndpoint {
     /// Ends our stream for good and tells the peer. `Some` if the peer has left the rings: whether the stream that goes
     /// on is to be reset.
     pub(super) fn end(&'static self, v: &View, abort: bool) -> Option<bool> {
-        self.push();
+        if abort {
+            // A reset takes along what was not sent.
+            line!(v, producer, v.me).fin.fetch_and(!HOLDING, Ordering::SeqCst);
+        } else {
+            self.push();
+        }
         // One that was reset sends no end any more, which would hide the reset from a peer that has not looked yet.
         let reset = self.has_data(v) || abort || self.is_dead();
         let fin = &line!(v, producer, v.me).fin;

@@ -5,6 +5,7 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, TX_SHUT, WITNESS_GONE};
 use crate::shm::link::Side;
+use crate::shm::pending::PENDING;
 use crate::shm::segment::WIPED;
 use crate::shm::waiters::{READS, WRITES};
 use crate::wait::WaitSet;
@@ -20,8 +21,13 @@ impl Endpoint for ShmEndpoint {
         };
         self.note_cpu(&v);
         self.check_writable(&v)?;
-        if self.flags.load(Ordering::Relaxed) & MOVING != 0 {
-            return self.write_kernel(src);
+        if self.flags.load(Ordering::Relaxed) & (MOVING | PENDING) != 0 {
+            if self.is_pending() {
+                return Err(Errno::AGAIN);
+            }
+            if self.flags.load(Ordering::Relaxed) & MOVING != 0 {
+                return self.write_kernel(src);
+            }
         }
         if self.peer_closed(&v) {
             let n = src.left();
@@ -75,6 +81,9 @@ impl Endpoint for ShmEndpoint {
             return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT);
         };
         let flags = self.observe(&v);
+        if flags & (PENDING | DEAD) == PENDING && self.still_pending(&v) {
+            return Readiness(0);
+        }
         let mut r = 0;
         if flags & DEAD != 0 && self.error.load(Ordering::Acquire) != 0 {
             r |= Readiness::ERR;
@@ -126,6 +135,9 @@ impl Endpoint for ShmEndpoint {
         if interest.read {
             self.bound_by_hold(&v, set);
         }
+        if self.is_pending() {
+            set.wake_at(ShmEndpoint::next_look());
+        }
         // Somebody may have left the rings, or this endpoint, before we registered.
         (interest.read && r.readable()) || (interest.write && r.writable()) || self.displaced() || !self.is_live()
     }
@@ -174,6 +186,10 @@ impl Endpoint for ShmEndpoint {
 
     fn close(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
+        if self.is_pending() {
+            // As in the kernel the server never hears of it.
+            self.withdraw();
+        }
         if self.observe(&v) & (MOVING | DEAD) == MOVING {
             return self.close_moved(abort);
         }

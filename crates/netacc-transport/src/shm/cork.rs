@@ -12,6 +12,7 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{MOVING, SHARED, View};
 use crate::shm::link::Side;
+use crate::shm::pending::PENDING;
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
 use netacc_ring::HOLDING;
@@ -116,15 +117,20 @@ impl ShmEndpoint {
         line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & HOLDING != 0
     }
 
-    /// The same, for who looks at many.
+    /// Whether a look is due at a time that nobody tells: the peer holds bytes back, or the connect is pending.
     pub fn is_held_back(&self) -> bool {
-        self.view().is_some_and(|v| self.is_held(&v))
+        // A connect that was pending when it was looked at last is looked at, whatever it is now.
+        self.view().is_some_and(|v| self.is_held(&v)) || self.flags.load(Ordering::Relaxed) & PENDING != 0
     }
 
-    /// Until when ([`time::now`]) the peer holds back what it has written, if it does and that time has not come.
+    /// When ([`time::now`]) to look again for what nobody tells: the end of the peer's hold, if that has not come, or of a pending
+    /// connect.
     #[inline]
     pub fn held_until(&self) -> Option<u64> {
         let v = self.view()?;
+        if self.is_pending() {
+            return Some(ShmEndpoint::next_look());
+        }
         if self.is_held(&v) { self.left_of_hold(&v) } else { None }
     }
 

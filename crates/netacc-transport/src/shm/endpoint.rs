@@ -90,6 +90,8 @@ pub struct ShmEndpoint {
     pub(super) room_asked: AtomicU32,
     /// Number of times that such a writer could go on.
     pub(super) rooms: AtomicU32,
+    /// Its position in the connect queue, of one that is pending; see [`super::pending`].
+    pub(super) queued_at: AtomicU64,
     /// The end of the peer's base that the peer passed to us (descriptor + 1), and in the upper half the epoch of the
     /// connection it was passed for: one word, since it may come while the connection begins.
     pub(super) witness: AtomicU64,

@@ -50,7 +50,7 @@ impl Link {
         }
         client.far.store(engine as u32 + 1, Ordering::Relaxed);
         if let Some(seg) = server.segment() {
-            seg.header().backlog.store(SLOTS as u32, Ordering::Relaxed);
+            seg.header().backlog.store(SLOTS as u32 + 1, Ordering::Relaxed);
             seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
         }
         Ok((client, server))

@@ -46,6 +46,7 @@ mod open;
 pub mod owner;
 mod passed;
 pub mod patience;
+mod pending;
 pub mod promote;
 mod queue;
 pub mod rendezvous;

@@ -20,6 +20,8 @@ const REQUEST: usize = 16 + 56;
 /// Offsets of `idiag_cookie`, `idiag_uid` and `idiag_inode` in `struct inet_diag_msg`, after the netlink header.
 const COOKIE_AT: usize = 16 + 44;
 const UID_AT: usize = 16 + 64;
+/// `idiag_wqueue`, which of a listener is its backlog.
+const BACKLOG_AT: usize = 16 + 60;
 const INODE_AT: usize = 16 + 68;
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_LISTEN: u8 = 10;
@@ -44,6 +46,8 @@ pub struct Owned {
     pub uid: u32,
     /// The number by which /proc/PID/fd shows it.
     pub inode: u32,
+    /// Of a listener, its backlog.
+    pub backlog: u32,
 }
 
 /// What the kernel says of the listener that a connection would reach.
@@ -230,7 +234,8 @@ fn parse(reply: &[u8]) -> Option<Found> {
     }
     // Two words, the lower one first.
     let cookie = u64::from(word(reply, COOKIE_AT + 4)?) << 32 | u64::from(word(reply, COOKIE_AT)?);
-    let owned = Owned { cookie, uid: word(reply, UID_AT)?, inode: word(reply, INODE_AT)? };
+    let owned =
+        Owned { cookie, uid: word(reply, UID_AT)?, inode: word(reply, INODE_AT)?, backlog: word(reply, BACKLOG_AT)? };
     Some(Found { state: *reply.get(17)?, owned })
 }
 
@@ -248,7 +253,8 @@ mod tests {
             let at = SocketAddr::new([127, 0, 0, 1].into(), port);
             let inode = rustix::fs::fstat(&l).unwrap().st_ino as u32;
             let cookie = rustix::net::sockopt::socket_cookie(&l).unwrap();
-            let expected = Word::Listener(Owned { cookie, uid: me, inode });
+            let Word::Listener(found) = listener(None, at) else { panic!("{bind}: nobody") };
+            let expected = Word::Listener(Owned { cookie, uid: me, inode, ..found });
             assert_eq!([listener(None, at), listener(Some(at), at)], [expected; 2], "{bind}");
             let _alone = crate::starting();
             drop(l);

@@ -2,7 +2,7 @@
 
 use crate::shm::link::Side;
 use crate::shm::segment::{FATE_QUEUED, SERVER_PENDING};
-use crate::shm::slots::{CONTROL_SLOT, Claimed};
+use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
 use netacc_sys::cpu;
@@ -33,6 +33,25 @@ impl Link {
             cpu::prefetch(ep);
         }
         Some(slot)
+    }
+
+    /// Whether a connect waits (server, under the owner's lock). Those that their client has given up make way.
+    pub fn has_queued(&'static self) -> bool {
+        let Some(seg) = self.segment() else { return false };
+        // A client that goes on and on is not waited for.
+        for _ in 0..SLOTS {
+            if !seg.front_is_withdrawn() {
+                break;
+            }
+            let Some(slot) = self.pop() else { break };
+            if let (Some(ep), Some(s)) = (self.endpoint(slot as usize), seg.slot(slot as usize))
+                && slot != 0
+                && !ep.is_live()
+            {
+                ep.never_mind(s.open.epoch.load(Ordering::Relaxed));
+            }
+        }
+        seg.queued() > 0
     }
 
     /// Whether a connect was seen that has not been taken yet; one that came since is not looked for.

@@ -343,13 +343,17 @@ struct Made {
 fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) -> core::result::Result<Made, NoLink> {
     let (pid, uid) = raw::peer_credentials(fd.as_raw_fd()).map_err(NoLink::Resources)?;
     // Listeners that share a port belong to one user, but each has its own cookie.
-    let told = accepts(uid, pid, owner::listener((member != 0).then_some(from), dest))?;
+    let word = owner::listener((member != 0).then_some(from), dest);
+    let told = accepts(uid, pid, word)?;
     let listener = if member != 0 { member } else { told };
     let memfd = Segment::create().map_err(NoLink::Resources)?;
     let mapped = Segment::map(memfd.as_fd()).map_err(NoLink::Resources);
     if !trusted(uid) {
         // A server of another user has nothing to pass to us.
         refuse_descriptors(fd.as_fd());
+    }
+    if let (Ok(mapped), Word::Listener(listener)) = (&mapped, word) {
+        mapped.seg.header().backlog.store(listener.backlog.saturating_add(1), Ordering::Relaxed);
     }
     let hello = Message::Hello { pid: raw::getpid(), segment: SEGMENT as u64 };
     let sent = mapped.and_then(|mapped| {

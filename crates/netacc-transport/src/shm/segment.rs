@@ -27,7 +27,8 @@ pub const BATCH: usize = 32;
 pub struct Header {
     /// 1 once the server has taken the link up, 2 when its listener is closed. Written by the server.
     pub server: AtomicU32,
-    /// The listener's backlog. Written by the server.
+    /// So many connects wait at the listener at most, one more than its backlog; 0: not known. Written by the server, and before
+    /// that by the client, to which the kernel tells it.
     pub backlog: AtomicU32,
     /// The server's process id, for people. Written by the server.
     pub server_pid: AtomicU32,
@@ -251,8 +252,8 @@ impl Segment {
 
     /// Whether the listener's backlog is used up (client, under a lock).
     pub fn backlog_full(&self, seen: &AtomicU64) -> bool {
-        let backlog = u64::from(self.header().backlog.load(Ordering::Relaxed));
-        backlog != 0 && self.waiting(backlog, seen).min(SLOTS as u64) > backlog
+        let limit = u64::from(self.header().backlog.load(Ordering::Relaxed));
+        limit != 0 && self.waiting(limit - 1, seen).min(SLOTS as u64) >= limit
     }
 
     /// Queues a connect (client). The order of entries is the order of the calls, made under a lock. `seen`
@@ -288,13 +289,35 @@ impl Segment {
 
     /// When the next connect was queued, by the client's word.
     pub fn front_time(&self) -> Option<u64> {
+        let front = self.front()?;
+        Some(front.map_or(0, |open| open.when.load(Ordering::Relaxed)))
+    }
+
+    /// What the next connect says of itself, if one is queued; nothing where it names an impossible slot.
+    fn front(&self) -> Option<Option<&'static Open>> {
         if self.queued() == 0 {
             return None;
         }
         let c = self.control();
         let at = c.header.popped.load(Ordering::Relaxed);
         let slot = c.queue.get(at as usize % SLOTS)?.load(Ordering::Relaxed);
-        Some(c.slots.get(slot as usize).map_or(0, |s| s.open.when.load(Ordering::Relaxed)))
+        Some(c.slots.get(slot as usize).map(|s| &s.open))
+    }
+
+    /// How many of the connects from position `from` to `to` their client has given up.
+    pub fn withdrawn_between(&self, from: u64, to: u64) -> u64 {
+        let c = self.control();
+        let given_up = |at: &u64| {
+            let slot = c.queue.get(*at as usize % SLOTS).map(|cell| cell.load(Ordering::Relaxed) as usize);
+            let open = slot.and_then(|slot| c.slots.get(slot)).map(|s| &s.open);
+            open.is_some_and(|open| open.fate.load(Ordering::Acquire) == FATE_WITHDRAWN)
+        };
+        (from..to).take(SLOTS).filter(given_up).count() as u64
+    }
+
+    /// Whether the next connect has been given up by its client.
+    pub fn front_is_withdrawn(&self) -> bool {
+        self.front().flatten().is_some_and(|open| open.fate.load(Ordering::Acquire) == FATE_WITHDRAWN)
     }
 
     /// Whether `seen` says that a connect waits (server).
@@ -377,7 +400,7 @@ mod tests {
         }
         assert!(s.push(5, &client));
         assert_eq!(pop(), Some(5));
-        s.header().backlog.store(3, Ordering::Relaxed);
+        s.header().backlog.store(4, Ordering::Relaxed);
         for i in 0..4 {
             assert!(!s.backlog_full(&client), "{i} wait");
             assert!(s.push(i, &client));

@@ -32,6 +32,8 @@ impl ShmEndpoint {
         let Some(v) = self.view() else {
             return Marks::default();
         };
+        // First: that it is established counts as room.
+        let _ = self.is_pending();
         let flags = self.observe(&v) & (TX_SHUT | RX_SHUT | PEER_FIN | DEAD);
         let turns = self.turns.load(Ordering::Relaxed).wrapping_shl(8) | flags;
         if self.room_asked.load(Ordering::Relaxed) != 0
@@ -82,6 +84,7 @@ impl ShmEndpoint {
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).
     pub fn tcp_state(&self) -> u8 {
         const ESTABLISHED: u8 = 1;
+        const SYN_SENT: u8 = 2;
         const FIN_WAIT2: u8 = 5;
         const CLOSE: u8 = 7;
         const CLOSE_WAIT: u8 = 8;
@@ -89,6 +92,7 @@ impl ShmEndpoint {
         let flags = self.observe(&v);
         match (flags & TX_SHUT != 0, flags & PEER_FIN != 0) {
             _ if flags & DEAD != 0 => CLOSE,
+            _ if self.is_pending() => SYN_SENT,
             (true, true) => CLOSE,
             (true, false) => FIN_WAIT2,
             (false, true) => CLOSE_WAIT,
