@@ -19,7 +19,7 @@ class Metric:
 class Target:
     """A figure to reach. How `bound` and `aim` are meant depends on `kind`:
 
-    ratio   NetACC is so many times better than TCP
+    ratio   how many times better NetACC is than TCP, at least
     most    NetACC's own value, at most
     extra   NetACC's value less TCP's, at most
     share   NetACC's value of this metric over its value of the metric `of`, at least

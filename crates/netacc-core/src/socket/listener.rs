@@ -31,7 +31,7 @@ pub struct Listener {
     pub(super) lock: Lock,
     /// The rendezvous socket + 1.
     pub(super) rendezvous: AtomicI32,
-    /// So many connects wait at most in each link's queue.
+    /// Most connects that may wait in each link's queue.
     pub(super) backlog: AtomicU32,
     pub(super) links: AtomicPtr<Link>,
     pub(super) greeting: [AtomicI32; GREETING],

@@ -45,7 +45,7 @@ impl ShmEndpoint {
             && before >= limit
             && before - v.seg.withdrawn_between(popped, at).min(before) >= limit;
         if !waits && self.flags.fetch_and(!PENDING, Ordering::AcqRel) & PENDING != 0 {
-            // News for whoever waits until it can write, by edges too.
+            // This is news for a thread that waits until it can write, by edges too.
             self.room_came();
         }
         waits

@@ -27,7 +27,7 @@ pub const BATCH: usize = 32;
 pub struct Header {
     /// 1 once the server has taken the link up, 2 when its listener is closed. Written by the server.
     pub server: AtomicU32,
-    /// So many connects wait at the listener at most, one more than its backlog; 0: not known. Written by the server, and before
+    /// Most connects that may wait at the listener, one more than its backlog; 0: not known. Written by the server, and before
     /// that by the client, to which the kernel tells it.
     pub backlog: AtomicU32,
     /// The server's process id, for people. Written by the server.

@@ -123,7 +123,7 @@ pub(crate) fn devices_json(page: &Snapshot) -> Value {
     devices(page).into_iter().map(|(name, retries)| json!({ "device": name, "retries": retries })).collect()
 }
 
-/// The same.
+/// The devices that the queue pairs of a page use, with their counters where they can be read.
 pub(crate) fn devices(page: &Snapshot) -> BTreeMap<String, Option<BTreeMap<String, u64>>> {
     let named = page.links.iter().filter_map(|link| Some(link.qp?.device.to_string()));
     named.map(|name| (name.clone(), retries(Path::new(DEVICES), &name))).collect()
