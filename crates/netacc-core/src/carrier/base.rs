@@ -1,29 +1,33 @@
 //! The TCP connection beside each queue pair, its base ([`netacc_wire::base`]): how it is made, and how it is lost.
 //!
 //! While a queue pair is to have its base the server's carrier waits for it at a port that the kernel chooses
-//! ([`arrivals`](crate::carrier::arrivals)). That port and a
-//! token go to the client while the queue pair is connected, so a base is found by nobody else, and a program's listener
-//! never sees it. Bases are made by the thread, which sleeps on one epoll instance for all of them: those that nobody needs
-//! cost nothing.
+//! ([`arrivals`](crate::carrier::arrivals)). That port and a token go to the client while the queue pair is connected, so a
+//! base is found by nobody else. Where a packet filter closes that port, the client comes to the listener's own port, if the
+//! server says by the queue pair that it may ([`own_port`](crate::carrier::own_port)). How the client goes about it is in
+//! [`companion`](crate::carrier::companion).
+//!
+//! Bases are made by the thread, which sleeps on one epoll instance for all of them: those that nobody needs cost nothing.
 
-use crate::addr;
 use crate::carrier::arrivals::Arrivals;
+use crate::carrier::companion::Attempt;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::knock;
 use crate::carrier::moved::REMOVALS;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicBool, Ordering};
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use core::net::IpAddr;
+use core::sync::atomic::Ordering;
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
 use netacc_verbs::cm::OpenDevice;
-use netacc_wire::base::{self as wire, HELLO, TOKEN};
+use netacc_wire::base::{self as wire, TOKEN};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// A base that is not there after so long (ns) is not waited for.
+/// A client that is not connected, or not welcomed, after this time (ns) gives up.
 pub(super) const PATIENCE: u64 = 5_000_000_000;
+/// The server's host waits longer (ns): the client may try one port after the other.
+const AWAITED: u64 = 3 * PATIENCE;
 /// When a base has ended, its queue pair does so within this time (ns), or it goes on without.
 const DOUBT: u64 = 1_000_000_000;
 
@@ -37,8 +41,8 @@ pub(super) enum Base {
     None,
     /// The other side is to connect it, with this token, and began to when the clock said so (ns).
     Awaited([u8; TOKEN], u64),
-    /// It is being connected, since then; the other side is to be told this token.
-    Connecting(i32, [u8; TOKEN], u64),
+    /// Client's host: it is being connected.
+    Connecting(Attempt),
     /// It is there.
     Ready(i32),
 }
@@ -46,7 +50,8 @@ pub(super) enum Base {
 impl Base {
     fn fd(&self) -> Option<i32> {
         match self {
-            Base::Connecting(fd, ..) | Base::Ready(fd) => Some(*fd),
+            Base::Connecting(attempt) => attempt.fd(),
+            Base::Ready(fd) => Some(*fd),
             Base::None | Base::Awaited(..) => None,
         }
     }
@@ -78,7 +83,8 @@ impl Base {
     /// It should be there by now.
     pub fn is_late(&self, now: u64) -> bool {
         match self {
-            Base::Awaited(_, since) | Base::Connecting(_, _, since) => now.saturating_sub(*since) > PATIENCE,
+            Base::Awaited(_, since) => now.saturating_sub(*since) > AWAITED,
+            Base::Connecting(attempt) => attempt.is_late(now),
             Base::None | Base::Ready(_) => false,
         }
     }
@@ -90,6 +96,8 @@ pub(super) struct Bases {
     /// Where the thread hears of them, or -1.
     pub epoll: i32,
     pub arrivals: Arrivals,
+    /// Servers whose own port was the only one that the client's bases got through to.
+    pub filtered: Vec<IpAddr>,
     /// Queue pairs that have failed.
     pub moved: Vec<usize>,
     /// Descriptors of devices that are removed and that librdmacm may still have open.
@@ -111,6 +119,7 @@ impl Default for Bases {
         Bases {
             epoll: -1,
             arrivals: Arrivals::default(),
+            filtered: Vec::new(),
             moved: Vec::new(),
             removed: Vec::new(),
             open: Vec::new(),
@@ -120,34 +129,6 @@ impl Default for Bases {
             scratch: Vec::new(),
         }
     }
-}
-
-/// Client's host: a queue pair to `server` has no companion connection, mostly because of a packet filter. An operator hears of
-/// that once, since each further queue pair says the same.
-fn warn_of_none(server: IpAddr, why: Errno) {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    // Relaxed: nothing else depends on it.
-    if SAID.swap(true, Ordering::Relaxed) {
-        crate::log!(
-            Info,
-            "{server}: no companion TCP connection ({why}); connections end where their queue pair fails"
-        );
-    } else {
-        crate::log!(
-            Warn,
-            "{server}: no companion TCP connection ({why}); connections end where their queue pair fails"
-        );
-    }
-}
-
-/// A socket of our own at `ip`.
-fn socket_at(ip: IpAddr) -> Result<i32> {
-    let fd = private::raise(raw::socket(addr::domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
-    // The port of one that connects need only be free towards its destination.
-    let _ = raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
-    without_delay(fd);
-    let bound = addr::with(SocketAddr::new(ip, 0), |p, n| raw::bind(fd, p, n));
-    bound.map(|()| fd).inspect_err(|_| private::close(fd))
 }
 
 /// What goes by a base is whole messages: none waits until the one before is acknowledged (tcp(7)).
@@ -198,38 +179,6 @@ impl Engine {
                 wire::Base::None
             }
         }
-    }
-
-    /// Client's host: the base of queue pair `at` begins to be connected, if the server waits for it.
-    pub(super) fn connect_base(&mut self, at: usize, offered: wire::Base) {
-        let wire::Base::At(port, token) = offered else { return };
-        let name = u64::from(tag(&self.pipes, at));
-        let Some(entry) = self.pipes.get_mut(at) else { return };
-        let Some((ours, theirs)) = entry.ips else { return };
-        let done = socket_at(ours).and_then(|fd| {
-            let there = match addr::with(SocketAddr::new(theirs, port), |p, n| raw::connect(fd, p, n)) {
-                Ok(()) | Err(Errno::INPROGRESS) => self.bases.watch(EPOLL_CTL_ADD, fd, EPOLLOUT, name),
-                Err(e) => Err(e),
-            };
-            there.map(|()| fd).inspect_err(|_| private::close(fd))
-        });
-        match done {
-            Ok(fd) => {
-                entry.base = Base::Connecting(fd, token, time::now());
-                if !entry.parts(&mut self.devices).is_some_and(|(pipe, _)| pipe.keep()) {
-                    self.lose_base(at);
-                }
-            }
-            Err(e) => warn_of_none(theirs, e),
-        }
-    }
-
-    /// A base should be there by now, and is not.
-    pub(super) fn base_is_late(&mut self, at: usize) {
-        if let Some(Entry { base: Base::Connecting(..), ips: Some((_, theirs)), .. }) = self.pipes.get(at) {
-            warn_of_none(*theirs, Errno::TIMEDOUT);
-        }
-        self.lose_base(at);
     }
 
     /// There will be no base: nothing is kept for it.
@@ -299,9 +248,12 @@ impl Engine {
             return;
         }
         let Some(entry) = self.pipes.get_mut(at) else { return };
-        match entry.base {
-            Base::Connecting(fd, token, _) => self.say_hello(at, name, fd, &token),
-            Base::Ready(fd) => self.base_speaks(at, fd),
+        match &entry.base {
+            Base::Connecting(_) => self.attempt_has_news(at),
+            Base::Ready(fd) => {
+                let fd = *fd;
+                self.base_speaks(at, fd);
+            }
             // A failed queue pair's is looked at in every round.
             Base::None | Base::Awaited(..) => {}
         }
@@ -313,23 +265,6 @@ impl Engine {
         if !self.seems_gone(at) && raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT | libc::MSG_PEEK).is_ok() {
             self.pipe_failed(at, "the other side goes on by TCP");
         }
-    }
-
-    /// Client's host: a base is connected, or is not.
-    fn say_hello(&mut self, at: usize, name: u32, fd: i32, token: &[u8; TOKEN]) {
-        let said = wire::hello(token);
-        let failed = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR).unwrap_or(libc::EIO);
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        if failed == 0
-            && raw::send(fd, said.as_ptr(), HELLO, flags) == Ok(HELLO)
-            && self.bases.watch(EPOLL_CTL_MOD, fd, EPOLLIN, name.into()).is_ok()
-        {
-            return self.base_is_there(at, fd);
-        }
-        if let Some((_, theirs)) = self.pipes.get(at).and_then(|e| e.ips) {
-            warn_of_none(theirs, Errno(failed));
-        }
-        self.lose_base(at);
     }
 
     /// Whether the thread is to be told when the kernel takes more.

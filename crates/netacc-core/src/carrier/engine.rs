@@ -10,6 +10,7 @@ use crate::carrier::limits::Limits;
 use crate::carrier::listeners::{FarListener, Request};
 use crate::carrier::local::Local;
 use crate::carrier::moved::Said;
+use crate::carrier::own_port;
 use crate::carrier::routes::RouteEntry;
 use crate::carrier::table::Table;
 use alloc::collections::VecDeque;
@@ -476,6 +477,9 @@ impl Engine {
             }
         }
         self.sleeps_on = list;
+        if own_port::any_came() {
+            self.take_guests();
+        }
         let now = time::now();
         self.looked = now;
         // Where something has come, its answer may be awaited by whoever shares a processor with us.

@@ -37,6 +37,8 @@ pub struct Listener {
     pub(super) waiters: AtomicU32,
     /// The program has called accept(2) here, or had before the fork.
     pub served: AtomicU32,
+    /// The program has waited for it by poll(2), select(2) or epoll(7), and calls accept(2) when there is something.
+    pub polled: AtomicU32,
     /// Another process of the family left the listener to the kernel.
     pub(super) shut: AtomicU32,
     /// The only link there was at the last look had more connects than the one taken: a hint.
@@ -70,7 +72,7 @@ impl Listener {
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.backlog.store(backlog.max(1) as u32, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-        for n in [&self.many, &self.served, &self.shut] {
+        for n in [&self.many, &self.served, &self.polled, &self.shut] {
             n.store(0, Ordering::Relaxed);
         }
         self.starved.store(0, Ordering::Relaxed);
