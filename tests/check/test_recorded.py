@@ -20,14 +20,28 @@ VERDICTS = {
         ("eth0", "version"): ("warn", "2.12.1-k; recommended is 2.14.2 or newer", "Amazon recommends", "DKMS"),
         ("eth0", "name"): ("ok", "net.ifnames=0"),
         ("eth0", "link"): ("ok", "10000 Mbit/s"),
+        ("eth0", "image"): ("note", "not ready", "version", "sriovNetSupport"),
+    }),
+    # The driver has been built, and the host not been restarted since.
+    "ec2-ixgbevf-pending": (1, {
+        ("eth0", "version"): ("warn", "2.12.1-k runs, a newer one waits for a restart", "see 'module'"),
+        ("eth0", "image"): ("note", "not ready", "version, module"),
     }),
     "ec2-ixgbevf-3.1": (1, {
         ("eth0", "version"): ("ok", "3.1.2"),
         # The older kernel has its own driver; nobody starts that again.
         ("eth0", "module"): ("ok", "built by DKMS for each new kernel"),
         ("eth0", "name"): ("ok",),
+        ("eth0", "image"): ("ok", "ready to be saved", "sriovNetSupport"),
+    }),
+    "ec2-ena-express": (0, {
+        ("ens5", "ena-express"): ("ok", "ENA Express is on", "97312 of 98020 packets"),
+    }),
+    "ec2-ena-express-off": (0, {
+        ("ens5", "ena-express"): ("note", "ENA Express is off", "modify-network-interface-attribute", "netacc_bench"),
     }),
     "ec2-ena": (0, {
+        ("ens5", "image"): ("ok", "ready to be saved", "enaSupport"),
         ("ens5", "driver"): ("ok", "Elastic Network Adapter"),
         ("ens5", "version"): ("ok", "the kernel's"),
         ("ens5", "name"): ("ok", "pinned by /etc/systemd/network/10-ens5.link"),
@@ -42,6 +56,10 @@ VERDICTS = {
         ("host", "config"): ("warn", "/etc/netacc.conf:5: NACC_SOR_IO_THREADS"),
         ("host", "glibc"): ("note", "2.32"),
         ("host", "kernel"): ("note", "5.10.134", "epoll_pwait2"),
+        ("host", "rdma-fork"): ("ok", "5.10.134", "RDMA is used"),
+    }),
+    "alibaba-erdma-compat": (0, {
+        ("eth0", "erdma-mode"): ("note", "compat_mode=Y", "RDMA-CM", "/etc/modprobe.d"),
         ("host", "rdma-fork"): ("ok", "5.10.134", "RDMA is used"),
     }),
     "alibaba-erdma-down": (1, {
@@ -104,6 +122,25 @@ def kernels_for_rdma(ctx):
         facts = ctx.file("host.json", json.dumps({**recorded, "kernel": kernel}).encode())
         expect(ask(ctx, "--facts", facts).one("host", "rdma-fork"), level, kernel, text)
     equal(ask(ctx, "--facts", HOSTS / "alibaba-plain.json").all("host", "rdma-fork"), [], "without a device")
+
+
+@case(modes=ONE)
+def a_driver_that_waits_for_a_restart(ctx):
+    """It is told from an old one: by its version, or by the checksum of its sources where that is the same."""
+    recorded = json.loads((HOSTS / "ec2-ixgbevf-pending.json").read_text())
+    for change, level, texts in (
+            ({}, "warn", ("ixgbevf 3.1.2 is in place", "2.12.1-k runs", "restart the host")),
+            ({"file_version": "2.12.1-k"}, "warn", ("another build of ixgbevf", "restart")),
+            ({"file_version": "2.13.0"}, "warn", ("2.13.0 is in place", "older than recommended"))):
+        recorded["interfaces"][0]["module"].update(change)
+        answer = ask(ctx, "--facts", ctx.file("host.json", json.dumps(recorded).encode()))
+        waiting = [f for f in answer.all("eth0", "module") if "waits for a restart" in f["text"]]
+        equal(len(waiting), 1, f"findings with {change}")
+        expect(waiting[0], level, *texts)
+    recorded["interfaces"][0]["module"].update(file_version="2.12.1-k", file_srcversion="5A1B0D1C9E1D4A7F2B33C61")
+    answer = ask(ctx, "--facts", ctx.file("host.json", json.dumps(recorded).encode()))
+    expect(answer.one("eth0", "module"), "ok", "comes with the kernel")
+    expect(answer.one("eth0", "version"), "warn", "recommended is 2.14.2", "DKMS")
 
 
 @case(modes=ONE)

@@ -18,6 +18,9 @@ from harness import ROOT, Failure
 
 # Two machines at a time need a folder each.
 JOB = pathlib.Path(os.environ.get("NETACC_RDMA_JOB") or ROOT / "build" / "test-logs" / "rdma-vm")
+# The folder of a machine with the kernel of another Debian: `make -C tests/rdma SUITE=bullseye` makes build/rdma-vm-bullseye.
+KERNEL = os.environ.get("NETACC_RDMA_KERNEL")
+MACHINE = ROOT / "build" / (f"rdma-vm-{KERNEL}" if KERNEL else "rdma-vm")
 # For the boot, and for what a machine that hangs is waited for beyond the limit of a case.
 PATIENCE = 400
 
@@ -26,8 +29,8 @@ class Machine:
     def __init__(self, arguments, limit, job=JOB):
         self.job, self.lines, self.ended = job, queue.Queue(), False
         job.parent.mkdir(parents=True, exist_ok=True)
-        command = [str(ROOT / "scripts" / "rdma-vm" / "boot"), "--verbose", "--limit", str(limit), "--job", str(job), "--",
-                   str(ROOT / "tests" / "rdma" / "guest"), *arguments]
+        command = [str(ROOT / "scripts" / "rdma-vm" / "boot"), "--verbose", "--limit", str(limit), "--job", str(job),
+                   "--machine", str(MACHINE), "--", str(ROOT / "tests" / "rdma" / "guest"), *arguments]
         self.boot = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                      stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
         matrix.kept.add(self.boot.pid)

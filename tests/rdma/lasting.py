@@ -4,6 +4,7 @@ As far.py: each end ends with status 0 if everything was as kernel TCP has it.
 """
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -231,6 +232,64 @@ class Endless:
         [t.start() for t in threads]
         print("received", self.receive(s, 11), flush=True)
         threads[0].join()
+
+
+class Accepting:
+    """Lines of the client's standard input go to the server and back. The server goes on accepting, each time in a blocking
+    call, and says who has come."""
+
+    def accept_others(self, listener):
+        while True:
+            self.greet(listener.accept()[0])
+
+    def greet(self, s):
+        # An ordinary client speaks; nobody else is to be seen.
+        print("another", s.recv(100).decode(), flush=True)
+        s.close()
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        threading.Thread(target=self.accept_others, args=(listener,), daemon=True).start()
+        while piece := s.recv(1000):
+            s.sendall(piece)
+
+    def client(self, connect):
+        s = connect()
+        s.sendall(b"!")
+        receive(s, 1)
+        print("waiting", flush=True)
+        for line in sys.stdin:
+            s.sendall(line.encode())
+            print("back:", receive(s, len(line)).decode(), end="", flush=True)
+
+
+class AcceptingByEpoll(Accepting):
+    """The same by epoll."""
+
+    def accept_others(self, listener):
+        listener.setblocking(False)
+        epoll = select.epoll()
+        epoll.register(listener.fileno(), select.EPOLLIN)
+        while True:
+            epoll.poll()
+            try:
+                s, _ = listener.accept()
+            except BlockingIOError:
+                continue
+            s.setblocking(True)
+            self.greet(s)
+
+
+class AcceptingByPoll(Accepting):
+    """The same by poll(2) and an accept(2) that would block: nothing is to come of the first that the second does not see."""
+
+    def accept_others(self, listener):
+        poll = select.poll()
+        poll.register(listener.fileno(), select.POLLIN)
+        while True:
+            poll.poll()
+            print("seen", flush=True)
+            self.greet(listener.accept()[0])
 
 
 class Piecemeal:

@@ -10,6 +10,7 @@ import world
 from harness import check, equal, need
 from host import wait_until
 from matrix import case
+from test_filtered import Filter
 from test_verbs import pingpong_server
 
 TOOL = harness.ROOT / "build" / "netacc_check"
@@ -24,10 +25,10 @@ def ask(ctx, port, **env):
     done = subprocess.run([*world.inside(ctx.client_end.namespace), str(TOOL), "--json", target], env=env, text=True,
                           capture_output=True, stdin=subprocess.DEVNULL, timeout=60)
     check("panicked" not in done.stderr and done.stdout, f"{done.returncode}: {done.stderr}")
-    found = [f for f in json.loads(done.stdout)["findings"] if (f["subject"], f["check"]) == (target, "transport")]
-    equal(len(found), 1, f"findings in {done.stdout}")
-    equal(done.returncode, int(found[0]["level"] in ("warn", "fail")), f"status for {found}")
-    return found[0]
+    every = {f["check"]: f for f in json.loads(done.stdout)["findings"] if f["subject"] == target}
+    check("transport" in every, f"findings in {done.stdout}")
+    equal(done.returncode, int(any(f["level"] in ("warn", "fail") for f in every.values())), f"status for {every}")
+    return {**every["transport"], "every": every}
 
 
 def refused(found, *parts):
@@ -47,12 +48,42 @@ def a_server_is_reached_by_rdma(ctx):
     # How long it took is shown if connections would not have waited for it, as on a machine as slow as this.
     check(found["level"] in ("ok", "note") and found["text"].startswith(f"RDMA by {ctx.client_end.device}: "), found)
     check(f"port {port + 20000}" in found["text"] and ctx.client_end.address in found["text"], found)
-    # The question leaves no queue pair and no counted connection behind.
+    equal({name: found["every"][name]["level"] for name in ("question", "failover")}, {"question": "ok", "failover": "ok"},
+          "what else the server's host lets in")
+    # What was asked leaves nothing behind.
     wait_until(lambda: monitor.show(server.pid, "qp")["qp"]["links_open"] == 0, 60, "the queue pair goes")
     equal(monitor.show(server.pid, "cnt")["cnt"]["accepts_rdma"], 0, "connections")
     refused(ask(ctx, port, NACC_ENABLE_RDMA_DEFAULT="0"), "switched off")
     refused(ask(ctx, port, NACC_CONNECT_RDMA_PERCENT="0"), "drawn")
     check("NACC_CONN_TCP_FIRST" in ask(ctx, port, NACC_CONN_TCP_FIRST="1")["text"], "a beginning on TCP")
+    server.kill()
+
+
+@case(limit=150)
+def a_packet_filter_in_front_of_a_server(ctx):
+    """What is documented is enough, once the server's program has accepted a connection; what is missing is said."""
+    ctx.accelerated = ("server",)
+    port = ctx.port()
+    rules = Filter(ctx)
+    rules.allow(port)
+    try:
+        server = ctx.spawn([need("redis-server"), "--port", port, "--save", "", "--protected-mode", "no", "--dir", ctx.dir],
+                           role="server")
+        ctx.await_listener(server, port + 20000)
+        found = ask(ctx, port)["every"]
+        check(found["question"]["level"] == "ok" and found["failover"]["level"] == "warn", found)
+        check("has not accepted" in found["failover"]["text"] and f"TCP port {port} " in found["failover"]["do"], found)
+        cli = [*ctx.enter("client"), need("redis-cli"), "-h", ctx.server_end.address, "-p", port, "ping"]
+        ctx.run(cli, role="nobody")
+        before = monitor.show(server.pid, "cnt")["cnt"]["accepts_tcp"]
+        found = ask(ctx, port)["every"]
+        check(found["failover"]["level"] == "ok" and f"at port {port} itself" in found["failover"]["text"], found)
+        equal(monitor.show(server.pid, "cnt")["cnt"]["accepts_tcp"], before, "connections that the program was given")
+        rules.allow(port, question=False)
+        found = ask(ctx, port)["every"]
+        check(found["question"]["level"] == "warn" and f"UDP port {port + 20000}" in found["question"]["do"], found)
+    finally:
+        rules.clear()
     server.kill()
 
 

@@ -1,8 +1,9 @@
 //! The TCP connection beside a queue pair, its *base*: the connections go on over it where the queue pair fails.
 //!
 //! The accepting side of a queue pair says in its [`Greeting`](crate::frame::Greeting) at which port it waits, and a token
-//! that nobody else knows. The connecting side connects there and says [`hello`]. Nothing more is said as long as the
-//! queue pair works. Then each side's first message is a [`Kind::Resume`](crate::frame::Kind), which says what it has
+//! that nobody else knows. The connecting side connects there and says [`hello`]; the accepting side answers with
+//! [`welcome`]. Where a packet filter lets nothing through to that port, the connecting side asks by the queue pair whether
+//! it may come to the listener's own port instead ([`OwnPort`]). Nothing more is said as long as the queue pair works. Then each side's first message is a [`Kind::Resume`](crate::frame::Kind), which says what it has
 //! received, and the other one's messages follow from there on, each behind its length ([`LENGTH`] bytes).
 
 use crate::VERSION;
@@ -11,6 +12,8 @@ use crate::VERSION;
 pub const TOKEN: usize = 16;
 /// Bytes of [`hello`].
 pub const HELLO: usize = 8 + TOKEN;
+/// Bytes of [`welcome`].
+pub const WELCOME: usize = 8;
 /// Bytes before each message.
 pub const LENGTH: usize = 4;
 
@@ -52,6 +55,47 @@ impl Base {
     }
 }
 
+/// Whether the companion connection may come to the listener's own port: what the accepting side says when it is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnPort {
+    /// It may: the process looks for it among the connections that its program accepts.
+    Come,
+    /// Another process may accept it, which knows nothing of the queue pair.
+    Shared,
+    /// The program waits for a connection by poll(2) and then calls a blocking accept(2), which would find nothing.
+    Blocking,
+    /// The program does not accept connections there, or no longer does.
+    Closed,
+}
+
+impl OwnPort {
+    /// As it is said in a frame.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            OwnPort::Come => 0,
+            OwnPort::Shared => 1,
+            OwnPort::Blocking => 2,
+            OwnPort::Closed => 3,
+        }
+    }
+
+    /// What was said. `None` if that means nothing.
+    #[must_use]
+    pub fn of(code: u32) -> Option<OwnPort> {
+        [OwnPort::Come, OwnPort::Shared, OwnPort::Blocking, OwnPort::Closed].into_iter().find(|o| o.code() == code)
+    }
+}
+
+/// What the accepting side answers to a [`hello`] whose token it has given out.
+#[must_use]
+pub fn welcome() -> [u8; WELCOME] {
+    let mut out = [0; WELCOME];
+    let head = MAGIC.into_iter().chain(VERSION.to_le_bytes()).chain([1, 0]);
+    out.iter_mut().zip(head).for_each(|(to, from)| *to = from);
+    out
+}
+
 /// What the connecting side says first.
 #[must_use]
 pub fn hello(token: &[u8; TOKEN]) -> [u8; HELLO] {
@@ -83,6 +127,17 @@ mod tests {
             if let Some(found) = token(&other) {
                 prop_assert_eq!(hello(&found), other);
             }
+        }
+
+        #[test]
+        fn an_answer_comes_back(code: u32) {
+            prop_assert!(OwnPort::of(code).is_none_or(|answer| answer.code() == code));
+            prop_assert_eq!(OwnPort::of(code).is_some(), code <= 3);
+        }
+
+        #[test]
+        fn a_welcome_is_no_hello(token: [u8; TOKEN]) {
+            prop_assert_ne!(&hello(&token)[..WELCOME], &welcome()[..]);
         }
 
         #[test]

@@ -79,6 +79,9 @@ pub enum Kind {
     Ready,
     /// The server would rather not. A client that has not gone over says so by [`Kind::Reset`].
     Cancel,
+    /// The client asks whether the TCP connection beside the queue pair may come to the listener's own port, and the server
+    /// answers; of no connection. What the server says is in `epoch`: see [`OwnPort`](crate::base::OwnPort).
+    OwnPort,
 }
 
 /// The beginning of a message.
@@ -130,6 +133,7 @@ impl Frame {
             Kind::Ready => 10,
             Kind::Cancel => 11,
             Kind::Part => 12,
+            Kind::OwnPort => 13,
         };
         let [n0, n1] = self.next.to_le_bytes();
         let [c0, c1] = self.conn.to_le_bytes();
@@ -157,6 +161,7 @@ impl Frame {
             10 => Kind::Ready,
             11 => Kind::Cancel,
             12 => Kind::Part,
+            13 => Kind::OwnPort,
             _ => return None,
         };
         Some(Frame {

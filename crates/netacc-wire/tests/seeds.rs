@@ -4,7 +4,7 @@
 #![cfg(not(netacc_next_version))]
 
 use core::net::SocketAddr;
-use netacc_wire::base::{Base, hello};
+use netacc_wire::base::{Base, hello, welcome};
 use netacc_wire::frame::{FRAME, Frame, GREETING, Greeting, Kind, WINDOW, encode_addresses};
 use netacc_wire::knock::{Knock, NONCE};
 use std::path::Path;
@@ -80,6 +80,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         ("large-credit", with(frame(Kind::Credit), 1, 0x81)),
         ("probe", frame(Kind::Probe)),
         ("resume", frame(Kind::Resume)),
+        ("own-port", frame(Kind::OwnPort)),
         ("unknown-kind", with(frame(Kind::Data), 0, 99)),
         ("short", frame(Kind::Data)[..FRAME - 1].to_vec()),
     ]
@@ -92,6 +93,7 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("addresses", four.clone()),
         ("four-that-is-six", with(four, 13, 0)),
+        ("welcome", welcome().to_vec()),
         ("question", question),
         ("answer", answer),
     ]

@@ -9,6 +9,7 @@ use crate::carrier::admission::{Bounds, Silent, displaced};
 use crate::carrier::base::{Base, Bases, COMPANION_CONNECT, KIND};
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, tag};
+use crate::carrier::own_port;
 use crate::limits::COMPANIONS_PER_PASS;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,7 +17,7 @@ use core::net::{IpAddr, SocketAddr};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{private, raw, time};
-use netacc_wire::base::{self as wire, HELLO, TOKEN};
+use netacc_wire::base::{self as wire, HELLO, TOKEN, WELCOME};
 
 /// Clients that have not said who they are.
 const STRANGERS: Bounds = Bounds { per_address: 16, all: 64 };
@@ -218,12 +219,30 @@ impl Engine {
         let found = self.pipes.each().find(|(_, e)| is(e)).map(|(at, _)| at);
         let Some(at) = found else { return forget(self.bases.epoll, stranger.fd) };
         let name = u64::from(tag(&self.pipes, at));
-        match self.bases.watch(EPOLL_CTL_MOD, stranger.fd, EPOLLIN, name) {
-            Ok(()) => self.base_is_there(at, stranger.fd),
-            Err(_) => {
-                private::close(stranger.fd);
-                self.lose_base(at);
-            }
+        let said = wire::welcome();
+        let welcomed = self.bases.watch(EPOLL_CTL_MOD, stranger.fd, EPOLLIN, name).is_ok()
+            && raw::send(stranger.fd, said.as_ptr(), WELCOME, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) == Ok(WELCOME);
+        if welcomed {
+            self.base_is_there(at, stranger.fd);
+        } else {
+            private::close(stranger.fd);
+            self.lose_base(at);
+        }
+    }
+
+    /// Companion connections that came to the program's own port, and that it was not given.
+    pub(super) fn take_guests(&mut self) {
+        while let Some(fd) = own_port::next(self.index) {
+            let from = addr::peer_of(fd).map(|a| a.ip().to_canonical());
+            let Some(ip) =
+                from.filter(|_| self.bases.watch(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_ok())
+            else {
+                private::close(fd);
+                continue;
+            };
+            crate::carrier::base::without_delay(fd);
+            self.bases.arrivals.strangers.push_back(Stranger { fd, ip, since: time::now(), said: Vec::new() });
+            self.hear_stranger(fd);
         }
     }
 
@@ -243,7 +262,7 @@ impl Engine {
 
 impl Base {
     /// The token of the companion that the other side is to connect, if it is to connect one.
-    fn awaits(&self) -> Option<&[u8; TOKEN]> {
+    pub(super) fn awaits(&self) -> Option<&[u8; TOKEN]> {
         match self {
             Base::Awaited(token, _) => Some(token),
             _ => None,

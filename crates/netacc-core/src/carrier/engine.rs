@@ -10,6 +10,7 @@ use crate::carrier::limits::Limits;
 use crate::carrier::listeners::{FarListener, Request};
 use crate::carrier::local::Local;
 use crate::carrier::moved::Said;
+use crate::carrier::own_port;
 use crate::carrier::routes::RouteEntry;
 use crate::carrier::table::Table;
 use crate::timeouts;
@@ -483,6 +484,9 @@ impl Engine {
             }
         }
         self.sleeps_on = list;
+        if own_port::any_came() {
+            self.take_guests();
+        }
         let now = time::now();
         self.looked = now;
         // Where an event has come, a thread that shares a processor with this one may be waiting for the answer to it.

@@ -15,8 +15,8 @@ use crate::timeouts;
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use netacc_sys::{Lock, time};
 use netacc_sys::signals::Blocked;
+use netacc_sys::{Lock, time};
 use netacc_transport::bells;
 
 /// Most engines that there can be: what the configuration allows.

@@ -57,6 +57,7 @@ impl Engine {
             Kind::Open => return self.opened(at, frame, payload),
             Kind::Ask => return self.asked(at, frame, payload),
             Kind::Ready => return self.ready(at, frame, payload),
+            Kind::OwnPort => return self.own_port(at, frame),
             Kind::Data | Kind::Part | Kind::Fin | Kind::Reset | Kind::Window | Kind::Cancel => {}
         }
         let Some(entry) = self.pipes.get_mut(at) else { return true };

@@ -37,6 +37,7 @@ mod arrivals;
 mod ask;
 mod asked;
 mod base;
+mod companion;
 mod conn;
 pub mod direct;
 pub mod drive;
@@ -58,6 +59,7 @@ mod message;
 mod moved;
 pub mod order;
 mod outlive;
+mod own_port;
 mod quiet;
 mod rejoin;
 mod report;
@@ -101,6 +103,7 @@ pub use asked::{accepted, cancel, may_be_asked};
 pub use leave::{before_exec, finish, go_on};
 pub use listeners::{listen, may_hear, note_unheard, unlisten};
 pub use outlive::Fork;
+pub use own_port::take as take_companion;
 pub use routes::Led;
 
 /// Whether this host has an RDMA device, and this process may use it.
@@ -387,6 +390,7 @@ pub fn before_fork(in_handler: bool) -> AtRest {
 /// the parent's end is the end of its queue pairs.
 pub fn after_fork(stopped: &AtRest) {
     order::after_fork();
+    own_port::after_fork();
     manager::after_fork();
     if engines::abandon(&stopped.engines) {
         INHERITED.store(true, Ordering::Relaxed);

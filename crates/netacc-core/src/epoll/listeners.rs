@@ -90,6 +90,7 @@ pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'
     let Some(l) = s.listener() else {
         return Err(Errno::BADF);
     };
+    l.polled.store(1, Ordering::Relaxed);
     let events = listener_events(reg.events.load(Ordering::Relaxed));
     let exclusive = events & EPOLLEXCLUSIVE as u32;
     e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;

@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{DORMANT, INHERITED, Path, Socket, UNHEARD, opts, packets, ports};
+use crate::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD, opts, packets, ports};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
@@ -17,6 +17,7 @@ use netacc_sys::errno::Errno;
 use netacc_sys::{private, raw, time};
 use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous;
+use netacc_wire::base::OwnPort;
 use netacc_wire::{Name, Scope};
 
 /// listen(2).
@@ -225,8 +226,39 @@ pub fn take_all() {
     });
 }
 
-/// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): makes it an ordinary one again;
-/// clients that wait are reset. A new listen(2) opens a new rendezvous.
+/// Whether the TCP connection beside a queue pair of ours may come to this port, at which the program listens: it can be
+/// taken out of what accept(2) gives, but not out of what poll(2) has said, nor out of another process' accept(2).
+pub fn takes_companions(port: u16) -> OwnPort {
+    let mut answer = None;
+    fdtable::each(0, usize::MAX, |fd, e| {
+        let Entry::Socket(r) = e else { return };
+        let s = r.obj;
+        let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) else { return };
+        if s.local.get().is_none_or(|local| local.port() != port) {
+            return;
+        }
+        let grouped = raw::getsockopt_int(l.kernel_fd(fd), libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0);
+        // A program that has seen a connection in poll(2) would hang in a blocking accept(2) that finds none.
+        let hangs = !s.has(NONBLOCK) && l.polled.load(Ordering::Relaxed) != 0;
+        let this = if grouped || l.many.load(Ordering::Relaxed) != 0 {
+            OwnPort::Shared
+        } else if l.is_shut() || l.served.load(Ordering::Relaxed) == 0 {
+            OwnPort::Closed
+        } else if hangs {
+            OwnPort::Blocking
+        } else {
+            OwnPort::Come
+        };
+        // Of several listeners each has to take it: the kernel chooses by address.
+        if matches!(answer, None | Some(OwnPort::Come)) {
+            answer = Some(this);
+        }
+    });
+    answer.unwrap_or(OwnPort::Closed)
+}
+
+/// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): it is an ordinary one
+/// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
 pub fn dissolve(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     kernel_only(fd, s);

@@ -45,6 +45,8 @@ pub struct Listener {
     pub(super) waiters: AtomicU32,
     /// Set once the program has called accept(2) here, or had before the fork.
     pub served: AtomicU32,
+    /// Set once the program has waited for it by poll(2), select(2) or epoll(7): it calls accept(2) when it was told to.
+    pub polled: AtomicU32,
     /// Set once another process of the family left the listener to the kernel.
     pub(super) shut: AtomicU32,
     /// Set when the only link there was at the last look had more connects than the one taken: a hint.
@@ -78,7 +80,7 @@ impl Listener {
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.limit(backlog);
-        for n in [&self.many, &self.served, &self.shut] {
+        for n in [&self.many, &self.served, &self.polled, &self.shut] {
             n.store(0, Ordering::Relaxed);
         }
         self.starved.store(0, Ordering::Relaxed);

@@ -13,6 +13,7 @@ use netacc_wire::frame::{Greeting, Stranger};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 
+use crate::beside;
 use crate::facts::Host;
 use crate::finding::Level;
 
@@ -37,25 +38,44 @@ fn tcp(text: impl Into<String>, advice: impl Into<String>) -> Verdict {
     Verdict { level: Level::Warn, text: format!("TCP: {}", text.into()), advice: Some(advice.into()) }
 }
 
-/// Judges a destination that is not of this host.
-pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> Verdict {
+/// Judges a destination that is not of this host: the transport; and, where that is RDMA, what else the server's host has to
+/// let in, each with the name of its check.
+pub(crate) fn judge(target: SocketAddr, config: &Config, host: &Host) -> (Verdict, Vec<(&'static str, Verdict)>) {
+    let (verdict, port, beside) = match reach(target, config, host) {
+        Ok((verdict, port, beside)) => (verdict, port, beside),
+        Err(verdict) => return (verdict, Vec::new()),
+    };
+    let question = beside::question(SocketAddr::new(target.ip(), port));
+    (verdict, [("question", question)].into_iter().chain(beside.map(|beside| ("failover", beside))).collect())
+}
+
+/// A server that is reached by RDMA, its port for that, and what becomes of the TCP connection beside a queue pair.
+fn reach(target: SocketAddr, config: &Config, host: &Host) -> Result<(Verdict, u16, Option<Verdict>), Verdict> {
     if host.rdma.is_empty() {
-        return tcp(
+        return Err(tcp(
             "the address is of another host, and this one has no RDMA device",
             "between hosts both need an RDMA device; shared memory needs both programs on one host (network namespace)",
-        );
+        ));
     }
     let Some(port) = port_of(target.port()) else {
-        return tcp(
+        return Err(tcp(
             format!("the server's port for RDMA would be {}, which is none", u32::from(target.port()) + 20_000),
             "have the server listen at a port up to 45535",
-        );
+        ));
     };
-    let began = Instant::now();
-    match ask_from_some_port(SocketAddr::new(target.ip(), port), config) {
-        Ok(device) => reached(port, &device, began.elapsed(), config),
-        Err(obstacle) => missed(port, obstacle),
+    match ask_from_some_port(target, port, config) {
+        Ok(reply) => Ok((reached(port, &reply.device, reply.took, config), port, reply.beside)),
+        Err(obstacle) => Err(missed(port, obstacle)),
     }
+}
+
+/// A server that has answered.
+struct Reply {
+    /// The device that it is reached by.
+    device: String,
+    took: Duration,
+    /// What became of the TCP connection beside the queue pair; `None`: this host's configuration has none.
+    beside: Option<Verdict>,
 }
 
 fn reached(port: u16, device: &str, took: Duration, config: &Config) -> Verdict {
@@ -119,7 +139,9 @@ fn missed(port: u16, obstacle: Obstacle) -> Verdict {
         ),
         Error::Cm { event: CmEventType::UNREACHABLE | CmEventType::CONNECT_ERROR, .. } => tcp(
             format!("that host does not answer at port {port} for RDMA ({error})"),
-            "the server's host needs an RDMA device on that address, and firewalls must let it pass (RoCE: UDP port 4791)",
+            format!(
+                "the server's host needs an RDMA device on that address, and firewalls must let in TCP and UDP port {port} (RoCE: UDP port 4791)"
+            ),
         ),
         Error::Memlock { .. } => tcp(
             format!("this process may not register the memory: {error}"),
@@ -133,18 +155,20 @@ fn missed(port: u16, obstacle: Obstacle) -> Verdict {
 }
 
 /// Asks, and once more from another port of this host if it had one that is somebody else's, as the library does.
-fn ask_from_some_port(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
+fn ask_from_some_port(target: SocketAddr, port: u16, config: &Config) -> Result<Reply, Obstacle> {
     for _ in 1..PORTS {
-        match ask(target, config) {
+        match ask(target, port, config) {
             Err(Obstacle::Failed(error)) if error.is_port_taken() => {}
             answer => return answer,
         }
     }
-    ask(target, config)
+    ask(target, port, config)
 }
 
-/// Connects a queue pair to `target` and ends it; the device that it was on.
-fn ask(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
+/// Connects a queue pair to the server's `port` for RDMA, tries its companion, and ends both.
+fn ask(server: SocketAddr, port: u16, config: &Config) -> Result<Reply, Obstacle> {
+    let began = Instant::now();
+    let target = SocketAddr::new(server.ip(), port);
     let events = EventChannel::create()?;
     events.set_nonblocking(true)?;
     let id = CmId::create(&events, 0)?;
@@ -166,12 +190,18 @@ fn ask(target: SocketAddr, config: &Config) -> Result<String, Obstacle> {
         largest: config.mr_max_inc_size as usize,
     };
     let mut device = Device::open(&id, sizes, config.comp_vector, 0)?;
-    let pipe = Pipe::new(id, &mut device, 0)?;
-    pipe.connect(Base::None)?;
+    let mut pipe = Pipe::new(id, &mut device, 0)?;
+    let wants = config.tcp_base && !config.fast_connect;
+    pipe.connect(if wants { Base::Wanted } else { Base::None })?;
     let answer = next(&events)?;
     let greeting = Greeting::decode(answer.private_data.as_slice());
     let result = match (answer.check(), greeting) {
-        (Ok(()), Ok(_)) => Ok(device.name().to_owned()),
+        (Ok(()), Ok(greeting)) => {
+            let took = began.elapsed();
+            pipe.meet(greeting);
+            let beside = wants.then(|| beside::companion(&mut pipe, &mut device, greeting.base, server));
+            Ok(Reply { device: device.name().to_owned(), took, beside })
+        }
         (_, Err(Stranger::Version)) => Err(Obstacle::Version),
         (Ok(()), Err(Stranger::Garbage)) => Err(Obstacle::Stranger),
         (Err(error), _) => Err(error.into()),
@@ -206,7 +236,7 @@ mod tests {
     use crate::facts::Rdma;
 
     fn judged(port: u16, config: &Config, host: &Host) -> String {
-        judge(SocketAddr::from(([192, 0, 2, 1], port)), config, host).text
+        judge(SocketAddr::from(([192, 0, 2, 1], port)), config, host).0.text
     }
 
     #[test]

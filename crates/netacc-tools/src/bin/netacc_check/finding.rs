@@ -74,6 +74,12 @@ impl Report {
         On { report: self, subject, check }
     }
 
+    /// The checks of a subject that found something to be done.
+    pub(crate) fn open(&self, subject: &str) -> Vec<&'static str> {
+        let open = self.findings.iter().filter(|found| found.subject == subject && found.level >= Level::Warn);
+        open.map(|found| found.check).collect()
+    }
+
     /// How many there are of a level.
     pub(crate) fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|finding| finding.level == level).count()

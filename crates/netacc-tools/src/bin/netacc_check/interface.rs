@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::facts::{Host, Interface, Rdma, RdmaPort};
+use crate::facts::{Host, Interface, Module, Rdma, RdmaPort};
 use crate::finding::{Level, Report};
 use crate::rules::{Rule, Rules, compare};
 
@@ -23,12 +23,15 @@ pub(crate) fn judge(host: &Host, facts: &Interface, rules: &Rules, report: &mut 
     }
     version(host, facts, rule, report);
     module(host, facts, report);
+    pending(facts, rule, report);
     name(host, facts, rule, report);
     offloads(facts, report);
     link(facts, rule, report);
     queues(host, facts, report);
     coalescing(facts, report);
+    ena_express(facts, report);
     rdma(host, facts, rule, report);
+    image(facts, rule, report);
 }
 
 fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
@@ -96,6 +99,9 @@ fn version(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Rep
         Some(version) if compare(version, wanted).is_none() => {
             (Level::Note, format!("\"{version}\" cannot be compared; recommended is {wanted} or newer"))
         }
+        Some(version) if below(&rule.recommended) && is_built(facts, wanted) => {
+            (Level::Warn, format!("{version} runs, a newer one waits for a restart; recommended is {wanted} or newer"))
+        }
         Some(version) if below(&rule.minimum) => (Level::Fail, format!("{version}; needed is {wanted} or newer")),
         Some(version) if below(&rule.recommended) => {
             let recommended = rule.recommended.as_deref().unwrap_or(wanted);
@@ -108,10 +114,91 @@ fn version(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Rep
         if let Some(why) = &rule.why {
             detail = detail.why(why);
         }
-        if let Some(update) = &rule.update {
+        if is_built(facts, wanted) {
+            detail.advice("see 'module'");
+        } else if let Some(update) = &rule.update {
             detail.advice(update);
         }
     }
+}
+
+/// Whether the module that would be loaded now is new enough.
+fn is_built(facts: &Interface, wanted: &str) -> bool {
+    let file = facts.module.as_ref().and_then(waiting).and_then(|(_, file)| compare(file, wanted));
+    file.is_some_and(|order| order != Ordering::Less)
+}
+
+/// What runs of a module, and what lies in its file, where that is another one.
+fn waiting(module: &Module) -> Option<(&str, &str)> {
+    let pair = |runs: &'_ Option<String>, file: &'_ Option<String>| runs.is_some() && file.is_some() && runs != file;
+    let module = Some(module).filter(|module| !module.builtin)?;
+    let named = module.version.as_deref().zip(module.file_version.as_deref());
+    let differs = pair(&module.version, &module.file_version) || pair(&module.srcversion, &module.file_srcversion);
+    differs.then(|| named.unwrap_or(("another build", "this one")))
+}
+
+/// A module that was built or installed since the host was started runs after the next start only.
+fn pending(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+    let Some(module) = &facts.module else { return };
+    let Some((runs, file)) = waiting(module) else { return };
+    let name = &module.name;
+    let text = if runs == file || module.version.is_none() || module.file_version.is_none() {
+        format!("another build of {name} than the one that runs waits for a restart")
+    } else {
+        format!("{name} {file} is in place and waits for a restart: {runs} runs")
+    };
+    let older = rule.and_then(|rule| rule.recommended.as_deref()).and_then(|wanted| compare(file, wanted));
+    let advice = match older {
+        Some(Ordering::Less) => "before the restart put a newer one there: this one is older than recommended",
+        _ => {
+            "restart the host; where the initramfs has network drivers make it anew before ('dracut -f', \
+             'update-initramfs -u'), and look at 'ethtool -i' afterwards"
+        }
+    };
+    report
+        .add(Level::Warn, &facts.name, "module", text)
+        .why("a driver that is in use is not exchanged; until then nothing is won by the new one")
+        .advice(advice);
+}
+
+/// ENA Express, which carries TCP between two hosts of one zone by Amazon's own protocol (SRD) on several paths.
+fn ena_express(facts: &Interface, report: &mut Report) {
+    let Some(mode) = facts.srd.get("ena_srd_mode") else { return };
+    let count = |name| facts.srd.get(name).copied().unwrap_or(0);
+    let mut on = report.on(&facts.name, "ena-express");
+    if mode & 1 == 0 {
+        on.add(Level::Note, "ENA Express is off")
+            .why("it gives a single TCP connection between two hosts more bandwidth and fewer late packets under load; a single small message may take longer")
+            .advice(
+                "for streams, on types that have it at both ends: 'aws ec2 modify-network-interface-attribute \
+                 --network-interface-id ID --ena-srd-specification EnaSrdEnabled=true'; measure with netacc_bench before and after",
+            );
+        return;
+    }
+    let (eligible, sent) = (count("ena_srd_eligible_tx_pkts"), count("ena_srd_tx_pkts"));
+    let text = format!("ENA Express is on: {sent} of {eligible} packets that could went by it");
+    // Large frames do not fit into its packets.
+    match eligible > 0 && sent == 0 {
+        true => on
+            .add(Level::Note, text)
+            .advice("the other hosts need it, too, and an MTU of 8900 at most ('ip link set mtu')"),
+        false => on.add(Level::Ok, text),
+    };
+}
+
+/// What was set up here by hand need not be again on the next host.
+fn image(facts: &Interface, rule: Option<&Rule>, report: &mut Report) {
+    let Some(kept) = rule.and_then(|rule| rule.image.as_deref()) else { return };
+    let open = report.open(&facts.name);
+    match open.is_empty() {
+        true => {
+            report.add(Level::Ok, &facts.name, "image", "ready to be saved as an image for further hosts").why(kept)
+        }
+        false => report
+            .add(Level::Note, &facts.name, "image", format!("not ready to be saved as an image: {}", open.join(", ")))
+            .why(kept)
+            .advice("do what these checks say, restart, look again, and save the image then"),
+    };
 }
 
 /// Whether the driver will be there after an update of the kernel.
@@ -305,6 +392,7 @@ fn rdma(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
         if let Some(advice) = advice {
             detail.advice(advice);
         }
+        compat_mode(&facts.name, device, report);
     }
     let advice = rule.and_then(|rule| rule.rdma_advice.as_ref());
     if let Some(advice) = advice.filter(|_| found.is_empty()) {
@@ -312,6 +400,28 @@ fn rdma(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
             .add(Level::Note, &facts.name, "rdma", "no RDMA device on this interface")
             .why("connections between hosts stay on TCP without one at both ends")
             .advice(advice);
+    }
+}
+
+/// The mode of eRDMA's driver in which queue pairs may be connected without the connection manager.
+fn compat_mode(subject: &str, device: &Rdma, report: &mut Report) {
+    match device.compat_mode.as_deref() {
+        None => {}
+        Some("Y" | "1") => {
+            report
+                .add(Level::Note, subject, "erdma-mode", "compat_mode=Y: for programs that connect queue pairs themselves")
+                .why(
+                    "NetACC connects them by the connection manager (RDMA-CM), as the driver's usual mode has it; this \
+                     mode is for programs as NCCL, and was not tried with NetACC",
+                )
+                .advice(
+                    "where connections stay on TCP and nothing else needs that mode: take 'options erdma compat_mode=Y' out of \
+                     /etc/modprobe.d, and load the module again or restart",
+                );
+        }
+        Some(_) => {
+            report.add(Level::Ok, subject, "erdma-mode", "compat_mode=N: by the connection manager, as NetACC does it");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `netacc_check`: is this host, a program or a peer ready for acceleration, and what is to be done?
 
 mod args;
+mod beside;
 mod facts;
 mod far;
 mod finding;

@@ -58,6 +58,8 @@ struct Answer {
     advice: Option<String>,
     /// Somebody listens there, or nobody can tell.
     alive: bool,
+    /// What else was found of the way there, each by the name of its check.
+    beside: Vec<(&'static str, Verdict)>,
 }
 
 /// Judges a destination. A name is judged for each of its addresses, in the order in which programs try them.
@@ -93,6 +95,12 @@ pub(crate) fn judge(target: &Target, config: &Config, host: &Host, report: &mut 
         if let Some(advice) = answer.advice.filter(|_| !any || answer.alive) {
             detail.advice(advice);
         }
+        for (check, Verdict { level, text, advice }) in answer.beside {
+            let detail = report.add(level, answer.dest.to_string(), check, text);
+            if let Some(advice) = advice {
+                detail.advice(advice);
+            }
+        }
     }
     if let Some(dest) =
         addresses.iter().find(|dest| rendezvous::local_source(rendezvous::destination(dest.ip())).is_some())
@@ -113,6 +121,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
         text,
         advice: Some(remedy(reason).to_owned()),
         alive,
+        beside: Vec::new(),
     };
     if matches!(dest.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local()) {
         return stay(Level::Warn, "TCP: a link-local address".into(), Reason::LinkLocal, true);
@@ -127,6 +136,7 @@ fn answer(dest: SocketAddr, config: &Config, there: &Rendezvous, host: &Host) ->
             text: "none: nobody listens there, a connection would be refused".into(),
             advice: Some("start the server, with netacc_run; 'ss -ltn' shows who listens where".into()),
             alive: false,
+            beside: Vec::new(),
         };
     }
     if !config.enable_rdma_default {
@@ -178,6 +188,7 @@ fn shared_memory(dest: SocketAddr, target: SocketAddr, inode: u64, config: &Conf
         text,
         advice: advice.map(str::to_owned),
         alive: true,
+        beside: Vec::new(),
     };
     let word = owner::listener(Some(SocketAddr::new(target.ip(), FIRST_PORT)), target);
     let is_stranger = |uid| {
@@ -213,7 +224,14 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
         socket.connect(target)?;
         socket.local_addr()
     });
-    let make = |level, text: String, advice| Answer { dest, level, text, advice, alive: level < Level::Fail };
+    let make = |level, text: String, advice| Answer {
+        dest,
+        level,
+        text,
+        advice,
+        alive: level < Level::Fail,
+        beside: Vec::new(),
+    };
     match way {
         Err(error) => make(
             Level::Fail,
@@ -229,8 +247,9 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
             Some(remedy(Reason::PercentDraw).into()),
         ),
         Ok(from) => {
-            let Verdict { level, text, advice } = far::judge(target, config, host);
-            make(level, format!("{text}; connections leave from {}", from.ip()), advice)
+            let (Verdict { level, text, advice }, beside) = far::judge(target, config, host);
+            let answer = make(level, format!("{text}; connections leave from {}", from.ip()), advice);
+            Answer { beside, ..answer }
         }
     }
 }

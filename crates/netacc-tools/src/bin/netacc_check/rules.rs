@@ -34,6 +34,8 @@ pub(crate) struct Rule {
     pub(crate) rdma_advice: Option<String>,
     /// The largest frames of the network.
     pub(crate) mtu: Option<u32>,
+    /// What to do when all is as it should be: what else begins like this host.
+    pub(crate) image: Option<String>,
 }
 
 /// All rules, in the order of the file.
@@ -41,7 +43,8 @@ pub(crate) struct Rule {
 pub(crate) struct Rules(Vec<Rule>);
 
 const KINDS: [&str; 5] = ["paravirtual", "virtual-function", "emulated", "physical", "virtual"];
-const KEYS: [&str; 10] = ["name", "kind", "level", "minimum", "recommended", "why", "do", "update", "rdma-do", "mtu"];
+const KEYS: [&str; 11] =
+    ["name", "kind", "level", "minimum", "recommended", "why", "do", "update", "rdma-do", "mtu", "image"];
 
 impl Rules {
     /// The built-in table, or that of a file.
@@ -138,6 +141,7 @@ fn setting(line: &str, rule: Option<&mut Rule>) -> Result<(), String> {
         "do" => rule.advice = text,
         "update" => rule.update = text,
         "rdma-do" => rule.rdma_advice = text,
+        "image" => rule.image = text,
         "mtu" => match value.parse() {
             Ok(mtu @ 68..=65535) => rule.mtu = Some(mtu),
             _ => return Err(format!("mtu: \"{value}\"; allowed: 68..=65535")),

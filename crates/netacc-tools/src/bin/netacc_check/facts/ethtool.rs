@@ -3,9 +3,10 @@
 //! # Safety
 //!
 //! Every question is a buffer of 32-bit words that begins with a command. The kernel writes at most the structure of
-//! that command, whose size is checked below against the words given.
+//! that command, whose size is checked below against the words given; of statistics, as many as the driver said.
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::io;
 
@@ -29,6 +30,18 @@ const COALESCE: Question<23> = Question(0x0e);
 const RINGPARAM: Question<9> = Question(0x10);
 /// `struct ethtool_channels`: 9 words.
 const CHANNELS: Question<9> = Question(0x3c);
+/// `struct ethtool_sset_info` for one set of strings: a head of 4 words and a number.
+const SSET_INFO: u32 = 0x37;
+/// `struct ethtool_gstrings`: a head of 3 words, and names of 32 bytes.
+const GSTRINGS: u32 = 0x1b;
+/// `struct ethtool_stats`: a head of 2 words, and numbers of 64 bits.
+const GSTATS: u32 = 0x1d;
+/// The set of strings that names the statistics.
+const STATS: u32 = 1;
+/// More statistics than any driver has.
+const MOST_STATS: u32 = 1 << 16;
+/// Words of a name.
+const NAME_WORDS: usize = 8;
 /// `struct ethtool_value`: 2 words.
 const OFFLOADS: [(&str, Question<2>); 6] = [
     ("rx-checksum", Question(0x14)),
@@ -124,11 +137,49 @@ impl Ethtool {
         })
     }
 
+    /// The driver's statistics whose names begin like this.
+    pub(crate) fn statistics(&self, interface: &str, prefix: &str) -> io::Result<BTreeMap<String, u64>> {
+        // The kernel writes as many names and numbers as the driver has, so it is asked for their number before. A driver
+        // that had more of them by now would have room for twice as many.
+        let mut info = [SSET_INFO, 0, 1 << STATS, 0, 0];
+        self.pass(interface, &mut info)?;
+        let [_, _, _, _, count] = info;
+        if count == 0 || count > MOST_STATS {
+            return Ok(BTreeMap::new());
+        }
+        let room = count as usize * 2;
+        let mut names = vec![0_u32; 3 + room * NAME_WORDS];
+        names.splice(..3, [GSTRINGS, STATS, count]);
+        self.pass(interface, &mut names)?;
+        let mut numbers = vec![0_u32; 2 + room * 2];
+        numbers.splice(..2, [GSTATS, count]);
+        self.pass(interface, &mut numbers)?;
+        let (_, names) = names.split_at(3);
+        let (_, numbers) = numbers.split_at(2);
+        let named = names.chunks_exact(NAME_WORDS).zip(numbers.chunks_exact(2)).take(count as usize);
+        let each = named.filter_map(|(name, number)| {
+            let bytes: Vec<u8> = name.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let name = String::from_utf8_lossy(bytes.split(|b| *b == 0).next()?).into_owned();
+            let [low, high] = number else { return None };
+            let [a, b] = [low.to_ne_bytes(), high.to_ne_bytes()];
+            let [a0, a1, a2, a3] = a;
+            let [b0, b1, b2, b3] = b;
+            name.starts_with(prefix).then(|| (name, u64::from_ne_bytes([a0, a1, a2, a3, b0, b1, b2, b3])))
+        });
+        Ok(each.collect())
+    }
+
     fn ask<const WORDS: usize>(&self, interface: &str, question: Question<WORDS>) -> io::Result<[u32; WORDS]> {
         let mut words = [0_u32; WORDS];
         if let Some(command) = words.first_mut() {
             *command = question.0;
         }
+        self.pass(interface, &mut words)?;
+        Ok(words)
+    }
+
+    /// Has the kernel write the answer to the command in `words`, which have room for it.
+    fn pass(&self, interface: &str, words: &mut [u32]) -> io::Result<()> {
         let mut name = [0; IFNAMSIZ];
         // The last byte ends the name.
         if interface.len() >= IFNAMSIZ || interface.contains('\0') {
@@ -139,8 +190,7 @@ impl Ethtool {
         }
         let mut request = Request { name, data: words.as_mut_ptr().cast(), rest: [0; 3 - size_of::<usize>() / 8] };
         // SAFETY: see `Call`.
-        unsafe { rustix::ioctl::ioctl(&self.0, Call(&mut request)) }.map_err(os)?;
-        Ok(words)
+        unsafe { rustix::ioctl::ioctl(&self.0, Call(&mut request)) }.map_err(os)
     }
 }
 
@@ -164,6 +214,7 @@ mod tests {
         // Loopback has offloads but no driver information in every kernel.
         assert!(ethtool.offloads("lo").any(|(name, on)| name == "tso" && on));
         assert!(ethtool.ring("lo").is_err());
+        assert!(ethtool.statistics("lo", "").unwrap_or_default().is_empty());
         for name in ["no-such-if", "", "a-name-that-is-too-long", "lo\0"] {
             assert!(ethtool.driver(name).is_err(), "{name:?}");
         }

@@ -92,6 +92,9 @@ fn ask(ethtool: &Ethtool, name: &str, facts: &mut Interface) {
         facts.queues = Some(channels).filter(|channels| *channels > 0).or(facts.queues);
         facts.queues_max = Some(most).filter(|most| *most > 0);
     }
+    if facts.driver.as_deref() == Some("ena") {
+        facts.srd = ethtool.statistics(name, "ena_srd_").unwrap_or_default();
+    }
     facts.offloads = ethtool.offloads(name).map(|(name, on)| (name.to_owned(), on)).collect();
 }
 

@@ -119,6 +119,9 @@ pub(crate) struct Interface {
     pub(crate) adaptive_rx: Option<bool>,
     /// Offloads by name: `rx-checksum`, `tx-checksum`, `sg`, `tso`, `gso`, `gro`.
     pub(crate) offloads: BTreeMap<String, bool>,
+    /// What an ENA driver counts of ENA Express, and its mode: the statistics `ena_srd_*`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) srd: BTreeMap<String, u64>,
     /// Where the driver comes from.
     pub(crate) module: Option<Module>,
     /// How the name came about.
@@ -136,8 +139,14 @@ pub(crate) struct Module {
     pub(crate) builtin: bool,
     /// Built from sources outside of the kernel's; `None` if neither taint nor path tell.
     pub(crate) out_of_tree: Option<bool>,
-    /// The file it was loaded from, below /lib/modules/RELEASE.
+    /// The file that is loaded by its name, below /lib/modules/RELEASE: at the next start, if another one was before.
     pub(crate) file: Option<String>,
+    /// The version of the module that runs, and the checksum of its sources.
+    pub(crate) version: Option<String>,
+    pub(crate) srcversion: Option<String>,
+    /// The same of the file, which may have come since.
+    pub(crate) file_version: Option<String>,
+    pub(crate) file_srcversion: Option<String>,
     /// The version that DKMS has of it.
     pub(crate) dkms: Option<String>,
     /// DKMS builds it for a new kernel by itself (AUTOINSTALL).
@@ -166,6 +175,9 @@ pub(crate) struct Rdma {
     /// `1: CA`, `4: RNIC`.
     pub(crate) node_type: Option<String>,
     pub(crate) firmware: Option<String>,
+    /// The parameter of this name that eRDMA's driver has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compat_mode: Option<String>,
     pub(crate) ports: Vec<RdmaPort>,
 }
 

@@ -18,6 +18,13 @@ pub(super) fn find(system: &System, name: &str, kernel: &str, kernels: &[String]
     let by_taint = text(&loaded.join("taint")).map(|taint| taint.contains('O'));
     let by_path = file.as_deref().map(|file| !file.starts_with("kernel/"));
     let (dkms, dkms_autoinstall) = dkms(system, name);
+    let [mut file_version, file_srcversion] =
+        file.as_deref().map_or([None, None], |file| in_file(&folder(kernel).join(file)));
+    if file_version.is_none() && file.as_deref().is_some_and(|file| !file.starts_with("kernel/")) {
+        // A compressed file tells nothing; what DKMS has built for this kernel is what lies there.
+        let built = |version: &&String| system.path("/var/lib/dkms").join(name).join(version).join(kernel).is_dir();
+        file_version = dkms.as_ref().filter(built).cloned();
+    }
     let others = || kernels.iter().filter(|release| *release != kernel);
     let elsewhere = |release: &str| {
         in_index(&folder(release).join("modules.dep"), name)
@@ -28,6 +35,10 @@ pub(super) fn find(system: &System, name: &str, kernel: &str, kernels: &[String]
         builtin,
         out_of_tree: if builtin { Some(false) } else { by_taint.or(by_path) },
         file,
+        version: text(&loaded.join("version")),
+        srcversion: text(&loaded.join("srcversion")),
+        file_version,
+        file_srcversion,
         dkms,
         dkms_autoinstall,
         missing_in: others().filter(|release| elsewhere(release).is_none()).cloned().collect(),
@@ -36,6 +47,24 @@ pub(super) fn find(system: &System, name: &str, kernel: &str, kernels: &[String]
             .cloned()
             .collect(),
     }
+}
+
+/// A larger file is no module.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// `version` and `srcversion` of a module's file, as modinfo(8) shows them: strings of the form KEY=VALUE, each with a zero
+/// behind it. One that is compressed shows neither.
+fn in_file(path: &Path) -> [Option<String>; 2] {
+    let small = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_BYTES);
+    let Some(bytes) = small.then(|| fs::read(path).ok()).flatten().filter(|bytes| bytes.starts_with(b"\x7fELF")) else {
+        return [None, None];
+    };
+    ["version=", "srcversion="].map(|key| {
+        let entry = bytes.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(key.as_bytes()))?;
+        let value = std::str::from_utf8(entry).ok()?.trim();
+        // Strings of the program's text may begin alike.
+        (!value.is_empty() && value.len() < 64 && !value.contains('%')).then(|| value.to_owned())
+    })
 }
 
 /// The path of a module in modules.dep (`PATH: PATHS`) or modules.builtin (`PATH`).
@@ -98,6 +127,27 @@ mod tests {
         assert_eq!((module.in_tree_in, module.missing_in), (vec![KERNELS[1].into()], vec![KERNELS[2].to_owned()]));
         tree.put("var/lib/dkms/ixgbevf/3.1.2/source/dkms.conf", "PACKAGE_NAME=\"ixgbevf\"\n");
         assert!(!look(&tree, "ixgbevf").dkms_autoinstall);
+    }
+
+    #[test]
+    fn a_newer_file_than_the_module_that_runs() {
+        let tree = Tree::new("pending");
+        tree.put("lib/modules/3.10.0-1/modules.dep", "extra/ixgbevf.ko:\n");
+        tree.put("sys/module/ixgbevf/initstate", "live\n");
+        tree.put("sys/module/ixgbevf/version", "2.12.1-k\n");
+        tree.put("sys/module/ixgbevf/srcversion", "0123456789ABCDEF\n");
+        tree.put("lib/modules/3.10.0-1/extra/ixgbevf.ko", "\x7fELF\0\0license=GPL\0version=3.1.2\0srcversion=FEDC\0");
+        let module = look(&tree, "ixgbevf");
+        let told = [&module.version, &module.srcversion, &module.file_version, &module.file_srcversion];
+        let wanted = ["2.12.1-k", "0123456789ABCDEF", "3.1.2", "FEDC"];
+        assert_eq!(told.map(|text| text.as_deref()), wanted.map(Some));
+        // Compressed: by what DKMS has built for this kernel.
+        tree.put("lib/modules/3.10.0-1/modules.dep", "updates/dkms/ixgbevf.ko.xz:\n");
+        tree.put("lib/modules/3.10.0-1/updates/dkms/ixgbevf.ko.xz", "\u{fd}7zXZ");
+        tree.put("var/lib/dkms/ixgbevf/3.1.2/source/dkms.conf", "AUTOINSTALL=\"yes\"\n");
+        assert_eq!(look(&tree, "ixgbevf").file_version, None);
+        tree.put("var/lib/dkms/ixgbevf/3.1.2/3.10.0-1/x86_64/log/make.log", "");
+        assert_eq!(look(&tree, "ixgbevf").file_version.as_deref(), Some("3.1.2"));
     }
 
     #[test]

@@ -44,7 +44,12 @@ fn one(system: &System, folder: &Path, name: String) -> Rdma {
         })
         .collect();
     ports.sort_by_key(|port| port.number);
-    Rdma { name, node_type: text(&folder.join("node_type")), firmware: text(&folder.join("fw_ver")), ports }
+    // The parameter is the driver's, and a device may have been given another name.
+    let driver = fs::canonicalize(folder.join("device/driver")).ok();
+    let is_erdma = name.starts_with("erdma") || driver.is_some_and(|driver| driver.ends_with("erdma"));
+    let compat_mode = is_erdma.then(|| text(&system.path("/sys/module/erdma/parameters/compat_mode"))).flatten();
+    let (node_type, firmware) = (text(&folder.join("node_type")), text(&folder.join("fw_ver")));
+    Rdma { name, node_type, firmware, compat_mode, ports }
 }
 
 /// The network interfaces of the device (a PCI function) that this RDMA device belongs to.

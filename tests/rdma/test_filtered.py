@@ -1,0 +1,131 @@
+"""A packet filter in front of the server that lets in what DEPLOY.md says, and nothing else: P and P + 20000.
+
+What a queue pair has beside it, so that its connections go on when it fails, comes to P as well, and no program sees it.
+"""
+
+import contextlib
+import os
+
+import monitor
+import world
+from harness import check, equal
+from host import wait_until
+from matrix import case
+from test_faults import LIMIT, delete, pair_by_rdma
+
+# RoCE has a port of its own.
+ROCE = 4791
+
+
+class Filter:
+    """The rules of a packet filter in the server's namespace."""
+
+    def __init__(self, ctx):
+        self.inside = world.inside(ctx.server_end.namespace)
+
+    def allow(self, port, question=True):
+        """Everything that a server at that port needs; `question`: the datagrams before a queue pair, too."""
+        self.clear()
+        rules = "".join(f"add rule inet doc in {rule}\n" for rule in (
+            f"tcp dport {port} accept", f"tcp dport {port + 20000} accept",
+            f"udp dport {port + 20000} {'accept' if question else 'drop'}", f"udp dport {ROCE} accept", "tcp flags & (syn | ack) == syn drop", "meta l4proto udp drop"))
+        world.command(*self.inside, "nft", "add table inet doc\n"
+                      "add chain inet doc in { type filter hook input priority 0; policy accept; }\n" + rules)
+
+    def clear(self):
+        world.command(*self.inside, "nft", "add table inet doc\ndelete table inet doc")
+
+
+@contextlib.contextmanager
+def filtered(ctx, what):
+    """A server and a client that talk by RDMA, the port, and where the client is told what to say."""
+    rules = Filter(ctx)
+    read_end, write_end = os.pipe()
+    try:
+        server, client, port = pair_by_rdma(ctx, what, to_client=read_end, on_port=rules.allow)
+        os.close(read_end)
+        yield server, client, port, write_end
+        os.close(write_end)
+    finally:
+        rules.clear()
+
+
+def companions(ctx, proc, port):
+    """TCP connections of the server's process at its listener's port."""
+    lines = world.command(*ctx.enter("server"), "ss", "-Htnp", "state", "established", "sport", "=", f":{port}").splitlines()
+    return [line for line in lines if f"pid={proc.pid}," in line]
+
+
+CLIENTS = """import socket, sys
+address, port, *names = sys.argv[1:]
+for name in names:
+    s = socket.create_connection((address, int(port)), 20)
+    s.sendall(name.encode())
+    assert s.recv(1) == b""
+"""
+
+
+def come_and_go(ctx, port, *names):
+    """Ordinary clients, which the server's program is to see, each of them."""
+    ctx.run([*ctx.enter("client"), "python3", "-c", CLIENTS, ctx.server_end.address, port, *names], role="nobody")
+
+
+def say(client, write_end, word):
+    os.write(write_end, f"{word}\n".encode())
+    wait_until(lambda: f"back: {word}\n" in client.stdout() or not client.running(), LIMIT, f"{word} comes back")
+    check(client.running(), client.text())
+
+
+def warnings(ctx):
+    """What the log says of companions that there are not, as an operator sees it."""
+    lines = ctx.log.read_text().splitlines() if ctx.log.exists() else []
+    return [line for line in lines if "no companion" in line and " WARN " in line]
+
+
+def others(server):
+    return [line for line in server.stdout().splitlines() if line.startswith(("another", "seen"))]
+
+
+def by_own_port(ctx, what):
+    with filtered(ctx, what) as (server, client, port, write_end):
+        come_and_go(ctx, port, "first")
+        say(client, write_end, "by RDMA")
+        wait_until(lambda: companions(ctx, server, port) or not server.running(), 60, "the companion connection is there")
+        come_and_go(ctx, port, "second")
+        equal(others(server), ["another first", "another second"], "who was accepted")
+        removal = ctx.spawn(delete(ctx.client_end), role="nobody")
+        try:
+            check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
+            say(client, write_end, "by TCP")
+            equal([monitor.transports(proc.pid) for proc in (server, client)], [["TCP"]] * 2, "transports")
+        finally:
+            world.ensure_device(ctx.client_end, ctx.kind)
+        come_and_go(ctx, port, "third")
+        equal(len(others(server)), 3, "clients that were accepted in the end")
+    for proc in (client, server):
+        proc.result(LIMIT)
+    equal(warnings(ctx), [], "what an operator is told")
+
+
+@case(limit=250)
+def a_companion_comes_to_the_listeners_own_port(ctx):
+    """A connection goes on by TCP when a device is removed; ordinary clients come and go meanwhile."""
+    by_own_port(ctx, "Accepting")
+
+
+@case(limit=250)
+def a_companion_comes_to_a_listener_in_epoll(ctx):
+    """The same of a program that waits by epoll."""
+    by_own_port(ctx, "AcceptingByEpoll")
+
+
+@case(limit=250)
+def where_there_can_be_no_companion_that_is_said(ctx):
+    """A program that would hang in accept(2): one warning, with the reason, and its own clients come through."""
+    with filtered(ctx, "AcceptingByPoll") as (server, client, port, write_end):
+        wait_until(lambda: warnings(ctx) or not client.running(), 60, "the client says that there is no companion")
+        said = warnings(ctx)
+        check(len(said) == 1 and "blocking accept" in said[0] and f":{port}:" in said[0], f"{said}")
+        come_and_go(ctx, port, "first")
+        equal(others(server), ["seen", "another first"], "what the server's program has seen")
+        say(client, write_end, "by RDMA")
