@@ -4,6 +4,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::guard::dismiss_private;
 use crate::shm::mapping::Blocks;
 use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
+use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, page};
@@ -84,6 +85,9 @@ pub struct Link {
     /// A file of the peer's process, where that has no number here (descriptor + 1); see [`Link::has_peer_process`].
     pub(super) peer_process: AtomicI32,
     peer_uid: AtomicU32,
+    /// 1 if the peer will trust the process that made this end of the link, by the user that it was then. It stands for the
+    /// peer's word until that is there, also in a child of a fork, which may be another user.
+    pub(super) expects_trust: AtomicU32,
     id: AtomicU32,
     /// Place of the entry on the stats page + 1; 0: none, as in the child of a fork.
     pub(super) entry: AtomicU32,
@@ -181,7 +185,7 @@ impl Link {
         link.deaf_until.store(0, Ordering::Relaxed);
         link.peer_pid.store(peer_pid, Ordering::Relaxed);
         link.know_peer_process(control);
-        link.peer_uid.store(if trusted { getuid().as_raw() } else { u32::MAX }, Ordering::Relaxed);
+        link.set_peer_uid(if trusted { getuid().as_raw() } else { u32::MAX });
         link.id.store(next_id(), Ordering::Relaxed);
         link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
         // Number 0 means "no channel" in shared memory.
@@ -252,6 +256,7 @@ impl Link {
     /// Notes the peer's user.
     pub fn set_peer_uid(&self, uid: u32) {
         self.peer_uid.store(uid, Ordering::Relaxed);
+        self.expects_trust.store(are_trusted_by(uid).into(), Ordering::Relaxed);
     }
 
     /// The mapped segment; the caller holds a reference to the link.

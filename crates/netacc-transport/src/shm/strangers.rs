@@ -61,11 +61,14 @@ impl Link {
             .as_ref()
             .and_then(|s| s.header().lending.get(self.side().other().index()))
             .map_or(LENDING_UNKNOWN, |cell| cell.load(Ordering::Relaxed));
-        // A server that has not taken the link up yet will trust root and its own user. The child of a fork, whatever
-        // its user is by now, communicates by the liveness socket that was passed before.
-        self.trusts_peer()
-            && matches!(theirs, TAKES_LENT | LENDING_UNKNOWN)
-            && (self.is_inherited() || are_trusted_by(self.peer_uid()))
+        let takes = match theirs {
+            TAKES_LENT => true,
+            // A server that has not taken the link up yet will trust root and its own user.
+            LENDING_UNKNOWN => self.expects_trust.load(Ordering::Relaxed) != 0,
+            _ => false,
+        };
+        // The child of a fork, whatever its user is by now, communicates by the liveness socket that was passed before.
+        self.trusts_peer() && takes && (self.is_inherited() || are_trusted_by(self.peer_uid()))
     }
 
     /// Whether a message passes what a stranger must not pass. If so, the connection that it is for is reset; the

@@ -98,6 +98,10 @@ fn trust_is_mutual_where_both_say_so() {
     client.store(LENDING_UNKNOWN, Ordering::Relaxed);
     l.server.set_peer_uid(rustix::process::geteuid().as_raw());
     assert_eq!(mutual(&l), (true, true), "a side of the own user will trust");
+    l.server.set_peer_uid(rustix::process::geteuid().as_raw().wrapping_add(1));
+    l.server.inherit();
+    let expected = rustix::process::geteuid().is_root();
+    assert_eq!(mutual(&l), (true, expected), "nor is a child, unless the link was root's or of one user");
 }
 
 #[test]
