@@ -6,7 +6,7 @@ use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::Payload;
 use crate::carrier::{Led, Way, drive, find_way};
 use crate::fdtable::{self, Entry, Ref};
-use crate::socket::{CANDIDATE, FAR, OFFERS, Socket, asking, pool};
+use crate::socket::{CANDIDATE, REMOTE, OFFERS, Socket, asking, pool};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;
@@ -52,7 +52,7 @@ pub(super) fn remind() -> Option<i64> {
         let mut left = false;
         fdtable::each(0, usize::MAX, |fd, e| {
             if let Entry::Socket(r) = e
-                && r.obj.has(FAR)
+                && r.obj.has(REMOTE)
                 && r.obj.has(OFFERS)
                 && r.obj.has(CANDIDATE)
             {

@@ -5,8 +5,8 @@ use crate::epoll::nested::{self, linked};
 use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::{
-    ACCEPTED, BASED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, ON_KERNEL, POLLED, PROGRAMS, QUEUED, Reg,
-    STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie, looks_like_cookie, new_reg, release_reg,
+    ACCEPTED, LIVENESS_WATCHED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, ON_KERNEL, POLLED, PROGRAMS, QUEUED, Reg,
+    STRUCTURE, OLD_SUBFLOW_WATCHED, SUBSCRIBED, PEER_LIVENESS_WATCHED, at, cookie, looks_like_cookie, new_reg, release_reg,
 };
 use crate::epoll::{shared, stash, watch};
 use crate::fdtable::{self, Entry, Ref};
@@ -161,7 +161,7 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
             let shown = shown(s, reg, data);
             if shown != data {
                 e.add_ours(1);
-                reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+                reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
             }
             e.enter_plain(reg, EPOLL_CTL_ADD, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
             reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
@@ -202,7 +202,7 @@ pub fn candidate(s: &'static Socket) {
         let events = reg.events.load(Ordering::Relaxed);
         if reg.flags.load(Ordering::Relaxed) & KERNEL != 0
             && e.enter_plain(reg, EPOLL_CTL_MOD, events, cookie(Kind::Candidate, reg)).is_ok()
-            && reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0
+            && reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0
         {
             e.add_ours(1);
         }
@@ -211,14 +211,14 @@ pub fn candidate(s: &'static Socket) {
 
 /// Takes back what a registration was counted as, since it changes its kind.
 pub(super) fn uncount(e: &Epoll, reg: &Reg) -> u32 {
-    let old = reg.flags.fetch_and(!(WATCHED | POLLED | LISTENED), Ordering::Relaxed);
+    let old = reg.flags.fetch_and(!(SUBSCRIBED | POLLED | LISTENED), Ordering::Relaxed);
     if old & LISTENED != 0 {
         e.listened.fetch_sub(1, Ordering::Relaxed);
     }
     if old & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
     }
-    if old & (WATCHED | POLLED) != 0 {
+    if old & (SUBSCRIBED | POLLED) != 0 {
         e.add_ours(-1);
     }
     old
@@ -230,14 +230,14 @@ pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket
     e.add_ours(1);
     let Some(ep) = s.endpoint() else { return };
     if watch::attach(e, ep, core::ptr::from_ref(reg) as usize) {
-        reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+        reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
         let base = if ep.link().is_inherited() { ep.base_to_hear() } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
         if base >= 0 && e.enter(EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok() {
-            reg.flags.fetch_or(BASED, Ordering::Relaxed);
+            reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);
             e.based.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -381,7 +381,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     if flags & POLLED != 0 {
         e.polled.fetch_sub(1, Ordering::Relaxed);
     }
-    if flags & BASED != 0 {
+    if flags & LIVENESS_WATCHED != 0 {
         e.based.fetch_sub(1, Ordering::Relaxed);
         if let Some(base) = s.and_then(|s| s.endpoint()).map(|ep| ep.base_fd()).filter(|b| *b >= 0) {
             del(base);
@@ -395,7 +395,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     {
         del(a);
     }
-    if flags & TAILED != 0 {
+    if flags & OLD_SUBFLOW_WATCHED != 0 {
         del(fd);
     }
     if flags & ON_KERNEL != 0
@@ -403,12 +403,12 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     {
         del(k);
     }
-    if flags & WITNESSED != 0
+    if flags & PEER_LIVENESS_WATCHED != 0
         && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.witness_fd()).filter(|w| *w >= 0)
     {
         del(w);
     }
-    if flags & (WATCHED | POLLED) != 0 {
+    if flags & (SUBSCRIBED | POLLED) != 0 {
         e.add_ours(-1);
     }
     let queued = {
@@ -440,7 +440,7 @@ fn translated(e: &'static Epoll, op: i32, fd: i32, events: u32, data: u64) -> Ou
     match raw::epoll_ctl(e.fd(), op, fd, events, cookie(Kind::Foreign, reg)) {
         Ok(()) => {
             e.add_ours(1);
-            reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+            reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
             Outcome::Done(0)
         }
         Err(err) => {

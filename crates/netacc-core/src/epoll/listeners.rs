@@ -7,7 +7,7 @@
 use crate::epoll::ctl::{touch, uncount};
 use crate::epoll::paths::each_reg;
 use crate::epoll::ready::is_wanted;
-use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Reg, WATCHED, at, cookie, watch};
+use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Reg, SUBSCRIBED, at, cookie, watch};
 use crate::socket::Socket;
 use crate::socket::listen::Listener;
 use alloc::vec::Vec;
@@ -86,7 +86,7 @@ pub(super) fn listener_events(events: u32) -> u32 {
 pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
     uncount(e, reg);
     e.add_ours(1);
-    reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+    reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
     let Some(l) = s.listener() else {
         return Err(Errno::BADF);
     };

@@ -61,15 +61,15 @@ netacc_sys::flags! { RegFlag:
     /// [`Reg::flags`]: the application's own event is in the kernel's set.
     pub(crate) const KERNEL;
     /// Hints come by a watch.
-    pub(crate) const WATCHED;
+    pub(crate) const SUBSCRIBED;
     /// No watch could be had: looked at in every round.
     pub(crate) const POLLED;
     /// The connection's witness is in the kernel's set.
-    pub(crate) const WITNESSED;
+    pub(crate) const PEER_LIVENESS_WATCHED;
     /// The connection's base is in the kernel's set: hints come by it.
-    pub(crate) const BASED;
+    pub(crate) const LIVENESS_WATCHED;
     /// The kernel socket with a promoted connection's first bytes is in the kernel's set.
-    pub(crate) const TAILED;
+    pub(crate) const OLD_SUBFLOW_WATCHED;
     /// The kernel socket that a connection moves to is in the kernel's set.
     pub(crate) const ON_KERNEL;
     /// The application's own event is in its own set, though ours is another one.

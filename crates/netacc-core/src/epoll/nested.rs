@@ -10,7 +10,7 @@
 use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, WATCHED, at, cookie};
+use crate::epoll::{DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, SUBSCRIBED, at, cookie};
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use alloc::vec::Vec;
@@ -153,7 +153,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
     e.enter(EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
         .inspect_err(|_| unlink(e, reg))?;
     e.add_ours(1);
-    reg.flags.fetch_or(KERNEL | WATCHED, Ordering::Relaxed);
+    reg.flags.fetch_or(KERNEL | SUBSCRIBED, Ordering::Relaxed);
     reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
     enter_own(e, reg, child.obj);
     touch(e, reg);

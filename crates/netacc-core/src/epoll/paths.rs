@@ -3,7 +3,7 @@
 use crate::epoll::ctl::{listen_in, note_edges, touch, uncount};
 use crate::epoll::listeners::{hear_listener, unhear_listener};
 use crate::epoll::{
-    BASED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, TAILED, WATCHED, WITNESSED, at, cookie,
+    LIVENESS_WATCHED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, OLD_SUBFLOW_WATCHED, SUBSCRIBED, PEER_LIVENESS_WATCHED, at, cookie,
     looks_like_cookie, watch,
 };
 use crate::socket::Socket;
@@ -42,7 +42,7 @@ pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEnd
         let p = core::ptr::from_ref(reg) as usize;
         watch::detach(e, old, p);
         if watch::attach(e, new, p) {
-            reg.flags.fetch_or(WATCHED, Ordering::Relaxed);
+            reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
         }
         touch(e, reg);
     });
@@ -54,7 +54,7 @@ pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> R
     let mut shown = data;
     if looks_like_cookie(data) {
         shown = cookie(Kind::Foreign, reg);
-        if reg.flags.fetch_or(WATCHED, Ordering::Relaxed) & WATCHED == 0 {
+        if reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0 {
             e.add_ours(1);
         }
     }
@@ -82,9 +82,9 @@ fn hide_from_kernel(e: &Epoll, reg: &Reg) {
 pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
-        let flags = reg.flags.fetch_or(WITNESSED | ON_KERNEL | TAILED, Ordering::Relaxed);
+        let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
         for (bit, fd) in
-            [(WITNESSED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (BASED, ep.base_fd()), (TAILED, ep.tail_fd())]
+            [(PEER_LIVENESS_WATCHED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (LIVENESS_WATCHED, ep.base_fd()), (OLD_SUBFLOW_WATCHED, ep.tail_fd())]
         {
             if flags & bit != 0 && fd >= 0 {
                 let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
@@ -100,10 +100,10 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     each_reg(s, |e, reg| {
         watch::detach(e, old, core::ptr::from_ref(reg) as usize);
         let flags = uncount(e, reg);
-        if flags & BASED != 0 {
+        if flags & LIVENESS_WATCHED != 0 {
             e.based.fetch_sub(1, Ordering::Relaxed);
         }
-        reg.flags.fetch_and(!(WITNESSED | ON_KERNEL | BASED | TAILED), Ordering::Relaxed);
+        reg.flags.fetch_and(!(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED), Ordering::Relaxed);
         // A registration that EPOLLONESHOT disabled is added when the application enables it again.
         if reg.queue() & DISABLED == 0 {
             let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);

@@ -4,7 +4,7 @@ use crate::epoll::arrivals::Arrivals;
 use crate::epoll::nested::{arm_children, heard};
 use crate::epoll::watch;
 use crate::epoll::{
-    ACCEPTED, BASED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, ON_KERNEL, POLLED, QUEUED, Reg, TAILED, WITNESSED,
+    ACCEPTED, LIVENESS_WATCHED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, ON_KERNEL, POLLED, QUEUED, Reg, OLD_SUBFLOW_WATCHED, PEER_LIVENESS_WATCHED,
     at, cookie, release_reg,
 };
 use crate::socket::Path;
@@ -254,7 +254,7 @@ fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
     if ep.has_other_files() {
         hear_others(e, reg, ep);
     }
-    for (fd, which) in [(ep.witness_fd(), WITNESSED), (ep.tail_fd(), TAILED), (ep.kernel_fd(), ON_KERNEL)] {
+    for (fd, which) in [(ep.witness_fd(), PEER_LIVENESS_WATCHED), (ep.tail_fd(), OLD_SUBFLOW_WATCHED), (ep.kernel_fd(), ON_KERNEL)] {
         if fd >= 0 {
             hear_too(e, reg, fd, which);
         }
@@ -265,7 +265,7 @@ fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
 #[cold]
 fn hear_others(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
     if ep.take_rejoined() {
-        reg.flags.fetch_and(!WITNESSED, Ordering::Relaxed);
+        reg.flags.fetch_and(!PEER_LIVENESS_WATCHED, Ordering::Relaxed);
     }
     let arrived = ep.take_arrived();
     if arrived >= 0 {
@@ -289,7 +289,7 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
     let mut p = e.regs.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
-        if reg.flags.load(Ordering::Relaxed) & BASED != 0
+        if reg.flags.load(Ordering::Relaxed) & LIVENESS_WATCHED != 0
             && reg.queue() & DISABLED == 0
             && let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint())
         {

@@ -17,7 +17,7 @@ use crate::epoll::listeners::hear_listener;
 use crate::epoll::paths::show_to_kernel;
 use crate::epoll::ready::enqueue;
 use crate::epoll::{
-    BASED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, TAILED, WITNESSED, at, cookie, nested,
+    LIVENESS_WATCHED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, OLD_SUBFLOW_WATCHED, PEER_LIVENESS_WATCHED, at, cookie, nested,
     watch,
 };
 use crate::fdtable::{self, Entry};
@@ -352,9 +352,9 @@ fn move_sockets(e: &'static Epoll, reg: &'static Reg, ep: &ShmEndpoint, from: i3
     let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
     let flags = reg.flags.load(Ordering::Relaxed);
     for (bit, fd, events) in [
-        (BASED, ep.base_fd(), ends),
-        (WITNESSED, ep.witness_fd(), ends | EPOLLOUT as u32),
-        (TAILED, ep.tail_fd(), ends | EPOLLOUT as u32),
+        (LIVENESS_WATCHED, ep.base_fd(), ends),
+        (PEER_LIVENESS_WATCHED, ep.witness_fd(), ends | EPOLLOUT as u32),
+        (OLD_SUBFLOW_WATCHED, ep.tail_fd(), ends | EPOLLOUT as u32),
         (ON_KERNEL, ep.kernel_fd(), ends | EPOLLOUT as u32),
     ] {
         if flags & bit != 0 && fd >= 0 {
@@ -370,7 +370,7 @@ fn hear_anew(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, ep: &ShmE
         ep.registration.store(0, Ordering::Relaxed);
         reg.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
-    if reg.flags.fetch_and(!(BASED | WITNESSED | TAILED | ON_KERNEL), Ordering::Relaxed) & BASED != 0 {
+    if reg.flags.fetch_and(!(LIVENESS_WATCHED | PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed) & LIVENESS_WATCHED != 0 {
         e.based.fetch_sub(1, Ordering::Relaxed);
     }
     listen_in(e, reg, s);

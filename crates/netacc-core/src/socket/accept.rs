@@ -9,7 +9,7 @@ use crate::socket::closing;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
-    CANDIDATE, DORMANT, FAR, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt,
+    CANDIDATE, DORMANT, REMOTE, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt,
     demote, far, ports, vacant,
 };
 use crate::wait;
@@ -170,7 +170,7 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
         if far.is_some() {
             far::accepted(r.obj);
         }
-        r.obj.set(CANDIDATE | if far.is_some() { FAR } else { 0 }, true);
+        r.obj.set(CANDIDATE | if far.is_some() { REMOTE } else { 0 }, true);
     }
     r.obj.set_path(Path::Tcp);
     let entered = enter(new, r).is_ok();

@@ -10,7 +10,7 @@ use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, DISSOLVED, FAR, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking,
+    CANDIDATE, CONNECTING, ABORTED, REMOTE, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking,
     dissolve, group, io, listen, packets, pool, ports, untaken,
 };
 use crate::wait;
@@ -126,7 +126,7 @@ fn established(r: Ref<Socket>) -> Result<()> {
 
 fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
     let s = r.obj;
-    if s.set(DISSOLVED, false) {
+    if s.set(ABORTED, false) {
         // The kernel's socket shows the port of the connection before, which is reserved no more.
         dissolve::bind_anew(fd, s);
     }
@@ -176,7 +176,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 if far && !may_go_far(target) {
                     return done.into();
                 }
-                s.set(CANDIDATE | OFFERS | if far { FAR } else { 0 }, true);
+                s.set(CANDIDATE | OFFERS | if far { REMOTE } else { 0 }, true);
                 epoll::candidate(s);
                 if far {
                     asking::begin(fd, r, done.is_ok(), target);

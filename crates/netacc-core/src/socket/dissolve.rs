@@ -7,7 +7,7 @@
 use crate::addr;
 use crate::epoll;
 use crate::socket::create::replace_everywhere;
-use crate::socket::{CONNECTING, DISSOLVED, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
+use crate::socket::{CONNECTING, ABORTED, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::Result;
@@ -38,7 +38,7 @@ pub fn dissolve(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     s.leave_endpoint();
     // Before the path: a socket without a placeholder is not made real once more.
     s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
-    s.set(DISSOLVED, true);
+    s.set(ABORTED, true);
     s.set_path(Path::New);
     epoll::to_kernel(s, ep);
     // Threads that wait for it look again, and find the kernel's socket.

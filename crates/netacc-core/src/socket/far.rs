@@ -19,7 +19,7 @@
 use crate::carrier::{self, drive};
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::promote::{decided, go_over, number, promoted};
-use crate::socket::{CANDIDATE, FAR, OFFERS, PREPARED, Path, Socket};
+use crate::socket::{CANDIDATE, REMOTE, OFFERS, PREPARED, Path, Socket};
 use crate::timeouts;
 use crate::wait;
 use core::net::SocketAddr;
@@ -239,7 +239,7 @@ fn may_read(fd: i32, s: &Socket) -> bool {
 
 /// To be called before a candidate reads from the kernel, under the lock for reading.
 pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
-    if !s.has(FAR) {
+    if !s.has(REMOTE) {
         return Ok(());
     }
     if !may_read(fd, s) {
@@ -318,7 +318,7 @@ pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     let mut found = None;
     fdtable::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
-            && r.obj.has(FAR)
+            && r.obj.has(REMOTE)
             && !r.obj.has(OFFERS)
             && r.obj.peer.get() == Some(client)
             && r.obj.local.get() == Some(server)

@@ -81,7 +81,7 @@ netacc_sys::flags! { SocketFlag:
     /// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
     pub const LINKING;
     /// Of a candidate: the other end is on another host; see [`far`].
-    pub const FAR;
+    pub const REMOTE;
     /// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
     pub const PREPARED;
     /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`vacant`].
@@ -89,7 +89,7 @@ netacc_sys::flags! { SocketFlag:
     /// The process forked while this connection was open.
     pub const SHARED;
     /// A connection was dissolved: the kernel's socket shows a port that it does not hold.
-    pub const DISSOLVED;
+    pub const ABORTED;
     /// Left shared memory for a kernel socket, whose addresses are not those of the connection.
     pub const DEMOTED;
     /// A program that is started is meant to have a number of this socket.
@@ -105,12 +105,12 @@ netacc_sys::flags! { SocketFlag:
     /// Another file was put over one of its numbers (dup2, dup3).
     pub const REPLACED;
     /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
-    pub const PACKETS;
+    pub const KERNEL_OPTIONS;
     /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
     pub const INQ;
     /// An accepted connection whose listener is closed: see [`held_port`].
     pub const HOLDS_PORT;
-    /// As [`PACKETS`], and it cannot be asked.
+    /// As [`KERNEL_OPTIONS`], and it cannot be asked.
     pub const SIGNED;
 }
 

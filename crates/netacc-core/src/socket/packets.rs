@@ -1,7 +1,7 @@
 //! Options about a connection's packets: the device they pass, their mark, how they are filtered or signed. Shared
 //! memory has no packets, so a socket with such an option is the kernel's.
 
-use crate::socket::{PACKETS, SIGNED, Socket};
+use crate::socket::{KERNEL_OPTIONS, SIGNED, Socket};
 use core::ffi::c_void;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
@@ -52,7 +52,7 @@ fn sizes(level: i32, name: i32) -> bool {
 /// Notes that such an option was set on the kernel's socket.
 pub fn noted(s: &Socket, level: i32, name: i32) {
     if plain(level, name) {
-        s.set(PACKETS, true);
+        s.set(KERNEL_OPTIONS, true);
     }
     if signed(level, name) || sizes(level, name) {
         s.set(SIGNED, true);
@@ -61,7 +61,7 @@ pub fn noted(s: &Socket, level: i32, name: i32) {
 
 /// Whether options of the kernel's socket `fd` have an effect that shared memory would not have.
 pub fn matter(s: &Socket, fd: i32) -> bool {
-    s.has(SIGNED) || (s.has(PACKETS) && asked(fd, s.domain()))
+    s.has(SIGNED) || (s.has(KERNEL_OPTIONS) && asked(fd, s.domain()))
 }
 
 #[cold]

@@ -27,7 +27,7 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::poll::Kept;
 use crate::socket::io::deadline;
-use crate::socket::{CANDIDATE, DEMOTED, FAR, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
+use crate::socket::{CANDIDATE, DEMOTED, REMOTE, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
 use crate::timeouts;
 use crate::wait;
 use core::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     if !s.has(CANDIDATE) {
         return s.path() == Path::Shm;
     }
-    if s.has(FAR) {
+    if s.has(REMOTE) {
         return far::advance(fd, r);
     }
     if !s.has(OFFERS) {
@@ -153,7 +153,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
 
 /// Gives a promotion up. True if it was too late for that, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
-    if r.obj.has(FAR) { far::give_up(fd, r) } else { decide(fd, r, true) }
+    if r.obj.has(REMOTE) { far::give_up(fd, r) } else { decide(fd, r, true) }
 }
 
 /// Whether a connection that is no candidate any more has gone over. Under both direction locks.
@@ -281,7 +281,7 @@ fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<
         if let Entry::Socket(r) = e
             && r.obj.path() == Path::Tcp
             && r.obj.has(CANDIDATE)
-            && !r.obj.has(OFFERS | FAR)
+            && !r.obj.has(OFFERS | REMOTE)
             && r.obj.peer.get() == Some(client)
             && r.obj.local.get() == Some(server)
         {
@@ -343,7 +343,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         if _pin.is_none() {
             return Outcome::Failed(Errno::BADF);
         }
-        if s.has(FAR) && !s.has(OFFERS) {
+        if s.has(REMOTE) && !s.has(OFFERS) {
             return match far::wait(fd, r) {
                 Ok(()) => receive(fd, r, dst, flags),
                 Err(e) => Outcome::Failed(e),
@@ -384,7 +384,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
 /// Leaves a server's connection to the kernel once nobody has offered to promote it in `CALLS` calls.
 fn expired(fd: i32, r: Ref<Socket>) -> bool {
     const CALLS: u32 = 256;
-    if r.obj.has(FAR) {
+    if r.obj.has(REMOTE) {
         return far::expired(fd, r);
     }
     let n = r.obj.calls.load(Ordering::Relaxed) + 1;
@@ -412,7 +412,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         return if cancel(fd, r) { again_write(r, src, flags, 0) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    if s.has(FAR) {
+    if s.has(REMOTE) {
         asking::before_send(s, nonblock);
     }
     // The kernel must not decide whether the application gets SIGPIPE.
@@ -479,7 +479,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             Err(e) => return Outcome::Failed(super::io::pipe_signal(e, flags)),
         }
     }
-    if s.has(FAR) {
+    if s.has(REMOTE) {
         asking::after_send(fd, r);
     }
     Outcome::Done(sent as isize)

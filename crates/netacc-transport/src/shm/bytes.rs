@@ -3,7 +3,7 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::cork::{CORKED, HOLDS, MORE};
-use crate::shm::endpoint::{CUT, DEAD, FAMILY_MOVED, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, TX_SHUT, View};
+use crate::shm::endpoint::{CUT, DEAD, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, SHARER_SWITCHED, TX_SHUT, View};
 use crate::shm::family::Direction;
 use crate::shm::link::Side;
 use core::sync::atomic::Ordering;
@@ -322,11 +322,11 @@ impl ShmEndpoint {
         }
         let flags = self.observe(v);
         // What is in the ring, and the end after it, went with the process of our family that left it.
-        if flags & (FAMILY_MOVED | DEAD) == FAMILY_MOVED {
+        if flags & (SHARER_SWITCHED | DEAD) == SHARER_SWITCHED {
             return Some(Err(Errno::AGAIN));
         }
         // The end was marked after the last bytes; now that the mark is seen, look for them again.
-        if flags & FAMILY_MOVED == 0 && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 && self.has_data(v) {
+        if flags & SHARER_SWITCHED == 0 && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 && self.has_data(v) {
             return None;
         }
         if flags & DEAD != 0 && flags & PEER_FIN == 0 {

@@ -3,7 +3,7 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, TX_SHUT, WITNESS_GONE};
+use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, TX_SHUT};
 use crate::shm::link::Side;
 use crate::shm::pending::PENDING;
 use crate::shm::segment::WIPED;
@@ -209,7 +209,7 @@ impl Endpoint for ShmEndpoint {
         self.drop_kernel();
         self.end_tail(self.tail_fd());
         let _last = self.take_base();
-        let gone = self.flags.swap(0, Ordering::AcqRel) & WITNESS_GONE != 0;
+        let gone = self.flags.swap(0, Ordering::AcqRel) & PEER_GONE != 0;
         let epoch = self.epoch.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;
         // Release: after this the client may use the slot for another connection. If the server's processes ended

@@ -20,8 +20,8 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{pass_descriptors, patiently};
 use crate::shm::endpoint::{
-    BASE_GONE, DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, UNTOLD, View,
-    WITNESS_GONE,
+    DEAD, LIVE, LIVENESS_GONE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
+    UNTOLD, View,
 };
 use crate::shm::family::{Direction, FORKED, GIVING};
 use crate::shm::link::Side;
@@ -86,7 +86,7 @@ impl ShmEndpoint {
     }
 
     fn drained(&self, v: &View) -> bool {
-        self.flags.load(Ordering::Relaxed) & FAMILY_MOVED != 0 || !(self.has_data(v) || self.tail_fd() >= 0)
+        self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 || !(self.has_data(v) || self.tail_fd() >= 0)
     }
 
     /// Takes our side off both rings: from now on the stream is that of `near`, an end of a fresh pair of connected
@@ -268,7 +268,7 @@ impl ShmEndpoint {
         let flags = self.flags.load(Ordering::Acquire);
         // To the rest of the family that left the socket comes over the base. A peer that left may have nothing but its
         // own base, whose other end is the witness: then it says nothing that no process holds the other end of ours.
-        let said = if flags & FAMILY_MOVED != 0 { WITNESS_GONE | BASE_GONE } else { WITNESS_GONE };
+        let said = if flags & SHARER_SWITCHED != 0 { PEER_GONE | LIVENESS_GONE } else { PEER_GONE };
         let gone = flags & said != 0;
         // The socket may have come before the witness was seen to end.
         (unheard || gone) && !self.seek_kernel(v)
@@ -305,7 +305,7 @@ impl ShmEndpoint {
                 return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
             }
             let fd = self.kernel_fd();
-            if flags & FAMILY_MOVED == 0 {
+            if flags & SHARER_SWITCHED == 0 {
                 self.forward_spare();
                 let Ok(_family) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
                 self.give_once(&v, fd)?;
@@ -469,7 +469,7 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn close_moved(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
-        if self.flags.load(Ordering::Relaxed) & FAMILY_MOVED != 0 {
+        if self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 {
             // The other process of our family has the connection.
             return self.leave();
         }

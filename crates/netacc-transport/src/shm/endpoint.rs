@@ -22,7 +22,7 @@ netacc_sys::flags! { EndpointFlag:
     /// In use.
     pub(super) const LIVE;
     /// Every process of the peer's family that held the connection is gone.
-    pub(super) const WITNESS_GONE;
+    pub(super) const PEER_GONE;
     /// Our process forked while the connection was open: others of our family may use it.
     pub(super) const SHARED;
     /// The peer, or another process of our family, has left the rings; see [`super::depart`].
@@ -30,13 +30,13 @@ netacc_sys::flags! { EndpointFlag:
     /// We have followed: what we write goes to the kernel socket.
     pub(super) const ON_KERNEL;
     /// It was our family that left.
-    pub(super) const FAMILY_MOVED;
+    pub(super) const SHARER_SWITCHED;
     /// Nobody holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
-    pub(super) const BASE_GONE;
+    pub(super) const LIVENESS_GONE;
     /// Our base is a socket that listens, and the peer's connection to it has not come to this process; see [`super::liveness`].
     pub(super) const LISTENS;
     /// The witness is another file than before; see [`ShmEndpoint::take_rejoined`].
-    pub(super) const REJOINED;
+    pub(super) const PEER_LIVENESS_CHANGED;
     /// What came to our base is another file than before; see [`ShmEndpoint::take_arrived`].
     pub(super) const ARRIVED;
     /// A process of the peer's family is to be rung by the witness as soon as that has come: see `ring_family`.
@@ -333,7 +333,7 @@ impl ShmEndpoint {
             let moved = if fin & MOVED != 0 {
                 MOVING
             } else if flags & SHARED != 0 && line!(v, producer, v.me).fin.load(Ordering::Acquire) & MOVED != 0 {
-                MOVING | FAMILY_MOVED
+                MOVING | SHARER_SWITCHED
             } else {
                 0
             };

@@ -13,7 +13,7 @@ use crate::limits::OWNER_YIELDS;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_TAIL, receive_descriptors};
 use crate::shm::delays::{Next, Wait};
-use crate::shm::endpoint::{BASE_GONE, FAMILY_MOVED, LISTENS, LIVE, MOVING, RING_OWED, SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{LISTENS, LIVE, LIVENESS_GONE, MOVING, PEER_GONE, RING_OWED, SHARED, SHARER_SWITCHED, View};
 use crate::shm::guard::{Look, look};
 use crate::shm::kin;
 use crate::shm::link::Side;
@@ -144,7 +144,7 @@ impl ShmEndpoint {
         if left && !v.link.trusts_peer() {
             self.reset_for(v, "marked the connection as moved");
         } else if left {
-            self.flags.fetch_or(MOVING | FAMILY_MOVED, Ordering::AcqRel);
+            self.flags.fetch_or(MOVING | SHARER_SWITCHED, Ordering::AcqRel);
         }
         left
     }
@@ -241,7 +241,7 @@ impl ShmEndpoint {
                 // to take in.
                 self.await_word(&v, patience, || self.witness_fd() >= 0);
                 if self.witness_fd() < 0 {
-                    self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+                    self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
                 }
                 Ok(None)
             }
@@ -330,7 +330,7 @@ impl ShmEndpoint {
         // A process without a link of its own hears of the peer's end by its base.
         let told = self.witness.load(Ordering::Acquire) != 0;
         if told || v.link.is_inherited() {
-            return self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 || (!told && self.is_abandoned(v));
+            return self.flags.load(Ordering::Acquire) & PEER_GONE != 0 || (!told && self.is_abandoned(v));
         }
         lost && !self.is_orphan(v)
     }
@@ -351,13 +351,13 @@ impl ShmEndpoint {
             return;
         }
         let w = self.witness_fd();
-        if w >= 0 && self.flags.load(Ordering::Relaxed) & WITNESS_GONE == 0 {
+        if w >= 0 && self.flags.load(Ordering::Relaxed) & PEER_GONE == 0 {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
             match self.base_to_hear() {
                 // A base that has ended would end every sleep.
-                _ if self.flags.load(Ordering::Relaxed) & BASE_GONE != 0 => {}
+                _ if self.flags.load(Ordering::Relaxed) & LIVENESS_GONE != 0 => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
                     set.family = true;
@@ -394,11 +394,11 @@ impl ShmEndpoint {
             return;
         }
         let witness = self.witness_fd();
-        let there = with_base && self.flags.load(Ordering::Relaxed) & BASE_GONE == 0;
+        let there = with_base && self.flags.load(Ordering::Relaxed) & LIVENESS_GONE == 0;
         let using = there.then(|| self.using());
         // A base that listens reports nothing.
         let base = if using.is_some() && !self.base_listens() { self.base_to_hear() } else { -1 };
-        for (fd, gone) in [(witness, WITNESS_GONE), (base, if witness >= 0 { BASE_GONE } else { WITNESS_GONE })] {
+        for (fd, gone) in [(witness, PEER_GONE), (base, if witness >= 0 { LIVENESS_GONE } else { PEER_GONE })] {
             // A family reads one socket: what all of its processes need stays in it.
             let shared = fd == base || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { Heard::Nothing } {

@@ -4,7 +4,7 @@
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{
-    DEAD, FAMILY_MOVED, LIVE, MOVING, ON_KERNEL, PEER_FIN, RX_SHUT, SHARED, TX_SHUT, WITNESS_GONE,
+    DEAD, LIVE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
 };
 use crate::shm::link::Side;
 use crate::shm::segment::{Mapped, SERVER_LEFT, SERVER_OPEN, Segment};
@@ -27,7 +27,7 @@ pub(super) fn reset_after_fork() {
 
 /// Flags by which an endpoint that only this process uses, and that stays where it is, is told: of these it has the
 /// last one alone.
-const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | FAMILY_MOVED | LIVE;
+const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | SHARER_SWITCHED | LIVE;
 
 impl Link {
     /// Makes both sides of a link: the client's, and the server's, which the carrier's engine of this number has.
@@ -154,6 +154,6 @@ impl ShmEndpoint {
 
     /// The witness, as long as something can be heard from it; else -1.
     pub fn witness_to_hear(&self) -> i32 {
-        if self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0 { -1 } else { self.witness_fd() }
+        if self.flags.load(Ordering::Acquire) & PEER_GONE != 0 { -1 } else { self.witness_fd() }
     }
 }

@@ -16,7 +16,7 @@
 
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{ARRIVED, LISTENS, REJOINED, View, WITNESS_GONE};
+use crate::shm::endpoint::{ARRIVED, LISTENS, PEER_GONE, PEER_LIVENESS_CHANGED, View};
 use crate::shm::guard::{Look, dismiss_shared, look, refuse_descriptors};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
@@ -184,7 +184,7 @@ impl ShmEndpoint {
         }
         let gone = self.base_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
         if gone {
-            self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+            self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
         }
         gone
     }
@@ -210,7 +210,7 @@ impl ShmEndpoint {
             Ok(fd) => self.learn_witness(epoch, fd),
             // The holders of the peer's base are gone already.
             Err(_) if self.is_live() => {
-                self.flags.fetch_or(WITNESS_GONE, Ordering::AcqRel);
+                self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
                 self.poke_self();
             }
             Err(_) => {}
@@ -235,19 +235,19 @@ impl ShmEndpoint {
         if let Ok(old) = old {
             dismiss_shared(old);
         }
-        self.flags.fetch_or(REJOINED, Ordering::AcqRel);
+        self.flags.fetch_or(PEER_LIVENESS_CHANGED, Ordering::AcqRel);
         false
     }
 
     /// Whether [`ShmEndpoint::take_rejoined`] or [`ShmEndpoint::take_arrived`] has something to tell.
     #[inline]
     pub fn has_other_files(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & (REJOINED | ARRIVED) != 0
+        self.flags.load(Ordering::Relaxed) & (PEER_LIVENESS_CHANGED | ARRIVED) != 0
     }
 
     /// Whether the witness is another file than before, which is reported once: an epoll instance has to be told of it.
     pub fn take_rejoined(&self) -> bool {
-        self.take_flag(REJOINED)
+        self.take_flag(PEER_LIVENESS_CHANGED)
     }
 
     /// The socket that was accepted from our base since the last call, or -1: an epoll instance has to be told of it.

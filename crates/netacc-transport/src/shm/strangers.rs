@@ -10,7 +10,7 @@
 //! side acts on it only where it trusts the other one.
 
 use crate::limits::RELAY_WAIT_MS;
-use crate::shm::endpoint::{AHEAD, SHARED, View, WITNESS_GONE};
+use crate::shm::endpoint::{AHEAD, PEER_GONE, SHARED, View};
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
 use crate::shm::slots::CONTROL_SLOT;
 use crate::shm::users::are_trusted_by;
@@ -183,6 +183,6 @@ impl ShmEndpoint {
     /// Whether every process that had the other end is known to be gone: then nothing more comes by the ring, and there
     /// is nothing to wait for there.
     pub fn peer_is_gone(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & WITNESS_GONE != 0
+        self.flags.load(Ordering::Acquire) & PEER_GONE != 0
     }
 }

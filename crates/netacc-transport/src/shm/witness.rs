@@ -2,7 +2,7 @@
 //! stays.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, SHARED, UNTOLD, View, WITNESS_GONE};
+use crate::shm::endpoint::{DEAD, PEER_GONE, SHARED, UNTOLD, View};
 use crate::shm::guard::dismiss_shared;
 use crate::shm::link::Side;
 use crate::shm::patience::Patience;
@@ -156,7 +156,7 @@ impl ShmEndpoint {
     /// The connection ends here. A client keeps the witness: if the server is a family, none of its processes can say
     /// that it was the last to use the slot, but the kernel can.
     pub(super) fn release_witness(&self, v: &View) {
-        let told = self.flags.load(Ordering::Acquire) & (WITNESS_GONE | SHARED) != 0;
+        let told = self.flags.load(Ordering::Acquire) & (PEER_GONE | SHARED) != 0;
         if told || v.me == Side::Server || v.link.is_inherited() {
             self.close_witness();
         }
