@@ -6,7 +6,7 @@ use crate::carrier::engines::{self, Place};
 use crate::carrier::entry::Payload;
 use crate::carrier::{Led, Way, drive, find_way};
 use crate::fdtable::{self, Entry, Ref};
-use crate::socket::{CANDIDATE, REMOTE, OFFERS, Socket, asking, pool};
+use crate::socket::{CANDIDATE, OFFERS, REMOTE, Socket, asking, pool};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;

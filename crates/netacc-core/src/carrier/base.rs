@@ -4,12 +4,12 @@
 //! ([`arrivals`](crate::carrier::arrivals)). That port and a token go to the client while the queue pair is connected, so a
 //! base is found by nobody else. Where a packet filter closes that port, the client comes to the listener's own port, if the
 //! server says by the queue pair that it may ([`own_port`](crate::carrier::own_port)). How the client goes about it is in
-//! [`companion`](crate::carrier::companion).
+//! [`companion_client`](crate::carrier::companion_client).
 //!
 //! Bases are made by the thread, which sleeps on one epoll instance for all of them: those that nobody needs cost nothing.
 
 use crate::carrier::arrivals::Arrivals;
-use crate::carrier::companion::Attempt;
+use crate::carrier::companion_client::Attempt;
 use crate::carrier::engine::Engine;
 use crate::carrier::entry::{Entry, Stage, tag};
 use crate::carrier::knock;

@@ -226,7 +226,7 @@ impl Engine {
         let Some(attempt) = self.attempt(at) else { return };
         attempt.since = time::now();
         match attempt.port {
-            Port::Chosen => self.connect_companion(at),
+            Port::Chosen => self.dial_companion(at),
             Port::Own => self.ask_for_own_port(at),
         }
     }
@@ -262,13 +262,13 @@ impl Engine {
             _ => return true,
         }
         match answer {
-            OwnPort::Come => self.connect_companion(at),
+            OwnPort::Come => self.dial_companion(at),
             no => self.port_failed(at, Why::Refused(no)),
         }
         true
     }
 
-    fn connect_companion(&mut self, at: usize) {
+    fn dial_companion(&mut self, at: usize) {
         let Some((ours, there)) = self.destination(at) else { return };
         let name = u64::from(tag(&self.pipes, at));
         let own = self.attempt(at).filter(|a| a.port == Port::Own).map(|a| wire::hello(&a.token));

@@ -37,7 +37,7 @@ mod arrivals;
 mod ask;
 mod asked;
 mod base;
-mod companion;
+mod companion_client;
 mod conn;
 pub mod direct;
 pub mod drive;

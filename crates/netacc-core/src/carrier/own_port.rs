@@ -2,7 +2,7 @@
 //!
 //! The kernel hands out connections in the order in which they came, so only accept(2) itself can take a companion out. While
 //! one is awaited, accept looks at the first bytes of each connection that the kernel gives it. Those of a companion are there
-//! by then ([`companion`](crate::carrier::companion)) and have a token that only the other end of the queue pair knows; every
+//! by then ([`companion_client`](crate::carrier::companion_client)) and have a token that only the other end of the queue pair knows; every
 //! other connection goes to the program as it is, at once. Nobody accepts for the program, so nothing is held up, and
 //! nobody's addresses are believed.
 //!

@@ -5,8 +5,9 @@ use crate::epoll::nested::{self, linked};
 use crate::epoll::paths::{each_reg, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::{
-    ACCEPTED, LIVENESS_WATCHED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, ON_KERNEL, POLLED, PROGRAMS, QUEUED, Reg,
-    STRUCTURE, OLD_SUBFLOW_WATCHED, SUBSCRIBED, PEER_LIVENESS_WATCHED, at, cookie, looks_like_cookie, new_reg, release_reg,
+    ACCEPTED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
+    PEER_LIVENESS_WATCHED, POLLED, PROGRAMS, QUEUED, Reg, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie,
+    new_reg, release_reg,
 };
 use crate::epoll::{shared, stash, watch};
 use crate::fdtable::{self, Entry, Ref};

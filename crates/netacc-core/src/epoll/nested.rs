@@ -10,7 +10,9 @@
 use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, SUBSCRIBED, at, cookie};
+use crate::epoll::{
+    DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, SUBSCRIBED, at, cookie,
+};
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use alloc::vec::Vec;

@@ -3,8 +3,8 @@
 use crate::epoll::ctl::{listen_in, note_edges, touch, uncount};
 use crate::epoll::listeners::{hear_listener, unhear_listener};
 use crate::epoll::{
-    LIVENESS_WATCHED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, OLD_SUBFLOW_WATCHED, SUBSCRIBED, PEER_LIVENESS_WATCHED, at, cookie,
-    looks_like_cookie, watch,
+    DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
+    Reg, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie, watch,
 };
 use crate::socket::Socket;
 use crate::socket::listen::Listener;
@@ -83,9 +83,12 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
     each_reg(s, |e, reg| {
         let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
-        for (bit, fd) in
-            [(PEER_LIVENESS_WATCHED, ep.witness_fd()), (ON_KERNEL, ep.kernel_fd()), (LIVENESS_WATCHED, ep.base_fd()), (OLD_SUBFLOW_WATCHED, ep.tail_fd())]
-        {
+        for (bit, fd) in [
+            (PEER_LIVENESS_WATCHED, ep.witness_fd()),
+            (ON_KERNEL, ep.kernel_fd()),
+            (LIVENESS_WATCHED, ep.base_fd()),
+            (OLD_SUBFLOW_WATCHED, ep.tail_fd()),
+        ] {
             if flags & bit != 0 && fd >= 0 {
                 let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
             }
@@ -103,7 +106,10 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
         if flags & LIVENESS_WATCHED != 0 {
             e.based.fetch_sub(1, Ordering::Relaxed);
         }
-        reg.flags.fetch_and(!(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED), Ordering::Relaxed);
+        reg.flags.fetch_and(
+            !(PEER_LIVENESS_WATCHED | ON_KERNEL | LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED),
+            Ordering::Relaxed,
+        );
         // A registration that EPOLLONESHOT disabled is added when the application enables it again.
         if reg.queue() & DISABLED == 0 {
             let _ = show_to_kernel(e, reg, EPOLL_CTL_ADD);

@@ -4,8 +4,8 @@ use crate::epoll::arrivals::Arrivals;
 use crate::epoll::nested::{arm_children, heard};
 use crate::epoll::watch;
 use crate::epoll::{
-    ACCEPTED, LIVENESS_WATCHED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, ON_KERNEL, POLLED, QUEUED, Reg, OLD_SUBFLOW_WATCHED, PEER_LIVENESS_WATCHED,
-    at, cookie, release_reg,
+    ACCEPTED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
+    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Reg, at, cookie, release_reg,
 };
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
@@ -254,7 +254,9 @@ fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
     if ep.has_other_files() {
         hear_others(e, reg, ep);
     }
-    for (fd, which) in [(ep.witness_fd(), PEER_LIVENESS_WATCHED), (ep.tail_fd(), OLD_SUBFLOW_WATCHED), (ep.kernel_fd(), ON_KERNEL)] {
+    for (fd, which) in
+        [(ep.witness_fd(), PEER_LIVENESS_WATCHED), (ep.tail_fd(), OLD_SUBFLOW_WATCHED), (ep.kernel_fd(), ON_KERNEL)]
+    {
         if fd >= 0 {
             hear_too(e, reg, fd, which);
         }

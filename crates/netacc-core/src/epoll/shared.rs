@@ -17,8 +17,8 @@ use crate::epoll::listeners::hear_listener;
 use crate::epoll::paths::show_to_kernel;
 use crate::epoll::ready::enqueue;
 use crate::epoll::{
-    LIVENESS_WATCHED, DISABLED, Epoll, KERNEL, Kind, ON_KERNEL, PROGRAMS, Reg, STRUCTURE, OLD_SUBFLOW_WATCHED, PEER_LIVENESS_WATCHED, at, cookie, nested,
-    watch,
+    DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
+    Reg, STRUCTURE, at, cookie, nested, watch,
 };
 use crate::fdtable::{self, Entry};
 use crate::fork;
@@ -370,7 +370,12 @@ fn hear_anew(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, ep: &ShmE
         ep.registration.store(0, Ordering::Relaxed);
         reg.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
-    if reg.flags.fetch_and(!(LIVENESS_WATCHED | PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed) & LIVENESS_WATCHED != 0 {
+    if reg
+        .flags
+        .fetch_and(!(LIVENESS_WATCHED | PEER_LIVENESS_WATCHED | OLD_SUBFLOW_WATCHED | ON_KERNEL), Ordering::Relaxed)
+        & LIVENESS_WATCHED
+        != 0
+    {
         e.based.fetch_sub(1, Ordering::Relaxed);
     }
     listen_in(e, reg, s);

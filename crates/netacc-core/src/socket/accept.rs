@@ -9,7 +9,7 @@ use crate::socket::closing;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
-    CANDIDATE, DORMANT, REMOTE, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, Socket, adopt,
+    CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket, adopt,
     demote, far, ports, vacant,
 };
 use crate::wait;

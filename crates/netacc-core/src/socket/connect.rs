@@ -10,7 +10,7 @@ use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    CANDIDATE, CONNECTING, ABORTED, REMOTE, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, Socket, asking,
+    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket, asking,
     dissolve, group, io, listen, packets, pool, ports, untaken,
 };
 use crate::wait;

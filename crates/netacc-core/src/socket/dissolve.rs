@@ -7,7 +7,7 @@
 use crate::addr;
 use crate::epoll;
 use crate::socket::create::replace_everywhere;
-use crate::socket::{CONNECTING, ABORTED, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
+use crate::socket::{ABORTED, CONNECTING, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::Result;

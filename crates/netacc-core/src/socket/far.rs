@@ -19,7 +19,7 @@
 use crate::carrier::{self, drive};
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::promote::{decided, go_over, number, promoted};
-use crate::socket::{CANDIDATE, REMOTE, OFFERS, PREPARED, Path, Socket};
+use crate::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
 use crate::timeouts;
 use crate::wait;
 use core::net::SocketAddr;

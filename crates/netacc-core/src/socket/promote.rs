@@ -27,7 +27,7 @@ use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::poll::Kept;
 use crate::socket::io::deadline;
-use crate::socket::{CANDIDATE, DEMOTED, REMOTE, LINKING, NONBLOCK, OFFERS, Path, Socket, asking, far, pool};
+use crate::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, REMOTE, Socket, asking, far, pool};
 use crate::timeouts;
 use crate::wait;
 use core::sync::atomic::Ordering;
