@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use netacc_tools::bench_wire::{
-    Greeting, HEADER_LEN, Header, Lines, MAX_LINE, Reply, Request, parse, write,
+    BenchHello, HEADER_LEN, Header, Lines, MAX_LINE, Reply, Request, parse, write,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn look(line: &str) {
     assert!(line.len() <= MAX_LINE + 4096);
-    if let Some(objection) = Greeting::parse(line).and_then(|greeting| greeting.objection()) {
+    if let Some(objection) = BenchHello::parse(line).and_then(|greeting| greeting.objection()) {
         shown(&objection);
     }
     match parse::<Request>(line) {

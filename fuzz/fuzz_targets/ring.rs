@@ -5,7 +5,7 @@
 use core::ptr::NonNull;
 use libfuzzer_sys::fuzz_target;
 use netacc_ring::{
-    Area, Channel, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, SMALL, SideLine,
+    Area, ReadySet, Consumer, ConsumerLine, LARGE, Producer, ProducerLine, SMALL, SideLine,
     Violation, notify_data, notify_room,
 };
 use std::sync::atomic::Ordering;
@@ -52,11 +52,11 @@ fuzz_target!(|script: &[u8]| {
         SideLine::default(),
     );
     let (tx, rx) = (Producer::default(), Consumer::default());
-    let channel = Channel::default();
+    let ready_set = ReadySet::default();
     for step in script.chunks_exact(10).take(200) {
         let v = u64::from_le_bytes(step[2..10].try_into().unwrap());
         let n = (v % (300 * 1024)) as usize;
-        let known = |id: u32| (id == 1).then_some(&channel);
+        let known = |id: u32| (id == 1).then_some(&ready_set);
         match step[0] % 16 {
             0 => data.head.store(v, Ordering::SeqCst),
             1 => data.layout.store(v, Ordering::SeqCst),
@@ -108,15 +108,15 @@ fuzz_target!(|script: &[u8]| {
                 assert!(r.is_ok() || r == Err(Violation));
             }
             14 => {
-                side.watch.store(v as u32, Ordering::SeqCst);
+                side.subscriber.store(v as u32, Ordering::SeqCst);
                 side.rx_waiter.store((v >> 32) as u32, Ordering::SeqCst);
                 side.tx_waiter.store((v >> 16) as u32, Ordering::SeqCst);
                 side.want_room.store(step[1].into(), Ordering::SeqCst);
-                channel.arm();
+                ready_set.arm();
                 notify_data(&side, n, known);
                 data.limit.store((v >> 8) as u32, Ordering::SeqCst);
-                notify_room(&side, n, known, || rx.room_to_tell(&room, &data));
-                assert!(channel.take().all(|slot| slot == n));
+                notify_room(&side, n, known, || rx.room_to_announce(&room, &data));
+                assert!(ready_set.take().all(|slot| slot == n));
             }
             _ => {
                 let _ = tx.writable(&room);

@@ -1,22 +1,22 @@
-//! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, or with its
-//! head in the immediate data, and the payload of the one that opens a connection; the first bytes of a base; and a datagram that
-//! asks whether the server is reached by RDMA. Whatever decodes is exactly what it encodes to.
+//! What comes over a queue pair, from anybody: the private data of a connect, a message of one frame or several, or
+//! with its head in the immediate data, and the payload of the one that opens a connection; the first bytes of a base;
+//! and a datagram that asks whether the server is reached by RDMA. Whatever decodes is exactly what it encodes to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netacc_wire::base::{HELLO, hello, token};
-use netacc_wire::frame::{Brief, FRAME, Frame, Greeting, decode_addresses, encode_addresses};
-use netacc_wire::knock::Knock;
+use netacc_wire::companion::{HELLO, hello, token};
+use netacc_wire::frame::{Brief, FRAME, Frame, QpHello, decode_addresses, encode_addresses};
+use netacc_wire::probe::RdmaProbe;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(greeting) = Greeting::decode(bytes) {
-        assert!(bytes.starts_with(&greeting.encode()));
+    if let Ok(qp_hello) = QpHello::decode(bytes) {
+        assert!(bytes.starts_with(&qp_hello.encode()));
     }
     if let Some((client, server)) = decode_addresses(bytes) {
         assert_eq!(encode_addresses(client, server), bytes);
     }
-    if let Ok(knock) = Knock::decode(bytes) {
-        assert_eq!(knock.encode(), bytes);
+    if let Ok(probe) = RdmaProbe::decode(bytes) {
+        assert_eq!(probe.encode(), bytes);
     }
     if let Some(said) = bytes.first_chunk::<HELLO>()
         && let Some(token) = token(said)
@@ -26,8 +26,8 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some((number, rest)) = bytes.split_first_chunk() {
         let brief = Brief::decode(u32::from_le_bytes(*number));
         assert_eq!(brief.encode().to_le_bytes(), *number);
-        let heard = rest.first_chunk().map_or(0, |heard| u16::from_le_bytes(*heard));
-        assert_eq!(Brief::of(&brief.frame(heard), heard), Some(brief));
+        let acked = rest.first_chunk().map_or(0, |acked| u16::from_le_bytes(*acked));
+        assert_eq!(Brief::of(&brief.frame(acked), acked), Some(brief));
     }
     if let Some((head, payload)) = bytes.split_first_chunk::<FRAME>()
         && let Some(frame) = Frame::decode(head)

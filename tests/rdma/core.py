@@ -2,7 +2,7 @@
 
 # A run of the core has these on soft RoCE: what every change has to pass.
 ALWAYS = """verbs devices check.a_server_is_reached_by_rdma strangers servers storm apps prefork conformance.every_call
-    conformance.endpoints conformance.random_calls knock.a_plain_server knock.handed_on_at_once first.conversations
+    conformance.endpoints conformance.random_calls probe.a_plain_server probe.handed_on_at_once first.conversations
     first.small_answers first.redis_tcp_first faults.a_device_is_removed_under_load faults.the_path_of_rdma_falls_silent
     faults.peer_is_killed faults.device_of_the_server_goes faults.what_a_killed_process_had_written
     faults.without_a_base_silence_ends_what_waits_for_room

@@ -1,6 +1,6 @@
 """handed.py WHAT ROLE ADDRESS PORT: conversations that are full when another process, or another program, goes on with them.
 
-As far.py: each end ends with status 0 if everything was as kernel TCP has it.
+As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-from far import data, main, receive
+from remote import data, main, receive
 
 
 def fill(s, bytes_):

@@ -1,6 +1,6 @@
 """lasting.py WHAT ROLE ADDRESS PORT: conversations that last until somebody ends, kills or cuts them.
 
-As far.py: each end ends with status 0 if everything was as kernel TCP has it.
+As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from far import data, main, receive
+from remote import data, main, receive
 from handed import fill
 
 

@@ -79,7 +79,7 @@ class Between(rig.Storm):
         self.counts["removal"] += 1
 
     def has_forgotten(self, pid):
-        """The link by which its carrier connects to the program stays; no connection is on it."""
+        """The link by which its engine connects to the program stays; no connection is on it."""
         try:
             return not monitor.connections(pid)
         except monitor.NoAnswer:

@@ -59,7 +59,7 @@ def a_connection_that_is_not_taken(ctx):
 
 
 def process_of(thread):
-    """The process of a thread, or None. Of a process that takes over the carrier's thread is listed, which ends first."""
+    """The process of a thread, or None. Of a process that takes over the engine's thread is listed, which ends first."""
     try:
         status = pathlib.Path(f"/proc/{thread}/status").read_text()
     except OSError:
@@ -111,9 +111,9 @@ def the_process_that_carries_quits(ctx):
     for _ in range(5):
         talk = Talk(ctx, "Held")
         by_rdma(ctx, talk)
-        carrier = holder(talk)
+        engine = holder(talk)
         ctx.mark()
-        others = sum(talk.answer() != carrier for _ in range(8))
+        others = sum(talk.answer() != engine for _ in range(8))
         # On a machine this slow some may have gone by TCP.
         if others > 0 and ctx.carried("client")["rdma_sends"] >= 8:
             break
@@ -121,8 +121,8 @@ def the_process_that_carries_quits(ctx):
         quit_all(talk)
     check(others > 0, "no connection that another process has accepted")
     before = talk.answer(-1)
-    os.kill(carrier, signal.SIGTERM)
-    wait_until(lambda: not os.path.exists(f"/proc/{carrier}"), 30, f"process {carrier} is gone")
+    os.kill(engine, signal.SIGTERM)
+    wait_until(lambda: not os.path.exists(f"/proc/{engine}"), 30, f"process {engine} is gone")
     after = talk.answer(-1)
     said = f"of {before} connections {others} and more had another process, and {after} were answered"
     check(others <= after <= before - (8 - others), said)

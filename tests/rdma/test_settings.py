@@ -14,12 +14,12 @@ from matrix import case
 from test_faults import delete
 from test_transport import benchmark, by_rdma, converse, redis
 
-SCRIPT = str(harness.ROOT / "tests" / "rdma" / "far.py")
+SCRIPT = str(harness.ROOT / "tests" / "rdma" / "remote.py")
 MANY = 40
 
 
 class Held:
-    """far.py's connections, all of them open, until `end`."""
+    """remote.py's connections, all of them open, until `end`."""
 
     def __init__(self, ctx, what="Many", options=(), **client):
         ctx.accelerated = ("server", "client")

@@ -45,7 +45,7 @@ def listens(ctx, port):
 
 def converse_with(ctx, port, role):
     """A conversation of its own from the client's host: by RDMA where `role` is accelerated."""
-    script = str(harness.ROOT / "tests" / "rdma" / "far.py")
+    script = str(harness.ROOT / "tests" / "rdma" / "remote.py")
     return ctx.spawn(["python3", script, "Prefork", "client", ctx.server_end.address, port], role=role)
 
 

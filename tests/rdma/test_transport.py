@@ -57,7 +57,7 @@ def redis_benchmark(ctx):
 
 
 def converse(ctx, what, roles=("server", "client"), family="address", options=(), client_options=(), limit=80, at=None,
-             script="far.py"):
+             script="remote.py"):
     """Both ends of one of the script's conversations, to their end. The server listens `at` another address than it is known by."""
     ctx.accelerated = roles
     script = str(harness.ROOT / "tests" / "rdma" / script)

@@ -1,6 +1,6 @@
 """workers.py WHAT ROLE ADDRESS PORT: servers of several processes that share one listener, and their clients.
 
-As far.py: each end ends with status 0 if everything was as kernel TCP has it.
+As remote.py: each end ends with status 0 if everything was as kernel TCP has it.
 """
 
 import os
@@ -8,8 +8,8 @@ import select
 import signal
 import sys
 
-import far
-from far import data, main, receive
+import remote
+from remote import data, main, receive
 
 
 class Untaken:
@@ -55,7 +55,7 @@ class Told(Exception):
     """A signal has told the process to quit."""
 
 
-class Workers(far.Many):
+class Workers(remote.Many):
     """Processes that answer questions, one per connection, until they are killed or told to quit."""
 
     COUNT = 3

@@ -62,7 +62,7 @@ static int clock_ms(void)
 // share a listener, the ones beside it, for which one of them listens.
 static int carrier_was_killed(struct slot *s, int side)
 {
-	if (s->carrier[side] > 0 && L->proc[s->carrier[side]].killed)
+	if (s->engine[side] > 0 && L->proc[s->engine[side]].killed)
 		return 1;
 	return side == SERVER && L->killed_of[s->server] != s->kin;
 }
@@ -298,7 +298,7 @@ static int header(struct conv *c)
 	k.next = 0;
 	k.begun = 1;
 	L->slot[k.slot].holder[SERVER] = me;
-	L->slot[k.slot].carrier[SERVER] = me;
+	L->slot[k.slot].engine[SERVER] = me;
 	int ep = c->ep;
 	conv_open(c, c->fd, k);
 	c->ep = ep;

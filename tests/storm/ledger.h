@@ -23,7 +23,7 @@ struct slot {
 	word kills[2];	// as many had happened when that holder was last unknown; -1: one was under way
 	word done;	// bit 0: the client's end saw everything, bit 1: the server's, bit 2: lost with a killed process
 	// Between hosts: who connected and who accepted. It goes on carrying what its children have.
-	word carrier[2];
+	word engine[2];
 	word kin; // how many processes of that port had been killed before
 	word server;
 	word trail[2]; // what was done to each end, the last in the lowest octal digit

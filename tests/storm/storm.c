@@ -196,7 +196,7 @@ static void *call(void *x)
 		k.seed = seed;
 		L->slot[slot].kills[SERVER] = kills_now();
 		L->slot[slot].holder[CLIENT] = me;
-		L->slot[slot].carrier[CLIENT] = me;
+		L->slot[slot].engine[CLIENT] = me;
 		int server = draw(&seed) % SERVERS;
 		while (!L->port[server])
 			server = draw(&seed) % SERVERS;

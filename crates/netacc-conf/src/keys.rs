@@ -179,7 +179,7 @@ where that is not known. Then it goes by TCP. One that must not block waits a si
     "NACC_FAST_CONNECT", Kind::Bool, "", Rule::None, Some('F'),
     "Fast connect mode: data may travel with the request to connect, without waiting for the answer.";
 
-    tcp_base: bool = true,
+    tcp_companion: bool = true,
     "NACC_TCP_COMPANION", Kind::Bool, "", Rule::None, None,
     "Whether a TCP connection is made beside each QP, over which its connections go on if the QP fails.
 With 0, or with fast connect mode, they are reset then.";

@@ -181,15 +181,15 @@ fn duplicate_key() {
 #[test]
 fn an_earlier_name_of_a_key_works_everywhere() {
     let (config, diags) = read("[netacc]\nNACC_TCP_BASE=0\n");
-    assert_eq!((config.tcp_base, diags), (false, vec![]));
+    assert_eq!((config.tcp_companion, diags), (false, vec![]));
     assert_eq!(config.source("NACC_TCP_COMPANION"), Some(Source::File { line: 2 }));
     assert_eq!(config.source("NACC_TCP_BASE"), Some(Source::File { line: 2 }));
     let mut config = Config::default();
     let mut diags = Vec::new();
     config.apply_env("NACC_TCP_BASE", b"0", &mut diags);
-    assert_eq!((config.tcp_base, config.source("NACC_TCP_COMPANION")), (false, Some(Source::Env)));
+    assert_eq!((config.tcp_companion, config.source("NACC_TCP_COMPANION")), (false, Some(Source::Env)));
     config.apply_cmdline(b"NACC_TCP_BASE=1", &mut diags);
-    assert_eq!((config.tcp_base, diags.len()), (true, 0));
+    assert_eq!((config.tcp_companion, diags.len()), (true, 0));
     let (_, diags) = read("[netacc]\nNACC_TCP_BASE=0\nNACC_TCP_COMPANION=1\n");
     assert!(only(&diags).contains("NACC_TCP_COMPANION: already set in line 2"), "{diags:?}");
     assert_eq!(check_value("NACC_TCP_BASE", b"1").as_deref(), Ok("1"));

@@ -7,11 +7,11 @@
 #![allow(unsafe_code)]
 
 use crate::epoll::Epoll;
-use crate::socket::{REPLACED, Socket, vacant};
+use crate::socket::{REPLACED, Socket, fd_cache};
 use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::private::MAX_FDS;
+use netacc_sys::reserved_fds::MAX_FDS;
 use netacc_sys::{lock, mem, raw, time};
 
 static TABLE: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
@@ -22,8 +22,8 @@ static HIGH: AtomicUsize = AtomicUsize::new(0);
 const TAG: u64 = 7;
 const SOCKET: u64 = 1;
 const EPOLL: u64 = 2;
-/// Word of a number that the program has closed and that we keep: see [`vacant`].
-const VACANT: u64 = 3;
+/// Word of a number that the program has closed and that we keep: see [`fd_cache`].
+const CACHED: u64 = 3;
 /// A thread is about to close the number, or to put another file under it: with the thread's mark in place of an object.
 const LEAVING: u64 = 7;
 const NUMBER_CLOSE: u64 = time::ns(timeouts::NUMBER_CLOSE);
@@ -156,8 +156,8 @@ pub fn get(fd: i32) -> Option<Entry> {
 
 #[cold]
 fn not_there(fd: i32, word: u64) -> Option<Entry> {
-    if word == VACANT {
-        vacant::give_back(fd);
+    if word == CACHED {
+        fd_cache::give_back(fd);
         return None;
     }
     decode(left(fd))
@@ -229,13 +229,13 @@ impl Drop for Leaving {
 /// The program has closed `fd`, and its entry is gone; the number stays ours.
 pub fn vacate(fd: i32) {
     if let Some(c) = cell(fd) {
-        c.store(VACANT, Ordering::Release);
+        c.store(CACHED, Ordering::Release);
     }
 }
 
-/// Takes back a vacant number: exactly one of several callers gets it.
+/// Takes back a cached number: exactly one of several callers gets it.
 pub fn occupy(fd: i32) -> bool {
-    cell(fd).is_some_and(|c| c.compare_exchange(VACANT, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    cell(fd).is_some_and(|c| c.compare_exchange(CACHED, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
 /// The TCP socket `fd`, if it is one we know.
@@ -278,8 +278,8 @@ pub fn put(fd: i32, e: Entry) -> Result<Option<Entry>> {
         HIGH.fetch_max(fd as usize, Ordering::Relaxed);
     }
     let old = c.swap(encode(e), Ordering::AcqRel);
-    if old == VACANT {
-        vacant::lost();
+    if old == CACHED {
+        fd_cache::lost();
     }
     Ok(decode(old))
 }
@@ -304,14 +304,14 @@ fn take_for(fd: i32, new: u64) -> Option<Entry> {
         if word == 0 || word & TAG == LEAVING {
             return None;
         }
-        let next = if word == VACANT { 0 } else { new };
+        let next = if word == CACHED { 0 } else { new };
         match c.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => word = now,
         }
     }
-    if word == VACANT {
-        vacant::closed(fd);
+    if word == CACHED {
+        fd_cache::closed(fd);
     }
     decode(word)
 }
@@ -324,8 +324,8 @@ pub fn numbers() -> impl Iterator<Item = i32> {
 /// What `fd` stands for now. Nobody is waited for.
 fn look(fd: i32) -> Option<Entry> {
     let word = cell(fd)?.load(Ordering::Acquire);
-    if word == VACANT {
-        vacant::give_back(fd);
+    if word == CACHED {
+        fd_cache::give_back(fd);
     }
     decode(word)
 }

@@ -8,9 +8,9 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, Lock, lock, private, raw, time};
+use netacc_sys::{Guard, Lock, lock, raw, reserved_fds, time};
 use netacc_transport::shm::control::Unread;
-use netacc_transport::shm::{Patience, ShmEndpoint};
+use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -36,11 +36,11 @@ static WAITING: Descendants = Descendants::new();
 static LOCK: Lock = Lock::new();
 /// Held by the thread that forks while it keeps others from reading: of two such threads each would wait for what the
 /// other has.
-static TURN: Lock = Lock::new();
+static FORK_LOCK: Lock = Lock::new();
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 static FORKING: AtomicU32 = AtomicU32::new(0);
-/// Number of generations of a family that are told apart.
+/// Number of generations of a sharers that are told apart.
 const GENERATIONS: usize = 16;
 /// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their
 /// descendants, the oldest first.
@@ -57,13 +57,13 @@ pub struct Forking {
     pipe: Option<(i32, i32)>,
     /// Whether no connection is shared, only epoll instances.
     instances: bool,
-    /// [`TURN`], if anything is unread.
-    turn: Option<Guard<'static>>,
+    /// [`FORK_LOCK`], if anything is unread.
+    guard: Option<Guard<'static>>,
     /// The links of shared connections, which no other thread reads until the fork is done: the kernel copies the
     /// descriptors and then the memory, and the child would know of what comes in between without having it.
     unread: Unread,
     /// What is carried to other hosts is at rest meanwhile: the child goes through it.
-    carriers: crate::carrier::AtRest,
+    engines: crate::engine::AtRest,
 }
 
 /// Namespaces in which a child begins and its parent is not (clone(2)).
@@ -86,19 +86,19 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     // Before this thread takes any lock.
     let in_handler = lock::interrupted();
     // Several processes could not agree on who makes them again.
-    socket::untaken::await_queue_pairs();
+    socket::queued_connects::await_queue_pairs();
     // Before anything is marked as shared: another thread must not take it for ours alone until the child is counted.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
     let mut splits = new.processes.then_some(true);
     // All connections together have one patience.
-    let patience = Patience::of_a_fork();
+    let timeout = WaitBudget::of_a_fork();
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if r.obj.path() == Path::Tcp && r.obj.has(socket::CANDIDATE) {
             socket::promote::cancel(fd, r);
         }
-        if r.obj.path() == Path::Shm && *splits.get_or_insert_with(namespace::splits_family) {
+        if r.obj.path() == Path::Shm && *splits.get_or_insert_with(namespace::splits_sharers) {
             let _ = socket::demote::demote(fd, r, Reason::Fork);
         }
         match r.obj.path() {
@@ -107,7 +107,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             }
             Path::Shm => {
                 shared = true;
-                share(fd, r, &patience);
+                share(fd, r, &timeout);
             }
             Path::Listener => {
                 if let Some(l) = r.obj.listener() {
@@ -124,22 +124,22 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     }
     if shared {
         // After all of them are marked: a peer that does the same waits for us as we wait for it.
-        each_shared(|ep| ep.before_fork(&patience));
+        each_shared(|ep| ep.before_fork(&timeout));
         // A handler that interrupted a reader must not wait for it.
-        let patience = if in_handler { 0 } else { FORK_QUIESCE };
-        forking.turn = TURN.lock_within(patience);
-        each_shared(|ep| forking.unread.stop(ep.link(), patience));
+        let timeout = if in_handler { 0 } else { FORK_QUIESCE };
+        forking.guard = FORK_LOCK.lock_within(timeout);
+        each_shared(|ep| forking.unread.stop(ep.link(), timeout));
     }
-    // Last: the carrier is the peer of its connections, and has to read what they were passed.
-    forking.carriers = crate::carrier::before_fork(in_handler);
+    // Last: the engine is the peer of its connections, and has to read what they were passed.
+    forking.engines = crate::engine::before_fork(in_handler);
     forking
 }
 
 /// Makes the pipe of a fork: its reading end for this process, its writing end for the descendants.
 fn end_of_life() -> Option<(i32, i32)> {
     let (r, w) = pipe_with(PipeFlags::CLOEXEC).ok()?;
-    let r = private::adopt(r).ok()?;
-    Some((r, private::adopt(w).ok()?))
+    let r = reserved_fds::adopt(r).ok()?;
+    Some((r, reserved_fds::adopt(w).ok()?))
 }
 
 /// The pipes that a process of our own holds while it goes on with a connection: all processes that share the connection's slot
@@ -170,8 +170,8 @@ impl Heir {
     /// Ends the preparation in this process, when the new process was `made` or could not be.
     pub(crate) fn end(self, made: bool) {
         let Some((reading, writing)) = self.pipe else { return };
-        private::close(writing);
-        if made { CONNECTED.follow(reading) } else { private::close(reading) }
+        reserved_fds::close(writing);
+        if made { CONNECTED.remember(reading) } else { reserved_fds::close(reading) }
     }
 }
 
@@ -186,7 +186,7 @@ fn each_shared(mut f: impl FnMut(&'static ShmEndpoint)) {
     });
 }
 
-fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
+fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
     let s = r.obj;
     // A handler of this thread must not close a number between the look at it and what is put under it.
     let _b = Blocked::all();
@@ -196,21 +196,21 @@ fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
     // endpoint is looked up here.
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return };
     // The number is looked up here, too. A connection without one is about to be closed by another thread, which waits
-    // for the locks: a base that lies under no number would end at once, and the peer would take the connection for
+    // for the locks: a liveness socket that lies under no number would end at once, and the peer would take the connection for
     // gone before it is.
     let there = fdtable::get(fd).is_some_and(|e| e.is(r));
     let Some(fd) = Some(fd).filter(|_| there).or_else(|| fdtable::number_of(r, fd)) else { return };
-    if s.set(SHARED, true) && ep.base_fd() >= 0 {
+    if s.set(SHARED, true) && ep.liveness_fd() >= 0 {
         return;
     }
-    match ep.share(patience) {
-        Ok(Some(base)) => {
+    match ep.share(timeout) {
+        Ok(Some(liveness)) => {
             // What is left in the kernel of a promoted connection is still to be read.
-            ep.keep_tail();
-            if let Err(e) = put_under(fd, r, &base) {
+            ep.keep_old_subflow();
+            if let Err(e) = put_under(fd, r, &liveness) {
                 crate::log!(Warn, "fd {fd}: cannot put the liveness socket under its number: {e}");
             }
-            private::drop_raw(base);
+            reserved_fds::drop_raw(liveness);
         }
         Ok(None) => {}
         Err(e) => crate::log!(
@@ -220,38 +220,38 @@ fn share(fd: i32, r: Ref<Socket>, patience: &Patience) {
     }
 }
 
-/// Puts the base under every number the application has for the connection.
-fn put_under(first: i32, r: Ref<Socket>, base: &OwnedFd) -> Result<()> {
+/// Puts the liveness socket under every number the application has for the connection.
+fn put_under(first: i32, r: Ref<Socket>, liveness: &OwnedFd) -> Result<()> {
     if r.obj.has(socket::NONBLOCK) {
-        raw::fcntl(base.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
+        raw::fcntl(liveness.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
-    let result = socket::create::replace_everywhere(r.obj, base.as_raw_fd());
+    let result = socket::create::replace_everywhere(r.obj, liveness.as_raw_fd());
     // The number holds no placeholder any more that could serve the next connection.
     r.obj.set(socket::KEEPABLE, false);
     if let (Ok(()), Some(ep)) = (result, r.obj.endpoint()) {
-        ep.set_base(first);
+        ep.set_liveness(first);
     }
     result
 }
 
 /// To be called in the parent after the fork (also when it failed: then there is no child).
 pub fn parent(f: Forking, forked: bool) {
-    drop(f.carriers);
+    drop(f.engines);
     if forked {
         page().count(Counter::Forks);
     }
     if let Some((reading, writing)) = f.pipe {
-        private::close(writing);
+        reserved_fds::close(writing);
         let which = if f.instances { &WAITING } else { &CONNECTED };
-        which.follow(reading);
+        which.remember(reading);
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
     f.unread.go_on();
-    drop(f.turn);
+    drop(f.guard);
     forget_untold();
 }
 
-/// In the parent: a connection without a base belongs to the parent alone, since the child's copy of it was reset.
+/// In the parent: a connection without a liveness socket belongs to the parent alone, since the child's copy of it was reset.
 fn forget_untold() {
     fdtable::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
@@ -275,7 +275,7 @@ impl Descendants {
     }
 
     /// Remembers a fork by the end of its pipe.
-    fn follow(&self, reading: i32) {
+    fn remember(&self, reading: i32) {
         // A process that forks for each request must not run out of places because it never sleeps in between.
         let _g = LOCK.lock();
         self.forget_ended();
@@ -285,7 +285,7 @@ impl Descendants {
                 self.live.fetch_add(1, Ordering::Relaxed);
             }
             None => {
-                private::close(reading);
+                reserved_fds::close(reading);
                 self.live.store(FORKS as u32 + 1, Ordering::Relaxed);
             }
         }
@@ -320,7 +320,7 @@ impl Descendants {
             if p.fd >= 0 && p.revents != 0 {
                 // In this order: another thread may fork in between, and the child closes what it finds.
                 d.store(0, Ordering::Relaxed);
-                private::close(p.fd);
+                reserved_fds::close(p.fd);
                 self.live.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -331,7 +331,7 @@ impl Descendants {
         for d in &self.pipes {
             let fd = d.swap(0, Ordering::Relaxed) - 1;
             if fd >= 0 {
-                private::close(fd);
+                reserved_fds::close(fd);
             }
         }
         self.live.store(0, Ordering::Relaxed);
@@ -422,7 +422,7 @@ fn look_for_ended() {
 pub fn child_in(f: Forking, new: NewSpaces) {
     child(f);
     if new.network && crate::runtime::get().is_some() {
-        crate::kernel_only::from_here(Reason::Namespace);
+        crate::process_fallback::from_here(Reason::Namespace);
     }
 }
 
@@ -432,26 +432,26 @@ pub fn child(f: Forking) {
     lock::forget_held();
     netacc_sys::cancel::forget();
     LOCK.reset();
-    TURN.reset();
+    FORK_LOCK.reset();
     CONNECTED.after_fork();
     WAITING.after_fork();
     FORKING.store(0, Ordering::Relaxed);
     // The writing end stays open as long as we live: that is its purpose.
     if let Some((reading, writing)) = f.pipe {
-        private::close(reading);
+        reserved_fds::close(reading);
         hold(writing);
     }
     crate::runtime::reset_locks();
     crate::epoll::reset_locks();
-    socket::create::drop_spares();
+    socket::create::drop_ready_sockets();
     socket::closing::after_fork();
     crate::poll::after_fork();
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
-    crate::carrier::after_fork(&f.carriers);
-    socket::untaken::after_fork();
-    socket::reroute::after_fork();
+    crate::engine::after_fork(&f.engines);
+    socket::queued_connects::after_fork();
+    socket::redispatch::after_fork();
     socket::adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
     fdtable::forget_leaving();
@@ -475,8 +475,8 @@ pub fn child(f: Forking) {
         }
     });
     // These locks are free already, and after _Fork(3) nothing may be given back to the allocator.
-    core::mem::forget((f.unread, f.carriers, f.turn));
-    private::fill_gaps();
+    core::mem::forget((f.unread, f.engines, f.guard));
+    reserved_fds::fill_gaps();
     crate::runtime::after_fork(fdtable::numbers());
 }
 
@@ -501,6 +501,6 @@ fn forget_if_gone(held: &AtomicI32) {
     let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
     if p.revents & libc::POLLERR != 0 {
         held.store(0, Ordering::Relaxed);
-        private::close(fd);
+        reserved_fds::close(fd);
     }
 }

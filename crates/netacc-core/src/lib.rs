@@ -7,17 +7,17 @@
 extern crate alloc;
 
 pub mod addr;
-pub mod carrier;
+pub mod engine;
 pub mod epoll;
 pub mod fdtable;
 pub mod fork;
 pub mod identity;
-pub mod kernel_only;
 mod limits;
 pub mod log;
 pub mod namespace;
 pub mod outcome;
 pub mod poll;
+pub mod process_fallback;
 pub mod runtime;
 pub mod select;
 pub mod socket;

@@ -5,7 +5,7 @@
 //! that has begun to use TCP and then changes its namespace is accelerated no further: connections go on where they
 //! are, listeners are left to the kernel, new sockets are the kernel's.
 
-use crate::kernel_only;
+use crate::process_fallback;
 use crate::runtime;
 use crate::socket::{self, Path};
 use core::ffi::CStr;
@@ -27,7 +27,7 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
     let before = network();
     if !only_beginning() {
         // A socket belongs to the namespace where it was made, which is here.
-        kernel_only::each(|fd, r| {
+        process_fallback::each(|fd, r| {
             if r.obj.path() == Path::New {
                 let _ = socket::create::materialize(fd, r.obj);
             }
@@ -35,7 +35,7 @@ pub fn may_change<T>(call: impl FnOnce() -> T, succeeded: impl FnOnce(&T) -> boo
     }
     let done = call();
     if succeeded(&done) && (before.is_none() || network() != before) && !only_beginning() {
-        kernel_only::from_here(Reason::Namespace);
+        process_fallback::from_here(Reason::Namespace);
     }
     done
 }
@@ -47,9 +47,9 @@ fn only_beginning() -> bool {
     runtime::get().is_none() && stat(c"/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }
 
-/// Whether a child that is forked now begins in another PID namespace: processes of a family tell each other apart by
+/// Whether a child that is forked now begins in another PID namespace: sharers tell each other apart by
 /// their numbers, and there the same numbers stand for other processes.
-pub fn splits_family() -> bool {
+pub fn splits_sharers() -> bool {
     let next = c"/proc/self/ns/pid_for_children";
     match (identity(c"/proc/self/ns/pid"), identity(next)) {
         (Some(ours), Some(theirs)) => ours != theirs,

@@ -17,7 +17,7 @@ impl From<Result<usize>> for Outcome {
     fn from(r: Result<usize>) -> Outcome {
         match r {
             Ok(n) => Outcome::Done(n as isize),
-            Err(Errno::MOVED) => Outcome::Pass,
+            Err(Errno::TO_KERNEL) => Outcome::Pass,
             Err(e) => Outcome::Failed(e),
         }
     }

@@ -4,12 +4,14 @@
 //! The application's array is read and written within its stated length.
 #![allow(unsafe_code)]
 
-use crate::carrier::drive;
+use crate::engine::progress;
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::listen::tcp_ready;
-use crate::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, closing, promote, untaken};
+use crate::socket::{
+    CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, closing, promote, queued_connects,
+};
 use crate::wait;
 use alloc::vec::Vec;
 use core::ffi::c_void;
@@ -18,7 +20,7 @@ use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, private, user};
+use netacc_sys::{cpu, reserved_fds, user};
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 
@@ -103,7 +105,7 @@ struct Fds {
     /// What each entry referred to when the call began to wait.
     held: Vec<Option<Pin>>,
     /// Index of each candidate among them, and the copy by which the kernel is asked about it.
-    copies: Vec<(usize, Kept)>,
+    copies: Vec<(usize, Held)>,
 }
 
 /// Numbers of ours (+ 1) for the kernel's sockets of candidates that a poll sleeps on. While it sleeps, such a
@@ -116,28 +118,28 @@ static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
 /// An entry of [`COPIES`] or [`READ`].
-pub(crate) struct Kept(&'static AtomicI32);
+pub(crate) struct Held(&'static AtomicI32);
 
-impl Kept {
+impl Held {
     /// A copy of `fd` for a poll, if there is room for one.
-    fn to_poll(fd: i32) -> Option<Kept> {
-        Kept::of(fd, &COPIES)
+    fn to_poll(fd: i32) -> Option<Held> {
+        Held::of(fd, &COPIES)
     }
 
     /// A copy of `fd` for a call that reads, if there is room for one.
-    pub(crate) fn to_read(fd: i32) -> Option<Kept> {
-        Kept::of(fd, &READ)
+    pub(crate) fn to_read(fd: i32) -> Option<Held> {
+        Held::of(fd, &READ)
     }
 
-    fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Kept> {
-        let ours = private::copy(fd).ok()?;
+    fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Held> {
+        let ours = reserved_fds::copy(fd).ok()?;
         // AcqRel: the thread that closes it, here or in the child of a fork, sees it whole.
         let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let cell = cells.iter().find(free);
         if cell.is_none() {
-            private::close(ours);
+            reserved_fds::close(ours);
         }
-        cell.map(Kept)
+        cell.map(Held)
     }
 
     /// Its number; -1 in the child of a fork that a signal handler made under the call.
@@ -146,11 +148,11 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Held {
     fn drop(&mut self) {
         let fd = self.0.swap(0, Ordering::AcqRel) - 1;
         if fd >= 0 {
-            private::close(fd);
+            reserved_fds::close(fd);
         }
     }
 }
@@ -158,7 +160,7 @@ impl Drop for Kept {
 /// Called in the child of a fork: the sleepers are the parent's.
 pub fn after_fork() {
     for cell in COPIES.iter().chain(&READ) {
-        drop(Kept(cell));
+        drop(Held(cell));
     }
 }
 
@@ -236,7 +238,7 @@ impl Fds {
                 // A connection without an endpoint, or whose own look says so, is about to go elsewhere.
                 let moves = s.endpoint().is_none_or(|ep| {
                     ep.arm(interest(p.events), set);
-                    ep.displaced() || !ep.is_live()
+                    ep.must_switch() || !ep.is_live()
                 });
                 ready |= moves || look(Ours::Connection(s), p.fd, p.events) != 0;
             }
@@ -273,7 +275,7 @@ impl Fds {
             let Some(pin) = fdtable::socket(fd).and_then(Ref::pin) else { continue };
             let s = pin.sock().obj;
             if s.has(CANDIDATE)
-                && let Some(copy) = Kept::to_poll(fd)
+                && let Some(copy) = Held::to_poll(fd)
                 // Now that we have it: it is the candidate's, and not what came after.
                 && s.has(CANDIDATE)
             {
@@ -348,8 +350,8 @@ impl Fds {
         self.each(|_, p| {
             let Some(pin) = fdtable::socket(p.fd).and_then(Ref::pin) else { return };
             let r = pin.sock();
-            if r.obj.endpoint().is_some_and(|e| e.displaced()) {
-                crate::socket::reroute::settle(r);
+            if r.obj.endpoint().is_some_and(|e| e.must_switch()) {
+                crate::socket::redispatch::complete_switch(r);
             }
             if let Some(l) = r.obj.listener() {
                 l.sweep();
@@ -420,7 +422,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
     let mut spun = false;
     let mut steps = 0u32;
     loop {
-        drive::drive();
+        progress::progress();
         let n = fds.look();
         let mut set = WaitSet::new();
         set.steps = steps;
@@ -439,20 +441,20 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
             spun = true;
             let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
             let looked = || {
-                drive::drive();
+                progress::progress();
                 fds.look() > 0
             };
             if s.spin.run(peer, deadline, looked) {
                 continue;
             }
         }
-        let until = untaken::within(deadline);
+        let until = queued_connects::within(deadline);
         let slept = if fds.arm(&mut set) {
             let slept = set.sleep(Deadline::Now, sigmask);
             fds.disarm(&set);
             slept
         } else {
-            wait::sleep(&mut set, drive::Who::All, until, sigmask, |set| fds.disarm(set))
+            wait::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
         };
         if fds.let_go_of_replaced() {
             let n = fds.at_once()?;

@@ -1,6 +1,6 @@
 //! What a process has once it opens its first TCP socket: configuration and stats page.
 
-use crate::kernel_only;
+use crate::process_fallback;
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_conf::Config;
 use netacc_stats::{Reason, page};
 use netacc_sys::own_calls::{self, OwnCall};
-use netacc_sys::{Lock, private, raw};
+use netacc_sys::{Lock, raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 
@@ -74,13 +74,13 @@ fn start() -> Option<&'static Runtime> {
     publish(&conf);
     let own = if conf.enable_rdma_default { own_calls::loaded::own_call() } else { None };
     match own {
-        Some(call) => kernel_only::from_the_start(reason_of(call)),
-        None if conf.enable_rdma_default => drop(netacc_sys::text::populate()),
+        Some(call) => process_fallback::from_the_start(reason_of(call)),
+        None if conf.enable_rdma_default => drop(netacc_sys::prefault::populate()),
         None => {}
     }
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
     let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
-    netacc_transport::shm::strangers::report_to(crate::log::offence);
+    netacc_transport::shm::strangers::on_offence(crate::log::offence);
     RUNTIME.store(rt, Ordering::Release);
     STARTER.store(0, Ordering::Relaxed);
     for d in &diags {
@@ -125,7 +125,7 @@ static PAGE: AtomicI32 = AtomicI32::new(0);
 
 /// Keeps the descriptor by which readers find the page, as long as the process lives.
 fn keep_page(fd: OwnedFd) {
-    if let Ok(fd) = private::adopt(fd) {
+    if let Ok(fd) = reserved_fds::adopt(fd) {
         PAGE.store(fd + 1, Ordering::Relaxed);
     }
 }
@@ -140,7 +140,7 @@ pub fn after_fork(live: impl IntoIterator<Item = i32>) {
         keep_page(fd);
     }
     if parents != 0 {
-        private::close(parents - 1);
+        reserved_fds::close(parents - 1);
     }
 }
 
@@ -172,7 +172,7 @@ fn read_file(path: &[u8]) -> Option<Vec<u8>> {
             break;
         }
     }
-    private::drop_raw(fd);
+    reserved_fds::drop_raw(fd);
     Some(text)
 }
 
@@ -181,7 +181,7 @@ fn read_into(path: &[u8], buf: &mut [u8]) -> usize {
         return 0;
     };
     let n = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None).unwrap_or(0);
-    private::drop_raw(fd);
+    reserved_fds::drop_raw(fd);
     n
 }
 

@@ -1,7 +1,7 @@
 //! How long NetACC waits, believes and repeats: each constant says what it bounds and what a user sees when it ends.
 //!
-//! What a user sets (`NACC_CONNECT_RDMA_MS`, `NACC_EMPTY_QP_EXPIRE_MS`, `NACC_POLL_CQ_MS`) is in the configuration. Bounds that are
-//! counted are in [`limits`](crate::limits).
+//! What a user sets (`NACC_CONNECT_RDMA_MS`, `NACC_EMPTY_QP_EXPIRE_MS`, `NACC_POLL_CQ_MS`) is in the configuration.
+//! Bounds that are counted are in [`limits`](crate::limits).
 
 use core::time::Duration;
 

@@ -5,7 +5,7 @@ use crate::timeouts;
 use crate::{fdtable, runtime};
 use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::time;
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fs::{Access, access, lstat};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -27,44 +27,44 @@ pub fn in_child(own: i32) {
         let end = cell.load(Ordering::Acquire) - 1;
         if end >= 0 && end != own {
             cell.store(0, Ordering::Relaxed);
-            private::close(end);
+            reserved_fds::close(end);
         }
     }
 }
 
 /// A pipe whose writing end is closed when the child ends or executes, and by nothing else.
 #[derive(Debug)]
-pub struct Pipe {
+pub struct ChildPipe {
     reading: i32,
     writing: i32,
     /// Where the writing end lies.
     cell: &'static AtomicI32,
 }
 
-impl Pipe {
+impl ChildPipe {
     /// Made before the fork; `None` where no pipe can be made, and the parent does not wait.
     #[allow(clippy::new_without_default, reason = "it may fail")]
-    pub fn new() -> Option<Pipe> {
+    pub fn new() -> Option<ChildPipe> {
         let (reading, writing) = pipe_with(PipeFlags::CLOEXEC).ok()?;
-        let reading = private::adopt(reading);
-        let writing = private::adopt(writing);
+        let reading = reserved_fds::adopt(reading);
+        let writing = reserved_fds::adopt(writing);
         let (Ok(reading), Ok(writing)) = (reading, writing) else {
-            [reading, writing].into_iter().flatten().for_each(private::close);
+            [reading, writing].into_iter().flatten().for_each(reserved_fds::close);
             return None;
         };
         // AcqRel: the child of another thread's fork sees the number together with what it stands for.
         let free = |c: &&AtomicI32| c.compare_exchange(0, writing + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         let Some(cell) = ENDS.iter().find(free) else {
-            private::close(reading);
-            private::close(writing);
+            reserved_fds::close(reading);
+            reserved_fds::close(writing);
             return None;
         };
-        Some(Pipe { reading, writing, cell })
+        Some(ChildPipe { reading, writing, cell })
     }
 
     /// In the child, after [`in_child`] has closed the parent's ends: its own is open until the kernel closes it.
     pub fn keep(self) {
-        private::close(self.reading);
+        reserved_fds::close(self.reading);
     }
 
     /// Its writing end.
@@ -75,9 +75,9 @@ impl Pipe {
     /// In the parent: waits until child `pid` has ended or executed, if it was made.
     pub fn wait(self, pid: i32) {
         self.cell.store(0, Ordering::Release);
-        private::close(self.writing);
+        reserved_fds::close(self.writing);
         while pid > 0 && !self.ended() && has(pid, self.writing) {}
-        private::close(self.reading);
+        reserved_fds::close(self.reading);
     }
 
     /// Whether the writing end is closed everywhere, now or within `VFORK_CHECK_INTERVAL`.
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_end_in_a_process_that_is_not_the_child_is_not_waited_for() {
-        let pipe = Pipe::new().unwrap();
+        let pipe = ChildPipe::new().unwrap();
         #[allow(unsafe_code)]
         // SAFETY: open until the pipe is given up below.
         let _others: OwnedFd = unsafe { BorrowedFd::borrow_raw(pipe.end()) }.try_clone_to_owned().unwrap();
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn a_parent_waits_for_its_own_child_alone() {
-        let pipe = Pipe::new().unwrap();
-        let other = Pipe::new().unwrap();
+        let pipe = ChildPipe::new().unwrap();
+        let other = ChildPipe::new().unwrap();
         #[allow(unsafe_code)]
         // SAFETY: open until the pipe is given up below.
         let childs: OwnedFd = unsafe { BorrowedFd::borrow_raw(pipe.end()) }.try_clone_to_owned().unwrap();

@@ -1,11 +1,11 @@
 //! How a thread waits for a connection: it spins a little when that has paid lately, then sleeps in the
 //! kernel.
 
-use crate::carrier::drive::{self, Attend, Who};
+use crate::engine::progress::{self, ArmOutcome, ProgressScope};
 use crate::fdtable::{self, Ref};
-use crate::poll::Kept;
+use crate::poll::Held;
 use crate::socket::Path;
-use crate::socket::{Socket, untaken};
+use crate::socket::{Socket, queued_connects};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, page};
@@ -35,29 +35,29 @@ const CONFIDENT: u32 = 16;
 /// Without confidence one wait in this many tries again.
 const RETRY: u32 = 16;
 
-/// Sleeps on `set`, which is armed; `disarm` undoes that. `who` says which engines carry what is waited for.
+/// Sleeps on `set`, which is armed; `disarm` undoes that. `scope` says which engines carry what is waited for.
 pub fn sleep(
     set: &mut WaitSet,
-    who: Who,
+    scope: ProgressScope,
     deadline: Deadline,
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
 ) -> Result<usize> {
-    sleep_before(set, who, deadline, sigmask, disarm, true)
+    sleep_before(set, scope, deadline, sigmask, disarm, true)
 }
 
 /// Sleeps as [`sleep`] does; unless `turn`, the caller does the turn that follows, so that what the turn finds is the
 /// caller's.
 fn sleep_before(
     set: &mut WaitSet,
-    who: Who,
+    scope: ProgressScope,
     deadline: Deadline,
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
     turn: bool,
 ) -> Result<usize> {
-    let duty = drive::attend(set, who);
-    let slept = if matches!(duty, Attend::Look) {
+    let token = progress::arm(set, scope);
+    let slept = if matches!(token, ArmOutcome::Ready) {
         set.sleep(Deadline::Now, sigmask)
     } else {
         before_sleep();
@@ -65,8 +65,8 @@ fn sleep_before(
     };
     // Before the turn: what the turn finds needs to wake no thread here.
     disarm(set);
-    if let Attend::Yes(duty) = duty {
-        drive::leave(duty, set, turn);
+    if let ArmOutcome::Yes(token) = token {
+        progress::disarm(token, set, turn);
     }
     slept
 }
@@ -76,27 +76,27 @@ pub fn before_sleep() {
     page().count(Counter::Sleeps);
     crate::fork::idle_check();
     crate::socket::closing::close_later();
-    crate::socket::vacant::close_all();
+    crate::socket::fd_cache::close_all();
 }
 
 /// When ([`time::now`]) yielding is worthwhile again; 0: now.
-static CROWDED: AtomicU64 = AtomicU64::new(0);
+static YIELD_AGAIN: AtomicU64 = AtomicU64::new(0);
 
-/// Calls sched_yield(2), unless the CPUs are crowded. There a thread that yields waits until each of the others has had
+/// Calls sched_yield(2), unless the CPUs are busy. There a thread that yields waits until each of the others has had
 /// its time slice, while one that sleeps has its turn soon after it is woken. False: the thread has not yielded, and
 /// had better sleep.
-pub fn give_way() -> bool {
-    gave_way().is_some()
+pub fn yield_cpu() -> bool {
+    timed_yield().is_some()
 }
 
-/// Yields as [`give_way`] does; returns for how many ticks.
-fn gave_way() -> Option<u64> {
-    let until = CROWDED.load(Ordering::Relaxed);
+/// Yields as [`yield_cpu`] does; returns for how many ticks.
+fn timed_yield() -> Option<u64> {
+    let until = YIELD_AGAIN.load(Ordering::Relaxed);
     if until != 0 {
         if time::now() < until {
             return None;
         }
-        CROWDED.store(0, Ordering::Relaxed);
+        YIELD_AGAIN.store(0, Ordering::Relaxed);
     }
     let began = cpu::ticks();
     raw::sched_yield();
@@ -104,7 +104,7 @@ fn gave_way() -> Option<u64> {
     if took > LONG {
         // Some three ticks are a nanosecond.
         let avoid = (took / 3).saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
-        CROWDED.store(time::now().saturating_add(avoid), Ordering::Relaxed);
+        YIELD_AGAIN.store(time::now().saturating_add(avoid), Ordering::Relaxed);
     }
     Some(took)
 }
@@ -148,15 +148,15 @@ impl Spin {
             return false;
         }
         if peer != cpu::NO_CPU && peer == cpu::current() {
-            return give_way() && ready();
+            return yield_cpu() && ready();
         }
         if !self.worth_it() {
             return false;
         }
         // Bytes from another host come by a device, whose driver may need this CPU; so may the peer, if it runs on this
         // host after all.
-        let far = peer == cpu::ELSEWHERE;
-        let pauses = if far && !self.alone.load(Ordering::Relaxed) { FEW_PAUSES } else { PAUSES };
+        let remote = peer == cpu::ELSEWHERE;
+        let pauses = if remote && !self.alone.load(Ordering::Relaxed) { FEW_PAUSES } else { PAUSES };
         for _ in 0..pauses {
             if ready() {
                 self.learn(true);
@@ -166,11 +166,11 @@ impl Spin {
         }
         let end = time::now() + YIELD_FOR;
         for turn in 1.. {
-            let Some(took) = gave_way() else { return false };
+            let Some(took) = timed_yield() else { return false };
             let alone = took < ALONE;
             self.alone.store(alone, Ordering::Relaxed);
             // Looking on saves a system call for each message while both ends are busy.
-            let looks = if far && alone { PAUSES } else { 1 };
+            let looks = if remote && alone { PAUSES } else { 1 };
             for _ in 0..looks {
                 if ready() {
                     self.learn(true);
@@ -178,7 +178,7 @@ impl Spin {
                 }
                 cpu::pause();
             }
-            let enough = !far || turn >= TURNS;
+            let enough = !remote || turn >= TURNS;
             if (enough && time::now() >= end) || deadline.passed() {
                 break;
             }
@@ -201,7 +201,7 @@ pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Resul
 /// Waits as [`ready`] does; a reader is ready only with `enough` bytes, or when no more can come.
 pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
     until_done(sock, interest, enough, deadline, |ep| {
-        drive::drive_for(ep);
+        progress::progress_for(ep);
         false
     })
 }
@@ -215,24 +215,24 @@ pub fn until_done(
     deadline: Deadline,
     mut turn: impl FnMut(&'static ShmEndpoint) -> bool,
 ) -> Result<()> {
-    const OVER: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
+    const ENDED: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
     let s = sock.obj;
     let Some(ep) = s.endpoint() else {
         return Ok(());
     };
-    let far = ep.is_far();
+    let remote = ep.is_remote();
     let mut is_ready = || {
-        if far && turn(ep) {
+        if remote && turn(ep) {
             return true;
         }
         let r = ep.readiness();
         (interest.read
             && r.readable()
-            && (enough <= 1 || r.0 & OVER != 0 || ep.unread() >= enough || ep.has_followed()))
+            && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.has_accepted()))
             || (interest.write && r.writable())
     };
     // A connect that nobody has taken waits for a queue pair, which takes far longer than looking pays.
-    let found = if far && ep.is_untaken() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
+    let found = if remote && ep.is_queued() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
     if found {
         return Ok(());
     }
@@ -244,12 +244,12 @@ pub fn until_done(
     }
     let mut steps = 0u32;
     loop {
-        let until = untaken::within(deadline);
-        let numbers = [ep.base_fd(), ep.tail_fd()];
+        let until = queued_connects::within(deadline);
+        let numbers = [ep.liveness_fd(), ep.old_subflow_fd()];
         let mut set = WaitSet::new();
         set.steps = steps;
         let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
-        let mut enough_now = || enough <= 1 || is_ready() || ep.displaced() || !ep.is_live();
+        let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.is_live();
         // After the registration: a thread that moves the connection changes the path and then wakes the registered
         // waiters.
         let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
@@ -257,7 +257,14 @@ pub fn until_done(
             ep.disarm(interest, &set);
             Ok(1)
         } else {
-            sleep_before(&mut set, Who::of(ep), until, core::ptr::null(), |set| ep.disarm(interest, set), !far)
+            sleep_before(
+                &mut set,
+                ProgressScope::of(ep),
+                until,
+                core::ptr::null(),
+                |set| ep.disarm(interest, set),
+                !remote,
+            )
         };
         steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
         // Whatever ended the sleep, what this look brings must not be lost.
@@ -269,8 +276,8 @@ pub fn until_done(
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             // The caller looks the connection up again and finds it elsewhere.
             Ok(_) if !here() => return Ok(()),
-            Ok(_) if ep.displaced() => {
-                crate::socket::reroute::settle(sock);
+            Ok(_) if ep.must_switch() => {
+                crate::socket::redispatch::complete_switch(sock);
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
@@ -289,7 +296,7 @@ pub fn until_done(
 /// Waits for bytes of a kernel's socket: a thread that is cancelled wakes here, and not in a call that the kernel
 /// begins anew. It waits by a number of ours, since the program's may become another socket's, and ppoll(2) would look
 /// there.
-pub(crate) fn for_kernel(ours: &Kept, deadline: Deadline) -> Result<()> {
+pub(crate) fn for_kernel(ours: &Held, deadline: Deadline) -> Result<()> {
     loop {
         if ours.fd() < 0 {
             return Ok(());

@@ -4,7 +4,7 @@ use crate::process::forked_to;
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use libc::pid_t;
 use netacc_core::fork::{self, Forking, NewSpaces};
-use netacc_core::kernel_only;
+use netacc_core::process_fallback;
 use netacc_stats::Reason;
 
 /// What becomes of the child of a clone with these flags.
@@ -42,7 +42,7 @@ pub fn made(flags: u64, next: impl FnOnce() -> c_long) -> c_long {
     match child(flags) {
         Child::SharesMemory => next(),
         Child::SharesDescriptors => {
-            kernel_only::all_leave(Reason::Fork);
+            process_fallback::fall_back(Reason::Fork);
             next()
         }
         Child::Forked(new) => forked_to(new, next),
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn clone(
         // Without function or stack libc refuses.
         (Child::Forked(new), Some(function)) if !stack.is_null() => (new, function),
         (Child::SharesDescriptors, function) => {
-            kernel_only::all_leave(Reason::Fork);
+            process_fallback::fall_back(Reason::Fork);
             return next(function, argument);
         }
         (_, function) => return next(function, argument),

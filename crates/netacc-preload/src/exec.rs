@@ -4,8 +4,8 @@
 use crate::process::next_fork;
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
-use netacc_core::carrier;
-use netacc_core::socket::{demote, redispatch};
+use netacc_core::engine;
+use netacc_core::socket::{demote, withdrawal};
 use netacc_stats::Reason;
 use netacc_sys::user;
 
@@ -127,7 +127,7 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
 
 /// # Safety
 /// `argv` and `envp` as for execve(2).
-pub unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
+pub unsafe fn hand_off(spawns: bool, argv: Args, envp: Args) {
     let mut named = Named::new();
     // SAFETY: the caller's promise.
     unsafe {
@@ -142,8 +142,8 @@ pub unsafe fn hand_over(spawns: bool, argv: Args, envp: Args) {
 fn give(spawns: bool, named: &Named) {
     demote::before_exec(spawns, |fd| named.has(fd));
     if !spawns {
-        redispatch::hand_on_all();
-        carrier::before_exec(next_fork);
+        withdrawal::hand_on_all();
+        engine::before_exec(next_fork);
     }
 }
 
@@ -168,7 +168,7 @@ macro_rules! executes {
             // SAFETY: the application's arguments, under the contract of libc's function.
             unsafe { $ours };
             let failed = call_next!($name($($arg => $ty),*) -> c_int);
-            carrier::go_on();
+            engine::go_on();
             failed
         }
     )*};
@@ -176,21 +176,21 @@ macro_rules! executes {
 
 // The connections that the other program is meant to have leave shared memory before these.
 executes! {
-    fn execve(path: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
-    fn execv(path: *const c_char, argv: Args) => hand_over(false, argv, environ);
-    fn execvp(file: *const c_char, argv: Args) => hand_over(false, argv, environ);
-    fn execvpe(file: *const c_char, argv: Args, envp: Args) => hand_over(false, argv, envp);
-    fn fexecve(fd: c_int, argv: Args, envp: Args) => hand_over(false, argv, envp);
-    fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_over(false, argv, envp);
+    fn execve(path: *const c_char, argv: Args, envp: Args) => hand_off(false, argv, envp);
+    fn execv(path: *const c_char, argv: Args) => hand_off(false, argv, environ);
+    fn execvp(file: *const c_char, argv: Args) => hand_off(false, argv, environ);
+    fn execvpe(file: *const c_char, argv: Args, envp: Args) => hand_off(false, argv, envp);
+    fn fexecve(fd: c_int, argv: Args, envp: Args) => hand_off(false, argv, envp);
+    fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_off(false, argv, envp);
 }
 
 // These functions fork inside libc.
 before! {
     fn system(command: *const c_char) => hand_to_shell(command);
     fn posix_spawn(pid: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attr: *const c_void, argv: Args, envp: Args)
-        => hand_over(true, argv, envp);
+        => hand_off(true, argv, envp);
     fn posix_spawnp(pid: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attr: *const c_void, argv: Args, envp: Args)
-        => hand_over(true, argv, envp);
+        => hand_off(true, argv, envp);
 }
 
 /// popen(3) forks inside libc.

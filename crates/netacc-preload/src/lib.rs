@@ -14,14 +14,14 @@
 mod next;
 mod aio;
 mod aliases;
-mod arrive;
 mod clone;
-mod confine;
-mod direct;
 mod exec;
+mod fd_passing;
 mod hooks;
 mod identity;
 mod process;
+mod seccomp;
+mod syscall;
 mod time;
 mod uring;
 mod users;

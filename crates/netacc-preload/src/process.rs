@@ -6,8 +6,8 @@ use libc::{pid_t, termios, winsize};
 use netacc_core::fork::NewSpaces;
 use netacc_core::namespace;
 use netacc_core::socket::closing::{self, File};
-use netacc_core::socket::{create, redispatch};
-use netacc_core::{carrier, fork, vfork};
+use netacc_core::socket::{create, withdrawal};
+use netacc_core::{engine, fork, vfork};
 use netacc_sys::cancel;
 use netacc_sys::errno::Errno;
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         match fork() {
             -1 => return -1,
             0 => {}
-            _ => leave(0),
+            _ => end_process(0),
         }
         if libc::setsid() == -1 {
             return -1;
@@ -187,9 +187,9 @@ pub fn next_fork() -> pid_t {
 /// What others are to take goes out before the process ends by exit(3) or by returning from main: connects that wait, and what
 /// was written to other hosts.
 extern "C" fn finish() {
-    redispatch::hand_on_all();
-    redispatch::settle_orphans();
-    carrier::finish(next_fork);
+    withdrawal::hand_on_all();
+    withdrawal::settle_orphans();
+    engine::finish(next_fork);
 }
 
 #[used]
@@ -211,7 +211,7 @@ extern "C" fn at_quick_exit() {
 #[unsafe(link_section = ".init_array")]
 static AT_QUICK_EXIT: extern "C" fn() = at_quick_exit;
 
-fn leave(status: c_int) -> ! {
+fn end_process(status: c_int) -> ! {
     finish();
     netacc_sys::raw::exit_group(status)
 }
@@ -237,11 +237,11 @@ pub fn cancelled() {
 /// _exit(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    leave(status)
+    end_process(status)
 }
 
 /// Another name of _exit(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    leave(status)
+    end_process(status)
 }

@@ -6,7 +6,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_core::socket::closing::{self, File};
 use netacc_core::socket::{demote, msg};
-use netacc_core::{kernel_only, runtime};
+use netacc_core::{process_fallback, runtime};
 use netacc_stats::Reason;
 use netacc_sys::own_calls;
 
@@ -84,13 +84,13 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 pub fn is_refused() -> bool {
     // Relaxed: a thread sees its own count.
     let meant = MAKING.load(Ordering::Relaxed) == 0 && runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
-    if !meant || kernel_only::reason().is_some() {
+    if !meant || process_fallback::reason().is_some() {
         return false;
     }
     if own_calls::loaded::has_libuv() {
         return true;
     }
-    kernel_only::all_leave(Reason::IoUring);
+    process_fallback::fall_back(Reason::IoUring);
     false
 }
 

@@ -9,7 +9,7 @@ use crate::process::forked_with;
 use core::arch::naked_asm;
 use core::ffi::c_void;
 use libc::pid_t;
-use netacc_core::vfork::{self, Pipe};
+use netacc_core::vfork::{self, ChildPipe};
 
 macro_rules! vforks {
     ($( #[doc = $doc:literal] fn $name:ident by $way:ident; )*) => {$(
@@ -34,9 +34,9 @@ macro_rules! vforks {
 
 vforks! {
     /// vfork(2).
-    fn vfork by way_of_vfork;
+    fn vfork by vfork_entry;
     /// Another name of vfork(2).
-    fn __vfork by way_of_dunder;
+    fn __vfork by vfork_dunder_entry;
 }
 
 /// Whether the child can change nothing of ours: no table has an entry, and there is no other thread that could make
@@ -51,8 +51,8 @@ fn stands_alone() -> bool {
 /// A fork whose parent waits until the child has ended or executed.
 extern "C" fn by_fork() -> pid_t {
     static FORK: Next = Next::new(c"fork");
-    let pipe = Pipe::new();
-    let end = pipe.as_ref().map_or(-1, Pipe::end);
+    let pipe = ChildPipe::new();
+    let end = pipe.as_ref().map_or(-1, ChildPipe::end);
     let pid = forked_with(end, || call_at!(FORK, () -> pid_t));
     let Some(pipe) = pipe else { return pid };
     if pid == 0 {

@@ -123,7 +123,7 @@ impl Consumer {
     /// Whether a producer that waits for room should hear of it now: a quarter of the window is free, and a quarter of
     /// what the producer's limit lets be under way. A consumer that reads on always gets there.
     #[inline]
-    pub fn room_to_tell(&self, own: &ConsumerLine, peer: &ProducerLine) -> bool {
+    pub fn room_to_announce(&self, own: &ConsumerLine, peer: &ProducerLine) -> bool {
         let used = peer.head.load(Ordering::Acquire).wrapping_sub(self.pos.load(Ordering::Relaxed));
         let size = Layout::unpack(self.layout.load(Ordering::Relaxed)).size() as u64;
         // Relaxed: see `Producer::set_limit`.

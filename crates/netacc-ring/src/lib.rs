@@ -2,7 +2,7 @@
 //!
 //! * [`Producer`] and [`Consumer`] are the two ends of a single-producer single-consumer byte ring.
 //!   Their shared words live in [`ProducerLine`] and [`ConsumerLine`], each written by one side only.
-//! * [`Channel`] is a ready set: the producer sets a bit per connection, the consumer takes them.
+//! * [`ReadySet`] is a ready set: the producer sets a bit per connection, the consumer takes them.
 //! * [`SideLine`] carries who wants to be woken for a connection; [`notify`] decides whom to ring.
 //!
 //! Everything read from a line that the peer writes is a *claim*: it is loaded once, checked in
@@ -19,10 +19,10 @@ pub mod sync;
 
 pub use area::Area;
 pub use consumer::Consumer;
-pub use lines::{CLOSED, ConsumerLine, FIN, GONE, HOLDING, MOVED, OPEN, OwnLine, ProducerLine, RESET, SideLine};
+pub use lines::{CLOSED, ConsumerLine, FIN, GONE, HOLDING, OPEN, OwnLine, ProducerLine, RESET, SWITCHED, SideLine};
 pub use notify::{Ring, notify_data, notify_room};
 pub use producer::Producer;
-pub use ready::{Channel, SLOTS, Taken};
+pub use ready::{ReadySet, SLOTS, Taken};
 
 /// Bytes of the small window: what an idle or request/response connection touches.
 ///

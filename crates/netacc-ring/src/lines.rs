@@ -13,7 +13,7 @@ pub const FIN: u32 = 1;
 pub const RESET: u32 = 2;
 /// [`ProducerLine::fin`]: the side has left both rings; after `head` its stream goes on over a kernel socket, and what it
 /// had not read of the other ring is there too.
-pub const MOVED: u32 = 4;
+pub const SWITCHED: u32 = 4;
 /// [`ProducerLine::fin`]: this side will not read any more either. Here and not with what the consumer writes, so
 /// that a writer that has room need not look there.
 pub const CLOSED: u32 = 8;
@@ -23,7 +23,7 @@ pub const GONE: u32 = 16;
 /// [`ConsumerLine::held_until`] at the latest, by the thread that reads them.
 pub const HOLDING: u32 = 32;
 
-const _: () = assert!((FIN | RESET | MOVED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
+const _: () = assert!((FIN | RESET | SWITCHED | CLOSED | GONE).count_ones() == 5, "each mark has a bit of its own");
 
 /// What one side says, except about its reading: a cache line.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ pub struct ProducerLine {
     pub head: AtomicU64,
     /// [`crate::Layout`] of the bytes from its origin on; stored before the `head` that covers them.
     pub layout: AtomicU64,
-    /// [`OPEN`], or of [`FIN`], [`RESET`], [`MOVED`], [`CLOSED`], [`GONE`] and [`HOLDING`] what holds; stored after the final
+    /// [`OPEN`], or of [`FIN`], [`RESET`], [`SWITCHED`], [`CLOSED`], [`GONE`] and [`HOLDING`] what holds; stored after the final
     /// `head`.
     pub fin: AtomicU32,
     /// Bytes that the producer lets wait on its side at most (SO_SNDBUF); 0: as many as fit. The consumer reckons with it
@@ -77,13 +77,13 @@ pub struct ConsumerLine {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SideLine {
-    /// The channel whose ready set gets this connection's bit; 0: none.
-    pub watch: AtomicU32,
-    /// The doorbell of a thread that sleeps until there is something to read; 0: none. The peer takes it.
+    /// The ready set whose ready set gets this connection's bit; 0: none.
+    pub subscriber: AtomicU32,
+    /// The waker of a thread that sleeps until there is something to read; 0: none. The peer takes it.
     pub rx_waiter: AtomicU32,
-    /// The doorbell of a thread that sleeps until there is room to write; 0: none. The peer takes it.
+    /// The waker of a thread that sleeps until there is room to write; 0: none. The peer takes it.
     pub tx_waiter: AtomicU32,
-    /// Not 0: the watching channel wants to hear of room. The peer clears it.
+    /// Not 0: the subscribed ready set wants to hear of room. The peer clears it.
     pub want_room: AtomicU32,
     /// The CPU this side last ran on: a hint for the peer's wait policy.
     pub cpu: AtomicU32,
@@ -101,7 +101,7 @@ impl OwnLine {
         for w in [&p.head, &p.layout] {
             w.store(0, Ordering::Relaxed);
         }
-        for w in [&p.fin, &p.limit, &s.watch, &s.rx_waiter, &s.tx_waiter, &s.want_room, &s.forked]
+        for w in [&p.fin, &p.limit, &s.subscriber, &s.rx_waiter, &s.tx_waiter, &s.want_room, &s.forked]
             .into_iter()
             .chain(&s.owner)
         {

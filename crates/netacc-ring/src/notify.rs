@@ -2,26 +2,26 @@
 //! [`crate::Producer::publish`] or [`crate::Consumer::publish`], whose full fence orders the looks here.
 
 use crate::sync::Ordering;
-use crate::{Channel, SideLine};
+use crate::{ReadySet, SideLine};
 
-/// Doorbells to ring: up to one for the watching channel and one for a sleeping thread; 0 is none.
+/// Wakers to ring: up to one for the subscribed ready set and one for a sleeping thread; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ring {
-    /// The doorbell of the channel that watches the connection.
-    pub channel: u32,
-    /// The doorbell of a thread that sleeps for this connection.
+    /// The waker of the ready set that watches the connection.
+    pub ready_set: u32,
+    /// The waker of a thread that sleeps for this connection.
     pub thread: u32,
 }
 
 /// After data (or the end of data) was published: `peer` is the line of the side that reads.
 ///
-/// `channel` gives the shared channel of a number the peer claims; `None` for a number that cannot be.
+/// `ready_set` gives the shared ready set of a number the peer claims; `None` for a number that cannot be.
 #[inline]
-pub fn notify_data<'a>(peer: &SideLine, slot: usize, channel: impl Fn(u32) -> Option<&'a Channel>) -> Ring {
+pub fn notify_data<'a>(peer: &SideLine, slot: usize, ready_set: impl Fn(u32) -> Option<&'a ReadySet>) -> Ring {
     let mut ring = Ring::default();
-    let watch = peer.watch.load(Ordering::SeqCst);
-    if watch != 0 && channel(watch).is_some_and(|c| c.mark(slot)) {
-        ring.channel = watch;
+    let subscriber = peer.subscriber.load(Ordering::SeqCst);
+    if subscriber != 0 && ready_set(subscriber).is_some_and(|c| c.set(slot)) {
+        ring.ready_set = subscriber;
     }
     if peer.rx_waiter.load(Ordering::SeqCst) != 0 {
         ring.thread = peer.rx_waiter.swap(0, Ordering::SeqCst);
@@ -34,7 +34,7 @@ pub fn notify_data<'a>(peer: &SideLine, slot: usize, channel: impl Fn(u32) -> Op
 pub fn notify_room<'a>(
     peer: &SideLine,
     slot: usize,
-    channel: impl Fn(u32) -> Option<&'a Channel>,
+    ready_set: impl Fn(u32) -> Option<&'a ReadySet>,
     enough: impl Fn() -> bool,
 ) -> Ring {
     let mut ring = Ring::default();
@@ -44,9 +44,9 @@ pub fn notify_room<'a>(
         return ring;
     }
     if want && peer.want_room.swap(0, Ordering::SeqCst) != 0 {
-        let watch = peer.watch.load(Ordering::SeqCst);
-        if watch != 0 && channel(watch).is_some_and(|c| c.mark(slot)) {
-            ring.channel = watch;
+        let subscriber = peer.subscriber.load(Ordering::SeqCst);
+        if subscriber != 0 && ready_set(subscriber).is_some_and(|c| c.set(slot)) {
+            ring.ready_set = subscriber;
         }
     }
     if waiter {

@@ -10,25 +10,25 @@ const WORDS: usize = SLOTS / 64;
 /// consumer's; `armed` is set by the consumer and taken by the producer's side.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub struct Channel {
+pub struct ReadySet {
     words: [AtomicU64; WORDS],
     /// 1: the consumer sleeps (or does not look here) and must be rung on the next bit.
     armed: AtomicU32,
 }
 
-impl Channel {
+impl ReadySet {
     /// Whether the consumer sleeps, as far as one can see from here: a hint.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets the bit of `slot` and says whether the doorbell must be rung.
+    /// Sets the bit of `slot` and says whether the waker must be rung.
     ///
     /// The caller has published what the bit announces with a full fence. If the bit is found set,
     /// the consumer's taking of it (SeqCst) comes later in the total order, so it will see what was
     /// published; else the fetch_or is the fence between our bit and the look at `armed`.
     #[inline]
-    pub fn mark(&self, slot: usize) -> bool {
+    pub fn set(&self, slot: usize) -> bool {
         let Some(word) = self.words.get(slot / 64) else {
             return false;
         };
@@ -78,7 +78,7 @@ impl Channel {
     }
 }
 
-/// The bits taken from a [`Channel`]: an iterator over slot numbers.
+/// The bits taken from a [`ReadySet`]: an iterator over slot numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     bits: [u64; WORDS],

@@ -13,7 +13,7 @@
 #![allow(unsafe_code)]
 
 use crate::errno::{Errno, Result};
-use crate::{private, raw};
+use crate::{raw, reserved_fds};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -36,20 +36,20 @@ unsafe impl Sync for Stack {}
 
 /// One thread's place. `thread` is its number; the kernel clears it when the thread has left its stack
 /// (`CLONE_CHILD_CLEARTID`).
-struct Place {
+struct ThreadSlot {
     thread: AtomicU32,
     stack: Stack,
 }
 
-static PLACES: [Place; THREADS] =
-    [const { Place { thread: AtomicU32::new(0), stack: Stack(UnsafeCell::new([0; STACK])) } }; THREADS];
+static PLACES: [ThreadSlot; THREADS] =
+    [const { ThreadSlot { thread: AtomicU32::new(0), stack: Stack(UnsafeCell::new([0; STACK])) } }; THREADS];
 /// Sockets that wait to be closed, as words of [`enter`].
 static QUEUE: [AtomicI32; WAITING] = [const { AtomicI32::new(0) }; WAITING];
 
-/// In [`Place::thread`] before the kernel has written the thread's number.
+/// In [`ThreadSlot::thread`] before the kernel has written the thread's number.
 const STARTING: u32 = u32::MAX;
 
-/// Closes `fd`, one of our own descriptors ([`private`]), in another thread. Where no thread can be had it is closed
+/// Closes `fd`, one of our own descriptors ([`reserved_fds`]), in another thread. Where no thread can be had it is closed
 /// together with the next one, and stays open until then; one for which there is no place stays open for good.
 pub fn close(fd: i32) {
     enter(fd + 1);
@@ -88,7 +88,7 @@ pub fn after_fork() {
 }
 
 fn start() {
-    let free = |p: &&Place| p.thread.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+    let free = |p: &&ThreadSlot| p.thread.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::Relaxed).is_ok();
     if let Some(place) = PLACES.iter().find(free)
         && spawn(place).is_err()
     {
@@ -103,7 +103,7 @@ extern "C" fn run() {
         if word > 0 {
             disarm(fd);
         }
-        private::close(fd);
+        reserved_fds::close(fd);
     }
 }
 
@@ -160,7 +160,7 @@ fn each_descriptor(mut control: &[u8], mut f: impl FnMut(i32)) {
 }
 
 /// Starts a thread at a free place. All signals are blocked in it, so that none of the program's is handled there.
-fn spawn(place: &'static Place) -> Result<()> {
+fn spawn(place: &'static ThreadSlot) -> Result<()> {
     let _blocked = crate::signals::Blocked::all();
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
@@ -269,13 +269,13 @@ mod tests {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut anc = SendAncillaryBuffer::new(&mut space);
-        let theirs = private::adopt(theirs).unwrap();
+        let theirs = reserved_fds::adopt(theirs).unwrap();
         // SAFETY: both are open until they are closed below.
         let (passed, over) = unsafe { ([BorrowedFd::borrow_raw(near.as_raw_fd())], BorrowedFd::borrow_raw(theirs)) };
         assert!(anc.push(SendAncillaryMessage::ScmRights(&passed)));
         sendmsg(over, &[rustix::io::IoSlice::new(b"x")], &mut anc, SendFlags::empty()).unwrap();
         drop(near);
-        close(private::adopt(ours).unwrap());
+        close(reserved_fds::adopt(ours).unwrap());
         // The other end of it: what was sent, and then the end.
         let mut all = Vec::new();
         let _ = far.read_to_end(&mut all);
@@ -284,7 +284,7 @@ mod tests {
         while raw::send(theirs, b"x".as_ptr(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_ok() {
             raw::sched_yield();
         }
-        private::close(theirs);
+        reserved_fds::close(theirs);
         while PLACES.iter().any(|p| p.thread.load(Ordering::SeqCst) != 0) {
             raw::sched_yield();
         }

@@ -32,7 +32,7 @@ errnos! {
 
 impl Errno {
     /// Not an errno: the connection is the kernel's by now, and the call is to be made there.
-    pub const MOVED: Errno = Errno(-1);
+    pub const TO_KERNEL: Errno = Errno(-1);
     /// Not an errno: the thread is cancelled, and ends as soon as it holds nothing of ours.
     pub const CANCELLED: Errno = Errno(-2);
 }

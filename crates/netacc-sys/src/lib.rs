@@ -12,12 +12,12 @@ mod flags;
 pub mod lock;
 pub mod mem;
 pub mod own_calls;
-pub mod private;
+pub mod prefault;
 pub mod raw;
+pub mod reserved_fds;
 pub mod signals;
 pub mod slab;
 pub mod symbol;
-pub mod text;
 pub mod time;
 pub mod user;
 

@@ -70,11 +70,11 @@ struct Search<'a> {
 fn walk(name: &CStr) -> *mut c_void {
     let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: false, found: ptr::null_mut() };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(visit_object), (&raw mut search).cast()) };
     search.found
 }
 
-unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Search` of `walk`.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
     if info.dlpi_phdr.is_null() {

@@ -57,7 +57,7 @@ fn entry(number: usize, access: Access) -> usize {
 /// Whether the `len` bytes at `p` can be accessed, as far as their first and last page tell.
 #[inline]
 pub fn accessible(p: *const c_void, len: usize, access: Access) -> bool {
-    len == 0 || known(p, len, access) || ask(p as usize, len, access)
+    len == 0 || known(p, len, access) || probe(p as usize, len, access)
 }
 
 /// Whether the `len` bytes at `p` can be read.
@@ -77,27 +77,27 @@ static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// Has all memory taken to be accessible from here on: the program is about to forbid itself system calls, and may be
 /// killed for one of ours.
-pub fn ask_no_more() {
+pub fn stop_probing() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
 #[cold]
 #[inline(never)]
-fn ask(first: usize, len: usize, access: Access) -> bool {
+fn probe(first: usize, len: usize, access: Access) -> bool {
     let Some(last) = first.checked_add(len - 1) else {
         return false;
     };
-    [first, last].into_iter().all(|addr| known_page(addr, access) || ask_page(addr, access))
+    [first, last].into_iter().all(|addr| known_page(addr, access) || probe_page(addr, access))
 }
 
-fn ask_page(addr: usize, access: Access) -> bool {
+fn probe_page(addr: usize, access: Access) -> bool {
     let number = addr / PAGE;
     if number == 0 || SILENT.load(Ordering::Relaxed) {
         return number != 0;
     }
     let there = match access {
-        Access::Read => asked_to_read(addr),
-        Access::Write => asked_to_write(addr),
+        Access::Read => probed_by_read(addr),
+        Access::Write => probed_by_write(addr),
     };
     if there && let Some(cell) = PAGES.get(number % KNOWN) {
         cell.store(entry(number, access), Ordering::Relaxed);
@@ -106,7 +106,7 @@ fn ask_page(addr: usize, access: Access) -> bool {
 }
 
 /// rt_sigprocmask(2) reads the set before it refuses an operation that does not exist.
-fn asked_to_read(addr: usize) -> bool {
+fn probed_by_read(addr: usize) -> bool {
     const NO_OPERATION: usize = 99;
     const SET: usize = 8;
     // SAFETY: the kernel reads from `addr` at most, and says so where it cannot; no mask is changed.
@@ -115,7 +115,7 @@ fn asked_to_read(addr: usize) -> bool {
 }
 
 /// FUTEX_WAKE_OP of futex(2) adds 0 to a word, in one step, so that no thread misses a store of its own there.
-fn asked_to_write(addr: usize) -> bool {
+fn probed_by_write(addr: usize) -> bool {
     /// A word on which nobody waits.
     static NOBODY: AtomicU32 = AtomicU32::new(0);
     const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28;

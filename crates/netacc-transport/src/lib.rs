@@ -4,7 +4,6 @@
 //! One folder per transport: [`shm`] within a host. Between hosts bytes go over the queue pairs of [`rdma`]; a connection
 //! there has a ring at each end, and its endpoint is that of the ring.
 
-pub mod bells;
 pub mod endpoint;
 pub mod iov;
 mod limits;
@@ -12,6 +11,7 @@ pub mod rdma;
 pub mod shm;
 mod timeouts;
 pub mod wait;
+pub mod wakers;
 
 pub use endpoint::{Endpoint, Interest, Readiness, Shut};
 pub use iov::Iov;

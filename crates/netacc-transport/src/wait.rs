@@ -21,17 +21,17 @@ pub fn longer(steps: u32) -> i64 {
     STEP << steps.min(12)
 }
 
-/// A link this wait is armed on, and the doorbell borrowed from it.
+/// A link this wait is armed on, and the waker borrowed from it.
 #[derive(Clone, Copy)]
 struct Borrowed {
     link: &'static Link,
-    bell: u32,
-    /// Index of its doorbell in the poll list, which its control socket follows; without a doorbell, that of the
+    waker: u32,
+    /// Index of its waker in the poll list, which its control socket follows; without a waker, that of the
     /// control socket.
     at: usize,
 }
 
-/// The descriptors of one wait and the doorbells borrowed for it.
+/// The descriptors of one wait and the wakers borrowed for it.
 #[derive(Default)]
 pub struct WaitSet {
     inline: [Option<pollfd>; INLINE],
@@ -42,15 +42,16 @@ pub struct WaitSet {
     more: Vec<Borrowed>,
     /// Set when no waker could be found (no descriptor left): sleep in short steps.
     pub bounded: bool,
-    /// Set when another process of the family may take the byte that is to wake us, and go on or end: sleep in steps,
+    /// Set when another sharer may take the byte that is to wake us, and go on or end: sleep in steps,
     /// each longer than the one before, in case that happens.
-    pub family: bool,
+    pub shared: bool,
     /// Number of steps that have been slept in vain: kept by the caller from one set to the next.
     pub steps: u32,
-    /// When the sleep ends at the latest ([`time::now`]), because bytes that are there may be read from then on; 0: it may last.
+    /// When the sleep ends at the latest ([`time::now`]), because bytes that are there may be read from then on; 0: it
+    /// may last.
     until: u64,
-    /// Another process of the family has left the mark that asks for the byte: it is not ours to take away.
-    pub(crate) marked_before: bool,
+    /// Another sharer has left the mark that asks for the byte: it is not ours to take away.
+    pub(crate) mark_was_set: bool,
 }
 
 impl core::fmt::Debug for WaitSet {
@@ -118,64 +119,64 @@ impl WaitSet {
         fd >= 0 && (0..self.len()).all(|i| (self.revents(i) != 0) == (self.fd(i) == fd))
     }
 
-    /// The doorbell borrowed on `link`, if [`WaitSet::bell`] got one.
-    pub fn borrowed_bell(&self, link: &Link) -> Option<u32> {
+    /// The waker borrowed on `link`, if [`WaitSet::waker`] got one.
+    pub fn borrowed_waker(&self, link: &Link) -> Option<u32> {
         if link.is_inherited() {
-            return Some(crate::shm::family::BASE_BELL);
+            return Some(crate::shm::sharers::LIVENESS_WAKER);
         }
-        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map(|b| b.bell).filter(|b| *b != 0)
+        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map(|b| b.waker).filter(|b| *b != 0)
     }
 
     fn borrowed(&self) -> impl Iterator<Item = Borrowed> + '_ {
         self.borrowed.iter().flatten().chain(self.more.iter()).copied()
     }
 
-    /// The doorbell of this wait on `link`, borrowed at the first call; 0 when none can be had, and
+    /// The waker of this wait on `link`, borrowed at the first call; 0 when none can be had, and
     /// then the sleep is bounded.
-    pub fn bell(&mut self, link: &'static Link) -> u32 {
+    pub fn waker(&mut self, link: &'static Link) -> u32 {
         if link.is_inherited() {
-            return crate::shm::family::BASE_BELL;
+            return crate::shm::sharers::LIVENESS_WAKER;
         }
-        self.own_bell(link)
+        self.own_waker(link)
     }
 
-    /// The doorbell that [`WaitSet::own_bell`] got on `link`, or 0.
-    pub(crate) fn own_bell_in(&self, link: &Link) -> u32 {
-        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map_or(0, |b| b.bell)
+    /// The waker that [`WaitSet::own_waker`] got on `link`, or 0.
+    pub(crate) fn own_waker_in(&self, link: &Link) -> u32 {
+        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map_or(0, |b| b.waker)
     }
 
-    /// As [`WaitSet::bell`]; on a link that came by a fork it is a doorbell that only threads of this process ring.
-    pub(crate) fn own_bell(&mut self, link: &'static Link) -> u32 {
+    /// As [`WaitSet::waker`]; on a link that came by a fork it is a waker that only threads of this process ring.
+    pub(crate) fn own_waker(&mut self, link: &'static Link) -> u32 {
         if let Some(b) = self.borrowed().find(|b| core::ptr::eq(b.link, link)) {
-            return b.bell;
+            return b.waker;
         }
-        let bell = link.borrow_bell().unwrap_or(0);
+        let waker = link.borrow_waker().unwrap_or(0);
         let mut at = usize::MAX;
-        if bell == 0 {
+        if waker == 0 {
             self.bounded = true;
         } else {
-            at = self.add(link.bell_fd(bell), libc::POLLIN);
+            at = self.add(link.waker_fd(waker), libc::POLLIN);
         }
-        // The control socket of a link that has ended would end every sleep; the connections of a family outlive it.
+        // The control socket of a link that has ended would end every sleep; the connections of sharers outlive it.
         let control = self.add(if link.is_lost() { -1 } else { link.control_fd() }, libc::POLLIN);
         if at == usize::MAX {
             at = control;
         }
-        let b = Borrowed { link, bell, at };
+        let b = Borrowed { link, waker, at };
         match self.borrowed.iter_mut().find(|b| b.is_none()) {
             Some(cell) => *cell = Some(b),
             None => self.more.push(b),
         }
-        bell
+        waker
     }
 
     /// Sleeps until something happens on a descriptor, the deadline passes or a signal comes
-    /// (`EINTR`). Doorbells that rang are silenced and control sockets served. `sigmask` as for
+    /// (`EINTR`). Wakers that rang are silenced and control sockets served. `sigmask` as for
     /// ppoll(2), may be null.
     pub fn sleep(&mut self, deadline: Deadline, sigmask: *const core::ffi::c_void) -> Result<usize> {
         let mut left = deadline.left();
         let step = if self.bounded { STEP } else { longer(self.steps) };
-        if (self.bounded || self.family) && !(0..=step).contains(&left) {
+        if (self.bounded || self.shared) && !(0..=step).contains(&left) {
             left = step;
         }
         if self.until != 0 {
@@ -221,9 +222,9 @@ impl WaitSet {
 
     fn serve(&self) {
         for b in self.borrowed() {
-            let control = if b.bell == 0 { b.at } else { b.at + 1 };
-            if b.bell != 0 && self.revents(b.at) != 0 {
-                crate::bells::silence(b.link.bell_fd(b.bell));
+            let control = if b.waker == 0 { b.at } else { b.at + 1 };
+            if b.waker != 0 && self.revents(b.at) != 0 {
+                crate::wakers::silence(b.link.waker_fd(b.waker));
             }
             if self.revents(control) != 0 {
                 b.link.service();
@@ -235,8 +236,8 @@ impl WaitSet {
 impl Drop for WaitSet {
     fn drop(&mut self) {
         for b in self.borrowed() {
-            if b.bell != 0 {
-                b.link.return_bell(b.bell);
+            if b.waker != 0 {
+                b.link.return_waker(b.waker);
             }
         }
     }

@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use netacc_stats::{Counter, Reason, page};
-use netacc_sys::private;
+use netacc_sys::reserved_fds;
 use netacc_transport::Endpoint;
-use netacc_transport::shm::rendezvous::{Taken, greet};
+use netacc_transport::shm::rendezvous::{Taken, receive_hello};
 use netacc_transport::shm::segment::{SEGMENT, Segment};
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
 use netacc_wire::Message;
@@ -21,7 +21,7 @@ fn links() -> (&'static Link, &'static Link) {
     let (c, s) = sockets();
     let link = |side, socket| {
         let seg = Segment::map(memfd.as_fd()).unwrap();
-        Link::new(side, seg, private::adopt(socket).unwrap(), true, 0).unwrap()
+        Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), true, 0).unwrap()
     };
     (link(Side::Client, c), link(Side::Server, s))
 }
@@ -29,7 +29,7 @@ fn links() -> (&'static Link, &'static Link) {
 fn connect(client: &'static Link, server: &'static Link) -> (&'static ShmEndpoint, &'static ShmEndpoint) {
     let claimed = client.claim().unwrap();
     let (c, s) = (client.endpoint(claimed.slot).unwrap(), server.endpoint(claimed.slot).unwrap());
-    assert!(c.begin(claimed.epoch) && s.take() && s.begin(claimed.epoch));
+    assert!(c.begin(claimed.generation) && s.take() && s.begin(claimed.generation));
     (c, s)
 }
 
@@ -95,7 +95,7 @@ fn counters_of_links_and_slots() {
         let (c, s) = sockets();
         let sent = rustix::net::send(&c, bytes, rustix::net::SendFlags::empty());
         assert_eq!(sent, Ok(bytes.len()));
-        assert!(s.as_raw_fd() >= 0 && matches!(greet(s, 1, |_| true), Taken::Refused));
+        assert!(s.as_raw_fd() >= 0 && matches!(receive_hello(s, 1, |_| true), Taken::Refused));
     };
     let mut hello = Message::Hello { pid: 1, segment: SEGMENT as u64 }.encode();
     hello[4] += 1;

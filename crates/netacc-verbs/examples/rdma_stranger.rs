@@ -10,8 +10,8 @@
 
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmEventType, CmId, ConnParam, Cq, EventChannel, Mr, Pd, QpInit, RecvWr, SendWr, Transport, Wc};
-use netacc_wire::base::Base;
-use netacc_wire::frame::{ASK, Ask, Brief, FRAME, Frame, GREETING, Greeting, Kind, encode_addresses};
+use netacc_wire::companion::CompanionOffer;
+use netacc_wire::frame::{Brief, FRAME, Frame, Kind, QP_HELLO, QpHello, UPGRADE, Upgrade, encode_addresses};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -167,7 +167,8 @@ fn next(events: &EventChannel, wanted: CmEventType) -> Outcome<()> {
 
 /// A frame of data without a byte, behind which another one is to follow after `next` bytes less one, and what does.
 fn followed(next: u16, by: &[u8]) -> Vec<u8> {
-    let head = Frame { kind: Kind::Data, credits: 0, large: false, conn: 777, epoch: 1, window: 0, heard: 0, next };
+    let head =
+        Frame { kind: Kind::Data, credits: 0, large: false, conn: 777, generation: 1, window: 0, acked: 0, next };
     [&head.encode(), by].concat()
 }
 
@@ -180,7 +181,8 @@ struct Said {
 /// With its head in the immediate data: as many `news` as nobody has sent, say, or a `window` that nobody has used.
 fn brief(conn: u16, news: u8, window: u32, len: usize) -> Said {
     let heard = news.into();
-    let frame = Frame { kind: Kind::Data, credits: news, large: false, conn, epoch: 0, window, heard, next: 0 };
+    let frame =
+        Frame { kind: Kind::Data, credits: news, large: false, conn, generation: 0, window, acked: heard, next: 0 };
     Said { immediate: Brief::of(&frame, 0).map(Brief::encode), bytes: vec![0x55; len] }
 }
 
@@ -202,28 +204,29 @@ fn bad_immediates(scenario: &str, open: &[u8]) -> Option<Vec<Said>> {
 }
 
 fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = Frame { kind, credits, large: false, conn, epoch: 1, window, heard: 0, next: 0 }.encode().to_vec();
+    let mut bytes =
+        Frame { kind, credits, large: false, conn, generation: 1, window, acked: 0, next: 0 }.encode().to_vec();
     bytes.extend(payload);
     bytes
 }
 
-/// What is said instead of a greeting, if there is something.
-fn bad_greeting(scenario: &str, greeting: [u8; GREETING]) -> Option<Vec<u8>> {
+/// What is said instead of a hello, if there is something.
+fn bad_greeting(scenario: &str, greeting: [u8; QP_HELLO]) -> Option<Vec<u8>> {
     Some(match scenario {
         "nothing" => Vec::new(),
         "garbage" => (0..56).map(|n: u8| n.wrapping_mul(97) ^ 0x5a).collect(),
         "half-a-greeting" => greeting.into_iter().take(11).collect(),
         // The version follows four bytes that are always the same.
         "another-version" => greeting.into_iter().enumerate().map(|(n, b)| if n == 4 { b ^ 0x40 } else { b }).collect(),
-        "no-receives" => Greeting { receives: 0, size: 16_384, base: Base::None }.encode().to_vec(),
-        "tiny-receives" => Greeting { receives: 16, size: 20, base: Base::None }.encode().to_vec(),
+        "no-receives" => QpHello { receives: 0, size: 16_384, companion: CompanionOffer::None }.encode().to_vec(),
+        "tiny-receives" => QpHello { receives: 16, size: 20, companion: CompanionOffer::None }.encode().to_vec(),
         _ => return None,
     })
 }
 
-/// What is said after a good greeting.
+/// What is said after a good hello.
 fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let asks = |conn| message(Kind::Ask, 0, conn, 0, asks);
+    let asks = |conn| message(Kind::Upgrade, 0, conn, 0, asks);
     let data = |conn, len| message(Kind::Data, 0, conn, 0, &vec![0x55; len]);
     let opens = message(Kind::Open, 0, 3, 0, open);
     Some(match scenario {
@@ -236,8 +239,16 @@ fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>
         "followed-beyond-its-end" => vec![followed(u16::MAX, &[0; 100])],
         "credits-never-granted" => vec![message(Kind::Credit, 120, 0, 0, &[])],
         "large-credits-never-granted" => {
-            let head =
-                Frame { kind: Kind::Credit, credits: 16, large: true, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
+            let head = Frame {
+                kind: Kind::Credit,
+                credits: 16,
+                large: true,
+                conn: 0,
+                generation: 0,
+                window: 0,
+                acked: 0,
+                next: 0,
+            };
             vec![head.encode().to_vec()]
         }
         "longer-than-a-receive" => vec![data(3, BUFFER - FRAME)],
@@ -248,8 +259,8 @@ fn bad_messages(scenario: &str, open: &[u8], asks: &[u8]) -> Option<Vec<Vec<u8>>
         "window-never-used" => vec![opens, message(Kind::Window, 0, 3, u32::MAX, &[])],
         "garbage-addresses" => vec![message(Kind::Open, 0, 3, 0, &[0xee; 38])],
         "half-addresses" => vec![message(Kind::Open, 0, 3, 0, open.get(..20)?)],
-        "asks-with-garbage" => vec![message(Kind::Ask, 0, 3, 0, &[0xee; ASK])],
-        "asks-by-half" => vec![message(Kind::Ask, 0, 3, 0, open)],
+        "asks-with-garbage" => vec![message(Kind::Upgrade, 0, 3, 0, &[0xee; UPGRADE])],
+        "asks-by-half" => vec![message(Kind::Upgrade, 0, 3, 0, open)],
         "ready-unasked" => vec![message(Kind::Ready, 0, 3, 0, &[1; 16])],
         "asks-for-nothing" => vec![asks(3), message(Kind::Cancel, 0, 3, 0, &[])],
         "asks-and-talks" => vec![asks(3), data(3, 100)],
@@ -304,10 +315,10 @@ fn flood_on(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
 /// Asks for a companion connection, and makes `count` connections there that say nothing. Printed is how many of them the
 /// server has kept, and its port.
 fn companions(address: SocketAddr, count: usize) -> Outcome<()> {
-    let greeting = Greeting { receives: 16, size: 16_384, base: Base::Wanted }.encode();
+    let greeting = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::Wanted }.encode();
     let stranger = Stranger::knock(address, &greeting)?;
     let answer = stranger.answer()?.ok_or("a good greeting was refused")?;
-    let Ok(Greeting { base: Base::At(port, _), .. }) = Greeting::decode(&answer) else {
+    let Ok(QpHello { companion: CompanionOffer::At(port, _), .. }) = QpHello::decode(&answer) else {
         return Err("no companion connection is awaited".into());
     };
     println!("port {port}");
@@ -327,7 +338,7 @@ fn companions(address: SocketAddr, count: usize) -> Outcome<()> {
 }
 
 fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outcome<()> {
-    let greeting = Greeting { receives: 16, size: 16_384, base: Base::None }.encode();
+    let greeting = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::None }.encode();
     match scenario {
         "flood" => return flood(address, &greeting, count),
         "flood-on" => return flood_on(address, &greeting, count),
@@ -361,7 +372,7 @@ fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outc
     let open = encode_addresses(ours, server);
     // The port of another program's connection, which has sent five bytes.
     let another = SocketAddr::new(ours.ip(), u16::try_from(count).unwrap_or(0));
-    let asks = Ask { client: another, server, sent: 5 }.encode();
+    let asks = Upgrade { client: another, server, sent: 5 }.encode();
     let whole = |bytes| Said { immediate: None, bytes };
     let said = bad_messages(scenario, &open, &asks).map(|all| all.into_iter().map(whole).collect());
     let said: Vec<Said> = said.or_else(|| bad_immediates(scenario, &open)).ok_or(format!("no scenario {scenario}"))?;

@@ -14,7 +14,7 @@ use core::ffi::{CStr, c_int};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use netacc_sys::{Errno, Lock, private};
+use netacc_sys::{Errno, Lock, reserved_fds};
 
 /// What carries a device's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,8 +69,8 @@ impl Drop for Inner {
         match self.owner {
             // SAFETY: ours, and nothing made from it is left. An error leaves nothing to be done.
             Owner::Us => unsafe {
-                private::give_back((*self.raw.as_ptr()).cmd_fd);
-                private::give_back((*self.raw.as_ptr()).async_fd);
+                reserved_fds::give_back((*self.raw.as_ptr()).cmd_fd);
+                reserved_fds::give_back((*self.raw.as_ptr()).async_fd);
                 let _ = (self.api.verbs.ibv_close_device)(self.raw.as_ptr());
             },
             // SAFETY: got from rdma_get_devices.
@@ -167,8 +167,9 @@ impl Context {
         unsafe { (*self.raw()).async_fd }
     }
 
-    /// Whether [`Context::get_async_event`] waits for an event. A caller that polls [`Context::async_fd`] first
-    /// wants it not to: the kernel takes a queue pair's events back when the pair is destroyed, so that what was readable need not be any more.
+    /// Whether [`Context::get_async_event`] waits for an event. A caller that polls [`Context::async_fd`] first wants
+    /// it not to: the kernel takes a queue pair's events back when the pair is destroyed, so that what was readable
+    /// need not be any more.
     pub fn set_async_nonblocking(&self, on: bool) -> Result<()> {
         fd::set_nonblocking(self.async_fd(), on)
     }
@@ -189,8 +190,8 @@ impl Context {
         // SAFETY: an open context. The libraries look the numbers up here each time; the caller is the only one to use it yet.
         unsafe {
             for fd in [&raw mut (*raw).cmd_fd, &raw mut (*raw).async_fd] {
-                if !private::is(*fd) {
-                    *fd = private::raise(*fd);
+                if !reserved_fds::is(*fd) {
+                    *fd = reserved_fds::raise(*fd);
                 }
             }
         }
@@ -198,8 +199,8 @@ impl Context {
 
     /// The library is about to close the context: it may close the numbers that [`Context::raise_descriptors`] gave it.
     pub fn lower_descriptors(&self) {
-        private::give_back(self.cmd_fd());
-        private::give_back(self.async_fd());
+        reserved_fds::give_back(self.cmd_fd());
+        reserved_fds::give_back(self.async_fd());
     }
 
     /// The device's limits (`ibv_query_device`).

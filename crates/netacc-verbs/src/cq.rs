@@ -14,7 +14,7 @@ use crate::wc::Wc;
 use alloc::sync::Arc;
 use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
-use netacc_sys::{Errno, private};
+use netacc_sys::{Errno, reserved_fds};
 
 /// A completion channel (`struct ibv_comp_channel`): a descriptor that becomes readable when an armed
 /// queue has something. A clone is the same channel.
@@ -36,7 +36,7 @@ impl Drop for ChannelInner {
     fn drop(&mut self) {
         // SAFETY: ours; its queues are gone, since they held it; the library closes its descriptor.
         unsafe {
-            private::give_back((*self.raw.as_ptr()).fd);
+            reserved_fds::give_back((*self.raw.as_ptr()).fd);
             (self.context.api().verbs.ibv_destroy_comp_channel)(self.raw.as_ptr());
         }
     }
@@ -49,7 +49,7 @@ impl CompChannel {
         let raw = unsafe { (context.api().verbs.ibv_create_comp_channel)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("ibv_create_comp_channel"))?;
         // SAFETY: just made, so nobody uses its descriptor yet; the library looks its number up here each time.
-        unsafe { (*raw.as_ptr()).fd = private::raise((*raw.as_ptr()).fd) };
+        unsafe { (*raw.as_ptr()).fd = reserved_fds::raise((*raw.as_ptr()).fd) };
         Ok(CompChannel(Arc::new(ChannelInner { raw, context: context.clone() })))
     }
 

@@ -22,7 +22,7 @@
 //!
 //! **Descriptors.** Each source of events has a `fd()` to wait on, non-blocking where asked for
 //! ([`fd`]). The libraries open them close-on-exec; those of channels, and of a context where asked for, are moved to
-//! private numbers ([`netacc_sys::private`]), so that a program that closes every number it does not know leaves them.
+//! private numbers ([`netacc_sys::reserved_fds`]), so that a program that closes every number it does not know leaves them.
 //!
 //! **fork**: see [`fork`]. **errno**: any call may change the thread's, as the libraries do.
 

@@ -180,7 +180,7 @@ fn need_device() -> Result<()> {
             found |= entry.file_name().to_bytes().starts_with(b"uverbs");
         }
     }
-    netacc_sys::private::drop_raw(folder);
+    netacc_sys::reserved_fds::drop_raw(folder);
     if found { Ok(()) } else { Err(Error::NoDevice) }
 }
 

@@ -11,7 +11,7 @@
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// `enum rdma_driver_id`, and what rdma-core calls its driver.
@@ -99,7 +99,7 @@ pub(crate) fn open_needed(function: *const c_void) {
 fn is_configured(name: &str) -> bool {
     let Some(path) = Text::<64>::of(&[b"/etc/libibverbs.d/", name.as_bytes(), b".driver\0"]) else { return false };
     let Ok(path) = CStr::from_bytes_with_nul(path.get()) else { return false };
-    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(private::drop_raw).is_ok()
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(reserved_fds::drop_raw).is_ok()
 }
 
 /// The driver's file is called after the version of its interface, which libibverbs alone knows.
@@ -125,7 +125,7 @@ fn open_driver(folder: &Text<256>, name: &str) -> Option<()> {
             }
         }
     }
-    private::drop_raw(dir);
+    reserved_fds::drop_raw(dir);
     opened
 }
 

@@ -1,10 +1,11 @@
-//! What goes over a queue pair: the greeting in the connection manager's private data, and the messages.
+//! What goes over a queue pair: the hello in the connection manager's private data, and the messages.
 //!
-//! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it, once or several times. Everything is little
-//! endian. Several connections share a queue pair; `conn` says which one, by a number that its opener chose, and `epoch` tells one use
-//! of the number from the next. Where devices have immediate data, a message of one frame may have its head there ([`Brief`]).
+//! A message is one SEND: a [`Frame`] of [`FRAME`] bytes and what belongs to it, once or several times. Everything is
+//! little endian. Several connections share a queue pair; `conn` says which one, by a number that its opener chose, and
+//! `generation` tells one use of the number from the next. Where devices have immediate data, a message of one frame
+//! may have its head there ([`Brief`]).
 
-use crate::base::{Base, TOKEN};
+use crate::companion::{CompanionOffer, TOKEN};
 use crate::{VERSION, u16};
 use core::net::{IpAddr, SocketAddr};
 
@@ -17,8 +18,8 @@ pub const NEXT: usize = 2;
 /// As many bytes may belong to a frame that another one follows.
 pub const LONGEST: usize = u16::MAX as usize - 1;
 
-/// Bytes of a [`Greeting`].
-pub const GREETING: usize = 20 + TOKEN;
+/// Bytes of a [`QpHello`].
+pub const QP_HELLO: usize = 20 + TOKEN;
 
 /// Bytes of the two addresses in the message that opens a connection.
 pub const ADDRESSES: usize = 38;
@@ -70,17 +71,17 @@ pub enum Kind {
     /// The receiver answers with a message, so that the sender knows the way is open; of no connection.
     Probe,
     /// The first message by TCP, after the queue pair has failed; of no connection. What the sender has received by the
-    /// queue pair is in `heard`, as always.
+    /// queue pair is in `acked`, as always.
     Resume,
-    /// A client asks to go on by the queue pair with a connection that it has by TCP: see [`Ask`].
-    Ask,
+    /// A client asks to go on by the queue pair with a connection that it has by TCP: see [`Upgrade`].
+    Upgrade,
     /// The answer: the server's program has read all that was sent by TCP so far, and the client may go over. The payload
     /// is a token of [`TOKEN`] bytes, which the client says by TCP, last of all, before it ends its half there.
     Ready,
     /// The server would rather not. A client that has not gone over says so by [`Kind::Reset`].
     Cancel,
     /// The client asks whether the TCP connection beside the queue pair may come to the listener's own port, and the server
-    /// answers; of no connection. What the server says is in `epoch`: see [`OwnPort`](crate::base::OwnPort).
+    /// answers; of no connection. What the server says is in `generation`: see [`OwnPort`](crate::companion::OwnPort).
     OwnPort,
 }
 
@@ -90,18 +91,18 @@ pub struct Frame {
     /// What it is about.
     pub kind: Kind,
     /// So many more messages may be sent in the other direction, at most [`CREDITS`]. Said by the first frame of a message,
-    /// like `heard`.
+    /// like `acked`.
     pub credits: u8,
     /// They may be long ones: see [`larger`].
     pub large: bool,
     /// The connection.
     pub conn: u16,
     /// Which use of that number.
-    pub epoch: u32,
+    pub generation: u32,
     /// Bytes of the connection's other direction that have reached their reader since the last message said so.
     pub window: u32,
     /// Number of messages that the queue pair has received, modulo 65,536: those before are confirmed.
-    pub heard: u16,
+    pub acked: u16,
     /// 0: the rest of the message belongs to this frame. Else another frame follows after one byte less than this.
     pub next: u16,
 }
@@ -129,7 +130,7 @@ impl Frame {
             Kind::Credit => 6,
             Kind::Probe => 7,
             Kind::Resume => 8,
-            Kind::Ask => 9,
+            Kind::Upgrade => 9,
             Kind::Ready => 10,
             Kind::Cancel => 11,
             Kind::Part => 12,
@@ -137,9 +138,9 @@ impl Frame {
         };
         let [n0, n1] = self.next.to_le_bytes();
         let [c0, c1] = self.conn.to_le_bytes();
-        let [e0, e1, e2, e3] = self.epoch.to_le_bytes();
+        let [e0, e1, e2, e3] = self.generation.to_le_bytes();
         let [w0, w1, w2, w3] = self.window.to_le_bytes();
-        let [h0, h1] = self.heard.to_le_bytes();
+        let [h0, h1] = self.acked.to_le_bytes();
         let credits = self.credits & CREDITS | if self.large { LARGE } else { 0 };
         [kind, credits, n0, n1, c0, c1, h0, h1, e0, e1, e2, e3, w0, w1, w2, w3]
     }
@@ -157,7 +158,7 @@ impl Frame {
             6 => Kind::Credit,
             7 => Kind::Probe,
             8 => Kind::Resume,
-            9 => Kind::Ask,
+            9 => Kind::Upgrade,
             10 => Kind::Ready,
             11 => Kind::Cancel,
             12 => Kind::Part,
@@ -169,9 +170,9 @@ impl Frame {
             credits: credits & CREDITS,
             large: credits & LARGE != 0,
             conn: u16::from_le_bytes([c0, c1]),
-            epoch: u32::from_le_bytes([e0, e1, e2, e3]),
+            generation: u32::from_le_bytes([e0, e1, e2, e3]),
             window: u32::from_le_bytes([w0, w1, w2, w3]),
-            heard: u16::from_le_bytes([h0, h1]),
+            acked: u16::from_le_bytes([h0, h1]),
             next: u16::from_le_bytes([n0, n1]),
         })
     }
@@ -180,7 +181,7 @@ impl Frame {
 /// The head of a message with bytes of one connection, in the 32 bits of its immediate data: the bytes begin where the
 /// message does, and a packet filled to the end needs no further one for the head's sake.
 ///
-/// It does not say the connection's epoch, so it may come only after a whole frame of the connection: then what comes in
+/// It does not say the connection's generation, so it may come only after a whole frame of the connection: then what comes in
 /// that direction is of the same one, until the client gives the number to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Brief {
@@ -206,10 +207,10 @@ impl Brief {
     /// The largest window that it can say.
     pub const WINDOW: u32 = (1 << WINDOW_BITS) - 1;
 
-    /// What stands for `frame` after a message that said of `heard` messages, if that can be said.
+    /// What stands for `frame` after a message that said of `acked` messages, if that can be said.
     #[must_use]
-    pub fn of(frame: &Frame, heard: u16) -> Option<Brief> {
-        let news = frame.heard.wrapping_sub(heard);
+    pub fn of(frame: &Frame, acked: u16) -> Option<Brief> {
+        let news = frame.acked.wrapping_sub(acked);
         let part = frame.kind == Kind::Part;
         let usual = (part || frame.kind == Kind::Data) && frame.next == 0 && u16::from(frame.credits) == news;
         let fits = u32::from(frame.conn) >> CONN_BITS == 0 && u32::from(news) >> NEWS_BITS == 0;
@@ -217,13 +218,13 @@ impl Brief {
         (usual && fits).then_some(Brief { conn: frame.conn, part, news: frame.credits, large: frame.large, window })
     }
 
-    /// The frame that it stands for, but for the epoch, after a message that said of `heard` messages.
+    /// The frame that it stands for, but for the generation, after a message that said of `acked` messages.
     #[must_use]
-    pub fn frame(self, heard: u16) -> Frame {
+    pub fn frame(self, acked: u16) -> Frame {
         let Brief { conn, part, news, large, window } = self;
-        let heard = heard.wrapping_add(news.into());
+        let acked = acked.wrapping_add(news.into());
         let kind = if part { Kind::Part } else { Kind::Data };
-        Frame { kind, credits: news, large, conn, epoch: 0, window: window.into(), heard, next: 0 }
+        Frame { kind, credits: news, large, conn, generation: 0, window: window.into(), acked, next: 0 }
     }
 
     /// As it is sent.
@@ -249,16 +250,16 @@ impl Brief {
 
 /// What both ends of a queue pair tell each other while they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Greeting {
+pub struct QpHello {
     /// Number of receives that are posted.
     pub receives: u16,
     /// Bytes of each.
     pub size: u32,
     /// What the sender says of a TCP connection beside the queue pair.
-    pub base: Base,
+    pub companion: CompanionOffer,
 }
 
-/// What a greeting is that cannot be used.
+/// What a hello is that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stranger {
     /// Of a NetACC with another protocol.
@@ -267,23 +268,23 @@ pub enum Stranger {
     Garbage,
 }
 
-impl Greeting {
+impl QpHello {
     /// As it is sent.
     #[must_use]
-    pub fn encode(self) -> [u8; GREETING] {
+    pub fn encode(self) -> [u8; QP_HELLO] {
         let [v0, v1] = VERSION.to_le_bytes();
         let [r0, r1] = self.receives.to_le_bytes();
-        let [p0, p1, kind, token @ ..] = self.base.encode();
+        let [p0, p1, kind, token @ ..] = self.companion.encode();
         let head = [v0, v1, r0, r1].into_iter().chain(self.size.to_le_bytes()).chain(WINDOW.to_le_bytes());
         let bytes = MAGIC.into_iter().chain(head).chain([p0, p1, kind, 0]).chain(token);
-        let mut out = [0; GREETING];
+        let mut out = [0; QP_HELLO];
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         out
     }
 
-    /// The greeting at the beginning of private data, which may have zeroes after it (InfiniBand's fields have a fixed
+    /// The hello at the beginning of private data, which may have zeroes after it (InfiniBand's fields have a fixed
     /// length).
-    pub fn decode(data: &[u8]) -> Result<Greeting, Stranger> {
+    pub fn decode(data: &[u8]) -> Result<QpHello, Stranger> {
         let [m0, m1, m2, m3, v0, v1, ..] = data else { return Err(Stranger::Garbage) };
         if [*m0, *m1, *m2, *m3] != MAGIC {
             return Err(Stranger::Garbage);
@@ -292,7 +293,7 @@ impl Greeting {
         if u16::from_le_bytes([*v0, *v1]) != VERSION {
             return Err(Stranger::Version);
         }
-        let Some((head, token)) = data.first_chunk::<GREETING>().and_then(|d| d.split_first_chunk::<20>()) else {
+        let Some((head, token)) = data.first_chunk::<QP_HELLO>().and_then(|d| d.split_first_chunk::<20>()) else {
             return Err(Stranger::Garbage);
         };
         let [_, _, _, _, _, _, r0, r1, s0, s1, s2, s3, w0, w1, w2, w3, p0, p1, kind, 0] = *head else {
@@ -301,13 +302,15 @@ impl Greeting {
         if u32::from_le_bytes([w0, w1, w2, w3]) != WINDOW {
             return Err(Stranger::Version);
         }
-        let base =
-            token.first_chunk().and_then(|token| Base::decode([p0, p1], kind, token)).ok_or(Stranger::Garbage)?;
-        let greeting =
-            Greeting { receives: u16::from_le_bytes([r0, r1]), size: u32::from_le_bytes([s0, s1, s2, s3]), base };
+        let companion = token
+            .first_chunk()
+            .and_then(|token| CompanionOffer::decode([p0, p1], kind, token))
+            .ok_or(Stranger::Garbage)?;
+        let hello =
+            QpHello { receives: u16::from_le_bytes([r0, r1]), size: u32::from_le_bytes([s0, s1, s2, s3]), companion };
         // One message is kept back for credits, and one has to be left.
-        let usable = greeting.receives >= 2 && greeting.size as usize >= FRAME + ASK;
-        usable.then_some(greeting).ok_or(Stranger::Garbage)
+        let usable = hello.receives >= 2 && hello.size as usize >= FRAME + UPGRADE;
+        usable.then_some(hello).ok_or(Stranger::Garbage)
     }
 }
 
@@ -347,9 +350,9 @@ pub fn decode_addresses(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     Some((one(client)?, one(server)?))
 }
 
-/// The payload of [`Kind::Ask`].
+/// The payload of [`Kind::Upgrade`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct Upgrade {
     /// The client's address on its TCP connection.
     pub client: SocketAddr,
     /// And the server's.
@@ -358,14 +361,14 @@ pub struct Ask {
     pub sent: u64,
 }
 
-/// Bytes of an [`Ask`].
-pub const ASK: usize = ADDRESSES + 8;
+/// Bytes of an [`Upgrade`].
+pub const UPGRADE: usize = ADDRESSES + 8;
 
-impl Ask {
+impl Upgrade {
     /// As it is sent.
     #[must_use]
-    pub fn encode(self) -> [u8; ASK] {
-        let mut out = [0; ASK];
+    pub fn encode(self) -> [u8; UPGRADE] {
+        let mut out = [0; UPGRADE];
         let bytes = encode_addresses(self.client, self.server).into_iter().chain(self.sent.to_le_bytes());
         out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         out
@@ -373,10 +376,10 @@ impl Ask {
 
     /// What was sent; `None` if it is none.
     #[must_use]
-    pub fn decode(bytes: &[u8; ASK]) -> Option<Ask> {
+    pub fn decode(bytes: &[u8; UPGRADE]) -> Option<Upgrade> {
         let (addresses, sent) = bytes.split_at_checked(ADDRESSES)?;
         let (client, server) = decode_addresses(addresses)?;
-        Some(Ask { client, server, sent: u64::from_le_bytes(*sent.first_chunk()?) })
+        Some(Upgrade { client, server, sent: u64::from_le_bytes(*sent.first_chunk()?) })
     }
 }
 
@@ -388,14 +391,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_decodes(
-            credits in 0..=CREDITS, large: bool, conn: u16, epoch: u32, window: u32, heard: u16, next: u16
+            credits in 0..=CREDITS, large: bool, conn: u16, generation: u32, window: u32, acked: u16, next: u16
         ) {
             let all = [
                 Kind::Open, Kind::Data, Kind::Fin, Kind::Reset, Kind::Window, Kind::Credit, Kind::Probe, Kind::Resume,
-                Kind::Ask, Kind::Ready, Kind::Cancel, Kind::Part,
+                Kind::Upgrade, Kind::Ready, Kind::Cancel, Kind::Part,
             ];
             for kind in all {
-                let f = Frame { kind, credits, large, conn, epoch, window, heard, next };
+                let f = Frame { kind, credits, large, conn, generation, window, acked, next };
                 prop_assert_eq!(Frame::decode(&f.encode()), Some(f));
             }
         }
@@ -408,10 +411,10 @@ mod tests {
         }
 
         #[test]
-        fn every_immediate_means_something_else(number: u32, other: u32, heard: u16) {
+        fn every_immediate_means_something_else(number: u32, other: u32, acked: u16) {
             let brief = Brief::decode(number);
             prop_assert_eq!(brief.encode(), number);
-            prop_assert_eq!(Brief::of(&brief.frame(heard), heard), Some(brief));
+            prop_assert_eq!(Brief::of(&brief.frame(acked), acked), Some(brief));
             prop_assert_eq!(Brief::decode(other) == brief, other == number);
         }
 
@@ -420,9 +423,9 @@ mod tests {
             credits in 0u8..20, conn in 0u16..3000, window in 0u32..70_000, before: u16, more in 0u16..20, next in 0u16..3,
             part: bool, large: bool,
         ) {
-            let heard = before.wrapping_add(more);
+            let acked = before.wrapping_add(more);
             let kind = if part { Kind::Part } else { Kind::Data };
-            let frame = Frame { kind, credits, large, conn, epoch: 0, window, heard, next };
+            let frame = Frame { kind, credits, large, conn, generation: 0, window, acked, next };
             match Brief::of(&frame, before) {
                 Some(brief) => prop_assert_eq!(Brief::decode(brief.encode()).frame(before), frame),
                 None => prop_assert!(
@@ -434,7 +437,7 @@ mod tests {
 
         #[test]
         fn what_belongs_to_a_frame_leaves_room_for_the_next(next: u16, left in 0usize..100_000) {
-            let f = Frame { kind: Kind::Data, credits: 0, large: false, conn: 0, epoch: 0, window: 0, heard: 0, next };
+            let f = Frame { kind: Kind::Data, credits: 0, large: false, conn: 0, generation: 0, window: 0, acked: 0, next };
             match f.payload(left) {
                 Some((len, false)) => prop_assert!(next == 0 && len == left),
                 Some((len, true)) => prop_assert!(len + FRAME <= left && len <= LONGEST),
@@ -443,24 +446,24 @@ mod tests {
         }
 
         #[test]
-        fn greetings_survive_padding(
+        fn hellos_survive_padding(
             receives in 2u16.., size in 1024u32.., port in 1u16.., token: [u8; TOKEN], which in 0usize..3,
             zeroes in 0usize..40,
         ) {
-            let base = [Base::None, Base::Wanted, Base::At(port, token)][which];
-            let g = Greeting { receives, size, base };
+            let companion = [CompanionOffer::None, CompanionOffer::Wanted, CompanionOffer::At(port, token)][which];
+            let g = QpHello { receives, size, companion };
             let mut data = g.encode().to_vec();
-            data.resize(GREETING + zeroes, 0);
-            prop_assert_eq!(Greeting::decode(&data), Ok(g));
+            data.resize(QP_HELLO + zeroes, 0);
+            prop_assert_eq!(QpHello::decode(&data), Ok(g));
             data[4] ^= 1;
-            prop_assert_eq!(Greeting::decode(&data), Err(Stranger::Version));
+            prop_assert_eq!(QpHello::decode(&data), Err(Stranger::Version));
             data[0] ^= 1;
-            prop_assert_eq!(Greeting::decode(&data), Err(Stranger::Garbage));
+            prop_assert_eq!(QpHello::decode(&data), Err(Stranger::Garbage));
         }
 
         #[test]
         fn a_stranger_is_no_panic(data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            let _ = Greeting::decode(&data);
+            let _ = QpHello::decode(&data);
             let _ = decode_addresses(&data);
         }
 
@@ -469,8 +472,8 @@ mod tests {
             let six = SocketAddr::new(core::net::Ipv6Addr::from(a).into(), p);
             let four = SocketAddr::new(core::net::Ipv4Addr::from(b).into(), q);
             prop_assert_eq!(decode_addresses(&encode_addresses(six, four)), Some((six, four)));
-            let ask = Ask { client: six, server: four, sent };
-            prop_assert_eq!(Ask::decode(&ask.encode()), Some(ask));
+            let upgrade = Upgrade { client: six, server: four, sent };
+            prop_assert_eq!(Upgrade::decode(&upgrade.encode()), Some(upgrade));
         }
     }
 
@@ -484,10 +487,10 @@ mod tests {
     }
 
     #[test]
-    fn greetings_with_impossible_numbers_are_refused() {
-        let base = Base::None;
-        for g in [Greeting { receives: 1, size: 4096, base }, Greeting { receives: 4, size: 50, base }] {
-            assert_eq!(Greeting::decode(&g.encode()), Err(Stranger::Garbage));
+    fn hellos_with_impossible_numbers_are_refused() {
+        let companion = CompanionOffer::None;
+        for g in [QpHello { receives: 1, size: 4096, companion }, QpHello { receives: 4, size: 50, companion }] {
+            assert_eq!(QpHello::decode(&g.encode()), Err(Stranger::Garbage));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The messages on a link's control socket, the names of the rendezvous, ([`frame`]) what goes over a queue pair,
-//! and ([`base`]) over the TCP connection beside it; ([`knock`]) how a client asks whether the server is reached by RDMA.
+//! and ([`companion`]) over the TCP connection beside it; ([`probe`]) how a client asks whether the server is reached by RDMA.
 //!
 //! Every message is one `SOCK_SEQPACKET` record of exactly [`LEN`] bytes, little endian, with at most
 //! one descriptor beside it. Whatever does not decode is a stranger's: the link is dropped.
@@ -7,10 +7,10 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
-pub mod base;
+pub mod companion;
 pub mod frame;
-pub mod knock;
 mod name;
+pub mod probe;
 pub use name::{Name, Scope};
 
 /// Version of everything two processes share: messages, segment layout, ring protocol. It is part of
@@ -41,48 +41,48 @@ pub enum Message {
         /// Size of the segment in bytes; the receiver expects exactly its own idea of it.
         segment: u64,
     },
-    /// A doorbell's eventfd lies beside the message.
-    Doorbell {
+    /// A waker's eventfd lies beside the message.
+    Waker {
         /// The number by which shared memory refers to it.
         id: u32,
     },
-    /// "Ring your own doorbell `id`": for a sender that has not (or does not trust) the eventfd.
+    /// "Ring your own waker `id`": for a sender that has not (or does not trust) the eventfd.
     Wake {
-        /// The doorbell's number.
+        /// The waker's number.
         id: u32,
     },
     /// The sender is about to fork, and this is how the receiver hears of the end of the connection's last holder.
-    Base {
+    Liveness {
         /// The connection's slot.
         slot: u32,
         /// The connection's incarnation in that slot, so that a late message hits no successor.
-        epoch: u32,
+        generation: u32,
         /// 0: the receiver's end of a socket pair lies beside the message. Else the receiver connects to the UNIX socket
         /// that [`Name::liveness`] names by it: between strangers no descriptor is passed.
         token: u64,
     },
     /// The sender has left the connection's rings; the receiver's end of the socket pair on which it goes on lies
     /// beside the message.
-    Moved {
+    SwitchToKernel {
         /// The slot.
         slot: u32,
         /// Its incarnation.
-        epoch: u32,
+        generation: u32,
     },
-    /// Before [`Message::Moved`], of a connection that began on TCP: the kernel socket with the receiver's stream from
+    /// Before [`Message::SwitchToKernel`], of a connection that began on TCP: the kernel socket with the receiver's stream from
     /// there, which the sender did not see the end of, lies beside the message.
-    Tail {
+    OldSubflow {
         /// The slot.
         slot: u32,
         /// Its incarnation.
-        epoch: u32,
+        generation: u32,
     },
     /// The TCP connection whose addresses the slot says is to go on in that slot.
     Promote {
         /// The slot.
         slot: u32,
         /// Its incarnation.
-        epoch: u32,
+        generation: u32,
     },
 }
 
@@ -91,12 +91,12 @@ impl Message {
     pub fn encode(self) -> [u8; LEN] {
         let (kind, a, b, c): (u16, u32, u64, u64) = match self {
             Message::Hello { pid, segment } => (1, pid, segment, 0),
-            Message::Doorbell { id } => (2, id, 0, 0),
+            Message::Waker { id } => (2, id, 0, 0),
             Message::Wake { id } => (3, id, 0, 0),
-            Message::Base { slot, epoch, token } => (4, slot, epoch.into(), token),
-            Message::Promote { slot, epoch } => (5, slot, epoch.into(), 0),
-            Message::Moved { slot, epoch } => (6, slot, epoch.into(), 0),
-            Message::Tail { slot, epoch } => (7, slot, epoch.into(), 0),
+            Message::Liveness { slot, generation, token } => (4, slot, generation.into(), token),
+            Message::Promote { slot, generation } => (5, slot, generation.into(), 0),
+            Message::SwitchToKernel { slot, generation } => (6, slot, generation.into(), 0),
+            Message::OldSubflow { slot, generation } => (7, slot, generation.into(), 0),
         };
         let mut out = [0u8; LEN];
         let mut put = |at: usize, bytes: &[u8]| {
@@ -124,12 +124,12 @@ impl Message {
         let c = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
         let m = match u16(bytes, 6)? {
             1 => Message::Hello { pid: a, segment: b },
-            2 => Message::Doorbell { id: a },
+            2 => Message::Waker { id: a },
             3 => Message::Wake { id: a },
-            4 => Message::Base { slot: a, epoch: u32::try_from(b).ok()?, token: c },
-            5 => Message::Promote { slot: a, epoch: u32::try_from(b).ok()? },
-            6 => Message::Moved { slot: a, epoch: u32::try_from(b).ok()? },
-            7 => Message::Tail { slot: a, epoch: u32::try_from(b).ok()? },
+            4 => Message::Liveness { slot: a, generation: u32::try_from(b).ok()?, token: c },
+            5 => Message::Promote { slot: a, generation: u32::try_from(b).ok()? },
+            6 => Message::SwitchToKernel { slot: a, generation: u32::try_from(b).ok()? },
+            7 => Message::OldSubflow { slot: a, generation: u32::try_from(b).ok()? },
             _ => return None,
         };
         // Bytes that no field owns must be zero: a later version may give them a meaning.
@@ -156,13 +156,13 @@ mod tests {
         fn what_is_encoded_decodes(a: u32, b: u64, e: u32) {
             for m in [
                 Message::Hello { pid: a, segment: b },
-                Message::Doorbell { id: a },
+                Message::Waker { id: a },
                 Message::Wake { id: a },
-                Message::Base { slot: a, epoch: e, token: 0 },
-                Message::Base { slot: a, epoch: e, token: b },
-                Message::Promote { slot: a, epoch: e },
-                Message::Moved { slot: a, epoch: e },
-                Message::Tail { slot: a, epoch: e },
+                Message::Liveness { slot: a, generation: e, token: 0 },
+                Message::Liveness { slot: a, generation: e, token: b },
+                Message::Promote { slot: a, generation: e },
+                Message::SwitchToKernel { slot: a, generation: e },
+                Message::OldSubflow { slot: a, generation: e },
             ] {
                 prop_assert_eq!(Message::decode(&m.encode()), Some(m));
             }

@@ -60,7 +60,7 @@ impl Name {
         n
     }
 
-    /// The name of a liveness socket that listens ([`crate::Message::Base`]). The lower half of the token is no part of it.
+    /// The name of a liveness socket that listens ([`crate::Message::Liveness`]). The lower half of the token is no part of it.
     pub fn liveness(token: u64) -> Name {
         let mut n = Name { buf: [0; 64], len: 0 };
         n.put(b"netacc/");

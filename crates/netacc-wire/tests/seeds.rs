@@ -4,9 +4,9 @@
 #![cfg(not(netacc_next_version))]
 
 use core::net::SocketAddr;
-use netacc_wire::base::{Base, hello, welcome};
-use netacc_wire::frame::{FRAME, Frame, GREETING, Greeting, Kind, WINDOW, encode_addresses};
-use netacc_wire::knock::{Knock, NONCE};
+use netacc_wire::companion::{CompanionOffer, hello, welcome};
+use netacc_wire::frame::{FRAME, Frame, Kind, QP_HELLO, QpHello, WINDOW, encode_addresses};
+use netacc_wire::probe::{NONCE, RdmaProbe};
 use std::path::Path;
 
 const TOKEN: [u8; 16] = *b"a token of a qp.";
@@ -16,17 +16,19 @@ fn addresses(client: &str, server: &str) -> Vec<u8> {
 }
 
 fn frame(kind: Kind) -> Vec<u8> {
-    Frame { kind, credits: 1, large: false, conn: 3, epoch: 7, window: 4096, heard: 65_535, next: 0 }.encode().to_vec()
+    Frame { kind, credits: 1, large: false, conn: 3, generation: 7, window: 4096, acked: 65_535, next: 0 }
+        .encode()
+        .to_vec()
 }
 
 /// A frame of data that says `next` of one behind it.
 fn followed(payload: &[u8], next: u16) -> Vec<u8> {
-    let head = Frame { kind: Kind::Data, credits: 1, large: false, conn: 3, epoch: 7, window: 0, heard: 9, next };
+    let head = Frame { kind: Kind::Data, credits: 1, large: false, conn: 3, generation: 7, window: 0, acked: 9, next };
     [&head.encode(), payload].concat()
 }
 
-fn greeting(base: Base) -> Vec<u8> {
-    Greeting { receives: 4, size: 16_384, base }.encode().to_vec()
+fn qp_hello(companion: CompanionOffer) -> Vec<u8> {
+    QpHello { receives: 4, size: 16_384, companion }.encode().to_vec()
 }
 
 fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
@@ -34,14 +36,14 @@ fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
     bytes
 }
 
-fn greetings() -> Vec<(&'static str, Vec<u8>)> {
-    let plain = greeting(Base::None);
+fn qp_hellos() -> Vec<(&'static str, Vec<u8>)> {
+    let plain = qp_hello(CompanionOffer::None);
     vec![
         ("greeting", plain.clone()),
-        ("greeting-wants-base", greeting(Base::Wanted)),
-        ("greeting-with-base", greeting(Base::At(40_123, TOKEN))),
-        ("base-without-port", with(with(greeting(Base::At(40_123, TOKEN)), 16, 0), 17, 0)),
-        ("wanted-with-token", with(greeting(Base::Wanted), GREETING - 1, 1)),
+        ("greeting-wants-base", qp_hello(CompanionOffer::Wanted)),
+        ("greeting-with-base", qp_hello(CompanionOffer::At(40_123, TOKEN))),
+        ("base-without-port", with(with(qp_hello(CompanionOffer::At(40_123, TOKEN)), 16, 0), 17, 0)),
+        ("wanted-with-token", with(qp_hello(CompanionOffer::Wanted), QP_HELLO - 1, 1)),
         ("spare-byte-set", with(plain.clone(), 19, 1)),
         ("half-a-greeting", plain[..10].to_vec()),
         ("other-version", with(plain.clone(), 4, plain[4] - 1)),
@@ -60,9 +62,9 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         credits: 0,
         large: false,
         conn: 0,
-        epoch: 1,
+        generation: 1,
         window: WINDOW + 1,
-        heard: 0,
+        acked: 0,
         next: 0,
     };
     vec![
@@ -88,8 +90,8 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
 
 fn others() -> Vec<(&'static str, Vec<u8>)> {
     let four = addresses("10.8.0.2:40000", "10.8.0.1:6379");
-    let question = Knock::Question([7; NONCE]).encode().to_vec();
-    let answer = Knock::Answer([7; NONCE]).encode().to_vec();
+    let question = RdmaProbe::Question([7; NONCE]).encode().to_vec();
+    let answer = RdmaProbe::Answer([7; NONCE]).encode().to_vec();
     vec![
         ("addresses", four.clone()),
         ("four-that-is-six", with(four, 13, 0)),
@@ -102,7 +104,7 @@ fn others() -> Vec<(&'static str, Vec<u8>)> {
 #[test]
 fn the_seeds_are_of_this_version() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire_frame");
-    for (name, bytes) in [greetings(), frames(), others()].concat() {
+    for (name, bytes) in [qp_hellos(), frames(), others()].concat() {
         let path = folder.join(name);
         if std::env::var_os("NETACC_WRITE_SEEDS").is_some() {
             std::fs::write(&path, &bytes).expect(name);
@@ -113,9 +115,9 @@ fn the_seeds_are_of_this_version() {
 
 #[test]
 fn what_is_called_right_decodes_and_what_is_called_wrong_does_not() {
-    for (name, bytes) in greetings() {
+    for (name, bytes) in qp_hellos() {
         let right = ["greeting", "greeting-wants-base", "greeting-with-base"].contains(&name);
-        assert_eq!(Greeting::decode(&bytes).is_ok(), right, "{name}");
+        assert_eq!(QpHello::decode(&bytes).is_ok(), right, "{name}");
     }
     for (name, bytes) in frames() {
         let right = !["unknown-kind", "short"].contains(&name);

@@ -4,7 +4,7 @@
 use crate::epoll::nested::absorb_children;
 use crate::epoll::shared;
 use crate::epoll::stash::stash;
-use crate::epoll::wait::{Said, handle, settle};
+use crate::epoll::wait::{Said, complete_switches, handle};
 use crate::epoll::{Epoll, STASH};
 use crate::fdtable;
 use core::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering;
 /// that only asks whether the instance is readable. Nested instances come first, since their descriptors are part of
 /// what ours says. True: we keep something now that the kernel says only once.
 pub(crate) fn absorb(e: &'static Epoll) -> bool {
-    if e.displaced.load(Ordering::Relaxed) != 0 {
-        settle(e);
+    if e.switch_due.load(Ordering::Relaxed) != 0 {
+        complete_switches(e);
     }
     absorb_children(e);
     if e.is_plain() {
@@ -29,7 +29,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     if room == 0 || e.sleepers.load(Ordering::SeqCst) > 0 {
         return false;
     }
-    let n = shared::look(e, buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
+    let n = shared::poll_sets(e, buf.as_mut_ptr(), room as i32, 0, core::ptr::null()).unwrap_or(0);
     let (mut foreign, mut own, mut kept) = (false, false, false);
     for ev in buf.iter().take(n) {
         match handle(e, ev.events, ev.u64) {
@@ -59,7 +59,7 @@ pub fn readable(fd: i32) -> Option<bool> {
     if e.is_plain() {
         return None;
     }
-    shared::attend(e);
+    shared::claim(e);
     if absorb(e) && e.is_inner() {
         // A thread that sleeps in an instance around this one has not been told, and the kernel will not tell it any
         // more.

@@ -11,7 +11,7 @@
 //! bits which type the object has.
 #![allow(unsafe_code)]
 
-use crate::epoll::{Epoll, Reg, Watch};
+use crate::epoll::{Epoll, Registration, Subscription};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{cpu, mem};
@@ -34,23 +34,23 @@ pub(super) const NOBODY: u64 = MAGIC | (Kind::Kick as u64) << KIND_SHIFT;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Kind {
-    /// A [`Reg`]: the kernel's half of a listener.
+    /// A [`Registration`]: the kernel's half of a listener.
     TcpListener = 1,
-    /// A [`Reg`]: a listener's rendezvous, or a client there that has not said hello.
+    /// A [`Registration`]: a listener's rendezvous, or a client there that has not said hello.
     Rendezvous = 2,
-    /// A [`Watch`]: its doorbell rang.
-    Bell = 3,
-    /// A [`Watch`]: its link's control socket.
+    /// A [`Subscription`]: its waker rang.
+    Waker = 3,
+    /// A [`Subscription`]: its link's control socket.
     Control = 4,
-    /// A [`Reg`] that only keeps an application's value.
+    /// A [`Registration`] that only keeps an application's value.
     Foreign = 5,
-    /// A [`Reg`]: the base of an accelerated connection.
-    Base = 6,
+    /// A [`Registration`]: the liveness socket of an accelerated connection.
+    Liveness = 6,
     /// An [`Epoll`]: another thread changed something; nothing but a wake-up.
     Kick = 7,
-    /// A [`Reg`]: a nested epoll instance.
+    /// A [`Registration`]: a nested epoll instance.
     Nested = 8,
-    /// A [`Reg`]: a TCP connection that may be promoted.
+    /// A [`Registration`]: a TCP connection that may be promoted.
     Candidate = 9,
     /// An [`Epoll`]: the program's own set, beside which ours is another one (see [`super::shared`]).
     Program = 10,
@@ -59,15 +59,15 @@ pub(crate) enum Kind {
 /// What a cookie of this process names.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Named {
-    Listener(&'static Reg),
-    Rendezvous(&'static Reg),
-    Bell(&'static Watch),
-    Control(&'static Watch),
-    Foreign(&'static Reg),
-    Base(&'static Reg),
+    Listener(&'static Registration),
+    Rendezvous(&'static Registration),
+    Waker(&'static Subscription),
+    Control(&'static Subscription),
+    Foreign(&'static Registration),
+    Liveness(&'static Registration),
     Kick,
-    Nested(&'static Reg),
-    Candidate(&'static Reg),
+    Nested(&'static Registration),
+    Candidate(&'static Registration),
     Program,
 }
 
@@ -97,14 +97,14 @@ pub(crate) trait Nameable: Sized + 'static {
     fn name(&self) -> &Name;
 }
 
-impl Nameable for Reg {
+impl Nameable for Registration {
     const TYPE: u64 = 1;
     fn name(&self) -> &Name {
         &self.name
     }
 }
 
-impl Nameable for Watch {
+impl Nameable for Subscription {
     const TYPE: u64 = 2;
     fn name(&self) -> &Name {
         &self.name
@@ -231,10 +231,10 @@ fn named(data: u64) -> Option<Named> {
     Some(match data >> KIND_SHIFT & 15 {
         1 => Named::Listener(find(data)?),
         2 => Named::Rendezvous(find(data)?),
-        3 => Named::Bell(find(data)?),
+        3 => Named::Waker(find(data)?),
         4 => Named::Control(find(data)?),
         5 => Named::Foreign(find(data)?),
-        6 => Named::Base(find(data)?),
+        6 => Named::Liveness(find(data)?),
         7 => find::<Epoll>(data).map(|_| Named::Kick)?,
         8 => Named::Nested(find(data)?),
         9 => Named::Candidate(find(data)?),
@@ -271,16 +271,16 @@ mod tests {
 
     #[test]
     fn a_cookie_names_its_object_in_its_use_alone() {
-        let reg = crate::epoll::new_reg().unwrap();
-        let mine = cookie(Kind::Base, reg);
+        let reg = crate::epoll::new_registration().unwrap();
+        let mine = cookie(Kind::Liveness, reg);
         assert!(looks_like_cookie(mine));
-        assert!(matches!(open(mine), Value::Ours(Named::Base(r)) if core::ptr::eq(r, reg)));
-        // The cookie of a registration names no watch and no instance.
-        assert!(matches!(open(cookie(Kind::Bell, reg)), Value::Stranger));
+        assert!(matches!(open(mine), Value::Ours(Named::Liveness(r)) if core::ptr::eq(r, reg)));
+        // The cookie of a registration names no subscription and no instance.
+        assert!(matches!(open(cookie(Kind::Waker, reg)), Value::Stranger));
         assert!(matches!(open(cookie(Kind::Kick, reg)), Value::Stranger));
         enter(reg).unwrap();
         assert!(matches!(open(mine), Value::Stranger));
-        assert!(matches!(open(cookie(Kind::Base, reg)), Value::Ours(Named::Base(_))));
+        assert!(matches!(open(cookie(Kind::Liveness, reg)), Value::Ours(Named::Liveness(_))));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! epoll_ctl(2).
 
-use crate::epoll::listeners::{hear_listener, listener_events, unhear_listener};
+use crate::epoll::listeners::{listener_events, unhear_listener, watch_listener};
 use crate::epoll::nested::{self, linked};
-use crate::epoll::paths::{each_reg, show_to_kernel};
+use crate::epoll::paths::{each_registration, show_to_kernel};
 use crate::epoll::ready::refresh;
 use crate::epoll::{
     ACCEPTED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
-    PEER_LIVENESS_WATCHED, POLLED, PROGRAMS, QUEUED, Reg, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie,
-    new_reg, release_reg,
+    PEER_LIVENESS_WATCHED, POLLED, PROGRAMS, QUEUED, Registration, STRUCTURE, SUBSCRIBED, at, cookie,
+    looks_like_cookie, new_registration, release_registration,
 };
-use crate::epoll::{shared, stash, watch};
+use crate::epoll::{shared, stash, subscription};
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
 use crate::socket::create::materialize;
@@ -36,7 +36,7 @@ pub fn control(epfd: i32, op: i32, fd: i32, event: Option<(u32, u64)>) -> Outcom
     }
     // What a child removes that does not use the instance is removed for that child alone.
     if entry.is_some() && op != EPOLL_CTL_DEL {
-        shared::attend(e);
+        shared::claim(e);
     }
     match entry {
         Some(Entry::Socket(rs)) => socket(e, op, fd, rs, event),
@@ -69,8 +69,8 @@ pub(super) fn note_edges(e: &Epoll, events: u32) {
     }
 }
 
-fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Reg> {
-    let mut p = s.regs.load(Ordering::Relaxed);
+fn find(e: &Epoll, s: &Socket, fd: i32) -> Option<&'static Registration> {
+    let mut p = s.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.fd.load(Ordering::Relaxed) == fd {
             return Some(reg);
@@ -129,26 +129,26 @@ pub(super) fn link(
     s: Option<&'static Socket>,
     fd: i32,
     (events, data): (u32, u64),
-) -> Result<&'static Reg> {
-    let reg = new_reg()?;
+) -> Result<&'static Registration> {
+    let reg = new_registration()?;
     reg.fd.store(fd, Ordering::Relaxed);
     reg.events.store(events, Ordering::Relaxed);
     reg.data.store(data, Ordering::Relaxed);
     let p = core::ptr::from_ref(reg).cast_mut();
     if let Some(s) = s {
         reg.sock.store(core::ptr::from_ref(s).cast_mut(), Ordering::Release);
-        reg.next_sock.store(s.regs.load(Ordering::Relaxed), Ordering::Relaxed);
-        s.regs.store(p, Ordering::Release);
+        reg.next_sock.store(s.registrations.load(Ordering::Relaxed), Ordering::Relaxed);
+        s.registrations.store(p, Ordering::Release);
     }
     reg.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
     let _g = e.lock.lock();
-    let first = e.regs.load(Ordering::Relaxed);
+    let first = e.registrations.load(Ordering::Relaxed);
     reg.next_all.store(first, Ordering::Relaxed);
     reg.prev_all.store(core::ptr::null_mut(), Ordering::Relaxed);
     if let Some(first) = at(first) {
         first.prev_all.store(p, Ordering::Relaxed);
     }
-    e.regs.store(p, Ordering::Release);
+    e.registrations.store(p, Ordering::Release);
     Ok(reg)
 }
 
@@ -159,12 +159,12 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
             let data = ev.1;
             let reg = link(e, Some(s), fd, ev)?;
             // The kernel's set has the application's own value, unless that looks like one of ours.
-            let shown = shown(s, reg, data);
-            if shown != data {
+            let in_kernel = kernel_data(s, reg, data);
+            if in_kernel != data {
                 e.add_ours(1);
                 reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
             }
-            e.enter_plain(reg, EPOLL_CTL_ADD, ev.0, shown).inspect_err(|_| unlink(e, reg))?;
+            e.enter_plain(reg, EPOLL_CTL_ADD, ev.0, in_kernel).inspect_err(|_| unlink(e, reg))?;
             reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
             Ok(())
         }
@@ -177,13 +177,13 @@ fn add(e: &'static Epoll, path: Path, fd: i32, s: &'static Socket, ev: (u32, u64
         Path::Listener => {
             e.ensure_kick()?;
             let reg = link(e, Some(s), fd, ev)?;
-            hear_listener(e, reg, fd, s).inspect_err(|_| unlink(e, reg))
+            watch_listener(e, reg, fd, s).inspect_err(|_| unlink(e, reg))
         }
     }
 }
 
 /// What stands for an application's value in the kernel's set: itself, unless it looks like ours or we must see the event.
-fn shown(s: &Socket, reg: &'static Reg, data: u64) -> u64 {
+fn kernel_data(s: &Socket, reg: &'static Registration, data: u64) -> u64 {
     if s.path() == Path::Tcp && s.has(CANDIDATE) {
         cookie(Kind::Candidate, reg)
     } else if looks_like_cookie(data) {
@@ -195,11 +195,11 @@ fn shown(s: &Socket, reg: &'static Reg, data: u64) -> u64 {
 
 /// A socket that was registered before it connected by TCP may be promoted.
 pub fn candidate(s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
+    if s.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
     let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
+    each_registration(s, |e, reg| {
         let events = reg.events.load(Ordering::Relaxed);
         if reg.flags.load(Ordering::Relaxed) & KERNEL != 0
             && e.enter_plain(reg, EPOLL_CTL_MOD, events, cookie(Kind::Candidate, reg)).is_ok()
@@ -211,7 +211,7 @@ pub fn candidate(s: &'static Socket) {
 }
 
 /// Takes back what a registration was counted as, since it changes its kind.
-pub(super) fn uncount(e: &Epoll, reg: &Reg) -> u32 {
+pub(super) fn uncount(e: &Epoll, reg: &Registration) -> u32 {
     let old = reg.flags.fetch_and(!(SUBSCRIBED | POLLED | LISTENED), Ordering::Relaxed);
     if old & LISTENED != 0 {
         e.listened.fetch_sub(1, Ordering::Relaxed);
@@ -226,18 +226,18 @@ pub(super) fn uncount(e: &Epoll, reg: &Reg) -> u32 {
 }
 
 /// From now on the registration of an accelerated connection is ours.
-pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+pub(super) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
     uncount(e, reg);
     e.add_ours(1);
     let Some(ep) = s.endpoint() else { return };
-    if watch::attach(e, ep, core::ptr::from_ref(reg) as usize) {
+    if subscription::attach(e, ep, core::ptr::from_ref(reg) as usize) {
         reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);
         e.polled.fetch_add(1, Ordering::Relaxed);
-        let base = if ep.link().is_inherited() { ep.base_to_hear() } else { -1 };
+        let liveness = if ep.link().is_inherited() { ep.liveness_to_poll() } else { -1 };
         let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
-        if base >= 0 && e.enter(EPOLL_CTL_ADD, base, events, cookie(Kind::Base, reg)).is_ok() {
+        if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
             reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);
             e.based.fetch_add(1, Ordering::Relaxed);
         }
@@ -246,12 +246,12 @@ pub(super) fn listen_in(e: &'static Epoll, reg: &'static Reg, s: &'static Socket
 }
 
 /// Queues a registration that may be ready and wakes the threads that sleep.
-pub(super) fn touch(e: &'static Epoll, reg: &'static Reg) {
+pub(super) fn touch(e: &'static Epoll, reg: &'static Registration) {
     touch_as(e, reg, false);
 }
 
 /// As [`touch`]; `linked`: the registration was to be reported anyway, so that this is news for no thread.
-fn touch_as(e: &'static Epoll, reg: &'static Reg, linked: bool) {
+fn touch_as(e: &'static Epoll, reg: &'static Registration, linked: bool) {
     {
         let _g = e.lock.lock();
         refresh(e, reg, linked);
@@ -261,11 +261,11 @@ fn touch_as(e: &'static Epoll, reg: &'static Reg, linked: bool) {
 
 /// shutdown(2) was called on a listener, which is an edge for every registration of it.
 pub fn stirred(s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
+    if s.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
     let _s = STRUCTURE.lock();
-    each_reg(s, touch);
+    each_registration(s, touch);
 }
 
 /// What epoll_ctl(2) says about EPOLLEXCLUSIVE: only with ADD, for no epoll instance, beside few other bits.
@@ -279,7 +279,7 @@ fn exclusive_misused(op: i32, event: Option<(u32, u64)>, nested: bool) -> bool {
     events & EPOLLEXCLUSIVE as u32 != 0 && (op != EPOLL_CTL_ADD || nested || events & !BESIDE != 0)
 }
 
-pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, data): (u32, u64)) -> Result<()> {
+pub(super) fn modify(e: &'static Epoll, reg: &'static Registration, fd: i32, (events, data): (u32, u64)) -> Result<()> {
     if (events | reg.events.load(Ordering::Relaxed)) & EPOLLEXCLUSIVE as u32 != 0 {
         return Err(Errno::INVAL);
     }
@@ -295,15 +295,15 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
         linked
     };
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
-        let (ev, shown) = match path {
+        let (ev, in_kernel) = match path {
             Some(Path::Listener) => (listener_events(events), cookie(Kind::TcpListener, reg)),
             None => (events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg)),
-            _ => (events, at(reg.sock.load(Ordering::Relaxed)).map_or(data, |s| shown(s, reg, data))),
+            _ => (events, at(reg.sock.load(Ordering::Relaxed)).map_or(data, |s| kernel_data(s, reg, data))),
         };
         note_edges(e, ev);
         match path {
-            Some(Path::New | Path::Tcp) => e.enter_plain(reg, EPOLL_CTL_MOD, ev, shown)?,
-            _ => e.enter(EPOLL_CTL_MOD, fd, ev, shown)?,
+            Some(Path::New | Path::Tcp) => e.enter_plain(reg, EPOLL_CTL_MOD, ev, in_kernel)?,
+            _ => e.enter(EPOLL_CTL_MOD, fd, ev, in_kernel)?,
         }
     }
     match path {
@@ -321,24 +321,24 @@ pub(super) fn modify(e: &'static Epoll, reg: &'static Reg, fd: i32, (events, dat
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removed {
     /// epoll_ctl(2) asked for it.
-    Asked,
+    Requested,
     /// The descriptor or the instance is closed.
     Closed,
 }
 
 /// Removes a registration everywhere. Under `STRUCTURE`.
-pub(crate) fn unlink(e: &'static Epoll, reg: &'static Reg) {
-    remove(e, reg, Removed::Asked);
+pub(crate) fn unlink(e: &'static Epoll, reg: &'static Registration) {
+    remove(e, reg, Removed::Requested);
 }
 
 /// Removes a registration as [`unlink`] does, because the descriptor or the instance is closed here. A set of the
 /// kernel's may also belong to another process, and there a close changes nothing as long as that process has the
 /// socket.
-pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Reg) {
+pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Registration) {
     remove(e, reg, Removed::Closed);
 }
 
-fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
+fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
     let del = |fd: i32| {
         let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
     };
@@ -347,7 +347,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     let flags = reg.flags.load(Ordering::Relaxed);
     if flags & KERNEL != 0 {
         let plain = s.is_some_and(|s| matches!(s.path(), Path::New | Path::Tcp));
-        if plain && why == Removed::Asked {
+        if plain && why == Removed::Requested {
             let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
         } else if flags & PROGRAMS == 0 {
             del(fd);
@@ -359,12 +359,12 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
             Path::Listener => unhear_listener(e, reg, s),
             Path::Shm => {
                 if let Some(ep) = s.endpoint() {
-                    watch::detach(e, ep, core::ptr::from_ref(reg) as usize);
+                    subscription::detach(e, ep, core::ptr::from_ref(reg) as usize);
                 }
             }
             Path::New | Path::Tcp => {}
         }
-        let mut cell = &s.regs;
+        let mut cell = &s.registrations;
         while let Some(x) = at(cell.load(Ordering::Relaxed)) {
             if core::ptr::eq(x, reg) {
                 cell.store(x.next_sock.load(Ordering::Relaxed), Ordering::Release);
@@ -384,11 +384,11 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     }
     if flags & LIVENESS_WATCHED != 0 {
         e.based.fetch_sub(1, Ordering::Relaxed);
-        if let Some(base) = s.and_then(|s| s.endpoint()).map(|ep| ep.base_fd()).filter(|b| *b >= 0) {
-            del(base);
+        if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_fd()).filter(|b| *b >= 0) {
+            del(liveness);
         }
-        if let Some(heard) = s.and_then(|s| s.endpoint()).map(|ep| ep.base_to_hear()).filter(|b| *b >= 0) {
-            del(heard);
+        if let Some(hinted) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_to_poll()).filter(|b| *b >= 0) {
+            del(hinted);
         }
     }
     if flags & ACCEPTED != 0
@@ -405,7 +405,7 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
         del(k);
     }
     if flags & PEER_LIVENESS_WATCHED != 0
-        && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.witness_fd()).filter(|w| *w >= 0)
+        && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.peer_liveness_fd()).filter(|w| *w >= 0)
     {
         del(w);
     }
@@ -415,17 +415,17 @@ fn remove(e: &'static Epoll, reg: &'static Reg, why: Removed) {
     let queued = {
         let _g = e.lock.lock();
         let (before, after) = (reg.prev_all.load(Ordering::Relaxed), reg.next_all.load(Ordering::Relaxed));
-        at(before).map_or(&e.regs, |x| &x.next_all).store(after, Ordering::Release);
+        at(before).map_or(&e.registrations, |x| &x.next_all).store(after, Ordering::Release);
         if let Some(x) = at(after) {
             x.prev_all.store(before, Ordering::Relaxed);
         }
         reg.sock.store(core::ptr::null_mut(), Ordering::Release);
         reg.child.store(core::ptr::null_mut(), Ordering::Release);
         // While it is queued it cannot be given to another socket.
-        reg.mark(GONE) & QUEUED != 0
+        reg.set_queue_bits(GONE) & QUEUED != 0
     };
     if !queued {
-        release_reg(reg);
+        release_registration(reg);
     }
 }
 

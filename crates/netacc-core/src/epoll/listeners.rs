@@ -1,13 +1,13 @@
 //! Listeners in instances, and those that several instances hear.
 //!
-//! A link's queue of connects reports to one instance by its watch, and perhaps no thread waits in that one: a program
+//! A link's queue of connects reports to one instance by its subscription, and perhaps no thread waits in that one: a program
 //! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
 //! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
 
 use crate::epoll::ctl::{touch, uncount};
-use crate::epoll::paths::each_reg;
+use crate::epoll::paths::each_registration;
 use crate::epoll::ready::is_wanted;
-use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Reg, SUBSCRIBED, at, cookie, watch};
+use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Registration, SUBSCRIBED, at, cookie, subscription};
 use crate::socket::Socket;
 use crate::socket::listen::Listener;
 use alloc::vec::Vec;
@@ -31,7 +31,7 @@ impl Queues {
         let mut found: Vec<&'static Listener> = Vec::new();
         {
             let _g = e.lock.lock();
-            let mut p = e.regs.load(Ordering::Relaxed);
+            let mut p = e.registrations.load(Ordering::Relaxed);
             while let Some(reg) = at(p) {
                 p = reg.next_all.load(Ordering::Relaxed);
                 if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
@@ -58,7 +58,7 @@ impl Queues {
             return false;
         }
         let _g = e.lock.lock();
-        let mut p = e.regs.load(Ordering::Relaxed);
+        let mut p = e.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 && is_wanted(e, reg) {
@@ -82,8 +82,8 @@ pub(super) fn listener_events(events: u32) -> u32 {
     EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
 }
 
-/// Enters the kernel's listener and the rendezvous into the kernel's set; the links' queues report by watches.
-pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'static Socket) -> Result<()> {
+/// Enters the kernel's listener and the rendezvous into the kernel's set; the links' queues report by subscriptions.
+pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: i32, s: &'static Socket) -> Result<()> {
     uncount(e, reg);
     e.add_ours(1);
     reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
@@ -99,27 +99,27 @@ pub(super) fn hear_listener(e: &'static Epoll, reg: &'static Reg, fd: i32, s: &'
     e.enter(EPOLL_CTL_ADD, l.rendezvous_fd(), rendezvous, cookie(Kind::Rendezvous, reg))
         // Another number of this listener is registered here, and hears for both numbers.
         .or_else(|err| if err == Errno::EXIST { Ok(()) } else { Err(err) })?;
-    for g in l.greeting() {
+    for g in l.hellos() {
         let _ = e.enter(EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     }
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            watch::attach(e, q, core::ptr::from_ref(reg) as usize);
+            subscription::attach(e, q, core::ptr::from_ref(reg) as usize);
         }
     });
     let mut elsewhere = false;
-    each_reg(s, |other, _| elsewhere |= !core::ptr::eq(other, e));
+    each_registration(s, |other, _| elsewhere |= !core::ptr::eq(other, e));
     if elsewhere {
-        each_reg(s, look_at_queues);
+        each_registration(s, poll_queues);
     }
     touch(e, reg);
     Ok(())
 }
 
-/// Marks a listener that is in several instances: its queue of connects reports to one of them by its watch, and
+/// Marks a listener that is in several instances: its queue of connects reports to one of them by its subscription, and
 /// perhaps no thread waits in that one. So each instance looks at the queues in every round, and a thread that sleeps
 /// in it is registered with them.
-fn look_at_queues(e: &'static Epoll, reg: &'static Reg) {
+fn poll_queues(e: &'static Epoll, reg: &'static Registration) {
     if reg.flags.fetch_or(POLLED | LISTENED, Ordering::Relaxed) & LISTENED != 0 {
         return;
     }
@@ -129,17 +129,17 @@ fn look_at_queues(e: &'static Epoll, reg: &'static Reg) {
     e.kick();
 }
 
-/// Undoes [`hear_listener`]. Under `STRUCTURE`.
-pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static Socket) {
+/// Undoes [`watch_listener`]. Under `STRUCTURE`.
+pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     // Another number of this listener that is registered here hears by it, too.
     let mut heir = None;
-    each_reg(s, |other, r| {
+    each_registration(s, |other, r| {
         if core::ptr::eq(other, e) && !core::ptr::eq(r, reg) {
             heir = Some(r);
         }
     });
-    for fd in l.greeting().chain([l.rendezvous_fd()]).filter(|fd| *fd >= 0) {
+    for fd in l.hellos().chain([l.rendezvous_fd()]).filter(|fd| *fd >= 0) {
         let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
         if let Some(heir) = heir {
             let exclusive = heir.events.load(Ordering::Relaxed) & EPOLLEXCLUSIVE as u32;
@@ -148,7 +148,7 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Reg, s: &'static 
     }
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            watch::detach(e, q, core::ptr::from_ref(reg) as usize);
+            subscription::detach(e, q, core::ptr::from_ref(reg) as usize);
         }
     });
 }

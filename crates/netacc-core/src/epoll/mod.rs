@@ -1,13 +1,13 @@
 //! epoll(7) over accelerated connections and everything else at once.
 //!
 //! An application's epoll instance stays a kernel one: foreign descriptors live in it as always. Beside
-//! them it holds descriptors of ours (doorbells, control sockets, rendezvous), whose events carry a cookie
+//! them it holds descriptors of ours (wakers, control sockets, rendezvous), whose events carry a cookie
 //! instead of the application's data. Accelerated connections are not in the kernel's set at all; their
-//! registrations ([`Reg`]) are ours, hints come by the ready sets of the links ([`Watch`]), and each hint
+//! registrations ([`Registration`]) are ours, hints come by the ready sets of the links ([`Subscription`]), and each hint
 //! is verified before it is reported.
 //!
-//! Locks: `STRUCTURE` guards the lists of registrations and watches; an instance's own lock guards its
-//! ready queue and active watches. The order is `STRUCTURE`, then instance (a parent before a nested one),
+//! Locks: `STRUCTURE` guards the lists of registrations and subscriptions; an instance's own lock guards its
+//! ready queue and active subscriptions. The order is `STRUCTURE`, then instance (a parent before a nested one),
 //! then listener.
 
 mod absorb;
@@ -15,24 +15,24 @@ mod arrivals;
 mod call;
 mod cookies;
 mod ctl;
+mod fairness;
 mod listeners;
 mod nested;
 mod paths;
 pub(crate) mod ready;
 mod shared;
 mod stash;
+pub(crate) mod subscription;
 mod threads;
-mod turns;
 mod wait;
-pub(crate) mod watch;
 
 pub use absorb::{arm, held_until, readable, sleeps_on};
 pub use call::Call;
 pub use ctl::{candidate, control, stirred};
-pub use paths::{accelerate, accelerated, became_listener, greeting, moved, no_listener, to_kernel, withdraw};
+pub use paths::{accelerate, accelerated, became_listener, no_listener, switched, to_kernel, watch_hello, withdraw};
 pub use shared::before_fork;
+pub use subscription::{Subscription, link_gone, link_taken};
 pub use wait::{concerns, wait};
-pub use watch::{Watch, link_gone, link_taken};
 
 pub(crate) use cookies::{Kind, cookie, looks_like_cookie};
 
@@ -44,13 +44,13 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, cpu, private};
+use netacc_sys::{Lock, cpu, reserved_fds};
 
-/// Guards every list of registrations and watches.
+/// Guards every list of registrations and subscriptions.
 pub(crate) static STRUCTURE: Lock = Lock::new();
 
 netacc_sys::flags! { RegFlag:
-    /// [`Reg::queue`]: in the ready queue.
+    /// [`Registration::queue`]: in the ready queue.
     pub(crate) const QUEUED;
     /// EPOLLONESHOT has fired.
     pub(crate) const DISABLED;
@@ -58,15 +58,15 @@ netacc_sys::flags! { RegFlag:
     pub(crate) const GONE;
     /// To be reported at the next look whatever the marks say: it was just added or changed.
     pub(crate) const FRESH;
-    /// [`Reg::flags`]: the application's own event is in the kernel's set.
+    /// [`Registration::flags`]: the application's own event is in the kernel's set.
     pub(crate) const KERNEL;
-    /// Hints come by a watch.
+    /// Hints come by a subscription.
     pub(crate) const SUBSCRIBED;
-    /// No watch could be had: looked at in every round.
+    /// No subscription could be had: looked at in every round.
     pub(crate) const POLLED;
-    /// The connection's witness is in the kernel's set.
+    /// The connection's peer liveness socket is in the kernel's set.
     pub(crate) const PEER_LIVENESS_WATCHED;
-    /// The connection's base is in the kernel's set: hints come by it.
+    /// The connection's liveness socket is in the kernel's set: hints come by it.
     pub(crate) const LIVENESS_WATCHED;
     /// The kernel socket with a promoted connection's first bytes is in the kernel's set.
     pub(crate) const OLD_SUBFLOW_WATCHED;
@@ -76,15 +76,15 @@ netacc_sys::flags! { RegFlag:
     pub(crate) const PROGRAMS;
     /// A listener that other instances hear as well: counted in [`Epoll::listened`].
     pub(crate) const LISTENED;
-    /// What came to the connection's base is in the kernel's set.
+    /// What came to the connection's liveness socket is in the kernel's set.
     pub(crate) const ACCEPTED;
 }
 
 /// One descriptor registered with one epoll instance.
 #[derive(Debug)]
 #[repr(align(64))]
-pub struct Reg {
-    next_free: AtomicPtr<Reg>,
+pub struct Registration {
+    next_free: AtomicPtr<Registration>,
     name: cookies::Name,
     pub(crate) epoll: AtomicPtr<Epoll>,
     pub(crate) sock: AtomicPtr<Socket>,
@@ -97,28 +97,28 @@ pub struct Reg {
     /// Bits that concern the ready queue. Written under the instance's lock only, so without locked instructions.
     queue: AtomicU32,
     /// The next registration of the same socket.
-    pub(crate) next_sock: AtomicPtr<Reg>,
+    pub(crate) next_sock: AtomicPtr<Registration>,
     /// The next registration with the same instance.
-    pub(crate) next_all: AtomicPtr<Reg>,
+    pub(crate) next_all: AtomicPtr<Registration>,
     /// The registration before this one, so that it leaves the list without a walk; null for the first.
-    pub(crate) prev_all: AtomicPtr<Reg>,
-    pub(crate) next_ready: AtomicPtr<Reg>,
-    /// Another number of the same socket with the same instance, which hears by the same watch. Under the instance's
+    pub(crate) prev_all: AtomicPtr<Registration>,
+    pub(crate) next_ready: AtomicPtr<Registration>,
+    /// Another number of the same socket with the same instance, which hears by the same subscription. Under the instance's
     /// lock.
-    pub(crate) twin: AtomicPtr<Reg>,
+    pub(crate) alias: AtomicPtr<Registration>,
     /// What was known at the last report, for edges: [`netacc_transport::shm::Marks`], or the news of a nested
     /// instance.
     pub(crate) seen: [AtomicU64; 2],
 }
 
-impl Reg {
-    /// Bits of `queue`. Under the instance's lock, as for [`Reg::mark`] and [`Reg::unmark`].
+impl Registration {
+    /// Bits of `queue`. Under the instance's lock, as for [`Registration::set_queue_bits`] and [`Registration::unmark`].
     pub(crate) fn queue(&self) -> u32 {
         self.queue.load(Ordering::Relaxed)
     }
 
     /// Sets bits of `queue` and returns what it was.
-    pub(crate) fn mark(&self, bits: u32) -> u32 {
+    pub(crate) fn set_queue_bits(&self, bits: u32) -> u32 {
         let old = self.queue();
         self.queue.store(old | bits, Ordering::Relaxed);
         old
@@ -144,15 +144,15 @@ pub struct Epoll {
     fd: AtomicI32,
     /// Number of registrations that need us; 0: every call passes through. Written under `STRUCTURE`.
     ours: AtomicU32,
-    pub(crate) regs: AtomicPtr<Reg>,
-    pub(crate) ready_head: AtomicPtr<Reg>,
-    pub(crate) ready_tail: AtomicPtr<Reg>,
+    pub(crate) registrations: AtomicPtr<Registration>,
+    pub(crate) ready_head: AtomicPtr<Registration>,
+    pub(crate) ready_tail: AtomicPtr<Registration>,
     pub(crate) ready_len: AtomicU32,
-    pub(crate) watches: AtomicPtr<Watch>,
-    pub(crate) active: AtomicPtr<Watch>,
+    pub(crate) watches: AtomicPtr<Subscription>,
+    pub(crate) active: AtomicPtr<Subscription>,
     /// Number of registrations with POLLED, and of nested instances.
     pub(crate) polled: AtomicU32,
-    /// How many of them are woken by a base.
+    /// How many of them are woken by a liveness socket.
     pub(crate) based: AtomicU32,
     /// How many of them are listeners: a sleep is registered with each.
     pub(crate) listened: AtomicU32,
@@ -166,12 +166,12 @@ pub struct Epoll {
     own: AtomicI32,
     /// Set while threads of the parent may sleep in it that slept there at the fork.
     others: AtomicU32,
-    /// Doorbell for changes by other threads (descriptor + 1).
+    /// Waker for changes by other threads (descriptor + 1).
     kick: AtomicI32,
     pub(crate) last_kernel: AtomicU64,
-    /// When its turn began (ticks), and its place among the process's loops; see [`turns`].
-    turn: AtomicU64,
-    place: AtomicU32,
+    /// When its turn began (ticks), and its place among the process's loops; see [`fairness`].
+    slice_start: AtomicU64,
+    loop_index: AtomicU32,
     /// Set when accelerated connections filled the application's array while the kernel's set was due to be looked at.
     pub(crate) kernel_first: AtomicU32,
     pub(crate) peer_cpu: AtomicU32,
@@ -187,7 +187,7 @@ pub struct Epoll {
     /// looking must be kept, since the kernel will not say it again.
     pub(crate) edges: AtomicU32,
     /// Set when a look found connections that must go elsewhere.
-    pub(crate) displaced: AtomicU32,
+    pub(crate) switch_due: AtomicU32,
     /// When ([`netacc_sys::time::now`]) a look may find bytes that a peer holds back until then; 0: none are known of.
     pub(crate) held_until: AtomicU64,
     /// Counts what would make the kernel wake an instance around this one: an edge there.
@@ -202,7 +202,7 @@ mod zeroed {
     // SAFETY: only atomics and locks; zero is a fresh object.
     unsafe impl super::Zeroed for super::Epoll {}
     // SAFETY: only atomics; zero is a fresh object.
-    unsafe impl super::Zeroed for super::Reg {}
+    unsafe impl super::Zeroed for super::Registration {}
 }
 
 impl Pooled for Epoll {
@@ -211,14 +211,14 @@ impl Pooled for Epoll {
     }
 }
 
-impl Pooled for Reg {
-    fn next_free(&self) -> &AtomicPtr<Reg> {
+impl Pooled for Registration {
+    fn next_free(&self) -> &AtomicPtr<Registration> {
         &self.next_free
     }
 }
 
 static EPOLLS: Slab<Epoll> = Slab::new();
-static REGS: Slab<Reg> = Slab::new();
+static REGISTRATIONS: Slab<Registration> = Slab::new();
 
 /// The object behind a pointer kept in one of our atomics.
 ///
@@ -231,7 +231,7 @@ pub(crate) fn at<T: Pooled>(p: *mut T) -> Option<&'static T> {
 
 /// epoll_create(2), epoll_create1(2): the kernel's instance, entered so that we hear of what is added.
 pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
-    crate::socket::vacant::close_all();
+    crate::socket::fd_cache::close_all();
     let fd = match make() {
         Ok(fd) => fd,
         Err(e) => return Outcome::Failed(e),
@@ -253,7 +253,7 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
             &e.ready_len,
             &e.foreign,
             &e.edges,
-            &e.displaced,
+            &e.switch_due,
             &e.news,
         ] {
             n.store(0, Ordering::Relaxed);
@@ -261,8 +261,8 @@ pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
         e.own.store(0, Ordering::Relaxed);
         e.last_kernel.store(0, Ordering::Relaxed);
         e.held_until.store(0, Ordering::Relaxed);
-        e.turn.store(0, Ordering::Relaxed);
-        e.place.store(turns::place(), Ordering::Relaxed);
+        e.slice_start.store(0, Ordering::Relaxed);
+        e.loop_index.store(fairness::assign_index(), Ordering::Relaxed);
         e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
         e.spin.reset();
         e.refs.store(1, Ordering::Release);
@@ -318,19 +318,19 @@ impl Epoll {
     pub(crate) fn ring(&self) {
         let k = self.kick.load(Ordering::Acquire);
         if k != 0 {
-            netacc_transport::bells::ring(k - 1);
+            netacc_transport::wakers::ring(k - 1);
         }
     }
 
-    /// Makes the doorbell for [`Epoll::kick`]; under `STRUCTURE`.
+    /// Makes the waker for [`Epoll::kick`]; under `STRUCTURE`.
     pub(crate) fn ensure_kick(&self) -> Result<()> {
         if self.kick.load(Ordering::Relaxed) != 0 {
             return Ok(());
         }
-        let fd = netacc_transport::bells::create()?;
+        let fd = netacc_transport::wakers::create()?;
         let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
         if let Err(e) = self.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Kick, self)) {
-            private::close(fd);
+            reserved_fds::close(fd);
             return Err(e);
         }
         self.kick.store(fd + 1, Ordering::Release);
@@ -345,7 +345,7 @@ impl Ref<Epoll> {
     }
 }
 
-/// Drops a reference; the last one dissolves the instance.
+/// Drops a reference; the last one aborts the instance.
 pub fn put(e: &'static Epoll) {
     if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
         // Perhaps it was the number that we use: another number stands for the same instance from here on.
@@ -360,7 +360,7 @@ pub fn put(e: &'static Epoll) {
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     e.generation.fetch_add(1, Ordering::Release);
-    while let Some(reg) = at(e.regs.load(Ordering::Relaxed)) {
+    while let Some(reg) = at(e.registrations.load(Ordering::Relaxed)) {
         ctl::unlink_closed(e, reg);
     }
     // Instances around it forget it, as in the kernel.
@@ -374,26 +374,26 @@ pub fn put(e: &'static Epoll) {
         });
     }
     ready::discard(e);
-    watch::drop_all(e);
+    subscription::drop_all(e);
     let k = e.kick.swap(0, Ordering::AcqRel);
     if k != 0 {
-        private::close(k - 1);
+        reserved_fds::close(k - 1);
     }
     let own = e.own.swap(0, Ordering::AcqRel);
     if own != 0 {
-        private::close(own - 1);
+        reserved_fds::close(own - 1);
     }
     EPOLLS.release(e);
 }
 
 /// A socket's last descriptor is closed: its registrations go, as in the kernel.
 pub fn forget_socket(s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
+    if s.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
     let _s = STRUCTURE.lock();
     let kernels = matches!(s.path(), Path::New | Path::Tcp);
-    while let Some(reg) = at(s.regs.load(Ordering::Relaxed)) {
+    while let Some(reg) = at(s.registrations.load(Ordering::Relaxed)) {
         if kernels {
             // The kernel forgets a closed file by itself; by now the number may belong to another file.
             reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
@@ -405,20 +405,20 @@ pub fn forget_socket(s: &'static Socket) {
     }
 }
 
-pub(crate) fn new_reg() -> Result<&'static Reg> {
-    let r = REGS.alloc().ok_or(Errno::NOMEM)?;
-    cookies::enter(r).inspect_err(|_| REGS.release(r))?;
+pub(crate) fn new_registration() -> Result<&'static Registration> {
+    let r = REGISTRATIONS.alloc().ok_or(Errno::NOMEM)?;
+    cookies::enter(r).inspect_err(|_| REGISTRATIONS.release(r))?;
     r.flags.store(0, Ordering::Relaxed);
     r.queue.store(0, Ordering::Relaxed);
     r.sock.store(core::ptr::null_mut(), Ordering::Relaxed);
     r.child.store(core::ptr::null_mut(), Ordering::Relaxed);
-    r.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+    r.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
     Ok(r)
 }
 
-pub(crate) fn release_reg(r: &'static Reg) {
+pub(crate) fn release_registration(r: &'static Registration) {
     r.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
-    REGS.release(r);
+    REGISTRATIONS.release(r);
 }
 
 /// Called in the child of a fork: frees the locks.
@@ -426,8 +426,8 @@ pub fn reset_locks() {
     STRUCTURE.reset();
     cookies::after_fork();
     EPOLLS.reset_lock();
-    REGS.reset_lock();
-    watch::reset_locks();
+    REGISTRATIONS.reset_lock();
+    subscription::reset_locks();
     fdtable::each(0, usize::MAX, |_, e| {
         if let Entry::Epoll(r) = e {
             shared::after_fork(r.obj);

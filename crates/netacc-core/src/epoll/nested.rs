@@ -3,7 +3,7 @@
 //! An outer instance in which another one is registered by edges hears of that one as often as the kernel would wake
 //! its sleepers: when something in the inner one is woken for what it asked for (`ep_poll_callback`), and when a
 //! registration there is added or changed that is ready and was not to be reported anyway (`ep_insert`, `ep_modify`).
-//! So an inner instance counts these ([`Epoll::tell_outer`]), and keeps for each of its registrations whether the
+//! So an inner instance counts these ([`Epoll::notify_outer`]), and keeps for each of its registrations whether the
 //! kernel would have it in its ready list: it is queued and has `FRESH`. An instance that is in no other one does
 //! neither.
 
@@ -11,7 +11,7 @@ use crate::epoll::absorb::absorb;
 use crate::epoll::ctl::{link, modify, touch, unlink};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
 use crate::epoll::{
-    DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Reg, STRUCTURE, SUBSCRIBED, at, cookie,
+    DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Registration, STRUCTURE, SUBSCRIBED, at, cookie,
 };
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -43,7 +43,7 @@ impl Epoll {
     }
 
     /// Notes that the kernel would wake the instances around this one. Under the instance's lock.
-    pub(super) fn tell_outer(&self) {
+    pub(super) fn notify_outer(&self) {
         self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
@@ -55,42 +55,42 @@ impl Epoll {
             return;
         }
         self.inner.store(1, Ordering::Relaxed);
-        let mut p = self.regs.load(Ordering::Relaxed);
+        let mut p = self.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
             if news(reg, true) || (level && reg.queue() & QUEUED != 0) {
-                reg.mark(FRESH);
+                reg.set_queue_bits(FRESH);
             }
         }
     }
 }
 
 /// Whether the kernel would have a registration of an inner instance in its ready list. Under the instance's lock.
-pub(super) fn linked(e: &Epoll, reg: &Reg) -> bool {
+pub(super) fn linked(e: &Epoll, reg: &Registration) -> bool {
     e.is_inner() && reg.queue() & (QUEUED | FRESH | DISABLED) == QUEUED | FRESH
 }
 
 /// A hint came for a registration of an inner instance. If the kernel would wake it for that, it is to be reported, and the
 /// instances around hear of it. Under the instance's lock.
 #[cold]
-pub(super) fn heard(e: &Epoll, reg: &'static Reg) {
+pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
     if reg.queue() & (DISABLED | GONE) != 0 {
         return;
     }
-    // A listener has no marks, and without a watch no hints either: what is new there is that it is ready.
+    // A listener has no marks, and without a subscription no hints either: what is new there is that it is ready.
     let marked = at(reg.sock.load(Ordering::Relaxed)).is_none_or(|s| s.listener().is_none());
     let looked_at = reg.flags.load(Ordering::Relaxed) & POLLED != 0 && !marked;
     let new = if looked_at { reg.queue() & FRESH == 0 && look(e, reg) != 0 } else { changed(reg, true) };
     if new {
-        reg.mark(FRESH);
-        e.tell_outer();
+        reg.set_queue_bits(FRESH);
+        e.notify_outer();
     }
 }
 
 /// The kernel says that a nested instance stirred: whether by a descriptor that is not ours. What ours have to say we
-/// count ourselves, and their doorbells ring for more than that.
-pub(super) fn stirred_by_others(reg: &Reg) -> bool {
+/// count ourselves, and their wakers ring for more than that.
+pub(super) fn stirred_by_others(reg: &Registration) -> bool {
     let Some(child) = at(reg.child.load(Ordering::Relaxed)) else { return false };
     let child = Ref { obj: child, generation: child.generation() };
     // No thread takes from the set of an instance in which another one sleeps.
@@ -112,7 +112,7 @@ pub(super) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, ev
     if !child.valid() {
         return Outcome::Failed(Errno::BADF);
     }
-    let mut p = e.regs.load(Ordering::Relaxed);
+    let mut p = e.registrations.load(Ordering::Relaxed);
     let mut known = None;
     while let Some(reg) = at(p) {
         if reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null() {
@@ -137,7 +137,7 @@ pub(super) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, ev
 
 /// Removes the registrations of `child`, which is closed. Under `STRUCTURE`.
 pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
-    let mut p = e.regs.load(Ordering::Relaxed);
+    let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
         if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
@@ -163,7 +163,7 @@ fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> 
 }
 
 /// Enters the set that a nested instance may have for what is ours: that wakes the instance around it as well.
-fn enter_own(e: &Epoll, reg: &Reg, child: &Epoll) {
+fn enter_own(e: &Epoll, reg: &Registration, child: &Epoll) {
     let own = child.set_fd();
     if own != child.fd() {
         let events = reg.events.load(Ordering::Relaxed) & !(EPOLLONESHOT as u32);
@@ -172,14 +172,14 @@ fn enter_own(e: &Epoll, reg: &Reg, child: &Epoll) {
 }
 
 /// Undoes [`enter_own`].
-pub(super) fn leave_own(e: &Epoll, reg: &Reg) {
+pub(super) fn leave_own(e: &Epoll, reg: &Registration) {
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)).filter(|c| c.set_fd() != c.fd()) {
         let _ = e.enter(EPOLL_CTL_DEL, child.set_fd(), 0, 0);
     }
 }
 
 /// Enters a nested registration into a new set. Under `STRUCTURE`.
-pub(super) fn enter(e: &Epoll, reg: &Reg) {
+pub(super) fn enter(e: &Epoll, reg: &Registration) {
     let (fd, events) = (reg.fd.load(Ordering::Relaxed), reg.events.load(Ordering::Relaxed));
     let _ = e.enter(EPOLL_CTL_ADD, fd, events & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg));
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
@@ -194,7 +194,7 @@ pub(super) fn show_own(child: &Epoll) {
     }
     fdtable::each(0, usize::MAX, |_, entry| {
         let Entry::Epoll(outer) = entry else { return };
-        let mut p = outer.obj.regs.load(Ordering::Relaxed);
+        let mut p = outer.obj.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
@@ -219,7 +219,7 @@ pub(super) fn absorb_children(e: &'static Epoll) {
     {
         let _g = e.lock.lock();
         let mut room = few.iter_mut();
-        let mut p = e.regs.load(Ordering::Relaxed);
+        let mut p = e.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
@@ -246,7 +246,7 @@ pub(crate) fn arm_children(e: &Epoll) -> bool {
         return true;
     }
     let mut quiet = true;
-    let mut p = e.regs.load(Ordering::Relaxed);
+    let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
         if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {

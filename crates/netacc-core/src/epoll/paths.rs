@@ -1,10 +1,10 @@
 //! What happens to registrations when a socket changes its path.
 
 use crate::epoll::ctl::{listen_in, note_edges, touch, uncount};
-use crate::epoll::listeners::{hear_listener, unhear_listener};
+use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::{
     DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Reg, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie, watch,
+    Registration, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie, subscription,
 };
 use crate::socket::Socket;
 use crate::socket::listen::Listener;
@@ -15,7 +15,7 @@ use netacc_transport::shm::ShmEndpoint;
 
 /// A socket that was registered before it connected is accelerated now.
 pub fn accelerated(_fd: i32, s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
+    if s.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
     accelerate(s, || {});
@@ -26,7 +26,7 @@ pub fn accelerated(_fd: i32, s: &'static Socket) {
 pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
-    each_reg(s, |e, reg| {
+    each_registration(s, |e, reg| {
         hide_from_kernel(e, reg);
         let _ = e.ensure_kick();
         listen_in(e, reg, s);
@@ -35,13 +35,13 @@ pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
 
 /// An accelerated connection goes on over another endpoint, which `change` gives to the socket. Under one lock with its
 /// registrations, so that nobody registers it with the old endpoint after they went.
-pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint, change: impl FnOnce()) {
+pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
-    each_reg(s, |e, reg| {
+    each_registration(s, |e, reg| {
         let p = core::ptr::from_ref(reg) as usize;
-        watch::detach(e, old, p);
-        if watch::attach(e, new, p) {
+        subscription::detach(e, old, p);
+        if subscription::attach(e, new, p) {
             reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
         }
         touch(e, reg);
@@ -49,11 +49,11 @@ pub fn moved(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEnd
 }
 
 /// Enters a registration into the kernel's set, with the application's value unless that looks like one of ours.
-pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> Result<()> {
+pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, op: i32) -> Result<()> {
     let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
-    let mut shown = data;
+    let mut in_kernel = data;
     if looks_like_cookie(data) {
-        shown = cookie(Kind::Foreign, reg);
+        in_kernel = cookie(Kind::Foreign, reg);
         if reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0 {
             e.add_ours(1);
         }
@@ -63,13 +63,13 @@ pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Reg, op: i32) -> R
         // It is entered when this process first uses the instance.
         return Ok(());
     }
-    e.enter_plain(reg, op, events, shown)?;
+    e.enter_plain(reg, op, events, in_kernel)?;
     reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
     Ok(())
 }
 
 /// Takes a registration that was a plain one of the kernel's out of the kernel's set.
-fn hide_from_kernel(e: &Epoll, reg: &Reg) {
+fn hide_from_kernel(e: &Epoll, reg: &Registration) {
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
         let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
         reg.flags.fetch_and(!(KERNEL | PROGRAMS), Ordering::Relaxed);
@@ -81,13 +81,13 @@ fn hide_from_kernel(e: &Epoll, reg: &Reg) {
 /// that none comes back.
 pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
+    each_registration(s, |e, reg| {
         let flags = reg.flags.fetch_or(PEER_LIVENESS_WATCHED | ON_KERNEL | OLD_SUBFLOW_WATCHED, Ordering::Relaxed);
         for (bit, fd) in [
-            (PEER_LIVENESS_WATCHED, ep.witness_fd()),
+            (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd()),
             (ON_KERNEL, ep.kernel_fd()),
-            (LIVENESS_WATCHED, ep.base_fd()),
-            (OLD_SUBFLOW_WATCHED, ep.tail_fd()),
+            (LIVENESS_WATCHED, ep.liveness_fd()),
+            (OLD_SUBFLOW_WATCHED, ep.old_subflow_fd()),
         ] {
             if flags & bit != 0 && fd >= 0 {
                 let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
@@ -100,8 +100,8 @@ pub fn withdraw(s: &'static Socket, ep: &'static ShmEndpoint) {
 /// too.
 pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
-        watch::detach(e, old, core::ptr::from_ref(reg) as usize);
+    each_registration(s, |e, reg| {
+        subscription::detach(e, old, core::ptr::from_ref(reg) as usize);
         let flags = uncount(e, reg);
         if flags & LIVENESS_WATCHED != 0 {
             e.based.fetch_sub(1, Ordering::Relaxed);
@@ -117,8 +117,8 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     });
 }
 
-pub(super) fn each_reg(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Reg)) {
-    let mut p = s.regs.load(Ordering::Relaxed);
+pub(super) fn each_registration(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Registration)) {
+    let mut p = s.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_sock.load(Ordering::Relaxed);
         if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
@@ -129,11 +129,11 @@ pub(super) fn each_reg(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'s
 
 /// A socket that was registered before listen(2) is a listener now.
 pub fn became_listener(fd: i32, s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
+    if s.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
     let _s = STRUCTURE.lock();
-    let mut p = s.regs.load(Ordering::Relaxed);
+    let mut p = s.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_sock.load(Ordering::Relaxed);
         let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) else {
@@ -141,17 +141,17 @@ pub fn became_listener(fd: i32, s: &'static Socket) {
         };
         hide_from_kernel(e, reg);
         let _ = e.ensure_kick();
-        let _ = hear_listener(e, reg, fd, s);
+        let _ = watch_listener(e, reg, fd, s);
     }
 }
 
 /// A listener is an ordinary socket of the kernel's again.
 pub fn no_listener(s: &'static Socket) {
-    if s.regs.load(Ordering::Acquire).is_null() {
+    if s.registrations.load(Ordering::Acquire).is_null() {
         return;
     }
     let _s = STRUCTURE.lock();
-    each_reg(s, |e, reg| {
+    each_registration(s, |e, reg| {
         unhear_listener(e, reg, s);
         uncount(e, reg);
         let _ = e.enter(EPOLL_CTL_DEL, reg.fd.load(Ordering::Relaxed), 0, 0);
@@ -161,13 +161,13 @@ pub fn no_listener(s: &'static Socket) {
 }
 
 /// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
-pub fn greeting(l: &'static Listener, fd: i32) {
+pub fn watch_hello(l: &'static Listener, fd: i32) {
     let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
         return;
     };
     // Without STRUCTURE, which a caller may hold; registrations are type-stable, and an event for a removed one is
     // ignored.
-    each_reg(s, |e, reg| {
+    each_registration(s, |e, reg| {
         // A registration that was removed meanwhile may lead to those of another socket.
         if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
             return;

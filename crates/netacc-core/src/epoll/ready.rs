@@ -1,11 +1,11 @@
 //! The ready queue of an instance: registrations that may have something to report.
 
 use crate::epoll::arrivals::Arrivals;
-use crate::epoll::nested::{arm_children, heard};
-use crate::epoll::watch;
+use crate::epoll::nested::{arm_children, on_hint};
+use crate::epoll::subscription;
 use crate::epoll::{
     ACCEPTED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
-    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Reg, at, cookie, release_reg,
+    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration, at, cookie, release_registration,
 };
 use crate::socket::Path;
 use crate::socket::listen::tcp_ready;
@@ -16,8 +16,8 @@ use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Readiness};
 
 /// Puts a registration into the queue, once. Under the instance's lock.
-pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
-    if reg.mark(QUEUED) & QUEUED != 0 {
+pub(crate) fn enqueue(e: &Epoll, reg: &'static Registration) {
+    if reg.set_queue_bits(QUEUED) & QUEUED != 0 {
         return;
     }
     reg.next_ready.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -33,7 +33,7 @@ pub(crate) fn enqueue(e: &Epoll, reg: &'static Reg) {
 /// The kernel says that TCP connections wait at a listener. Where the registration is a plain one this is reported at
 /// once, so that it keeps its place among the kernel's events: a server that is told first of a client's bytes and then
 /// of further clients would act as if those had not connected yet. `None`: it goes by way of our queue.
-pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Reg) -> Option<(u32, u64)> {
+pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Registration) -> Option<(u32, u64)> {
     const SPECIAL: i32 = EPOLLET | EPOLLONESHOT | EPOLLEXCLUSIVE | EPOLLRDNORM;
     let events = reg.events.load(Ordering::Relaxed);
     let listener = at(reg.sock.load(Ordering::Acquire))?.listener()?;
@@ -44,7 +44,7 @@ pub(super) fn tcp_waits(e: &'static Epoll, reg: &'static Reg) -> Option<(u32, u6
     (there && plain).then(|| (EPOLLIN as u32, reg.data.load(Ordering::Relaxed)))
 }
 
-fn dequeue(e: &Epoll) -> Option<&'static Reg> {
+fn dequeue(e: &Epoll) -> Option<&'static Registration> {
     let reg = at(e.ready_head.load(Ordering::Relaxed))?;
     let next = reg.next_ready.load(Ordering::Relaxed);
     e.ready_head.store(next, Ordering::Relaxed);
@@ -56,12 +56,12 @@ fn dequeue(e: &Epoll) -> Option<&'static Reg> {
     Some(reg)
 }
 
-/// Empties the queue of a dissolved instance.
+/// Empties the queue of a aborted instance.
 pub(crate) fn discard(e: &Epoll) {
     let _g = e.lock.lock();
     while let Some(reg) = dequeue(e) {
         if reg.queue() & GONE != 0 {
-            release_reg(reg);
+            release_registration(reg);
         }
     }
 }
@@ -69,26 +69,26 @@ pub(crate) fn discard(e: &Epoll) {
 /// A connection may have something to report. Under the instance's lock.
 pub(crate) fn hinted(e: &Epoll, ep: &ShmEndpoint) {
     // A hint may be stale or forged, but it names a registration of ours or nothing.
-    let mut p = ep.registration.load(Ordering::Acquire) as *mut Reg;
+    let mut p = ep.registration.load(Ordering::Acquire) as *mut Registration;
     while let Some(reg) = at(p) {
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) {
             if e.is_inner() {
-                heard(e, reg);
+                on_hint(e, reg);
             }
             enqueue(e, reg);
         }
-        p = reg.twin.load(Ordering::Relaxed);
+        p = reg.alias.load(Ordering::Relaxed);
     }
 }
 
-/// Turns the hints of all active watches into queue entries. Under the instance's lock.
+/// Turns the hints of all active subscriptions into queue entries. Under the instance's lock.
 pub(crate) fn collect(e: &Epoll) {
     let mut arrivals = Arrivals::default();
     let mut p = e.active.load(Ordering::Relaxed);
     while let Some(w) = at(p) {
         p = w.next_active.load(Ordering::Relaxed);
         let Some(link) = w.link() else { continue };
-        let Some(c) = link.my_channel(w.channel.load(Ordering::Relaxed)) else {
+        let Some(c) = link.my_ready_set(w.ready_set.load(Ordering::Relaxed)) else {
             continue;
         };
         for slot in c.take() {
@@ -104,7 +104,7 @@ pub(crate) fn collect(e: &Epoll) {
         look_behind_holds(e);
     }
     if e.polled.load(Ordering::Relaxed) > 0 || e.nested.load(Ordering::Relaxed) > 0 {
-        let mut p = e.regs.load(Ordering::Relaxed);
+        let mut p = e.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             let child = at(reg.child.load(Ordering::Relaxed))
@@ -118,7 +118,7 @@ pub(crate) fn collect(e: &Epoll) {
                     let _g = child.lock.lock();
                     collect(child);
                 }
-                heard(e, reg);
+                on_hint(e, reg);
             }
             enqueue(e, reg);
         }
@@ -128,10 +128,10 @@ pub(crate) fn collect(e: &Epoll) {
 /// A connection that cannot stay is remembered: it cannot be moved under the instance's lock, so the thread that looked
 /// does it afterwards.
 /// So is one whose peer holds bytes back, since nobody tells when that is over.
-fn note_displaced(e: &Epoll, reg: &Reg) {
+fn note_switch_due(e: &Epoll, reg: &Registration) {
     let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return };
-    if ep.displaced() {
-        e.displaced.store(1, Ordering::Relaxed);
+    if ep.must_switch() {
+        e.switch_due.store(1, Ordering::Relaxed);
     }
     if let Some(until) = ep.held_until() {
         note_hold(e, until);
@@ -148,13 +148,13 @@ pub(super) fn note_hold(e: &Epoll, until: u64) {
 #[cold]
 fn look_behind_holds(e: &Epoll) {
     e.held_until.store(0, Ordering::Relaxed);
-    let mut p = e.regs.load(Ordering::Relaxed);
+    let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
         let ep = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.path() == Path::Shm).and_then(|s| s.endpoint());
         if ep.is_some_and(|ep| ep.is_held_back()) {
             if e.is_inner() {
-                heard(e, reg);
+                on_hint(e, reg);
             }
             enqueue(e, reg);
         }
@@ -162,7 +162,7 @@ fn look_behind_holds(e: &Epoll) {
 }
 
 /// What a registration has to report now, of what it asked for.
-pub(super) fn look(e: &Epoll, reg: &'static Reg) -> u32 {
+pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     let events = reg.events.load(Ordering::Relaxed);
     let mask = events | (EPOLLERR | EPOLLHUP) as u32;
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
@@ -174,10 +174,10 @@ pub(super) fn look(e: &Epoll, reg: &'static Reg) -> u32 {
     match s.path() {
         Path::Shm => {
             let Some(ep) = s.endpoint() else { return 0 };
-            hear_kernel(e, reg, ep);
+            watch_kernel_fds(e, reg, ep);
             e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
             let r = ep.readiness().0;
-            note_displaced(e, reg);
+            note_switch_due(e, reg);
             let out = EPOLLOUT as u32;
             if events & out != 0 && r & out == 0 && ep.want_room() {
                 return ep.readiness().0 & mask;
@@ -206,7 +206,7 @@ const FOR_ROOM: u32 = (EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 
 /// Whether something happened to an edge-triggered registration since it was last reported; with `take` it counts as
 /// reported from now on. To be asked before the look at the readiness.
-pub(super) fn news(reg: &'static Reg, take: bool) -> bool {
+pub(super) fn news(reg: &'static Registration, take: bool) -> bool {
     let changed = changed(reg, take);
     let fresh = if take { reg.unmark(FRESH) } else { reg.queue() };
     changed || fresh & FRESH != 0
@@ -214,7 +214,7 @@ pub(super) fn news(reg: &'static Reg, take: bool) -> bool {
 
 /// Whether the marks of a registration say that something happened. The kernel wakes for data the registrations that
 /// ask for data, for room those that ask for room, and all of them for ends, errors and shutdown(2).
-pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
+pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     let events = reg.events.load(Ordering::Relaxed);
     let [data, rest] = &reg.seen;
     let (now, now_rest, lowat);
@@ -223,9 +223,9 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
     } else if let Some(ep) =
         at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.path() == Path::Shm).and_then(|s| s.endpoint())
     {
-        let m = ep.marks();
+        let m = ep.edge_seq();
         now = m.data;
-        now_rest = u64::from(m.turns) << 32 | u64::from(m.room);
+        now_rest = u64::from(m.edges) << 32 | u64::from(m.room);
         // Below SO_RCVLOWAT an arrival is no event. After the end nothing arrives, but setting that option is an event.
         lowat = ep.lowat() > 1 && ep.unread() < ep.lowat() && !ep.peer_ended();
     } else if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
@@ -248,47 +248,49 @@ pub(super) fn changed(reg: &'static Reg, take: bool) -> bool {
     arrived || room || now_rest >> 32 != was_rest >> 32
 }
 
-/// Enters the kernel sockets that belong to the connection, as far as they are here: the witness of a peer that is
+/// Enters the kernel sockets that belong to the connection, as far as they are here: the peer liveness socket of a peer that is
 /// several processes, the rest of a TCP connection, the socket that it goes to.
-fn hear_kernel(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
+fn watch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
     if ep.has_other_files() {
-        hear_others(e, reg, ep);
+        rewatch_kernel_fds(e, reg, ep);
     }
-    for (fd, which) in
-        [(ep.witness_fd(), PEER_LIVENESS_WATCHED), (ep.tail_fd(), OLD_SUBFLOW_WATCHED), (ep.kernel_fd(), ON_KERNEL)]
-    {
+    for (fd, which) in [
+        (ep.peer_liveness_fd(), PEER_LIVENESS_WATCHED),
+        (ep.old_subflow_fd(), OLD_SUBFLOW_WATCHED),
+        (ep.kernel_fd(), ON_KERNEL),
+    ] {
         if fd >= 0 {
-            hear_too(e, reg, fd, which);
+            watch_fd(e, reg, fd, which);
         }
     }
 }
 
-/// Hears of a witness that is another file than before, and of what came to a base that listens.
+/// Hears of a peer liveness socket that is another file than before, and of what came to a liveness socket that listens.
 #[cold]
-fn hear_others(e: &Epoll, reg: &'static Reg, ep: &ShmEndpoint) {
-    if ep.take_rejoined() {
+fn rewatch_kernel_fds(e: &Epoll, reg: &'static Registration, ep: &ShmEndpoint) {
+    if ep.take_peer_liveness_change() {
         reg.flags.fetch_and(!PEER_LIVENESS_WATCHED, Ordering::Relaxed);
     }
     let arrived = ep.take_arrived();
     if arrived >= 0 {
         reg.flags.fetch_and(!ACCEPTED, Ordering::Relaxed);
-        hear_too(e, reg, arrived, ACCEPTED);
+        watch_fd(e, reg, arrived, ACCEPTED);
     }
 }
 
 #[cold]
-fn hear_too(e: &Epoll, reg: &'static Reg, fd: i32, which: u32) {
+fn watch_fd(e: &Epoll, reg: &'static Registration, fd: i32, which: u32) {
     if reg.flags.fetch_or(which, Ordering::Relaxed) & which == 0 {
         let events = (libc::EPOLLIN | EPOLLOUT | libc::EPOLLRDHUP | EPOLLET) as u32;
-        let _ = e.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
+        let _ = e.enter(libc::EPOLL_CTL_ADD, fd, events, cookie(Kind::Liveness, reg));
     }
 }
 
-/// To be called before a sleep: has connections on links that a fork gave us woken by their base. False when one is
+/// To be called before a sleep: has connections on links that a fork gave us woken by their liveness socket. False when one is
 /// ready. Under the instance's lock.
-pub(crate) fn arm_bases(e: &Epoll) -> bool {
+pub(crate) fn arm_liveness(e: &Epoll) -> bool {
     let mut quiet = true;
-    let mut p = e.regs.load(Ordering::Relaxed);
+    let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
         if reg.flags.load(Ordering::Relaxed) & LIVENESS_WATCHED != 0
@@ -296,7 +298,7 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
             && let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint())
         {
             let events = reg.events.load(Ordering::Relaxed);
-            ep.arm_base(events & EPOLLOUT as u32 != 0);
+            ep.arm_liveness(events & EPOLLOUT as u32 != 0);
             // What is ready and was reported before keeps nobody awake who waits by edges.
             quiet &= !is_wanted(e, reg);
         }
@@ -306,22 +308,22 @@ pub(crate) fn arm_bases(e: &Epoll) -> bool {
 
 /// For a registration by edges that came out of the queue without news: whether there is room now for a writer that
 /// waits for it. The registration may have come here because a peer told of less room than the writer waits for, or
-/// because a witness has come; the next news may be told by that alone.
-fn room_after_all(e: &Epoll, reg: &'static Reg) -> bool {
+/// because a peer liveness socket has come; the next news may be told by that alone.
+fn room_after_all(e: &Epoll, reg: &'static Registration) -> bool {
     let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.endpoint()) else { return false };
-    hear_kernel(e, reg, ep);
+    watch_kernel_fds(e, reg, ep);
     reg.events.load(Ordering::Relaxed) & EPOLLOUT as u32 != 0 && ep.wants_room_still() && news(reg, true)
 }
 
 /// What a registration that came out of the queue has to report. If that is nothing, the reason for which it was queued
 /// is forgotten.
 #[inline]
-fn find(e: &Epoll, reg: &'static Reg) -> u32 {
+fn find(e: &Epoll, reg: &'static Registration) -> u32 {
     let edge = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 != 0;
     // A nested instance counts its news while it is looked at.
     let nested = !reg.child.load(Ordering::Relaxed).is_null();
     if edge && !nested && !news(reg, true) && !room_after_all(e, reg) {
-        note_displaced(e, reg);
+        note_switch_due(e, reg);
         return 0;
     }
     let found = look(e, reg);
@@ -333,7 +335,7 @@ fn find(e: &Epoll, reg: &'static Reg) -> u32 {
 }
 
 /// Whether a registration is to be reported, without reporting it. Under the instance's lock.
-pub(super) fn is_wanted(e: &Epoll, reg: &'static Reg) -> bool {
+pub(super) fn is_wanted(e: &Epoll, reg: &'static Registration) -> bool {
     let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
     reg.queue() & (DISABLED | GONE) == 0 && (level || news(reg, false)) && look(e, reg) != 0
 }
@@ -349,7 +351,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         let Some(reg) = dequeue(e) else { break };
         let flags = reg.queue();
         if flags & GONE != 0 {
-            release_reg(reg);
+            release_registration(reg);
             continue;
         }
         if flags & DISABLED != 0 {
@@ -363,7 +365,7 @@ pub(crate) fn harvest(e: &Epoll, max: usize, mut out: impl FnMut(u32, u64)) -> u
         out(found, reg.data.load(Ordering::Relaxed));
         n += 1;
         if events & EPOLLONESHOT as u32 != 0 {
-            reg.mark(DISABLED);
+            reg.set_queue_bits(DISABLED);
             reg.unmark(FRESH);
         } else if events & EPOLLET as u32 == 0 {
             enqueue(e, reg);
@@ -391,12 +393,12 @@ fn has_own(e: &'static Epoll) -> bool {
         let flags = reg.queue();
         if flags & (GONE | DISABLED) == 0 && find(e, reg) != 0 {
             // The registration keeps its place, and what an edge brought is still to be reported.
-            reg.mark(FRESH);
+            reg.set_queue_bits(FRESH);
             return true;
         }
         dequeue(e);
         if flags & GONE != 0 {
-            release_reg(reg);
+            release_registration(reg);
         }
     }
     false
@@ -404,7 +406,7 @@ fn has_own(e: &'static Epoll) -> bool {
 
 /// A registration was added or changed: what is ready now is to be reported, by edges too. `linked`: the registration
 /// was to be reported before. Under the instance's lock.
-pub(crate) fn refresh(e: &Epoll, reg: &'static Reg, linked: bool) {
+pub(crate) fn refresh(e: &Epoll, reg: &'static Registration, linked: bool) {
     // The marks are taken before the look: what comes after it is an edge of its own.
     news(reg, true);
     let ready = match at(reg.child.load(Ordering::Relaxed)) {
@@ -412,10 +414,10 @@ pub(crate) fn refresh(e: &Epoll, reg: &'static Reg, linked: bool) {
         None => look(e, reg) != 0,
     };
     if ready || linked {
-        reg.mark(FRESH);
+        reg.set_queue_bits(FRESH);
     }
     if ready && !linked {
-        e.tell_outer();
+        e.notify_outer();
     }
     // A nested instance is queued when it has news; see `collect`.
     if ready || reg.child.load(Ordering::Relaxed).is_null() {
@@ -432,11 +434,11 @@ pub(crate) fn arm(e: &'static Epoll) -> bool {
         // whatever it holds. A peer that sets bits faster than this is heard by its bits.
         for _ in 0..8 {
             collect(e);
-            if watch::arm_all(e) {
+            if subscription::arm_all(e) {
                 break;
             }
         }
         arm_children(e);
     }
-    !is_ready(e) && e.displaced.load(Ordering::Relaxed) == 0
+    !is_ready(e) && e.switch_due.load(Ordering::Relaxed) == 0
 }

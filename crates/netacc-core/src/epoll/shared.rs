@@ -1,11 +1,11 @@
 //! A kernel instance that several processes use after a fork.
 //!
 //! The kernel's set of an instance is inherited by fork(2) like a file, and each process that waits in it takes events
-//! from all others: a doorbell that one process takes is an edge that another one misses, and what one registers or
+//! from all others: a waker that one process takes is an edge that another one misses, and what one registers or
 //! removes is registered or removed for all. So only what the program itself has put there may be in a set that is
 //! shared. A child touches nothing of ours in the set of its parent. If it uses the instance (most children execute
 //! another program instead) it gets a set of its own for what is ours, in which the program's set is nested, and
-//! says so in a page that the family shares. The parent sees that before its next wait, and does the same.
+//! says so in a page that the sharers have in common. The parent sees that before its next wait, and does the same.
 //!
 //! Until it has, and where a process has no descriptor left for a set of its own, cookies of others are seen. They name
 //! nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, and then nobody but
@@ -13,12 +13,12 @@
 
 use crate::epoll::cookies::{NOBODY, Named, Value, open};
 use crate::epoll::ctl::listen_in;
-use crate::epoll::listeners::hear_listener;
+use crate::epoll::listeners::watch_listener;
 use crate::epoll::paths::show_to_kernel;
 use crate::epoll::ready::enqueue;
 use crate::epoll::{
     DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Reg, STRUCTURE, at, cookie, nested, watch,
+    Registration, STRUCTURE, at, cookie, nested, subscription,
 };
 use crate::fdtable::{self, Entry};
 use crate::fork;
@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
 use netacc_sys::errno::Result;
 use netacc_sys::signals::Blocked;
-use netacc_sys::{mem, private, raw, time};
+use netacc_sys::{mem, raw, reserved_fds, time};
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::{FromRawFd, OwnedFd};
 
@@ -46,36 +46,36 @@ pub(crate) enum Usage {
     Apart = 3,
 }
 
-/// What the processes of a family tell each other of one instance.
+/// What the sharers tell each other of one instance.
 #[derive(Debug)]
 #[repr(C)]
-struct Marks {
+struct SharerFlags {
     /// Set once a process other than its maker uses it.
     used: AtomicU32,
     /// Number of threads that sleep in it with entries of ours in the program's set.
     sleepers: AtomicU32,
     /// Set once its maker has moved what is its own.
-    moved: AtomicU32,
+    owner_switched: AtomicU32,
     unused: AtomicU32,
 }
 
 const PAGE: usize = 4096;
-const MARKS: usize = PAGE / size_of::<Marks>();
+const FLAGS_PER_PAGE: usize = PAGE / size_of::<SharerFlags>();
 
 /// Shared by this process and all that were forked from it later. Instances are told apart by their place, and two that
 /// have one place share marks: then one of them goes apart that need not.
-static FAMILY: AtomicPtr<Marks> = AtomicPtr::new(core::ptr::null_mut());
+static SHARED_FLAGS: AtomicPtr<SharerFlags> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Number of times, a millisecond each, that a child waits for a thread that has to move its entries.
 const MOVES: usize = 100;
 
-fn marks(e: &Epoll) -> Option<&'static Marks> {
+fn flags(e: &Epoll) -> Option<&'static SharerFlags> {
     // Acquire pairs with the publication in `before_fork`.
-    let page = FAMILY.load(Ordering::Acquire);
+    let page = SHARED_FLAGS.load(Ordering::Acquire);
     if page.is_null() {
         return None;
     }
-    let at = e.place.load(Ordering::Relaxed) as usize % MARKS;
+    let at = e.loop_index.load(Ordering::Relaxed) as usize % FLAGS_PER_PAGE;
     #[allow(unsafe_code)]
     // SAFETY: the page has MARKS marks, which are all atomics, and is never unmapped.
     Some(unsafe { &*page.add(at) })
@@ -116,7 +116,7 @@ impl Epoll {
     }
 
     /// Changes the entry of a registration that is a plain one of the kernel's, as the program asked.
-    pub(super) fn enter_plain(&self, reg: &Reg, op: i32, events: u32, data: u64) -> Result<()> {
+    pub(super) fn enter_plain(&self, reg: &Registration, op: i32, events: u32, data: u64) -> Result<()> {
         let programs = reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
         let set = if programs { self.fd() } else { self.set_fd() };
         raw::epoll_ctl(set, op, reg.fd.load(Ordering::Relaxed), events, data)
@@ -130,13 +130,13 @@ pub fn before_fork() -> bool {
     if !any {
         return false;
     }
-    if FAMILY.load(Ordering::Relaxed).is_null()
+    if SHARED_FLAGS.load(Ordering::Relaxed).is_null()
         && let Ok(page) = mem::map_shared(PAGE)
     {
         // Another thread that forks may have been faster: that one's page is used. Release: a thread that sees the page
         // sees its zeros.
         let none = core::ptr::null_mut();
-        let _ = FAMILY.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
+        let _ = SHARED_FLAGS.compare_exchange(none, page.as_ptr().cast(), Ordering::Release, Ordering::Relaxed);
     }
     // A handler that interrupted a holder of the lock cannot wait for it.
     let _s = (!netacc_sys::lock::interrupted()).then(|| STRUCTURE.lock());
@@ -159,7 +159,7 @@ pub(super) fn after_fork(e: &'static Epoll) {
     e.others.store(e.sleepers.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     let own = e.own.swap(0, Ordering::Relaxed);
     if own != 0 {
-        private::close(own - 1);
+        reserved_fds::close(own - 1);
     }
     e.set_usage(Usage::Inherited);
     // Never plain: what the parent puts there must not be reported.
@@ -168,18 +168,18 @@ pub(super) fn after_fork(e: &'static Epoll) {
 
 /// To be called before this process waits in an instance or changes what is ours in it.
 #[inline]
-pub(super) fn attend(e: &'static Epoll) {
+pub(super) fn claim(e: &'static Epoll) {
     match e.usage() {
         Usage::Alone | Usage::Apart => {}
         Usage::Forked => forked(e),
-        Usage::Inherited => inherited(e),
+        Usage::Inherited => adopt_inherited(e),
     }
 }
 
 #[cold]
 fn forked(e: &'static Epoll) {
-    // SeqCst: against `inherited`, as in `announce`.
-    if marks(e).is_some_and(|m| m.used.load(Ordering::SeqCst) != 0) {
+    // SeqCst: against `adopt_inherited`, as in `announce`.
+    if flags(e).is_some_and(|m| m.used.load(Ordering::SeqCst) != 0) {
         let _ = go_apart(e);
     } else if fork::nobody_inherits() {
         let _s = STRUCTURE.lock();
@@ -191,13 +191,13 @@ fn forked(e: &'static Epoll) {
 }
 
 #[cold]
-fn inherited(e: &'static Epoll) {
-    if let Some(m) = marks(e) {
+fn adopt_inherited(e: &'static Epoll) {
+    if let Some(m) = flags(e) {
         // SeqCst: a thread announces itself and then looks at this word; we set it and then look for threads.
         m.used.store(1, Ordering::SeqCst);
         let asleep = || m.sleepers.load(Ordering::SeqCst) != 0;
         // Threads of the parent that slept when it forked may have announced nothing.
-        let unknown = e.others.swap(0, Ordering::Relaxed) != 0 && m.moved.load(Ordering::SeqCst) == 0;
+        let unknown = e.others.swap(0, Ordering::Relaxed) != 0 && m.owner_switched.load(Ordering::SeqCst) == 0;
         if unknown || asleep() {
             // Only a look of this process could take this wake-up from them.
             e.ring();
@@ -217,7 +217,7 @@ fn inherited(e: &'static Epoll) {
 
 /// As long as it lives, a thread is announced that is about to sleep with entries of ours in the program's set.
 #[derive(Debug)]
-pub(super) struct Announced(Option<&'static Marks>);
+pub(super) struct Announced(Option<&'static SharerFlags>);
 
 impl Drop for Announced {
     fn drop(&mut self) {
@@ -241,11 +241,11 @@ pub(super) fn announce(e: &'static Epoll) -> Announced {
 
 #[cold]
 fn announced(e: &'static Epoll) -> Announced {
-    let announced = Announced(marks(e).filter(|_| !e.is_inherited()).inspect(|m| {
-        // SeqCst: as in `inherited`.
+    let announced = Announced(flags(e).filter(|_| !e.is_inherited()).inspect(|m| {
+        // SeqCst: as in `adopt_inherited`.
         m.sleepers.fetch_add(1, Ordering::SeqCst);
     }));
-    attend(e);
+    claim(e);
     announced
 }
 
@@ -261,31 +261,31 @@ fn go_apart(e: &'static Epoll) -> Result<()> {
     let own = raw::epoll_create1(libc::EPOLL_CLOEXEC)?;
     #[allow(unsafe_code)]
     // SAFETY: the descriptor was just made, and nobody else has it.
-    let own = private::adopt(unsafe { OwnedFd::from_raw_fd(own) })?;
+    let own = reserved_fds::adopt(unsafe { OwnedFd::from_raw_fd(own) })?;
     if let Err(err) = raw::epoll_ctl(own, EPOLL_CTL_ADD, e.fd(), EPOLLIN as u32, cookie(Kind::Program, e)) {
-        private::close(own);
+        reserved_fds::close(own);
         return Err(err);
     }
     let from = (before == Usage::Forked).then(|| e.fd());
     e.own.store(own + 1, Ordering::Release);
     e.set_usage(Usage::Apart);
     move_kick(e, from);
-    watch::move_all(e, from);
-    let mut p = e.regs.load(Ordering::Relaxed);
+    subscription::move_all(e, from);
+    let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
-        move_reg(e, reg, from);
+        move_registration(e, reg, from);
     }
     nested::show_own(e);
-    if let Some(m) = marks(e).filter(|_| from.is_some()) {
-        m.moved.store(1, Ordering::SeqCst);
+    if let Some(m) = flags(e).filter(|_| from.is_some()) {
+        m.owner_switched.store(1, Ordering::SeqCst);
     }
     // A thread that sleeps in the program's set wakes, and goes on in both.
     e.ring();
     Ok(())
 }
 
-/// Enters the doorbell for changes by other threads. It stays in the program's set as well, for threads that sleep
+/// Enters the waker for changes by other threads. It stays in the program's set as well, for threads that sleep
 /// there; a child gets one of its own under the number.
 fn move_kick(e: &'static Epoll, from: Option<i32>) {
     let kick = e.kick.load(Ordering::Acquire) - 1;
@@ -294,16 +294,16 @@ fn move_kick(e: &'static Epoll, from: Option<i32>) {
         return;
     }
     if from.is_none()
-        && let Ok(bell) = netacc_transport::bells::create()
+        && let Ok(waker) = netacc_transport::wakers::create()
     {
-        let _ = raw::dup3(bell, kick, libc::O_CLOEXEC);
-        private::close(bell);
+        let _ = raw::dup3(waker, kick, libc::O_CLOEXEC);
+        reserved_fds::close(waker);
     }
     let _ = e.enter(EPOLL_CTL_ADD, kick, (EPOLLIN | EPOLLET) as u32, cookie(Kind::Kick, e));
 }
 
 /// Enters a registration into our own set, out of the program's set `from` if it was there.
-fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
+fn move_registration(e: &'static Epoll, reg: &'static Registration, from: Option<i32>) {
     let fd = reg.fd.load(Ordering::Relaxed);
     let del = |fd: i32| {
         if let Some(from) = from.filter(|_| fd >= 0) {
@@ -328,18 +328,18 @@ fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
         }
         Path::Listener => {
             if let Some(l) = s.listener() {
-                [fd, l.rendezvous_fd()].into_iter().chain(l.greeting()).for_each(del);
+                [fd, l.rendezvous_fd()].into_iter().chain(l.hellos()).for_each(del);
             }
             if from.is_none() {
-                reg.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+                reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
             }
-            let _ = hear_listener(e, reg, fd, s);
+            let _ = watch_listener(e, reg, fd, s);
         }
         Path::Shm => {
             let Some(ep) = s.endpoint() else { return };
             match from {
                 Some(from) => move_sockets(e, reg, ep, from),
-                None => hear_anew(e, reg, s, ep),
+                None => rewatch(e, reg, s, ep),
             }
             let _g = e.lock.lock();
             enqueue(e, reg);
@@ -348,27 +348,27 @@ fn move_reg(e: &'static Epoll, reg: &'static Reg, from: Option<i32>) {
 }
 
 /// Moves the kernel sockets of a connection that stays ours.
-fn move_sockets(e: &'static Epoll, reg: &'static Reg, ep: &ShmEndpoint, from: i32) {
+fn move_sockets(e: &'static Epoll, reg: &'static Registration, ep: &ShmEndpoint, from: i32) {
     let ends = (EPOLLIN | EPOLLRDHUP | EPOLLET) as u32;
     let flags = reg.flags.load(Ordering::Relaxed);
     for (bit, fd, events) in [
-        (LIVENESS_WATCHED, ep.base_fd(), ends),
-        (PEER_LIVENESS_WATCHED, ep.witness_fd(), ends | EPOLLOUT as u32),
-        (OLD_SUBFLOW_WATCHED, ep.tail_fd(), ends | EPOLLOUT as u32),
+        (LIVENESS_WATCHED, ep.liveness_fd(), ends),
+        (PEER_LIVENESS_WATCHED, ep.peer_liveness_fd(), ends | EPOLLOUT as u32),
+        (OLD_SUBFLOW_WATCHED, ep.old_subflow_fd(), ends | EPOLLOUT as u32),
         (ON_KERNEL, ep.kernel_fd(), ends | EPOLLOUT as u32),
     ] {
         if flags & bit != 0 && fd >= 0 {
             let _ = raw::epoll_ctl(from, EPOLL_CTL_DEL, fd, 0, 0);
-            let _ = e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::Base, reg));
+            let _ = e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::Liveness, reg));
         }
     }
 }
 
-/// In a child: a connection that came by the fork is woken by its base alone.
-fn hear_anew(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, ep: &ShmEndpoint) {
+/// In a child: a connection that came by the fork is woken by its liveness socket alone.
+fn rewatch(e: &'static Epoll, reg: &'static Registration, s: &'static Socket, ep: &ShmEndpoint) {
     if ep.link().is_inherited() {
         ep.registration.store(0, Ordering::Relaxed);
-        reg.twin.store(core::ptr::null_mut(), Ordering::Relaxed);
+        reg.alias.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
     if reg
         .flags
@@ -383,7 +383,7 @@ fn hear_anew(e: &'static Epoll, reg: &'static Reg, s: &'static Socket, ep: &ShmE
 
 /// epoll_wait(2) in our set and in the program's.
 #[inline]
-pub(super) fn look(
+pub(super) fn poll_sets(
     e: &Epoll,
     array: *mut libc::epoll_event,
     room: i32,
@@ -392,13 +392,13 @@ pub(super) fn look(
 ) -> Result<usize> {
     match e.own.load(Ordering::Acquire) {
         0 => raw::epoll_wait(e.fd(), array, room, timeout, sigmask),
-        own => look_apart(e, own - 1, (array, room), timeout, sigmask),
+        own => poll_apart(e, own - 1, (array, room), timeout, sigmask),
     }
 }
 
 #[cold]
 #[allow(unsafe_code)]
-fn look_apart(
+fn poll_apart(
     e: &Epoll,
     own: i32,
     (array, room): (*mut libc::epoll_event, i32),

@@ -2,49 +2,49 @@
 
 use crate::epoll::call::Call;
 use crate::epoll::cookies::{Named, Value, open as open_value};
-use crate::epoll::{Epoll, KERNEL, Kind, Reg, cookie};
+use crate::epoll::{Epoll, KERNEL, Kind, Registration, cookie};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::Result;
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 
-/// Keeps an event, together with an earlier one of the same registration, which is in the kernel's set as `shown`.
-pub(super) fn stash(e: &Epoll, events: u32, data: u64, shown: u64) {
+/// Keeps an event, together with an earlier one of the same registration, which is in the kernel's set as `in_kernel`.
+pub(super) fn stash(e: &Epoll, events: u32, data: u64, in_kernel: u64) {
     let _g = e.lock.lock();
-    if matches!(open_value(shown), Value::Ours(Named::Candidate(_))) {
+    if matches!(open_value(in_kernel), Value::Ours(Named::Candidate(_))) {
         // The event is of a connection that may be promoted.
         e.stash_queueable.store(1, Ordering::Relaxed);
     }
     if e.is_inner() {
         // The kernel asks the inner instance once more before it reports it, and would find nothing there any more.
-        e.tell_outer();
+        e.notify_outer();
     }
     let len = e.stash_len.load(Ordering::Relaxed) as usize;
-    for [had, _, of] in kept(e).iter().take(len) {
-        if of.load(Ordering::Relaxed) == shown {
+    for [had, _, of] in stashed(e).iter().take(len) {
+        if of.load(Ordering::Relaxed) == in_kernel {
             had.fetch_or(events.into(), Ordering::Relaxed);
             return;
         }
     }
-    if let Some([had, of, as_shown]) = kept(e).get(len) {
+    if let Some([had, of, as_registered]) = stashed(e).get(len) {
         had.store(events.into(), Ordering::Relaxed);
         of.store(data, Ordering::Relaxed);
-        as_shown.store(shown, Ordering::Relaxed);
+        as_registered.store(in_kernel, Ordering::Relaxed);
         e.stash_len.store(len as u32 + 1, Ordering::Relaxed);
     }
 }
 
 /// The kept events: what happened, the application's value, the value in the kernel's set.
-fn kept(e: &Epoll) -> &[[AtomicU64; 3]] {
+fn stashed(e: &Epoll) -> &[[AtomicU64; 3]] {
     e.stash.as_chunks::<3>().0
 }
 
 /// Keeps those of the first `len` events for which `wanted` is true, in order. Under the instance's lock.
 fn retain(e: &Epoll, len: usize, mut wanted: impl FnMut(usize, [u64; 3]) -> bool) {
-    let mut to = kept(e).iter();
+    let mut to = stashed(e).iter();
     let mut left = 0;
-    for (i, cells) in kept(e).iter().take(len).enumerate() {
+    for (i, cells) in stashed(e).iter().take(len).enumerate() {
         let event = cells.each_ref().map(|c| c.load(Ordering::Relaxed));
         if wanted(i, event)
             && let Some(cells) = to.next()
@@ -86,35 +86,35 @@ fn is_empty(e: &Epoll) -> bool {
 
 /// A registration is removed or changed: what was kept of it is reported no more, and the kernel looks anew at what is
 /// changed. To be called before the change.
-pub(super) fn forget(e: &Epoll, reg: &'static Reg) {
+pub(super) fn forget(e: &Epoll, reg: &'static Registration) {
     if is_empty(e) {
         return;
     }
     let ours = [cookie(Kind::Candidate, reg), cookie(Kind::Foreign, reg)];
-    drop_shown(e, &ours);
+    drop_kernel_data(e, &ours);
     if reg.flags.load(Ordering::Relaxed) & KERNEL != 0 {
-        drop_shown(e, &[reg.data.load(Ordering::Relaxed)]);
+        drop_kernel_data(e, &[reg.data.load(Ordering::Relaxed)]);
     }
 }
 
 /// Drops what was kept of descriptor `fd`, whose registration only the kernel knows.
 pub(super) fn forget_descriptor(e: &Epoll, fd: i32) {
     if !is_empty(e)
-        && let Ok(Some(shown)) = shown_as(e.fd(), fd)
+        && let Ok(Some(in_kernel)) = registered_data(e.fd(), fd)
     {
-        drop_shown(e, &[shown]);
+        drop_kernel_data(e, &[in_kernel]);
     }
 }
 
 #[cold]
-fn drop_shown(e: &Epoll, gone: &[u64]) {
+fn drop_kernel_data(e: &Epoll, gone: &[u64]) {
     let _g = e.lock.lock();
-    retain(e, e.stash_len.load(Ordering::Relaxed) as usize, |_, [_, _, shown]| !gone.contains(&shown));
+    retain(e, e.stash_len.load(Ordering::Relaxed) as usize, |_, [_, _, in_kernel]| !gone.contains(&in_kernel));
 }
 
 /// The value with which `fd` is in the kernel's set `epfd`: what proc(5) says of it, `tfd:`, `events:` and `data:` in a line.
 #[cold]
-fn shown_as(epfd: i32, fd: i32) -> Result<Option<u64>> {
+fn registered_data(epfd: i32, fd: i32) -> Result<Option<u64>> {
     let path = alloc::format!("/proc/self/fdinfo/{epfd}\0");
     let path = core::ffi::CStr::from_bytes_until_nul(path.as_bytes()).unwrap_or_default();
     let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -123,7 +123,7 @@ fn shown_as(epfd: i32, fd: i32) -> Result<Option<u64>> {
     while let Ok(n @ 1..) = raw::read(file.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
         text.extend_from_slice(buf.get(..n).unwrap_or_default());
     }
-    private::drop_raw(file);
+    reserved_fds::drop_raw(file);
     Ok(core::str::from_utf8(&text).ok().and_then(|text| data_of(text, fd)))
 }
 

@@ -2,8 +2,8 @@
 
 use crate::epoll::Epoll;
 use crate::epoll::call::Call;
-use crate::epoll::wait::{Looked, sift};
-use crate::epoll::watch::arm_all;
+use crate::epoll::subscription::arm_all;
+use crate::epoll::wait::{Polled, sift};
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use core::sync::atomic::Ordering;
@@ -31,15 +31,15 @@ pub(super) fn plain(r: Ref<Epoll>, call: &Call, pass: impl FnOnce() -> i32) -> O
 #[cold]
 fn no_longer(e: &'static Epoll, call: &Call, n: i32) -> Option<Outcome> {
     match sift(e, call, call.events, n, 0) {
-        Looked { foreign: 0, .. } => None,
+        Polled { foreign: 0, .. } => None,
         seen => Some(Outcome::Done(seen.foreign as isize)),
     }
 }
 
-/// To be called before a thread leaves the instance: hands over to other threads that sleep there. Watches that it made
+/// To be called before a thread leaves the instance: hands over to other threads that sleep there. Subscriptions that it made
 /// active would be looked at by nobody, so their peers are to ring; what waits already wakes one of the sleepers, as in
 /// the kernel.
-pub(super) fn hand_over(e: &'static Epoll) {
+pub(super) fn hand_off(e: &'static Epoll) {
     // SeqCst: a thread that announces itself after this look arms everything itself.
     if e.sleepers.load(Ordering::SeqCst) == 0 {
         return;

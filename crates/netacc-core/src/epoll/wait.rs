@@ -1,19 +1,19 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
-use crate::carrier::drive::{self, Attend, Who};
+use crate::engine::progress::{self, ArmOutcome, ProgressScope};
 use crate::epoll::call::Call;
 use crate::epoll::cookies::{Named, Value, open};
+use crate::epoll::fairness;
 use crate::epoll::listeners::Queues;
 use crate::epoll::nested::{absorb_children, arm_children, stirred_by_others};
-use crate::epoll::ready::{arm_bases, collect, enqueue, harvest, hinted, tcp_waits};
+use crate::epoll::ready::{arm_liveness, collect, enqueue, harvest, hinted, tcp_waits};
 use crate::epoll::stash::unstash;
-use crate::epoll::threads::{hand_over, plain};
-use crate::epoll::turns;
-use crate::epoll::watch::{Watch, activate_own, any_bits, arm_all, drop_if_useless};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, LISTENED, Reg, STRUCTURE, at, shared};
+use crate::epoll::subscription::{Subscription, activate_own, any_bits, arm_all, drop_if_useless};
+use crate::epoll::threads::{hand_off, plain};
+use crate::epoll::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registration, STRUCTURE, at, shared};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{Path, Socket, closing, untaken};
+use crate::socket::{Path, Socket, closing, queued_connects};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ use netacc_transport::wait::longer;
 /// Time (ticks, some 50 microseconds) after which the kernel's set is looked at while user-space events flow, so that
 /// no other descriptor starves.
 const KERNEL_INTERVAL: u64 = 150_000;
-/// Time (ns) after which a registration without a watch is looked at again.
+/// Time (ns) after which a registration without a subscription is looked at again.
 const POLLED_STEP: i64 = 1_000_000;
 /// The longest tick of the kernel's clock (ns), by which the cheap clock may be behind.
 const COARSE: u64 = 10_000_000;
@@ -39,7 +39,7 @@ const SHIELDED: usize = 64;
 
 /// What a look at the kernel's set brought.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct Polled {
     /// Events for the application.
     pub(super) foreign: usize,
     /// Events of ours.
@@ -91,10 +91,10 @@ pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -
 #[inline(never)]
 fn mixed(e: &'static Epoll, call: &Call) -> Outcome {
     page().count(Counter::EpollWaits);
-    shared::attend(e);
+    shared::claim(e);
     let done =
         if user::writable(call.events, size_of::<libc::epoll_event>()) { run(e, call) } else { unheard(e, call) };
-    hand_over(e);
+    hand_off(e);
     match done {
         Ok(n) => Outcome::Done(n as isize),
         Err(err) => Outcome::Failed(err),
@@ -114,7 +114,7 @@ fn unheard(e: &'static Epoll, call: &Call) -> Result<usize> {
 
 /// One round in user space: how many events it brought, and whether connections went elsewhere after it. The kernel
 /// would say again what was reported of such a connection.
-fn round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
+fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
     absorb_children(e);
     let n = {
         let _g = e.lock.lock();
@@ -131,26 +131,26 @@ fn round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
         }
         n
     };
-    let moved = e.displaced.load(Ordering::Relaxed) != 0;
-    if moved {
-        settle(e);
+    let switched = e.switch_due.load(Ordering::Relaxed) != 0;
+    if switched {
+        complete_switches(e);
     }
-    (n, moved)
+    (n, switched)
 }
 
 /// Moves connections that cannot stay where they are; what they have to say then comes from their new place.
 #[cold]
-pub(super) fn settle(e: &'static Epoll) {
-    e.displaced.store(0, Ordering::Relaxed);
+pub(super) fn complete_switches(e: &'static Epoll) {
+    e.switch_due.store(0, Ordering::Relaxed);
     let mut found = Vec::new();
     {
         let _s = STRUCTURE.lock();
-        let mut p = e.regs.load(Ordering::Relaxed);
+        let mut p = e.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             if let Some(s) = at(reg.sock.load(Ordering::Relaxed))
                 && s.path() == Path::Shm
-                && s.endpoint().is_some_and(|ep| ep.displaced())
+                && s.endpoint().is_some_and(|ep| ep.must_switch())
             {
                 found.push(Ref { obj: s, generation: s.generation() });
             }
@@ -158,7 +158,7 @@ pub(super) fn settle(e: &'static Epoll) {
     }
     // Without any lock of ours: to move a connection begins with the direction locks.
     for r in found {
-        crate::socket::reroute::settle(r);
+        crate::socket::redispatch::complete_switch(r);
     }
 }
 
@@ -178,14 +178,14 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
     }
     let mut steps = 0u32;
     loop {
-        drive::drive();
-        let (brought, moved) = round(e, call, stashed);
+        progress::progress();
+        let (brought, switched) = poll_round(e, call, stashed);
         let n = stashed + brought;
         if n > 0 {
             let now = cpu::ticks();
-            turns::pass(e, now);
+            fairness::pass(e, now);
             // The kernel would say again what it said already in this call.
-            if stashed == 0 && !moved && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
+            if stashed == 0 && !switched && now.wrapping_sub(e.last_kernel.load(Ordering::Relaxed)) > KERNEL_INTERVAL {
                 e.last_kernel.store(now, Ordering::Relaxed);
                 if n < max {
                     return Ok(n + kernel(e, call, n, 0, false)?.foreign);
@@ -199,7 +199,7 @@ fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
             return at_once(e, call);
         }
         let waiting = || {
-            drive::drive();
+            progress::progress();
             let _g = e.lock.lock();
             e.ready_len.load(Ordering::Relaxed) > 0 || any_bits(e)
         };
@@ -226,7 +226,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
         if seen.own == 0 && (seen.foreign > 0 || (seen.strange as i32) < call.max) {
             return Ok(seen.foreign);
         }
-        let n = seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign).0 };
+        let n = seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign).0 };
         if n > 0 {
             return Ok(n);
         }
@@ -236,7 +236,7 @@ fn at_once(e: &'static Epoll, call: &Call) -> Result<usize> {
 
 /// Sleeps in the kernel. `None`: look again; `steps` is the number of such sleeps so far.
 fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
-    let until = untaken::within(call.deadline);
+    let until = queued_connects::within(call.deadline);
     // Announced before the last look, so that a thread that enqueues afterwards kicks us.
     e.sleepers.fetch_add(1, Ordering::SeqCst);
     let announced = shared::announce(e);
@@ -244,14 +244,14 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         let _g = e.lock.lock();
         arm_all(e)
             && arm_children(e)
-            && (e.polled.load(Ordering::Relaxed) == 0 || arm_bases(e))
+            && (e.polled.load(Ordering::Relaxed) == 0 || arm_liveness(e))
             && e.ready_len.load(Ordering::Relaxed) == 0
     };
     let mut left = if quiet { until.left() } else { 0 };
     let mut bounded = until != call.deadline;
-    let heard = e.based.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
+    let hinted = e.based.load(Ordering::Relaxed) + e.listened.load(Ordering::Relaxed);
     // Nobody wakes us for these, nor for anything in a set that belongs to another process alone.
-    let unheard = e.polled.load(Ordering::Relaxed) > heard || e.is_inherited();
+    let unheard = e.polled.load(Ordering::Relaxed) > hinted || e.is_inherited();
     if unheard && !(0..=POLLED_STEP).contains(&left) {
         left = POLLED_STEP;
         bounded = true;
@@ -264,7 +264,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
             bounded = true;
         }
     }
-    // Another process of the family may take the byte that is for us: see `WaitSet::family`.
+    // Another sharer may take the byte that is for us: see `WaitSet::shared`.
     if e.based.load(Ordering::Relaxed) != 0 && !(0..=longer(steps)).contains(&left) {
         left = longer(steps);
         bounded = true;
@@ -274,24 +274,24 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
     if queues.ready(e) {
         left = 0;
     }
-    let duty = if quiet && left != 0 { drive::attend(&mut set, Who::All) } else { Attend::No };
-    if matches!(duty, Attend::Look) {
+    let token = if quiet && left != 0 { progress::arm(&mut set, ProgressScope::All) } else { ArmOutcome::No };
+    if matches!(token, ArmOutcome::Ready) {
         left = 0;
     }
     if quiet && left != 0 {
         crate::wait::before_sleep();
     }
-    let seen = if matches!(duty, Attend::Yes(_)) || !queues.is_empty() {
+    let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
         // The kernel's set and the completion channels, or what the queues of listeners ring.
         let own = set.add(e.set_fd(), libc::POLLIN);
         let slept = set.sleep(Deadline::after(left), call.sigmask);
-        if let Attend::Yes(duty) = duty {
-            drive::leave(duty, &set, true);
+        if let ArmOutcome::Yes(token) = token {
+            progress::disarm(token, &set, true);
         }
         bounded = true;
         // Mostly the other descriptors alone have something.
         let said = set.revents(own) != 0;
-        slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Looked::default()) })
+        slept.and_then(|_| if said { kernel(e, call, 0, 0, false) } else { Ok(Polled::default()) })
     } else {
         kernel(e, call, 0, left, true)
     };
@@ -304,20 +304,20 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         page().count(Counter::Wakeups);
     }
     if seen.foreign > 0 {
-        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { round(e, call, seen.foreign).0 }));
+        return Ok(Some(seen.foreign + if seen.queueable { 0 } else { poll_round(e, call, seen.foreign).0 }));
     }
     if quiet && !bounded && seen.own + seen.strange == 0 && call.deadline.passed() {
         return Ok(Some(0));
     }
     if seen.strange > 0 && seen.own == 0 {
-        let_others_look(call)?;
+        yield_to_others(call)?;
     }
     Ok(None)
 }
 
 /// Sleeps a moment, since the set has events of another process alone, which only that process can end.
 #[cold]
-fn let_others_look(call: &Call) -> Result<()> {
+fn yield_to_others(call: &Call) -> Result<()> {
     let left = call.deadline.left();
     let ns = if (0..POLLED_STEP).contains(&left) { left } else { POLLED_STEP };
     let mut ts = libc::timespec { tv_sec: 0, tv_nsec: ns };
@@ -326,7 +326,7 @@ fn let_others_look(call: &Call) -> Result<()> {
 
 /// Looks at the kernel's set from index `from` of the application's array on: events of ours are handled, the others
 /// stay in the array.
-fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Looked> {
+fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: bool) -> Result<Polled> {
     page().count(Counter::KernelPolls);
     let mask = if masked { call.sigmask } else { core::ptr::null() };
     let room = call.max - from as i32;
@@ -340,11 +340,11 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         // SAFETY: from < max.
         unsafe { call.events.add(from) }
     };
-    let look = || shared::look(e, array, room, timeout, mask);
+    let look = || shared::poll_sets(e, array, room, timeout, mask);
     let n = match if timeout == 0 { look() } else { cancel::asleep(look) } {
         Ok(n) => n,
         // Events were found before: they must not be lost to a signal.
-        Err(_) if from > 0 => return Ok(Looked::default()),
+        Err(_) if from > 0 => return Ok(Polled::default()),
         Err(err) => return Err(err),
     };
     Ok(sift(e, call, array, n as i32, from))
@@ -352,8 +352,8 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
 
 /// Handles our events among the `n` that the kernel wrote to `array`; the others go into the application's array from
 /// index `from` on.
-pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Looked {
-    let mut seen = Looked::default();
+pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Polled {
+    let mut seen = Polled::default();
     for i in 0..n as usize {
         #[allow(unsafe_code)]
         // SAFETY: the kernel has just written n events. They are packed.
@@ -400,22 +400,22 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Value::Stranger => return Said::Stranger,
         Value::Ours(named) => named,
     };
-    let queue_as = |reg: &'static Reg, fresh: u32| {
+    let queue_as = |reg: &'static Registration, fresh: u32| {
         let _g = e.lock.lock();
         // A registration that was removed, or whose object serves another instance by now, says nothing.
         if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & GONE == 0 {
             if fresh != 0 {
-                reg.mark(fresh);
-                e.tell_outer();
+                reg.set_queue_bits(fresh);
+                e.notify_outer();
             }
             enqueue(e, reg);
         }
     };
-    let queue = |reg: &'static Reg| queue_as(reg, 0);
-    let sock = |reg: &'static Reg| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
+    let queue = |reg: &'static Registration| queue_as(reg, 0);
+    let sock = |reg: &'static Registration| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
     match named {
         Named::Kick | Named::Program => {}
-        Named::Bell(w) => {
+        Named::Waker(w) => {
             activate_own(e, w);
             // The thread that saw the link's end rang every bell after it. The end's own event on the control socket
             // may have come while that thread was still reading, and there is no second one.
@@ -453,23 +453,23 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 if s.path() != Path::Shm {
                     let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
                     if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
-                        reg.mark(DISABLED);
+                        reg.set_queue_bits(DISABLED);
                     }
                     return Said::Program(events, reg.data.load(Ordering::Relaxed));
                 }
             }
             queue(reg);
         }
-        Named::Base(reg) => {
+        Named::Liveness(reg) => {
             let mut fresh = 0;
             if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
-                ep.hear();
-                if ep.tail_fd() >= 0 {
+                ep.on_liveness_event();
+                if ep.old_subflow_fd() >= 0 {
                     // The marks know of the ring alone: this edge is the kernel's.
                     fresh = FRESH;
                 }
                 let _s = STRUCTURE.lock();
-                super::watch::reactivate(e, ep.link());
+                super::subscription::reactivate(e, ep.link());
             }
             queue_as(reg, fresh);
         }
@@ -479,9 +479,9 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
 }
 
 /// A link's control socket has something: messages, or the end.
-fn serve(e: &'static Epoll, w: &'static Watch) {
+fn serve(e: &'static Epoll, w: &'static Subscription) {
     let link = {
-        // Under the lock the watch cannot let its link go before we hold it too.
+        // Under the lock the subscription cannot let its link go before we hold it too.
         let _g = e.lock.lock();
         let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
             return;
@@ -490,17 +490,17 @@ fn serve(e: &'static Epoll, w: &'static Watch) {
         link
     };
     link.service();
-    // A forked child of the peer that took our `armed` mark may have had no doorbell of ours to ring and have
+    // A forked child of the peer that took our `armed` mark may have had no waker of ours to ring and have
     // knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
     activate_own(e, w);
     if netacc_transport::shm::promote::waiting() {
-        crate::socket::promote::settle();
+        crate::socket::promote::match_offers();
     }
     if link.is_lost() {
-        // A connection that other processes of our family may use goes elsewhere when one of them uses it.
-        for ep in link.endpoints().filter(|ep| ep.displaced() && !(ep.is_shared() && ep.orphaned())) {
+        // A connection that our other sharers may use goes elsewhere when one of them uses it.
+        for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
-                crate::socket::reroute::settle(Ref { obj: s, generation: s.generation() });
+                crate::socket::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
             }
         }
         activate_own(e, w);

@@ -1,7 +1,7 @@
 //! The file behind the log. Its default place is a folder in which every user may make files, and links to files of
 //! others.
 
-use netacc_sys::{private, raw, signals};
+use netacc_sys::{raw, reserved_fds, signals};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, lstat, open, rename};
 use rustix::process::geteuid;
@@ -25,17 +25,17 @@ fn append_up_to(path: &str, line: &[u8], most: u64) -> bool {
     let turned = rotate(path, &fd, &stat);
     match turned {
         // Another thread or process is about to rotate the log.
-        Turn::Others => return write_line(fd, line),
-        Turn::Done => private::drop_raw(fd),
-        Turn::Impossible => {
-            private::drop_raw(fd);
+        Rotation::Others => return write_line(fd, line),
+        Rotation::Done => reserved_fds::drop_raw(fd),
+        Rotation::Impossible => {
+            reserved_fds::drop_raw(fd);
             return false;
         }
     }
     match open_log(path) {
         Some((fd, stat)) if fits(&stat) => write_line(fd, line),
         Some((fd, _)) => {
-            private::drop_raw(fd);
+            reserved_fds::drop_raw(fd);
             false
         }
         None => false,
@@ -51,7 +51,7 @@ fn open_log(path: &str) -> Option<(OwnedFd, Stat)> {
     match fstat(&fd) {
         Ok(stat) if is_log(&stat) => Some((fd, stat)),
         _ => {
-            private::drop_raw(fd);
+            reserved_fds::drop_raw(fd);
             None
         }
     }
@@ -66,13 +66,13 @@ fn write_line(fd: OwnedFd, line: &[u8]) -> bool {
     // Beyond RLIMIT_FSIZE the kernel refuses, and sends a signal that would end the program. Other processes write to the file
     // as well, so its size says nothing here.
     let done = signals::without(libc::SIGXFSZ, || raw::write(fd.as_raw_fd(), line.as_ptr(), line.len()));
-    private::drop_raw(fd);
+    reserved_fds::drop_raw(fd);
     done.is_ok()
 }
 
 /// What became of a rotation.
 #[derive(Debug, PartialEq, Eq)]
-enum Turn {
+enum Rotation {
     /// The log is another file, or can be made.
     Done,
     /// Another process or thread rotates the log at this moment.
@@ -82,19 +82,19 @@ enum Turn {
 }
 
 /// Moves the log away. `fd` and `stat` are those of the file that is too long.
-fn rotate(path: &str, fd: &OwnedFd, stat: &Stat) -> Turn {
+fn rotate(path: &str, fd: &OwnedFd, stat: &Stat) -> Rotation {
     // Of several threads or processes that find it too long one moves it. The lock ends with the descriptor.
     match flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Turn::Others,
-        Err(_) => return Turn::Impossible,
+        Err(rustix::io::Errno::WOULDBLOCK) => return Rotation::Others,
+        Err(_) => return Rotation::Impossible,
     }
     if lstat(path).is_ok_and(|there| (there.st_dev, there.st_ino) != (stat.st_dev, stat.st_ino)) {
-        return Turn::Done;
+        return Rotation::Done;
     }
     let mut buf = [0u8; PATH];
-    let Some(to) = old_name(path, &mut buf) else { return Turn::Impossible };
-    if rename(path, to).is_ok() { Turn::Done } else { Turn::Impossible }
+    let Some(to) = old_name(path, &mut buf) else { return Rotation::Impossible };
+    if rename(path, to).is_ok() { Rotation::Done } else { Rotation::Impossible }
 }
 
 /// The name of the rotated log: `PATH.1`.
@@ -189,6 +189,6 @@ mod tests {
         let held = flock(&fd, FlockOperation::NonBlockingLockExclusive);
         assert!(held.is_ok());
         let (other, _) = open_log(&path).unwrap();
-        assert_eq!(rotate(&path, &other, &stat), Turn::Others);
+        assert_eq!(rotate(&path, &other, &stat), Rotation::Others);
     }
 }

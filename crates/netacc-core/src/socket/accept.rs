@@ -1,16 +1,16 @@
 //! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
 
 use crate::addr;
-use crate::carrier::{self, drive};
+use crate::engine::{self, progress};
 use crate::fdtable::{self, Ref};
-use crate::kernel_only;
 use crate::outcome::Outcome;
+use crate::process_fallback;
 use crate::socket::closing;
 use crate::socket::create::{self, enter, placeholder};
 use crate::socket::listen::{self, Listener, tcp_ready};
 use crate::socket::{
     CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket, adopt,
-    demote, far, ports, vacant,
+    demote, fd_cache, ports, upgrade,
 };
 use crate::wait;
 use core::ffi::c_void;
@@ -55,8 +55,8 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     loop {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
-            Err(Errno::MOVED) => return Outcome::Pass,
-            Err(Errno::MFILE) if kernel_only::give_back_descriptors() => return Outcome::Pass,
+            Err(Errno::TO_KERNEL) => return Outcome::Pass,
+            Err(Errno::MFILE) if process_fallback::give_back_descriptors() => return Outcome::Pass,
             done => return done.into(),
         }
         // Pinned until the end of the call: see `io::sleep`.
@@ -96,7 +96,7 @@ fn try_accept(
             }
         }
         let now = cpu::ticks();
-        let asked = l.tcp_asked.load(Ordering::Relaxed);
+        let asked = l.tcp_checked.load(Ordering::Relaxed);
         if asked != 0
             && now.wrapping_sub(asked) < BELIEVED
             && s.has(NONBLOCK)
@@ -109,22 +109,22 @@ fn try_accept(
         }
         if l.is_shut() {
             listen::abandon(fd, s);
-            return Err(Errno::MOVED);
+            return Err(Errno::TO_KERNEL);
         }
         let kernel = l.kernel_fd(fd);
         let mut from = addr::Accepted::default();
         match ask_kernel(kernel, s, l, &mut from, flags) {
             // The connection beside a queue pair: the program never hears of it.
-            Ok(new) if carrier::take_companion(new) => {}
+            Ok(new) if engine::take_companion(new) => {}
             Ok(new) => {
                 from.give(p, len);
-                listen::hear_again();
+                listen::retry_listeners();
                 plain(s, new, from.peer(), flags);
                 return Ok(new);
             }
             Err(Errno::AGAIN) => {
                 l.tcp_waits.store(0, Ordering::Relaxed);
-                l.tcp_asked.store(now | 1, Ordering::Relaxed);
+                l.tcp_checked.store(now | 1, Ordering::Relaxed);
                 return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });
             }
             // Another thread has closed the number just now: this call has begun, so it goes on.
@@ -142,7 +142,7 @@ fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flag
     if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
         return from.accept(fd, flags);
     }
-    if !vacant::any() {
+    if !fd_cache::any() {
         raw::close(placeholder(s.domain(), true)?)?;
     }
     Err(Errno::AGAIN)
@@ -154,29 +154,30 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     let ip = netacc_transport::shm::rendezvous::destination;
     // A listener that has one address gives it to all of its connections.
     let local = s.local.get().filter(|a| !a.ip().is_unspecified()).or_else(|| addr::local_of(new));
-    let near = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
-    let reason = if near.is_some() { Reason::PlainClient } else { Reason::OtherHost };
+    let local_end = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
+    let reason = if local_end.is_some() { Reason::PlainClient } else { Reason::OtherHost };
     page().fallback(reason);
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
         return;
     };
     // A client on this host may offer to go over to shared memory later, one on another host to RDMA.
-    let far = if near.is_none() { local.zip(peer).filter(|(l, _)| carrier::may_be_asked(l.port())) } else { None };
-    if let Some((l, p)) = near.or(far) {
+    let peer_end =
+        if local_end.is_none() { local.zip(peer).filter(|(l, _)| engine::may_be_upgraded(l.port())) } else { None };
+    if let Some((l, p)) = local_end.or(peer_end) {
         r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
         r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
         inherit(r.obj, s);
-        if far.is_some() {
-            far::accepted(r.obj);
+        if peer_end.is_some() {
+            upgrade::accepted(r.obj);
         }
-        r.obj.set(CANDIDATE | if far.is_some() { REMOTE } else { 0 }, true);
+        r.obj.set(CANDIDATE | if peer_end.is_some() { REMOTE } else { 0 }, true);
     }
     r.obj.set_path(Path::Tcp);
     let entered = enter(new, r).is_ok();
-    if far.is_some() {
-        // The client's carrier may have asked for it already, and it can be found now.
-        carrier::accepted();
+    if peer_end.is_some() {
+        // The client's engine may have asked for it already, and it can be found now.
+        engine::accepted();
     }
     if entered && let Some(e) = r.obj.stats() {
         e.open(State::Established, Transport::Tcp, reason, time::realtime());
@@ -190,7 +191,7 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
 /// as in the kernel.
 fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32, SocketAddr)>> {
     let cloexec = flags & libc::SOCK_CLOEXEC != 0;
-    let kept = if cloexec { vacant::take(s.domain()) } else { None };
+    let kept = if cloexec { fd_cache::take(s.domain()) } else { None };
     let new = kept.map_or_else(|| placeholder(s.domain(), cloexec), Ok)?;
     // Bounded by the connects of one full queue, which may all come to nothing: then the caller has its turn.
     let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
@@ -216,9 +217,9 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     enter(new, r).inspect_err(|_| {
         let _ = raw::close(new);
     })?;
-    let far = ep.is_far();
-    page().count(if far { Counter::AcceptsRdma } else { Counter::AcceptsShm });
-    crate::log!(Debug, "fd {new}: accepted {peer} over {}", if far { "RDMA" } else { "shared memory" });
+    let remote = ep.is_remote();
+    page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
+    crate::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
     if create::is_stdio(new) {
         let _ = demote::by_number(new, Reason::Stdio);
     }
@@ -246,12 +247,12 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
     s.set_endpoint(ep);
     s.set_path(Path::Shm);
     if let Some(e) = s.stats() {
-        let transport = if ep.is_far() { Transport::Rdma } else { Transport::Shm };
+        let transport = if ep.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(peer));
-        // Of a connection from another host only the carrier in our own process is seen here.
+        // Of a connection from another host only the engine in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
-        e.set_link(ep.shown_link());
+        e.set_link(ep.stats_link());
     }
 }
 
@@ -259,22 +260,23 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
 /// use, loses its link.
 pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
     let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
-    let epoch = link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.epoch.load(Ordering::Relaxed));
-    match (ep, epoch) {
+    let generation =
+        link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.generation.load(Ordering::Relaxed));
+    match (ep, generation) {
         (Some(ep), Some(_)) if !ep.has_windows() => {
             // Nothing of it has been read: the client makes the connect again, by TCP if it cannot have a further link
             // either.
             page().fallback(Reason::NoMemory);
-            link.turn_away();
+            link.refuse_connects();
             ep.stir_peer();
             None
         }
-        (Some(ep), Some(epoch)) => {
+        (Some(ep), Some(generation)) => {
             if !ep.take() {
-                ep.never_mind(epoch);
+                ep.never_mind(generation);
                 return None;
             }
-            ep.begin(epoch).then_some(ep)
+            ep.begin(generation).then_some(ep)
         }
         _ => {
             link.expel();
@@ -288,18 +290,18 @@ pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint>
 fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     let seg = ep.link().segment()?;
     let open = &seg.slot(ep.slot_index())?.open;
-    let (peer, local) = (open.told(0)?, open.told(1)?);
+    let (peer, local) = (open.address(0)?, open.address(1)?);
     let bound = s.local.get()?;
     let now = time::coarse();
     let served =
         bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
     let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
-    let family = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
-    let near = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
-    // A carrier of our own user speaks for clients on other hosts: both addresses are those of its queue pair. What the
+    let domain = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
+    let local_end = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
+    // An engine of our own user speaks for clients on other hosts: both addresses are those of its queue pair. What the
     // endpoint says of that is believed of our own user alone.
-    let known = ep.is_far() || near();
-    (served && family && known && local.port() == bound.port()).then_some((local, peer))
+    let known = ep.is_remote() || local_end();
+    (served && domain && known && local.port() == bound.port()).then_some((local, peer))
 }
 
 fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {
@@ -315,12 +317,12 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         let number = l.kernel_fd(fd);
         let mut set = WaitSet::new();
         set.add(number, libc::POLLIN);
-        drive::drive();
+        progress::progress();
         let slept = if l.arm(&mut set) {
             l.disarm(&set);
             Ok(1)
         } else {
-            wait::sleep(&mut set, drive::Who::All, deadline, core::ptr::null(), |set| l.disarm(set))
+            wait::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |set| l.disarm(set))
         };
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),

@@ -7,7 +7,7 @@
 
 use crate::addr;
 use crate::fdtable::Ref;
-use crate::kernel_only;
+use crate::process_fallback;
 use crate::runtime;
 use crate::socket::create::{enter, is_stdio};
 use crate::socket::{INHERITED, NONBLOCK, Path, Socket, listen, opts};
@@ -31,7 +31,7 @@ pub fn inherited() {
     // Numbers that were read stay valid over what is done with them; most programs have no more than fit here.
     let mut found = [-1; 32];
     let n = sockets(&dir, &mut found);
-    netacc_sys::private::drop_raw(dir);
+    netacc_sys::reserved_fds::drop_raw(dir);
     found.iter().take(n).for_each(|fd| note(*fd));
 }
 
@@ -82,7 +82,7 @@ fn note(fd: i32) {
     let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
     let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
     let wanted = || runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
-    if !matches!(domain, AF_INET | AF_INET6) || kernel_only::reason().is_some() || !wanted() {
+    if !matches!(domain, AF_INET | AF_INET6) || process_fallback::reason().is_some() || !wanted() {
         return;
     }
     let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);

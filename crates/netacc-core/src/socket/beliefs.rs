@@ -6,10 +6,10 @@
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// One belief. Threads that read look at `turn` before and after; one that writes makes it odd meanwhile.
+/// One belief. Threads that read look at `seq` before and after; one that writes makes it odd meanwhile.
 #[derive(Debug)]
 struct Cell {
-    turn: AtomicU32,
+    seq: AtomicU32,
     /// 4 or 6 in the upper half, the port in the lower; 0: nothing is believed.
     family_port: AtomicU32,
     ip: [AtomicU64; 2],
@@ -26,11 +26,11 @@ struct Key {
 
 impl Key {
     fn of(at: SocketAddr) -> Key {
-        let (family, ip) = match at.ip() {
+        let (domain, ip) = match at.ip() {
             IpAddr::V4(a) => (4u32, u128::from(u32::from(a))),
             IpAddr::V6(a) => (6, u128::from(a)),
         };
-        Key { family_port: family << 16 | u32::from(at.port()), ip: [(ip >> 64) as u64, ip as u64] }
+        Key { family_port: domain << 16 | u32::from(at.port()), ip: [(ip >> 64) as u64, ip as u64] }
     }
 
     /// The FNV-1a hash.
@@ -44,7 +44,7 @@ impl Key {
 impl Cell {
     const fn new() -> Cell {
         Cell {
-            turn: AtomicU32::new(0),
+            seq: AtomicU32::new(0),
             family_port: AtomicU32::new(0),
             ip: [const { AtomicU64::new(0) }; 2],
             since: AtomicU64::new(0),
@@ -54,21 +54,21 @@ impl Cell {
     /// The address and since when it is believed; `None` if there is none, or another thread is changing it.
     fn read(&self) -> Option<(Key, u64)> {
         // Acquire, and the fence: the words that are read in between belong to one turn.
-        let turn = self.turn.load(Ordering::Acquire);
+        let turn = self.seq.load(Ordering::Acquire);
         let key = Key {
             family_port: self.family_port.load(Ordering::Relaxed),
             ip: self.ip.each_ref().map(|word| word.load(Ordering::Relaxed)),
         };
         let since = self.since.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        let whole = turn & 1 == 0 && self.turn.load(Ordering::Relaxed) == turn;
+        let whole = turn & 1 == 0 && self.seq.load(Ordering::Relaxed) == turn;
         (whole && key.family_port != 0).then_some((key, since))
     }
 
     /// Stores a belief. Of two threads that do so at once one does nothing.
     fn write(&self, key: Key, since: u64) {
-        let turn = self.turn.load(Ordering::Relaxed) & !1;
-        if self.turn.compare_exchange(turn, turn | 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        let turn = self.seq.load(Ordering::Relaxed) & !1;
+        if self.seq.compare_exchange(turn, turn | 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return;
         }
         // Release: a reader that sees one of the words sees that the entry is being changed.
@@ -78,7 +78,7 @@ impl Cell {
             word.store(value, Ordering::Relaxed);
         }
         self.since.store(since, Ordering::Relaxed);
-        self.turn.store((turn | 1).wrapping_add(1), Ordering::Release);
+        self.seq.store((turn | 1).wrapping_add(1), Ordering::Release);
     }
 }
 
@@ -139,9 +139,9 @@ impl<const N: usize> Beliefs<N> {
     /// Called in the child of a fork: drops the entries that a thread of the parent, which does not exist here, was just
     /// changing.
     pub fn after_fork(&self) {
-        for cell in self.0.iter().filter(|c| c.turn.load(Ordering::Relaxed) & 1 != 0) {
+        for cell in self.0.iter().filter(|c| c.seq.load(Ordering::Relaxed) & 1 != 0) {
             cell.family_port.store(0, Ordering::Relaxed);
-            cell.turn.fetch_add(1, Ordering::Relaxed);
+            cell.seq.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -206,7 +206,7 @@ mod tests {
     fn an_entry_that_was_being_changed_at_a_fork_is_free() {
         let table = Beliefs::<1>::new();
         table.note(at("10.0.0.1:1"), 1);
-        table.0[0].turn.fetch_add(1, Ordering::Relaxed);
+        table.0[0].seq.fetch_add(1, Ordering::Relaxed);
         assert!(!table.holds(at("10.0.0.1:1"), 1, 10));
         table.note(at("10.0.0.1:1"), 1);
         assert!(!table.holds(at("10.0.0.1:1"), 1, 10));

@@ -1,24 +1,25 @@
 //! Numbers that leave the table: close(2), and every other call that takes a number away from what it stood for.
 //!
-//! As long as a number is in the table, another thread may put a file of ours under it: the base of a connection before a
-//! fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves the rings. It does so with
-//! the socket's locks held. So a number is given back in this order, by [`leave`] and nowhere else:
+//! As long as a number is in the table, another thread may put a file of ours under it: the liveness socket of a
+//! connection before a fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves
+//! the rings. It does so with the socket's locks held. So a number is given back in this order, by [`remove`] and
+//! nowhere else:
 //!
 //! 1. it leaves the table, and from here to the end calls of other threads that name it wait ([`fdtable::Leaving`]);
 //! 2. the locks were free once, so that who saw the number in the table is done with it;
 //! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
 //! 4. the kernel may give the number to another file.
 
-use crate::carrier::drive;
+use crate::engine::progress;
 use crate::epoll;
 use crate::fdtable::{self, Entry, Leaving, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, promote, reroute, vacant};
+use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, fd_cache, promote, redispatch};
 use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::Errno;
-use netacc_sys::private::MAX_FDS;
-use netacc_sys::{Guard, Lock, lock, private, raw, time};
+use netacc_sys::reserved_fds::MAX_FDS;
+use netacc_sys::{Guard, Lock, lock, raw, reserved_fds, time};
 
 const HANDLER_LOCK_WAIT: u64 = time::ns(timeouts::HANDLER_LOCK_WAIT);
 
@@ -32,11 +33,11 @@ pub enum File {
 }
 
 /// What a number stood for that has left the table.
-enum Left {
-    /// A socket of this domain. `vacant`: nothing but a placeholder is under the number, which may be kept.
+enum Removed {
+    /// A socket of this domain. `cached`: nothing but a placeholder is under the number, which may be kept.
     Socket {
         domain: i32,
-        vacant: bool,
+        cached: bool,
     },
     Epoll,
     /// Something that goes on until it can be ended.
@@ -44,10 +45,10 @@ enum Left {
 }
 
 /// The number leaves the table; see above. `None`: it was not there. The second part is dropped when another file lies there.
-fn leave(fd: i32, file: File) -> Option<(Left, Option<Leaving>)> {
+fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     not_later(fd);
     if file == File::There && lock::interrupted() && set_aside(fd) {
-        return Some((Left::Aside, None));
+        return Some((Removed::Aside, None));
     }
     let mut kernels = false;
     if let Some(r) = fdtable::socket(fd) {
@@ -67,18 +68,18 @@ fn leave(fd: i32, file: File) -> Option<(Left, Option<Leaving>)> {
 #[cold]
 fn set_aside(fd: i32) -> bool {
     let Some(Entry::Socket(r)) = fdtable::get(fd) else { return false };
-    let Ok(aside) = private::copy(fd) else { return false };
+    let Ok(aside) = reserved_fds::copy(fd) else { return false };
     r.obj.add_ref();
     r.obj.set(KEEPABLE, false);
     if fdtable::put(aside, Entry::Socket(r)).is_err() {
         // This is never the last reference: `fd` has one.
         socket::put(r.obj);
-        private::close(aside);
+        reserved_fds::close(aside);
         return false;
     }
     later(aside);
     if let Some(ep) = r.obj.endpoint().filter(|ep| ep.lies_under(fd)) {
-        ep.leave_number(fd, Some(aside));
+        ep.release_number(fd, Some(aside));
     }
     // This is not the last reference either.
     if fdtable::take(fd).is_some() {
@@ -92,26 +93,26 @@ fn before(fd: i32, r: Ref<Socket>) {
     if r.obj.has(CANDIDATE) {
         promote::cancel(fd, r);
     }
-    if reroute::is_in_doubt(r.obj) || reroute::is_moving_any() {
-        reroute::see_off(fd, r);
+    if redispatch::is_in_doubt(r.obj) || redispatch::is_moving_any() {
+        redispatch::see_off(fd, r);
     }
 }
 
 /// Drops what `fd` stood for when it left the table, or before another entry took its place there.
-fn dropped(fd: i32, e: Entry, file: File) -> Left {
+fn dropped(fd: i32, e: Entry, file: File) -> Removed {
     match e {
         Entry::Socket(r) => {
             // Asked before the reference goes: after that the object may serve another socket.
             let (domain, files) = (r.obj.domain(), changes_files(r.obj));
-            let vacant = socket::put(r.obj);
+            let cached = socket::put(r.obj);
             if files {
                 await_files(fd, r, file);
             }
-            Left::Socket { domain, vacant }
+            Removed::Socket { domain, cached }
         }
         Entry::Epoll(r) => {
             epoll::put(r.obj);
-            Left::Epoll
+            Removed::Epoll
         }
     }
 }
@@ -158,7 +159,7 @@ fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     {
         let other = fdtable::number_of(r, fd);
         match file {
-            File::There => ep.leave_number(fd, other),
+            File::There => ep.release_number(fd, other),
             File::Gone => ep.lose_number(fd, other),
         }
     }
@@ -179,7 +180,7 @@ pub fn replaced(fd: i32, stale: Option<Entry>) {
 /// Only our side of the descriptor is dropped: the kernel's is closed or replaced by the caller, or was. The caller drops the
 /// result after that.
 pub fn forget(fd: i32, file: File) -> Option<Leaving> {
-    leave(fd, file).and_then(|(_, leaving)| leaving)
+    remove(fd, file).and_then(|(_, leaving)| leaving)
 }
 
 /// A bit for each number that a signal handler closed while its thread was in the middle of a call of ours.
@@ -227,12 +228,12 @@ fn not_later(fd: i32) {
 #[inline]
 pub fn close_later() {
     if has_later() && !lock::interrupted() {
-        close_kept();
+        close_held();
     }
 }
 
 #[cold]
-fn close_kept() {
+fn close_held() {
     if CLOSING.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         // Another thread is closing them, or the thread that this handler has interrupted.
         return;
@@ -241,7 +242,7 @@ fn close_kept() {
     for (at, word) in words().enumerate() {
         let mut bits = word.swap(0, Ordering::SeqCst);
         while bits != 0 {
-            close_one_kept((at * 64) as i32 + bits.trailing_zeros() as i32);
+            close_one_held((at * 64) as i32 + bits.trailing_zeros() as i32);
             bits &= bits - 1;
         }
     }
@@ -258,12 +259,12 @@ fn close_kept() {
 #[inline]
 pub(super) fn finish_later() {
     if has_later() || CLOSING.load(Ordering::SeqCst) != 0 {
-        finish_kept();
+        finish_held();
     }
 }
 
 #[cold]
-fn finish_kept() {
+fn finish_held() {
     close_later();
     let mut until = None;
     while CLOSING.load(Ordering::SeqCst) != 0 {
@@ -276,10 +277,10 @@ fn finish_kept() {
     }
 }
 
-fn close_one_kept(fd: i32) {
-    if private::is(fd) {
-        let _leaving = leave(fd, File::There);
-        private::close(fd);
+fn close_one_held(fd: i32) {
+    if reserved_fds::is(fd) {
+        let _leaving = remove(fd, File::There);
+        reserved_fds::close(fd);
     } else {
         let _ = close_now(fd);
     }
@@ -299,17 +300,17 @@ pub fn close(fd: i32) -> Outcome {
 }
 
 fn close_now(fd: i32) -> Outcome {
-    match leave(fd, File::There) {
-        Some((Left::Socket { domain, vacant }, _leaving)) => {
-            drive::drive();
-            if vacant && vacant::keep(fd, domain) {
+    match remove(fd, File::There) {
+        Some((Removed::Socket { domain, cached }, _leaving)) => {
+            progress::progress();
+            if cached && fd_cache::keep(fd, domain) {
                 return Outcome::Done(0);
             }
             raw::close(fd).into()
         }
-        Some((Left::Epoll | Left::Aside, _leaving)) => raw::close(fd).into(),
+        Some((Removed::Epoll | Removed::Aside, _leaving)) => raw::close(fd).into(),
         // The program closes it twice, and the file that lies there is not its any more.
-        None if private::is(fd) || fdtable::is_leaving(fd) => Outcome::Failed(Errno::BADF),
+        None if reserved_fds::is(fd) || fdtable::is_leaving(fd) => Outcome::Failed(Errno::BADF),
         None => Outcome::Pass,
     }
 }
@@ -317,7 +318,7 @@ fn close_now(fd: i32) -> Outcome {
 /// Whether a call that closes number `fd` or accepts from it is for us.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    fdtable::knows(fd) || private::is(fd) || has_later()
+    fdtable::knows(fd) || reserved_fds::is(fd) || has_later()
 }
 
 /// close_range(2), which must spare our own descriptors.
@@ -333,7 +334,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     });
     let mut from = first;
     let mut result = Ok(());
-    private::each(|ours| {
+    reserved_fds::each(|ours| {
         let ours = ours as u32;
         if ours >= from && ours <= last {
             if ours > from {

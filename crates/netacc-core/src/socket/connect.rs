@@ -1,17 +1,17 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
 use crate::addr;
-use crate::carrier::{self, Led, order};
+use crate::engine::{self, RouteHandle, order};
 use crate::epoll;
 use crate::fdtable::{self, Ref};
-use crate::kernel_only;
 use crate::outcome::Outcome;
+use crate::process_fallback;
 use crate::runtime;
 use crate::socket::create::{materialize, to_kernel};
 use crate::socket::promote;
 use crate::socket::{
-    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket, asking,
-    dissolve, group, io, listen, packets, pool, ports, untaken,
+    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket, abort, io,
+    kernel_options, listen, pool, ports, queued_connects, reuseport, upgrade_client,
 };
 use crate::wait;
 use core::ffi::c_void;
@@ -19,14 +19,14 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, raw, time};
-use netacc_transport::shm::rendezvous::Probe;
+use netacc_sys::{raw, reserved_fds, time};
+use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
 use netacc_transport::{Endpoint, Interest};
 
 /// Most reserved ports that sockets of our own keep per link, as far as descriptors allow; further connections on it
 /// hold their port by their own descriptor.
-const PORTS_KEPT: usize = 100;
+const RESERVED_PORTS: usize = 100;
 
 /// Divisor of the time in which a connect learns whether its destination is reached by RDMA, for one that is not to
 /// wait.
@@ -39,17 +39,17 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
     };
     let s = r.obj;
     match s.path() {
-        Path::Shm => again(r, p, len).into(),
+        Path::Shm => connect_existing(r, p, len).into(),
         Path::Listener if addr::family(p, len) == Some(libc::AF_UNSPEC) => {
             let done = raw::connect(fd, p, len);
             if done.is_ok() {
-                listen::dissolve(fd, s);
+                listen::abort(fd, s);
             }
             done.into()
         }
         // A promotion under way is settled first, one way or the other.
         Path::Tcp if s.has(CANDIDATE) && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
-            again(r, p, len).into()
+            connect_existing(r, p, len).into()
         }
         Path::Tcp if s.has(CONNECTING) => {
             let done = raw::connect(fd, p, len);
@@ -80,22 +80,22 @@ fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
 }
 
 /// connect(2) on a connection: it is established, or has ended, or is to be given up.
-fn again(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
+fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
     let s = r.obj;
     let Some(ep) = s.endpoint() else {
         return Err(Errno::ISCONN);
     };
     match addr::family(p, len) {
         None => Err(Errno::INVAL),
-        Some(libc::AF_UNSPEC) => dissolve::dissolve(s, ep),
+        Some(libc::AF_UNSPEC) => abort::abort(s, ep),
         Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY),
         Some(_) if ep.is_pending() => established(r),
         Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
-        Some(_) if !ep.is_over() => Ok(()),
+        Some(_) if !ep.has_ended() => Ok(()),
         // A non-blocking connect that came about and ended before any call asked for it: this is reported once.
         Some(_) => {
             let e = ep.take_error();
-            dissolve::dissolve(s, ep)?;
+            abort::abort(s, ep)?;
             Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED })
         }
     }
@@ -117,7 +117,7 @@ fn established(r: Ref<Socket>) -> Result<()> {
     match s.endpoint() {
         Some(ep) if ep.is_dead() => {
             let e = ep.take_error();
-            dissolve::dissolve(s, ep)?;
+            abort::abort(s, ep)?;
             Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED })
         }
         _ => Ok(()),
@@ -128,15 +128,15 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
     let s = r.obj;
     if s.set(ABORTED, false) {
         // The kernel's socket shows the port of the connection before, which is reserved no more.
-        dissolve::bind_anew(fd, s);
+        abort::bind_anew(fd, s);
     }
     match accelerate(fd, r, dest) {
         Ok(()) => {
-            let far = s.endpoint().is_some_and(|e| e.link().is_far());
-            page().count(if far { Counter::ConnectsRdma } else { Counter::ConnectsShm });
-            crate::log!(Debug, "fd {fd}: connected to {dest} over {}", if far { "RDMA" } else { "shared memory" });
+            let remote = s.endpoint().is_some_and(|e| e.link().is_remote());
+            page().count(if remote { Counter::ConnectsRdma } else { Counter::ConnectsShm });
+            crate::log!(Debug, "fd {fd}: connected to {dest} over {}", if remote { "RDMA" } else { "shared memory" });
             if s.endpoint().is_some_and(|e| e.link().may_be_served_by_many()) {
-                untaken::note(r);
+                queued_connects::note(r);
             }
             if s.endpoint().is_some_and(|e| e.link().waits_for_ourselves()) {
                 listen::take_all();
@@ -172,14 +172,14 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 // memory by then.
                 s.set(CONNECTING, done.is_err());
                 let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
-                let far = ports::local_source(target.ip(), time::coarse()).is_none();
-                if far && !may_go_far(target) {
+                let remote = ports::local_source(target.ip(), time::coarse()).is_none();
+                if remote && !may_upgrade(target) {
                     return done.into();
                 }
-                s.set(CANDIDATE | OFFERS | if far { REMOTE } else { 0 }, true);
+                s.set(CANDIDATE | OFFERS | if remote { REMOTE } else { 0 }, true);
                 epoll::candidate(s);
-                if far {
-                    asking::begin(fd, r, done.is_ok(), target);
+                if remote {
+                    upgrade_client::begin(fd, r, done.is_ok(), target);
                 } else if done.is_ok() {
                     // The offer goes out at once, so that the answer is there with the server's first bytes.
                     promote::advance(fd, r);
@@ -195,27 +195,27 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
 }
 
 /// Whether a connection that begins on TCP may go over to RDMA.
-fn may_go_far(target: SocketAddr) -> bool {
-    !scoped(target) && carrier::available() && runtime::get().is_some_and(runtime::Runtime::draw)
+fn may_upgrade(target: SocketAddr) -> bool {
+    !scoped(target) && engine::available() && runtime::get().is_some_and(runtime::Runtime::draw)
 }
 
 /// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
 fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
     let s = r.obj;
     let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
-    if let Some(why) = kernel_only::reason() {
+    if let Some(why) = process_fallback::reason() {
         return Err(why);
     }
     if super::create::is_stdio(fd) {
         return Err(Reason::Stdio);
     }
-    if packets::matter(s, fd) {
+    if kernel_options::matter(s, fd) {
         return Err(Reason::Packets);
     }
     if rt.conf.conn_tcp_first {
         // Where the connection goes is not known before it is made, and cannot be asked afterwards.
         let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
-        if group::is_exact(target, true)
+        if reuseport::is_exact(target, true)
             && let Some(source) = ports::local_source(target.ip(), time::coarse())
         {
             choose(fd, s, source, target);
@@ -254,7 +254,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
         Some(b) if !b.ip().is_unspecified() => rendezvous::destination(b.ip()),
         _ => source,
     };
-    let member = if group::is_exact(target, false) {
+    let member = if reuseport::is_exact(target, false) {
         let member = choose(fd, s, ip, target);
         bound = bound_to(fd, s);
         member
@@ -267,23 +267,23 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
 }
 
 /// Connects to a server on another host, or says why not. Nothing has happened to the socket on failure.
-fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<Probe>) -> core::result::Result<(), Reason> {
+fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>) -> core::result::Result<(), Reason> {
     let s = r.obj;
-    let patience = carrier::patience() / if s.has(NONBLOCK) { PART_NONBLOCK } else { 1 };
+    let timeout = engine::connect_timeout() / if s.has(NONBLOCK) { PART_NONBLOCK } else { 1 };
     // What is believed is noted anew only when the kernel was asked, and not whenever it is relied on: the address may
     // come to this host.
     let asked = probe.is_some();
-    let Led { link, source, promised } = carrier::reach(target, probe, patience)?;
+    let RouteHandle { link, source, optimistic } = engine::reach(target, probe, timeout)?;
     let bound = bound_to(fd, s);
     let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
     // No server can confirm what a port below 1024 says of a client on another host.
     let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
     let mut claimed =
-        if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_far(target, link, false) };
+        if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_remote(target, link, false) };
     if matches!(claimed, Err(Reason::NoMemory))
-        && let Some(more) = carrier::widen(target, link)
+        && let Some(more) = engine::widen(target, link)
     {
-        claimed = pool::claim_far(target, more, true);
+        claimed = pool::claim_remote(target, more, true);
         more.put();
     }
     // From here on the pool has the reference.
@@ -292,12 +292,12 @@ fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<Probe>) -> c
     let engine = claim.link.engine();
     occupy(fd, s, claim, bound, SocketAddr::new(source, 0), target)?;
     if asked {
-        ports::note_far(target.ip(), time::coarse());
+        ports::note_remote(target.ip(), time::coarse());
     }
-    if promised {
-        untaken::note(r);
+    if optimistic {
+        queued_connects::note(r);
     }
-    carrier::drive::begin(engine);
+    engine::progress::begin(engine);
     Ok(())
 }
 
@@ -311,7 +311,7 @@ fn occupy(
     target: SocketAddr,
 ) -> core::result::Result<(), Reason> {
     let ip = from.ip();
-    let (link, slot, epoch) = (claim.link, claim.claimed.slot, claim.claimed.epoch);
+    let (link, slot, generation) = (claim.link, claim.claimed.slot, claim.claimed.generation);
     let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
         Some(p) => p,
         None if claim.claimed.port != 0 && bound.is_none() && !shares_port(s) => claim.claimed.port,
@@ -324,7 +324,7 @@ fn occupy(
         },
     };
     let local = SocketAddr::new(ip, port);
-    let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(epoch)) else {
+    let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(generation)) else {
         // In use, against all bookkeeping: its user closes it, and we never take it again.
         link.slots.burned();
         return Err(Reason::NoMemory);
@@ -332,7 +332,7 @@ fn occupy(
     if let Some(seg) = link.segment()
         && let Some(sl) = seg.slot(slot)
     {
-        sl.open.tell(local, target);
+        sl.open.write(local, target);
     }
     s.local.set(local);
     s.peer.set(target);
@@ -351,7 +351,7 @@ fn occupy(
         // The listener went away in between and had not taken us: TCP will find out what is there now. The server
         // cannot say that it is done with a slot that was never queued.
         if !pushed {
-            ep.never_mind(epoch);
+            ep.never_mind(generation);
         }
         take_path(s, Path::New);
         s.detach();
@@ -363,15 +363,15 @@ fn occupy(
     drop(locks);
     epoll::accelerated(fd, s);
     if let Some(e) = s.stats() {
-        let transport = if link.is_far() { Transport::Rdma } else { Transport::Shm };
+        let transport = if link.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
         e.set_addrs(&addr::shown(local), &addr::shown(target));
-        // Of a connection to another host only the carrier in our own process is seen here.
+        // Of a connection to another host only the engine in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());
-        // SeqCst: see the carrier's `tell_socket`.
+        // SeqCst: see the engine's `publish_to_socket`.
         core::sync::atomic::fence(Ordering::SeqCst);
-        e.set_link(ep.shown_link());
+        e.set_link(ep.stats_link());
     }
     Ok(())
 }
@@ -415,12 +415,12 @@ fn shares_port(s: &Socket) -> bool {
 }
 
 /// A local port that no other socket gets while the connection lives: kept with the slot for its next connections, or,
-/// beyond [`PORTS_KEPT`], by the connection's own descriptor.
+/// beyond [`RESERVED_PORTS`], by the connection's own descriptor.
 fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
-    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < PORTS_KEPT {
+    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < RESERVED_PORTS {
         match rendezvous::reserve_port(ip) {
             Ok((holder, port)) => {
-                link.slots.keep_port(slot, private::adopt(holder)?, port);
+                link.slots.keep_port(slot, reserved_fds::adopt(holder)?, port);
                 return Ok(port);
             }
             // The connection's own descriptor exists in any case.
@@ -468,7 +468,7 @@ pub fn bind(fd: i32) -> Outcome {
     match fdtable::socket(fd) {
         // The port of a dead connection is given back; the name may be chosen anew, once.
         Some(r) if r.obj.path() == Path::Shm => match r.obj.endpoint() {
-            Some(ep) if ep.is_over() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
+            Some(ep) if ep.has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
             _ => Outcome::Failed(Errno::INVAL),
         },
         Some(r) => match materialize(fd, r.obj) {

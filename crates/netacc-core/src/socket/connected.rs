@@ -15,7 +15,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 
 /// Options whose value comes with the connection.
-const TOLD: [(i32, i32); 6] = [
+const INHERITED_OPTIONS: [(i32, i32); 6] = [
     (SOL_SOCKET, libc::SO_SNDBUF),
     (SOL_SOCKET, libc::SO_RCVBUF),
     (IPPROTO_TCP, libc::TCP_MAXSEG),
@@ -24,8 +24,9 @@ const TOLD: [(i32, i32); 6] = [
     (IPPROTO_IPV6, libc::IPV6_MTU),
 ];
 
-/// The answers per family, in the order of [`TOLD`]; bit 32 says that there is one.
-static ANSWERS: [[AtomicU64; TOLD.len()]; 2] = [const { [const { AtomicU64::new(0) }; TOLD.len()] }; 2];
+/// The answers per family, in the order of [`INHERITED_OPTIONS`]; bit 32 says that there is one.
+static ANSWERS: [[AtomicU64; INHERITED_OPTIONS.len()]; 2] =
+    [const { [const { AtomicU64::new(0) }; INHERITED_OPTIONS.len()] }; 2];
 
 const KNOWN: u64 = 1 << 32;
 
@@ -95,7 +96,7 @@ pub fn upper_layer(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Outco
 /// The value that an option has on a connection on which it was never set, if it comes with the connection. The kernel is
 /// asked once.
 pub fn tells(domain: i32, level: i32, name: i32) -> Option<i32> {
-    let at = TOLD.iter().position(|told| *told == (level, name))?;
+    let at = INHERITED_OPTIONS.iter().position(|told| *told == (level, name))?;
     let [v4, v6] = &ANSWERS;
     let answers = if domain == AF_INET { v4 } else { v6 };
     // Relaxed: an answer is one word, and every thread is given the same one.
@@ -103,15 +104,15 @@ pub fn tells(domain: i32, level: i32, name: i32) -> Option<i32> {
     if known & KNOWN != 0 {
         return Some(known as u32 as i32);
     }
-    ask(domain, answers);
+    read_options(domain, answers);
     let told = answers.get(at)?.load(Ordering::Relaxed);
     (told & KNOWN != 0).then_some(told as u32 as i32)
 }
 
 #[cold]
-fn ask(domain: i32, answers: &[AtomicU64; TOLD.len()]) {
+fn read_options(domain: i32, answers: &[AtomicU64; INHERITED_OPTIONS.len()]) {
     let Ok(connection) = Connection::open(domain) else { return };
-    for ((level, name), answer) in TOLD.iter().zip(answers) {
+    for ((level, name), answer) in INHERITED_OPTIONS.iter().zip(answers) {
         if let Ok(v) = raw::getsockopt_int(connection.fd(), *level, *name) {
             answer.store(KNOWN | u64::from(v as u32), Ordering::Relaxed);
         }
@@ -130,7 +131,9 @@ mod tests {
         let c = TcpStream::connect(l.local_addr().unwrap()).unwrap();
         // The size of segments depends on the window that each side has seen.
         assert!(tells(AF_INET, IPPROTO_TCP, libc::TCP_MAXSEG).is_some_and(|size| size > 536));
-        for (level, name) in TOLD.into_iter().filter(|(level, _)| matches!(*level, SOL_SOCKET | IPPROTO_IP)) {
+        for (level, name) in
+            INHERITED_OPTIONS.into_iter().filter(|(level, _)| matches!(*level, SOL_SOCKET | IPPROTO_IP))
+        {
             let real = raw::getsockopt_int(c.as_raw_fd(), level, name).unwrap();
             for _ in 0..2 {
                 assert_eq!(tells(AF_INET, level, name), Some(real), "option {name} of level {level}");

@@ -1,12 +1,12 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
 use crate::addr;
-use crate::carrier::drive;
+use crate::engine::progress;
 use crate::epoll;
 use crate::fdtable;
 use crate::outcome::Outcome;
 use crate::socket::create::{dup_with, materialize, status_flags};
-use crate::socket::io::channel;
+use crate::socket::io::accelerated;
 use crate::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket, create, demote, listen};
 use core::ffi::c_void;
 use core::net::SocketAddr;
@@ -87,8 +87,8 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
     }
     match s.path() {
         Path::Shm => {
-            // A base is the kernel's socket of this connection: it keeps the flags for the process that inherits it.
-            if s.endpoint().is_some_and(|e| e.base_fd() >= 0 && !e.base_listens()) {
+            // A liveness socket is the kernel's socket of this connection: it keeps the flags for the process that inherits it.
+            if s.endpoint().is_some_and(|e| e.liveness_fd() >= 0 && !e.liveness_listens()) {
                 let _ = raw::fcntl(fd, F_SETFL, arg);
             }
             Outcome::Done(0)
@@ -163,7 +163,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     if matches!(request, SIOCSPGRP | FIOSETOWN | FIOASYNC) {
         demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
     }
-    let Some((_, ep)) = channel(fd) else {
+    let Some((_, ep)) = accelerated(fd) else {
         if s.path() == Path::New
             && !matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
             && let Err(e) = materialize(fd, s)
@@ -191,14 +191,14 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
 /// shutdown(2).
 pub fn shutdown(fd: i32, how: i32) -> Outcome {
     let done = shut(fd, how);
-    drive::drive();
+    progress::progress();
     done
 }
 
 fn shut(fd: i32, how: i32) -> Outcome {
     super::promote::given_up(fd);
     loop {
-        let Some((r, ep)) = channel(fd) else {
+        let Some((r, ep)) = accelerated(fd) else {
             return shutdown_other(fd, how);
         };
         let how = match how {
@@ -209,11 +209,11 @@ fn shut(fd: i32, how: i32) -> Outcome {
         };
         if ep.is_pending() && ep.withdraw() {
             // The kernel gives up a connect that is pending, whatever is shut down.
-            return super::dissolve::dissolve(r.obj, ep).into();
+            return super::abort::abort(r.obj, ep).into();
         }
         // The connect is over, and a further connect is told so.
         r.obj.set(CONNECTING, false);
-        if ep.is_over() {
+        if ep.has_ended() {
             ep.stir();
             return Outcome::Failed(Errno::NOTCONN);
         }
@@ -228,15 +228,15 @@ fn shut(fd: i32, how: i32) -> Outcome {
             continue;
         }
         ep.shutdown(how);
-        if how != Shut::Write && ep.tail_fd() >= 0 {
+        if how != Shut::Write && ep.old_subflow_fd() >= 0 {
             // A call may have slept in the kernel since before the promotion.
-            let _ = raw::shutdown(ep.tail_fd(), libc::SHUT_RD);
+            let _ = raw::shutdown(ep.old_subflow_fd(), libc::SHUT_RD);
         }
         return Outcome::Done(0);
     }
 }
 
-/// shutdown(2) on a socket without a channel: the kernel does it, on a socket of its own.
+/// shutdown(2) on a socket without a endpoint: the kernel does it, on a socket of its own.
 fn shutdown_other(fd: i32, how: i32) -> Outcome {
     let Some(r) = fdtable::socket(fd) else {
         return Outcome::Pass;
@@ -250,7 +250,7 @@ fn shutdown_other(fd: i32, how: i32) -> Outcome {
         Path::Listener => {
             let done = raw::shutdown(fd, how);
             if done.is_ok() && how != libc::SHUT_WR {
-                listen::dissolve(fd, s);
+                listen::abort(fd, s);
             }
             epoll::stirred(s);
             done.into()
@@ -281,7 +281,7 @@ fn demoted(
 
 /// getsockname(2).
 pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
-    let Some((r, _)) = channel(fd) else {
+    let Some((r, _)) = accelerated(fd) else {
         return demoted(fd, p, len, raw::getsockname, |s| s.local.get());
     };
     let Some(a) = r.obj.local.get() else {
@@ -296,13 +296,13 @@ pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
 
 /// getpeername(2).
 pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
-    let Some((r, ep)) = channel(fd) else {
+    let Some((r, ep)) = accelerated(fd) else {
         return demoted(fd, p, len, raw::getpeername, |s| s.peer.get());
     };
     let Some(a) = r.obj.peer.get() else {
         return Outcome::Pass;
     };
-    if ep.is_over() || ep.is_pending() {
+    if ep.has_ended() || ep.is_pending() {
         return Outcome::Failed(Errno::NOTCONN);
     }
     if let Err(e) = addr::check(p, len) {

@@ -1,17 +1,17 @@
 //! Descriptors: socket(2), and the dup family.
 
 use crate::fdtable::{self, Entry, Ref};
-use crate::kernel_only;
 use crate::outcome::Outcome;
+use crate::process_fallback;
 use crate::runtime;
 use crate::socket::closing::{self, File, changes_files};
-use crate::socket::{self, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, vacant};
+use crate::socket::{self, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, fd_cache};
 use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Guard, lock, private, raw};
+use netacc_sys::{Guard, lock, raw, reserved_fds};
 use rustix::fd::FromRawFd;
 
 /// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the kernel need
@@ -29,11 +29,11 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
     let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
     #[allow(unsafe_code)]
     // SAFETY: the descriptor was just made, and nobody else owns it.
-    let fd = private::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
+    let fd = reserved_fds::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
     match cell.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(fd),
         Err(other) => {
-            private::close(fd);
+            reserved_fds::close(fd);
             Ok(other - 1)
         }
     }
@@ -41,50 +41,50 @@ pub(crate) fn template(domain: i32) -> Result<i32> {
 
 /// A real TCP socket (descriptor + 1) per family, held ready: a placeholder becomes real without a further
 /// descriptor, so that connect(2) works where RLIMIT_NOFILE leaves none, as on a socket the kernel always had.
-static SPARES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
+static READY_SOCKETS: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
 
-fn spare_of(domain: i32) -> &'static AtomicI32 {
-    let [s4, s6] = &SPARES;
+fn ready_socket(domain: i32) -> &'static AtomicI32 {
+    let [s4, s6] = &READY_SOCKETS;
     if domain == AF_INET { s4 } else { s6 }
 }
 
-/// Holds a spare socket ready, if there is a number for it beyond those of the application.
+/// Holds a further socket ready, if there is a number for it beyond those of the application.
 #[cold]
-fn keep_spare(domain: i32) {
+fn keep_ready_socket(domain: i32) {
     let Ok(fd) = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0) else { return };
     #[allow(unsafe_code)]
     // SAFETY: the descriptor was just made, and nobody else owns it.
-    let parked = private::park(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) });
+    let parked = reserved_fds::park(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) });
     if let Ok(fd) = parked
-        && spare_of(domain).compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire).is_err()
+        && ready_socket(domain).compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire).is_err()
     {
-        private::close(fd);
+        reserved_fds::close(fd);
     }
 }
 
-/// A kernel socket for `s`: a new one, or else the spare. Returns a descriptor of ours.
+/// A kernel socket for `s`: a new one, or else the one held ready. Returns a descriptor of ours.
 fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
     let no_number = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
         Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
         made => return made,
     };
-    let spare = spare_of(s.domain()).swap(0, Ordering::AcqRel) - 1;
-    if spare < 0 {
+    let ready = ready_socket(s.domain()).swap(0, Ordering::AcqRel) - 1;
+    if ready < 0 {
         return Err(no_number);
     }
     if s.has(NONBLOCK) {
-        let _ = raw::fcntl(spare, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
+        let _ = raw::fcntl(ready, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
     }
-    Ok(spare)
+    Ok(ready)
 }
 
 /// Closes the spares: in the child of a fork, since they are the parent's, which may connect them; and where they
 /// belong to another network namespace.
-pub fn drop_spares() {
-    for cell in &SPARES {
+pub fn drop_ready_sockets() {
+    for cell in &READY_SOCKETS {
         let fd = cell.swap(0, Ordering::Relaxed) - 1;
         if fd >= 0 {
-            private::close(fd);
+            reserved_fds::close(fd);
         }
     }
 }
@@ -92,7 +92,7 @@ pub fn drop_spares() {
 /// A descriptor that stands for a TCP socket without one behind it.
 pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
     let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    vacant::close_all();
+    fd_cache::close_all();
     raw::fcntl(template(domain)?, cmd, 0)
 }
 
@@ -121,14 +121,14 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
     };
     // Where nothing is accelerated a socket is the kernel's from the start, and we know it only so that the stats page
     // can say why.
-    let (made, mark) = if rt.conf.enable_rdma_default && kernel_only::reason().is_none() {
+    let (made, mark) = if rt.conf.enable_rdma_default && process_fallback::reason().is_none() {
         (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
     } else {
         (raw::socket(domain, ty, proto), 0)
     };
     let Ok(fd) = made else { return Outcome::Pass };
-    if mark != 0 && spare_of(domain).load(Ordering::Relaxed) == 0 {
-        keep_spare(domain);
+    if mark != 0 && ready_socket(domain).load(Ordering::Relaxed) == 0 {
+        keep_ready_socket(domain);
     }
     let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let entered = Socket::alloc(fd, domain, flags).and_then(|r| enter(fd, r));
@@ -161,7 +161,7 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     let real = real_socket(s, flags)?;
     s.opts.apply(s, real);
     let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
-    private::close(real);
+    reserved_fds::close(real);
     moved?;
     s.set(PLACEHOLDER, false);
     Ok(())
@@ -196,7 +196,7 @@ pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
 /// does not have.
 #[inline]
 pub fn concerns_dup(fd: i32) -> bool {
-    fdtable::knows(fd) || private::is(fd) || vacant::any()
+    fdtable::knows(fd) || reserved_fds::is(fd) || fd_cache::any()
 }
 
 /// Whether `fd` stands for something of ours.
@@ -221,7 +221,7 @@ fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
 }
 
 /// Locks held while a number is duplicated: a thread that puts another file under all its numbers (a kernel socket, the
-/// base before a fork) sees the new number, or is done before. A handler that interrupted a holder cannot wait.
+/// liveness socket before a fork) sees the new number, or is done before. A handler that interrupted a holder cannot wait.
 fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
     match e {
         Entry::Socket(r) if changes_files(r.obj) && !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
@@ -233,7 +233,7 @@ fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
 /// both descriptors refer to one socket.
 fn before_dup(old: i32) -> Result<Option<Entry>> {
     let e = fdtable::get(old);
-    vacant::close_all();
+    fd_cache::close_all();
     if let Some(Entry::Socket(r)) = e
         && r.obj.path() == Path::New
     {
@@ -245,7 +245,7 @@ fn before_dup(old: i32) -> Result<Option<Entry>> {
 /// dup(2) and fcntl(F_DUPFD): `make` does the duplication.
 pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
     match before_dup(old) {
-        Ok(None) if private::is(old) => Outcome::Failed(Errno::BADF),
+        Ok(None) if reserved_fds::is(old) => Outcome::Failed(Errno::BADF),
         Ok(None) => Outcome::Pass,
         Ok(Some(e)) => match made(old, e, make) {
             Ok(new) => {
@@ -295,9 +295,9 @@ pub fn is_stdio(fd: i32) -> bool {
 
 /// dup2(2) and dup3(2); `dup3` refuses equal numbers, dup2 returns them.
 pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
-    if old == new || private::is(new) || private::is(old) {
+    if old == new || reserved_fds::is(new) || reserved_fds::is(old) {
         return match () {
-            () if private::is(old) || (private::is(new) && old != new) => Outcome::Failed(Errno::BADF),
+            () if reserved_fds::is(old) || (reserved_fds::is(new) && old != new) => Outcome::Failed(Errno::BADF),
             () if !is_dup2 => Outcome::Failed(Errno::INVAL),
             () if fdtable::get(old).is_none() => Outcome::Pass,
             () => match raw::fcntl(old, libc::F_GETFD, 0) {
@@ -321,8 +321,8 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     put_over(new, old, source, flags)
 }
 
-/// The file of `old`, which stands for `source`, comes to lie under `new`. Apart, so that a call on other descriptors makes a small
-/// frame.
+/// The file of `old`, which stands for `source`, comes to lie under `new`. Apart, so that a call on other descriptors
+/// makes a small frame.
 #[inline(never)]
 fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
     let locks = source.and_then(still);

@@ -65,7 +65,7 @@ pub(super) fn entered(link: &Link) {
 }
 
 /// The link does not belong to its listener any more.
-pub(super) fn left(link: &Link) {
+pub(super) fn link_removed(link: &Link) {
     if !link.trusts_peer() {
         let _ = STRANGERS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
     }

@@ -2,7 +2,7 @@
 //!
 //! What a ring cannot do (exec by a program that inherits the connection, passing it to another process, stdio,
 //! urgent data, signal-driven I/O), a kernel socket can do: so the connection gets one, under the same number, and the
-//! byte stream goes on there. See [`netacc_transport::shm`]'s `depart` for how no byte is lost on the way. Where the
+//! byte stream goes on there. See [`netacc_transport::shm`]'s `offer_switch` for how no byte is lost on the way. Where the
 //! two sides do not trust each other the ring stays, and a process of our own stands between it and the socket
 //! ([`ring_relay`]).
 
@@ -10,7 +10,7 @@ use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
 use crate::socket::{
-    CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, relay, reroute, ring_relay,
+    CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, redispatch, relay, ring_relay,
 };
 use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
@@ -21,7 +21,7 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::AsRawFd;
 
-/// Number of looks, a millisecond apart, at a connection that the peer or another process of our family moves already.
+/// Number of looks, a millisecond apart, at a connection that the peer or another of our sharers moves already.
 const TRIES: usize = 2_000;
 
 /// Makes the number a kernel socket like any other, with everything that comes over the connection. Costs one look-up
@@ -62,15 +62,15 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
         Path::Tcp if !s.has(super::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
             // A connect that waits for a queue pair has no other side yet: it is made by the kernel instead.
-            reroute::instead(r);
-            if s.endpoint().is_some_and(|ep| ep.tail_fd() >= 0) {
+            redispatch::instead(r);
+            if s.endpoint().is_some_and(|ep| ep.old_subflow_fd() >= 0) {
                 // The other end may be in this process too, and not have come over yet: no other thread would do that.
                 promote::advance_all();
             }
             for _ in 0..TRIES {
-                match leave(r, why) {
+                match offer(r, why) {
                     Err(Errno::AGAIN) => {
-                        reroute::settle(r);
+                        redispatch::complete_switch(r);
                         time::pause();
                     }
                     done => return done,
@@ -82,56 +82,61 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
 }
 
 /// Takes the connection off the ring. `EAGAIN` when it is on its way elsewhere already.
-fn leave(r: Ref<Socket>, why: Reason) -> Result<()> {
+fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
     let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
-    // That a peer has just died is found out before anything is begun; for a peer that has forked the witness tells it.
-    if ep.witness_fd() < 0 {
+    // That a peer has just died is found out before anything is begun; for a peer that has forked the peer liveness
+    // socket tells it.
+    if ep.peer_liveness_fd() < 0 {
         ep.link().service_if_readable();
     }
     ep.readiness();
-    if ep.is_moving() || ep.displaced() {
+    if ep.is_moving() || ep.must_switch() {
         return Err(Errno::AGAIN);
     }
-    if ep.has_followed() {
+    if ep.has_accepted() {
         return bypass(s, ep, why);
     }
-    let (near, far) = pair::connected(s)?;
-    let left = if ep.link().trust_is_mutual() { ep.depart(&near, far) } else { ring_relay::start(s, ep, far) };
+    let (local_end, peer_end) = pair::connected(s)?;
+    let left = if ep.link().trust_is_mutual() {
+        ep.offer_switch(&local_end, peer_end)
+    } else {
+        ring_relay::start(s, ep, peer_end)
+    };
     if let Err(e) = left {
-        pair::discard(near);
+        pair::discard(local_end);
         return Err(e);
     }
-    arrive(s, ep, near.as_raw_fd(), why);
-    pair::discard(near);
+    complete(s, ep, local_end.as_raw_fd(), why);
+    pair::discard(local_end);
     Ok(())
 }
 
 /// The peer has left, and our ring is not read to its end: passes what is left on before what comes over its socket.
 fn bypass(s: &'static Socket, ep: &'static ShmEndpoint, why: Reason) -> Result<()> {
-    let (near, far) = pair::connected(s)?;
-    let done = ep.pour_rest(&near, &far).and_then(|all| match all {
-        // What was poured has left the ring for good.
-        true => relay::start(far.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
+    let (local_end, peer_end) = pair::connected(s)?;
+    let done = ep.drain_rest(&local_end, &peer_end).and_then(|all| match all {
+        // What was drained has left the ring for good.
+        true => relay::start(peer_end.as_raw_fd(), ep.kernel_fd()).inspect_err(|_| ep.fail(Errno::CONNRESET)),
         false => Ok(()),
     });
-    pair::discard(far);
+    pair::discard(peer_end);
     if done.is_ok() {
-        arrive(s, ep, near.as_raw_fd(), why);
+        complete(s, ep, local_end.as_raw_fd(), why);
     }
-    pair::discard(near);
+    pair::discard(local_end);
     done
 }
 
-/// Goes after a peer, or a process of our family, that has left the rings.
+/// Goes after a peer, or one of our sharers, that has left the rings.
 #[cold]
-pub fn follow(r: Ref<Socket>) {
+pub fn accept(r: Ref<Socket>) {
     let s = r.obj;
     let locks = (s.rx.lock(), s.tx.lock());
-    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.displaced()) else { return };
-    match ep.follow() {
-        Ok(Some(kernel)) => arrive(s, ep, kernel, Reason::PeerMoved),
+    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.must_switch()) else { return };
+    match ep.accept_switch() {
+        Ok(Some(kernel)) => complete(s, ep, kernel, Reason::PeerMoved),
         Ok(None) => {
             drop(locks);
             epoll::stirred(s);
@@ -148,13 +153,13 @@ pub fn follow(r: Ref<Socket>) {
 }
 
 /// Moves the connection to `kernel`. The caller holds both direction locks.
-fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
+fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
     epoll::withdraw(s, ep);
     s.opts.apply(s, kernel);
     let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
     let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
-    // The base under the numbers, if there is one, has to outlive what we do to the slot.
-    ep.keep_base();
+    // The liveness socket under the numbers, if there is one, has to outlive what we do to the slot.
+    ep.keep_liveness();
     if let Err(e) = replace_everywhere(s, kernel) {
         crate::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
     }
@@ -170,8 +175,8 @@ fn arrive(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason
     crate::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();
-    s.leave_endpoint();
-    ep.leave();
+    s.drop_endpoint();
+    ep.let_go();
 }
 
 /// Another program is about to run in this process, or in a child that libc makes (`spawns`): what it is meant to

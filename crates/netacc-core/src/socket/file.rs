@@ -2,8 +2,8 @@
 
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
-use crate::socket::io::{channel, go_after, pipe_signal};
-use crate::socket::{NONBLOCK, Path, Socket, reroute};
+use crate::socket::io::{accelerated, go_after, pipe_signal};
+use crate::socket::{NONBLOCK, Path, Socket, redispatch};
 use crate::wait;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ fn pump(
     while done < count {
         let ended = Cell::new(false);
         // As in `io::transmit`, what only the endpoint can tell is asked under the lock.
-        let mut displaced = false;
+        let mut switched = false;
         let moving;
         let res = {
             let _g = s.tx.lock();
@@ -42,7 +42,7 @@ fn pump(
                 return Err(Errno::BADF);
             }
             let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
-                return if done > 0 { Ok(done) } else { Err(Errno::MOVED) };
+                return if done > 0 { Ok(done) } else { Err(Errno::TO_KERNEL) };
             };
             // What the source reports is not reported as the ring's, and a source that has nothing is not asked again.
             let mut fill = |p: *mut u8, n: usize| {
@@ -56,7 +56,7 @@ fn pump(
             let res = if again { ep.write_with(want(), fill) } else { res };
             match res {
                 Ok(n) if nonblock && !ended.get() && done + n < count && ep.want_room() => ep.room_came(),
-                Err(Errno::AGAIN) => displaced = ep.displaced(),
+                Err(Errno::AGAIN) => switched = ep.must_switch(),
                 _ => {}
             }
             moving = ep.is_moving();
@@ -78,7 +78,7 @@ fn pump(
                     break;
                 }
             }
-            Err(Errno::AGAIN) if displaced => reroute::settle(r),
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
             Err(Errno::AGAIN) if !nonblock && !ended.get() => {
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
@@ -103,7 +103,7 @@ fn pump(
 #[allow(unsafe_code)]
 pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
     super::promote::given_up(out);
-    let Some((r, ep)) = channel(out) else {
+    let Some((r, ep)) = accelerated(out) else {
         return Outcome::Pass;
     };
     if !offset.is_null() && !user::writable(offset, size_of::<i64>()) {
@@ -148,7 +148,7 @@ fn at_end(file: i32, at: Option<i64>) -> bool {
 pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
     super::promote::given_up(out);
     super::promote::given_up(input);
-    let (from, to) = (channel(input), channel(out));
+    let (from, to) = (accelerated(input), accelerated(out));
     let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
     // The kernel looks no further either, whatever the descriptors are.
     if (from.is_none() && to.is_none()) || len == 0 || flags & !known != 0 {
@@ -208,26 +208,26 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
     let s = r.obj;
     loop {
         await_pipe(pipe, libc::POLLOUT, nonblock)?;
-        let (mut full, mut displaced) = (false, false);
+        let (mut full, mut switched) = (false, false);
         let res = {
             let _g = s.rx.lock();
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::MOVED) };
+            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::TO_KERNEL) };
             let give = |p: *const u8, n: usize| {
                 let given = write_now(pipe, p, n);
                 full = given == Err(Errno::AGAIN);
                 given
             };
-            let res = if ep.tail_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
+            let res = if ep.old_subflow_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
             if res == Err(Errno::AGAIN) {
-                displaced = ep.displaced();
+                switched = ep.must_switch();
             }
             res
         };
         match res {
-            Err(Errno::AGAIN) if displaced => reroute::settle(r),
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
             Err(Errno::AGAIN) if full => {}
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {
                 let Some(_pin) = r.pin() else {

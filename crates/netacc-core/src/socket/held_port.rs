@@ -10,7 +10,7 @@ use crate::socket::{HOLDS_PORT, Path, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::Errno;
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use netacc_transport::shm::Side;
 
 /// A port that is held.
@@ -65,13 +65,13 @@ fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
     // The number may stand for something else by now, if the listener was opened under it and closed under another one.
     let is_it = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
         && addr::local_of(fd).is_some_and(|a| a == local);
-    let ours = if is_it { private::copy(fd).ok()? } else { return None };
+    let ours = if is_it { reserved_fds::copy(fd).ok()? } else { return None };
     let _ = raw::shutdown(ours, libc::SHUT_RDWR);
     // A port that the kernel chose has gone with that, though getsockname(2) shows it still. One that the program chose stays.
     match addr::with(local, |p, n| raw::bind(ours, p, n)) {
         Ok(()) | Err(Errno::INVAL) => Some(ours),
         Err(_) => {
-            private::close(ours);
+            reserved_fds::close(ours);
             None
         }
     }
@@ -99,7 +99,7 @@ fn drop_one(place: &Held) {
     if place.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) == Ok(1) {
         let fd = place.fd.swap(0, Ordering::AcqRel);
         if fd > 0 {
-            private::close(fd - 1);
+            reserved_fds::close(fd - 1);
         }
     }
 }

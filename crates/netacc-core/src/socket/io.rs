@@ -1,10 +1,10 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
 use crate::addr;
-use crate::carrier::{direct, drive};
+use crate::engine::{progress, ring_bypass};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, reroute};
+use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, redispatch};
 use crate::wait;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -26,14 +26,14 @@ pub fn concerns(fd: i32) -> bool {
 
 /// The accelerated connection of this descriptor, with its endpoint.
 #[inline]
-pub fn channel(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
+pub fn accelerated(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
     let r = fdtable::socket(fd)?;
-    Some((r, channel_of(fd, r)?))
+    Some((r, accelerated_of(fd, r)?))
 }
 
 /// The endpoint of a socket that is accelerated, or that has just become so.
 #[inline]
-fn channel_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
+fn accelerated_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
     if r.obj.path() != Path::Shm && !(r.obj.has(CANDIDATE) && promote::advance(fd, r)) {
         return None;
     }
@@ -82,7 +82,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
         let wanted = dst.left();
         // What only the endpoint can answer is asked under the lock: without one, and without a pin, another thread may
         // close the connection and unmap what the endpoint looks at.
-        let mut displaced = false;
+        let mut switched = false;
         let res = if past > 0 {
             Ok(core::mem::take(&mut past))
         } else {
@@ -110,7 +110,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
             match res {
                 Ok(0) if bad && ep.unread() > 0 => Err(Errno::FAULT),
                 Err(Errno::AGAIN) => {
-                    displaced = ep.displaced();
+                    switched = ep.must_switch();
                     res
                 }
                 Err(e) if got > 0 => {
@@ -133,10 +133,10 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                     return Ok(got);
                 }
             }
-            Err(Errno::AGAIN) if displaced => reroute::settle(r),
-            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_far() => {
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
+            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_remote() => {
                 driven = true;
-                past = turn(r, ep, dst, plain);
+                past = progress_for_reader(r, ep, dst, plain);
             }
             Err(Errno::AGAIN) if nonblock => {
                 return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
@@ -146,7 +146,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 let read = Interest { read: true, write: false };
                 let waited = pinned(r, &mut pin).and_then(|()| {
                     wait::until_done(r, read, 0, until, |ep| {
-                        past = turn(r, ep, dst, plain);
+                        past = progress_for_reader(r, ep, dst, plain);
                         past > 0
                     })
                 });
@@ -166,12 +166,12 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
     }
 }
 
-/// A turn of the carrier's work for a reader that has found nothing: how many bytes have come straight to `dst`.
-fn turn(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
+/// Progress of the engine for a reader that has found nothing: how many bytes have come straight to `dst`.
+fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
     if plain && dst.left() > 0 {
-        return direct::receive(r, ep, dst);
+        return ring_bypass::receive(r, ep, dst);
     }
-    drive::drive_for(ep);
+    progress::progress_for(ep);
     0
 }
 
@@ -185,7 +185,7 @@ fn kernel_rest(
     call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
 ) -> Result<usize> {
     if done == 0 {
-        return Err(Errno::MOVED);
+        return Err(Errno::TO_KERNEL);
     }
     let Some(fd) = fdtable::number_of(r, -1) else { return Ok(done) };
     while let Some((p, n)) = iov.first() {
@@ -210,7 +210,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     loop {
         let Some(ep) = r.obj.endpoint().filter(|_| r.obj.path() == Path::Shm) else { return Ok(()) };
         // Where bytes come from a kernel socket, before the ring's or after them, their number is not known here.
-        if ep.tail_fd() >= 0 || ep.is_moving() || ep.has_followed() || ep.unread() >= enough || over(ep) {
+        if ep.old_subflow_fd() >= 0 || ep.is_moving() || ep.has_accepted() || ep.unread() >= enough || over(ep) {
             return Ok(());
         }
         if ep.unread() > 0 {
@@ -240,14 +240,14 @@ fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
 /// send(2) and similar calls on an accelerated connection.
 pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
     if flags & MSG_OOB != 0 {
-        if ep.is_far() {
+        if ep.is_remote() {
             // No kernel socket here leads to the other host, and the byte would not arrive.
             return Err(Errno::OPNOTSUPP);
         }
         // Only the kernel can send urgent data, so the connection is the kernel's from here on.
         let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;
-        return Err(Errno::MOVED);
+        return Err(Errno::TO_KERNEL);
     }
     let s = r.obj;
     if src.bad() {
@@ -258,8 +258,8 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     let mut until = None;
     let mut pin = None;
     loop {
-        if ep.is_far() && src.left() > 0 {
-            let n = direct::send(r, ep, src);
+        if ep.is_remote() && src.left() > 0 {
+            let n = ring_bypass::send(r, ep, src);
             sent += n;
             if n > 0
                 && let Some(e) = s.stats()
@@ -270,7 +270,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 return Ok(sent);
             }
         }
-        let mut displaced = false;
+        let mut switched = false;
         let res = {
             let _g = s.tx.lock();
             if !r.valid() {
@@ -298,7 +298,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             match res {
                 // A program waits for room after a partial write, without another call.
                 Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
-                Err(Errno::AGAIN) => displaced = ep.displaced(),
+                Err(Errno::AGAIN) => switched = ep.must_switch(),
                 Err(e) if sent > 0 && e != Errno::FAULT => ep.put_back(e),
                 _ => {}
             }
@@ -315,7 +315,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 {
                     e.sent(n as u64);
                 }
-                drive::drive_for(ep);
+                progress::progress_for(ep);
                 if src.left() == 0 {
                     return Ok(sent);
                 }
@@ -323,7 +323,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                     return Ok(sent);
                 }
             }
-            Err(Errno::AGAIN) if displaced => reroute::settle(r),
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
             Err(Errno::AGAIN) if nonblock => {
                 return if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) };
             }
@@ -364,7 +364,7 @@ pub(super) fn go_after(r: Ref<Socket>) {
     if let Some(ep) = r.obj.endpoint() {
         ep.await_kernel();
     }
-    reroute::settle(r);
+    redispatch::complete_switch(r);
     drop(pin);
 }
 
@@ -393,7 +393,7 @@ fn one(buf: *const u8, len: usize) -> libc::iovec {
 #[inline]
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = channel_of(fd, r) else {
+    let Some(ep) = accelerated_of(fd, r) else {
         return promote::receive(fd, r, &mut Iov::one(&one(buf, len)), flags);
     };
     receive(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
@@ -403,7 +403,7 @@ pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
 #[inline]
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = channel_of(fd, r) else {
+    let Some(ep) = accelerated_of(fd, r) else {
         return promote::receive(fd, r, &mut Iov::one(&one(buf, len)), 0);
     };
     if len == 0 {
@@ -423,7 +423,7 @@ pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
 #[inline]
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = channel_of(fd, r) else {
+    let Some(ep) = accelerated_of(fd, r) else {
         if flags & libc::MSG_FASTOPEN != 0
             && let Err(e) = fast_open(fd, r)
         {
@@ -475,7 +475,7 @@ pub unsafe fn received_from(done: Outcome, addr: *const c_void, len: *mut u32) -
 pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool, flags: i32) -> Outcome {
     const IOV_MAX: i32 = 1024;
     let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
-    let Some(ep) = channel_of(fd, r) else {
+    let Some(ep) = accelerated_of(fd, r) else {
         if !r.obj.has(CANDIDATE) && r.obj.path() != Path::Shm {
             return Outcome::Pass;
         }

@@ -1,23 +1,23 @@
 //! listen(2) and the rendezvous that goes with it.
 
 use crate::addr;
-use crate::carrier;
+use crate::engine;
 use crate::epoll;
 use crate::fdtable::{self, Entry};
-use crate::kernel_only;
 use crate::outcome::Outcome;
+use crate::process_fallback;
 use crate::socket::create::to_kernel;
 use crate::socket::listener::LISTENERS;
 pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD, opts, packets, ports};
+use crate::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD, kernel_options, opts, ports};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
 use netacc_sys::errno::Errno;
-use netacc_sys::{private, raw, time};
+use netacc_sys::{raw, reserved_fds, time};
 use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous;
-use netacc_wire::base::OwnPort;
+use netacc_wire::companion::OwnPort;
 use netacc_wire::{Name, Scope};
 
 /// listen(2).
@@ -63,17 +63,17 @@ pub fn wake(s: &'static Socket) {
     if s.path() == Path::Listener
         && s.set(DORMANT, false)
         && let Some(local) = s.local.get()
-        && !carrier::listen(far_names(s, local))
+        && !engine::listen(remote_names(s, local))
     {
         s.set(UNHEARD, true);
-        carrier::note_unheard();
+        engine::note_unheard();
     }
 }
 
 /// A client has come by TCP. If clients of other hosts could not find some listener by RDMA, since there was no device
 /// when the program began to wait on it, they are to find it once there is one.
-pub fn hear_again() {
-    if carrier::may_hear() {
+pub fn retry_listeners() {
+    if engine::retry_due() {
         fdtable::each(0, usize::MAX, |_, e| {
             if let Entry::Socket(r) = e
                 && r.obj.has(UNHEARD)
@@ -92,7 +92,7 @@ pub fn hear_again() {
 /// The names by which clients on other hosts find a listener. A listener of both address families is listed for each:
 /// iWARP listens by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them can be
 /// had, it is the first.
-pub(super) fn far_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
+pub(super) fn remote_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
     let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
         && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);
     let first = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
@@ -131,7 +131,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 Reason::None
             }
             None => {
-                private::close(sock);
+                reserved_fds::close(sock);
                 Reason::NoMemory
             }
         },
@@ -150,7 +150,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
         crate::log!(Info, "fd {fd}: listening at {local} and for shared memory");
     }
     s.local.set(local);
-    if !s.regs.load(Ordering::Acquire).is_null() {
+    if !s.registrations.load(Ordering::Acquire).is_null() {
         // The program waits on it already.
         wake(s);
     }
@@ -185,10 +185,10 @@ fn rendezvous_for(
     if !crate::runtime::get().is_some_and(|rt| rt.conf.enable_rdma_default) {
         return Err(Reason::Disabled);
     }
-    if let Some(why) = kernel_only::reason() {
+    if let Some(why) = process_fallback::reason() {
         return Err(why);
     }
-    if packets::matter(s, fd) {
+    if kernel_options::matter(s, fd) {
         return Err(Reason::Packets);
     }
     // With SO_REUSEPORT several listeners share the port. Each has a name of its own, which clients learn from the
@@ -202,7 +202,7 @@ fn rendezvous_for(
     let at = |place| rendezvous::listen_at(&Name::at(scope, local.port(), place), depth);
     let free = |e: &Errno| *e != Errno::ADDRINUSE;
     match (0..places).map(at).find(|r| r.as_ref().err().is_none_or(free)).unwrap_or(Err(Errno::ADDRINUSE)) {
-        Ok(sock) => private::adopt(sock).map_err(|_| Reason::NoDescriptors),
+        Ok(sock) => reserved_fds::adopt(sock).map_err(|_| Reason::NoDescriptors),
         Err(Errno::ADDRINUSE) => Err(Reason::NameTaken),
         Err(Errno::MFILE | Errno::NFILE) => Err(Reason::NoDescriptors),
         Err(Errno::NOMEM | Errno(libc::ENOBUFS)) => Err(Reason::NoMemory),
@@ -259,7 +259,7 @@ pub fn takes_companions(port: u16) -> OwnPort {
 
 /// The kernel's socket listens no longer (shutdown(2), connect(2) with AF_UNSPEC): it is an ordinary one
 /// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
-pub fn dissolve(fd: i32, s: &'static Socket) {
+pub fn abort(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     kernel_only(fd, s);
     l.reset_queued();
@@ -280,7 +280,7 @@ pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     crate::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     kernel_only(fd, s);
-    l.leave();
+    l.withdraw();
 }
 
 /// The listener that took up `link`, at the server.

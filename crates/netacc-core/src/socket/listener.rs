@@ -1,15 +1,15 @@
 //! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait at either.
 
-use crate::carrier;
+use crate::engine;
 use crate::epoll;
 use crate::socket::crowd;
-use crate::socket::redispatch::hand_on;
+use crate::socket::withdrawal::hand_on;
 use crate::socket::{DORMANT, Socket, UNHEARD};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, private, raw};
+use netacc_sys::{Lock, raw, reserved_fds};
 use netacc_transport::shm::segment::SERVER_CLOSED;
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, guard};
@@ -17,7 +17,7 @@ use rustix::fd::{FromRawFd, OwnedFd};
 
 /// Number of places for clients that have connected and not said hello. A client that says nothing keeps its place
 /// until others need it.
-pub(super) const GREETING: usize = 8;
+pub(super) const HELLOS: usize = 8;
 
 /// The kernel's own bound of a backlog (net.core.somaxconn) unless the host says otherwise.
 const MOST: u32 = 4096;
@@ -34,20 +34,20 @@ pub struct Listener {
     /// Most connects that may wait in each link's queue.
     pub(super) backlog: AtomicU32,
     pub(super) links: AtomicPtr<Link>,
-    pub(super) greeting: [AtomicI32; GREETING],
-    pub(super) next_greeting: AtomicU32,
+    pub(super) hellos: [AtomicI32; HELLOS],
+    pub(super) next_hello: AtomicU32,
     /// Set when the process had no descriptor left when it last looked for clients.
     pub(super) starved: AtomicU32,
     /// Our own number (+ 1) for the kernel's listener, set when the application closes its last one while a call sleeps
     /// on it, which goes on as in the kernel.
-    kept: AtomicI32,
+    held: AtomicI32,
     /// Number of threads that sleep on the listener outside of epoll.
     pub(super) waiters: AtomicU32,
     /// Set once the program has called accept(2) here, or had before the fork.
     pub served: AtomicU32,
     /// Set once the program has waited for it by poll(2), select(2) or epoll(7): it calls accept(2) when it was told to.
     pub polled: AtomicU32,
-    /// Set once another process of the family left the listener to the kernel.
+    /// Set once another sharer left the listener to the kernel.
     pub(super) shut: AtomicU32,
     /// Set when the only link there was at the last look had more connects than the one taken: a hint.
     waits: AtomicU32,
@@ -56,7 +56,7 @@ pub struct Listener {
     /// Set when the kernel said, or may have said, that a TCP connection waits.
     pub tcp_waits: AtomicU32,
     /// When the kernel was last asked and had no connection, in [`netacc_sys::cpu::ticks`].
-    pub tcp_asked: AtomicU64,
+    pub tcp_checked: AtomicU64,
     /// The socket object it belongs to.
     pub owner: AtomicPtr<Socket>,
 }
@@ -87,7 +87,7 @@ impl Listener {
         self.waiters.store(0, Ordering::Relaxed);
         self.waits.store(0, Ordering::Relaxed);
         self.tcp_waits.store(0, Ordering::Relaxed);
-        self.tcp_asked.store(0, Ordering::Relaxed);
+        self.tcp_checked.store(0, Ordering::Relaxed);
         self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
     }
 
@@ -109,21 +109,21 @@ impl Listener {
     /// Keeps the kernel's listener under a number of ours, since the application closes `fd`, its last number for this
     /// listener of `s`, in whose calls threads sleep.
     pub fn keep(&self, fd: i32, s: &Socket) {
-        let Ok(ours) = private::copy(fd) else { return };
-        let mut old = self.kept.swap(ours + 1, Ordering::AcqRel);
+        let Ok(ours) = reserved_fds::copy(fd) else { return };
+        let mut old = self.held.swap(ours + 1, Ordering::AcqRel);
         if !s.listener().is_some_and(|l| core::ptr::eq(l, self)) {
             // Another thread has left the listener to the kernel meanwhile, and the object may serve another one.
-            let taken_back = self.kept.compare_exchange(ours + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            let taken_back = self.held.compare_exchange(ours + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
             old = taken_back.unwrap_or(0).max(old);
         }
         if old != 0 {
-            private::close(old - 1);
+            reserved_fds::close(old - 1);
         }
     }
 
     /// The number by which the kernel's listener can be reached, for a call that was made with `fd`.
     pub fn kernel_fd(&self, fd: i32) -> i32 {
-        match self.kept.load(Ordering::Acquire) {
+        match self.held.load(Ordering::Acquire) {
             0 => fd,
             kept => kept - 1,
         }
@@ -132,17 +132,17 @@ impl Listener {
     /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) reports that, and the listener
     /// stays readable, as the kernel's does.
     pub fn starves(&self) -> bool {
-        self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.greeting().any(readable))
+        self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.hellos().any(readable))
     }
 
-    /// Whether another process of the family has left the listener to the kernel; then this one has to do so, too.
+    /// Whether another sharer has left the listener to the kernel; then this one has to do so, too.
     pub fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Relaxed) != 0
     }
 
     /// Sockets of clients that have not said hello yet.
-    pub fn greeting(&self) -> impl Iterator<Item = i32> + '_ {
-        self.greeting.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
+    pub fn hellos(&self) -> impl Iterator<Item = i32> + '_ {
+        self.hellos.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
     }
 
     /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
@@ -162,10 +162,10 @@ impl Listener {
     fn unlink_one(&'static self) -> Option<&'static Link> {
         let _g = self.lock.lock();
         let mut cell: &'static AtomicPtr<Link> = &self.links;
-        while let Some(link) = follow(cell) {
+        while let Some(link) = load_link(cell) {
             if link.is_lost() && link.segment().is_none_or(|s| s.queued() == 0) {
                 cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                crowd::left(link);
+                crowd::link_removed(link);
                 return Some(link);
             }
             cell = &link.next;
@@ -200,7 +200,7 @@ impl Listener {
     }
 
     /// Ends the listener for a process that serves it and knows nothing of us: connects that wait go there by TCP.
-    pub(super) fn leave(&'static self) {
+    pub(super) fn withdraw(&'static self) {
         let sock = self.rendezvous_fd();
         if sock >= 0 {
             // This ends it for all processes that have it. Clients that connected to it and were not taken up see an
@@ -249,7 +249,7 @@ impl Listener {
             && !s.has(DORMANT | UNHEARD)
             && let Some(local) = s.local.get()
         {
-            super::listen::far_names(s, local).for_each(carrier::unlisten);
+            super::listen::remote_names(s, local).for_each(engine::unlisten);
         }
         let mut next = {
             let _g = self.lock.lock();
@@ -260,40 +260,40 @@ impl Listener {
                     let _ = raw::shutdown(sock, libc::SHUT_RDWR);
                     dismiss_waiting(sock);
                 }
-                private::close(sock);
+                reserved_fds::close(sock);
             }
-            let kept = self.kept.swap(0, Ordering::AcqRel);
+            let kept = self.held.swap(0, Ordering::AcqRel);
             if kept != 0 {
-                private::close(kept - 1);
+                reserved_fds::close(kept - 1);
             }
-            self.dismiss_greeting();
-            let first = follow(&self.links);
+            self.dismiss_hellos();
+            let first = load_link(&self.links);
             self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
             first
         };
         last(Links::from(next));
         while let Some(link) = next {
-            next = follow(&link.next);
-            crowd::left(link);
+            next = load_link(&link.next);
+            crowd::link_removed(link);
             epoll::link_gone(link);
             link.put();
         }
         LISTENERS.release(self);
     }
 
-    fn dismiss_greeting(&self) {
-        for cell in &self.greeting {
+    fn dismiss_hellos(&self) {
+        for cell in &self.hellos {
             let fd = cell.swap(0, Ordering::Relaxed);
             if fd != 0 {
-                guard::dismiss(private_back(fd - 1));
+                guard::dismiss(reserved_back(fd - 1));
             }
         }
     }
 
     /// Closes the sockets of clients that have not said hello, in the child of a fork, whose copies are not the last
     /// ones.
-    fn close_greeting(&self) {
-        for cell in &self.greeting {
+    fn close_hellos(&self) {
+        for cell in &self.hellos {
             let fd = cell.swap(0, Ordering::Relaxed);
             if fd != 0 {
                 let _ = raw::close(fd - 1);
@@ -344,14 +344,14 @@ impl Listener {
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.waits.store(0, Ordering::Relaxed);
-        let mut next = follow(&self.links);
+        let mut next = load_link(&self.links);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         while let Some(link) = next {
-            next = follow(&link.next);
-            crowd::left(link);
+            next = load_link(&link.next);
+            crowd::link_removed(link);
             link.inherit();
         }
-        self.close_greeting();
+        self.close_hellos();
     }
 
     /// Whether a connect waits in shared memory.
@@ -372,7 +372,7 @@ impl Listener {
         // the link.
         self.waiters.fetch_add(1, Ordering::SeqCst);
         set.add(self.rendezvous_fd(), libc::POLLIN);
-        for fd in self.greeting() {
+        for fd in self.hellos() {
             set.add(fd, libc::POLLIN);
         }
         let mut ready = false;
@@ -409,18 +409,18 @@ pub(super) fn readable(fd: i32) -> bool {
 fn dismiss_waiting(sock: i32) {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     while let Ok(fd) = raw::accept4(sock, core::ptr::null_mut(), core::ptr::null_mut(), flags) {
-        guard::dismiss(private_back(fd));
+        guard::dismiss(reserved_back(fd));
     }
 }
 
 #[allow(unsafe_code)]
-pub(super) fn private_back(fd: i32) -> OwnedFd {
+pub(super) fn reserved_back(fd: i32) -> OwnedFd {
     // SAFETY: the caller took the number out of its only cell.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 #[allow(unsafe_code)]
-pub(super) fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+pub(super) fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     // SAFETY: links are type-stable.
     unsafe { p.load(Ordering::Acquire).as_ref() }
 }
@@ -442,7 +442,7 @@ impl Iterator for Links {
 
     #[allow(unsafe_code)]
     fn next(&mut self) -> Option<&'static Link> {
-        // SAFETY: as in `follow`.
+        // SAFETY: as in `load_link`.
         let l = unsafe { self.at.as_ref() }?;
         self.at = l.next.load(Ordering::Acquire);
         Some(l)

@@ -1,8 +1,8 @@
 //! A TCP socket as the application knows it: what its descriptors refer to, whichever path its bytes take.
 
+pub mod abort;
 pub mod accept;
 pub mod adopt;
-pub mod asking;
 pub mod beliefs;
 pub mod closing;
 pub mod connect;
@@ -13,32 +13,32 @@ pub mod create;
 mod crowd;
 mod current;
 pub mod demote;
-pub mod dissolve;
-pub mod far;
+pub mod fd_cache;
 pub mod file;
-pub mod group;
 mod held_port;
 pub mod io;
+pub mod kernel_options;
 pub mod listen;
 pub mod listener;
 pub mod msg;
 pub mod opts;
-pub mod packets;
 pub mod pair;
 pub mod pool;
 pub mod ports;
 pub mod promote;
+pub mod queued_connects;
 pub mod redispatch;
 pub mod relay;
 pub mod remembered;
-pub mod reroute;
+pub mod reuseport;
 pub mod ring_relay;
 pub mod shed;
 mod taking;
-pub mod untaken;
-pub mod vacant;
+pub mod upgrade;
+pub mod upgrade_client;
+pub mod withdrawal;
 
-use crate::epoll::Reg;
+use crate::epoll::Registration;
 use crate::fdtable::Ref;
 use crate::socket::listen::Listener;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -59,7 +59,7 @@ pub enum Path {
     New = 0,
     /// It is the kernel's: every call passes through.
     Tcp = 1,
-    /// A channel in shared memory.
+    /// A endpoint in shared memory.
     Shm = 2,
     /// A listener with a rendezvous.
     Listener = 3,
@@ -80,15 +80,15 @@ netacc_sys::flags! { SocketFlag:
     pub const OFFERS;
     /// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
     pub const LINKING;
-    /// Of a candidate: the other end is on another host; see [`far`].
+    /// Of a candidate: the other end is on another host; see [`upgrade`].
     pub const REMOTE;
     /// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
     pub const PREPARED;
-    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`vacant`].
+    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`cached`].
     pub const KEEPABLE;
     /// The process forked while this connection was open.
     pub const SHARED;
-    /// A connection was dissolved: the kernel's socket shows a port that it does not hold.
+    /// A connection was aborted: the kernel's socket shows a port that it does not hold.
     pub const ABORTED;
     /// Left shared memory for a kernel socket, whose addresses are not those of the connection.
     pub const DEMOTED;
@@ -104,7 +104,7 @@ netacc_sys::flags! { SocketFlag:
     pub const UNHEARD;
     /// Another file was put over one of its numbers (dup2, dup3).
     pub const REPLACED;
-    /// An option about the connection's packets was set, of which the kernel can be asked: see [`packets`].
+    /// An option about the connection's packets was set, of which the kernel can be asked: see [`kernel_options`].
     pub const KERNEL_OPTIONS;
     /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
     pub const INQ;
@@ -179,7 +179,7 @@ pub struct Socket {
     ep: AtomicPtr<ShmEndpoint>,
     listener: AtomicPtr<Listener>,
     /// Registrations with epoll instances; see [`crate::epoll`] for the lock.
-    pub(crate) regs: AtomicPtr<Reg>,
+    pub(crate) registrations: AtomicPtr<Registration>,
     /// The descriptor that opened it: its entry on the stats page.
     fd: AtomicI32,
     /// AF_INET or AF_INET6.
@@ -188,18 +188,18 @@ pub struct Socket {
     pub rcvtimeo: AtomicU64,
     /// See `rcvtimeo`.
     pub sndtimeo: AtomicU64,
-    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`group`].
+    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`reuseport`].
     pub(crate) member: AtomicU64,
     /// Number of calls that were made while it was a candidate for promotion.
     pub(crate) calls: AtomicU32,
     /// How many times its connect was made again over another link.
-    pub(crate) rerouted: AtomicU32,
+    pub(crate) redispatched: AtomicU32,
     /// Number of bytes that the kernel sent while it was a candidate.
     pub(crate) kernel_sent: AtomicU64,
     /// Number of bytes that were received from the kernel while it was a candidate.
     pub(crate) kernel_read: AtomicU64,
-    /// What [`far`] keeps of a candidate whose other end is on another host.
-    pub(crate) far: far::Kept,
+    /// What [`upgrade`] keeps of a candidate whose other end is on another host.
+    pub(crate) upgrade: upgrade::Candidate,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,
     /// How much spinning for this socket pays; see [`crate::wait`].
@@ -237,8 +237,8 @@ impl Socket {
             w.store(0, Ordering::Relaxed);
         }
         s.calls.store(0, Ordering::Relaxed);
-        s.rerouted.store(0, Ordering::Relaxed);
-        s.far.reset();
+        s.redispatched.store(0, Ordering::Relaxed);
+        s.upgrade.reset();
         s.spin.reset();
         s.local.clear();
         s.peer.clear();
@@ -315,14 +315,14 @@ impl Socket {
     }
 
     /// Detaches the endpoint.
-    pub fn leave_endpoint(&self) {
+    pub fn drop_endpoint(&self) {
         self.ep.store(core::ptr::null_mut(), Ordering::Release);
     }
 
     /// In the child of a fork: another thread of the parent opened the connection at the same moment, and it was not
     /// prepared for two processes. It belongs to the parent alone.
     pub fn disown(&self) {
-        self.leave_endpoint();
+        self.drop_endpoint();
         self.set_path(Path::Tcp);
         self.set(CANDIDATE, false);
     }
@@ -436,7 +436,7 @@ fn retire(s: &'static Socket) -> bool {
     let path = s.path();
     // Under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket retired
     // from here on.
-    let vacant = path == Path::Shm
+    let cached = path == Path::Shm
         && s.flags.load(Ordering::Acquire) & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
     if let Some(e) = s.stats() {
         e.close();
@@ -472,7 +472,7 @@ fn retire(s: &'static Socket) -> bool {
         l.close();
     }
     SOCKETS.release(s);
-    vacant
+    cached
 }
 
 /// Called in the child of a fork: frees the locks of objects that other threads of the parent held.

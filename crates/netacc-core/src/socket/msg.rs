@@ -6,7 +6,7 @@
 
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
-use crate::socket::io::{channel, receive, transmit};
+use crate::socket::io::{accelerated, receive, transmit};
 use crate::socket::{INQ, Socket, adopt, demote, promote};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
@@ -46,11 +46,11 @@ unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
 ///
 /// # Safety
 /// `m` is the application's valid message header.
-unsafe fn channel_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
-    channel(fd).or_else(|| {
+unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
+    accelerated(fd).or_else(|| {
         // SAFETY: the caller's promise; the header is in memory that can be read.
         let controls = user::readable(m, HEADER) && unsafe { (*m).msg_controllen } != 0;
-        if controls && promote::given_up(fd) { channel(fd) } else { None }
+        if controls && promote::given_up(fd) { accelerated(fd) } else { None }
     })
 }
 
@@ -139,7 +139,7 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
         return Outcome::Failed(e);
     }
     // SAFETY: the caller's promise.
-    let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
+    let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
         if crate::fdtable::socket(fd).is_none() {
             // SAFETY: the caller's promise about `m`.
             let ready = unsafe { passing(m) };
@@ -165,7 +165,7 @@ pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
 /// # Safety
 /// `m` is a message header of the application's, in memory that can be written.
 #[cold]
-unsafe fn tell_left(m: *mut libc::msghdr, ep: &ShmEndpoint) {
+unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
     let left = match ep.unread() {
         0 => i32::from(ep.peer_ended()),
         n => n.min(i32::MAX as usize) as i32,
@@ -200,7 +200,7 @@ unsafe fn tell_left(m: *mut libc::msghdr, ep: &ShmEndpoint) {
 /// `m` is valid.
 pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
     // SAFETY: the caller's promise.
-    let Some((r, ep)) = (unsafe { channel_for(fd, m) }) else {
+    let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
         // SAFETY: the caller's promise about `m`.
         let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
         let done = promote::receive(fd, r, &mut v, flags);
@@ -225,7 +225,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
             (*m).msg_namelen = 0;
             (*m).msg_flags = 0;
             if r.obj.has(INQ) {
-                tell_left(m, ep);
+                put_inq(m, ep);
             } else {
                 (*m).msg_controllen = 0;
             }
@@ -239,7 +239,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
 /// # Safety
 /// `v` points to `n` valid message headers.
 pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
-    if channel(fd).is_none() && !promote::given_up(fd) {
+    if accelerated(fd).is_none() && !promote::given_up(fd) {
         if crate::fdtable::socket(fd).is_none() {
             for i in 0..n.min(IOV_MAX as u32) as usize {
                 // SAFETY: i < n.
@@ -275,7 +275,7 @@ pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Ou
 /// # Safety
 /// `v` points to `n` valid message headers, `timeout` is null or valid.
 pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
-    if channel(fd).is_none() && !promote::given_up(fd) {
+    if accelerated(fd).is_none() && !promote::given_up(fd) {
         return Outcome::Pass;
     }
     if !timeout.is_null() && !user::readable(timeout, size_of::<libc::timespec>()) {

@@ -6,7 +6,7 @@ use crate::socket::connected::{self, Connection};
 use crate::socket::create::{materialize, template};
 pub(crate) use crate::socket::remembered::{Remembered, has_keepalive};
 use crate::socket::{
-    CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket, addr_of, cork, demote, listen, packets, promote,
+    CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket, addr_of, cork, demote, kernel_options, listen, promote,
 };
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -77,7 +77,7 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return Outcome::Pass;
     };
     let s = r.obj;
-    if s.has(CANDIDATE) && kept_from_ring(level, name) {
+    if s.has(CANDIDATE) && not_followed(level, name) {
         promote::given_up(fd);
     }
     // Asked before the path: a promotion may be under way.
@@ -94,9 +94,9 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if (level, name) == (IPPROTO_TCP, libc::TCP_ULP) && path == Path::Shm {
         return connected::upper_layer(fd, r, p, len);
     }
-    let packets = packets::concerns(level, name, path == Path::Shm);
+    let packets = kernel_options::concerns(level, name, path == Path::Shm);
     // SAFETY: the caller's promise.
-    if let Some(done) = unsafe { set_kept(s, level, name, p, len) } {
+    if let Some(done) = unsafe { set_own(s, level, name, p, len) } {
         if level == IPPROTO_TCP
             && matches!(name, libc::TCP_CORK | libc::TCP_NODELAY)
             && path == Path::Shm
@@ -116,13 +116,13 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
     if path != Path::Shm {
         let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
         if done.is_ok() {
-            if !packets::is_write_only(level, name) {
+            if !kernel_options::is_write_only(level, name) {
                 remember(s, fd, level, name);
             }
             if packets {
-                packets::noted(s, level, name);
+                kernel_options::noted(s, level, name);
             }
-            if path == Path::Listener && packets::matter(s, fd) {
+            if path == Path::Listener && kernel_options::matter(s, fd) {
                 listen::abandon(fd, s);
             }
         }
@@ -140,8 +140,8 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
 
 /// Whether an option changes the kernel's stream, its packets or its errors, so that a connection with it does not go
 /// over to a ring.
-fn kept_from_ring(level: i32, name: i32) -> bool {
-    packets::concerns(level, name, true)
+fn not_followed(level: i32, name: i32) -> bool {
+    kernel_options::concerns(level, name, true)
         || by_kernel(level, name)
         || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (IPPROTO_IPV6, libc::IPV6_ADDRFORM))
 }
@@ -156,7 +156,7 @@ fn by_kernel(level: i32, name: i32) -> bool {
 /// # Safety
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
-unsafe fn set_kept(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
+unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
     match (level, name) {
         (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
             // SAFETY: the caller's promise.
@@ -214,7 +214,7 @@ fn in_ticks(usec: i64) -> i64 {
     static TICK: AtomicU32 = AtomicU32::new(0);
     let mut tick = TICK.load(Ordering::Relaxed);
     if tick == 0 {
-        tick = ask_tick().unwrap_or(1).max(1);
+        tick = kernel_tick().unwrap_or(1).max(1);
         TICK.store(tick, Ordering::Relaxed);
     }
     let tick = i64::from(tick);
@@ -222,7 +222,7 @@ fn in_ticks(usec: i64) -> i64 {
 }
 
 /// The length of a tick (microseconds): what becomes of a time-out of 1 microsecond.
-fn ask_tick() -> Result<u32> {
+fn kernel_tick() -> Result<u32> {
     let fd = raw::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
     let mut tv = libc::timeval { tv_sec: 0, tv_usec: 1 };
     let mut len = size_of::<libc::timeval>() as u32;
@@ -293,7 +293,7 @@ unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, l
 fn judged(s: &Socket, judge: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
     raw::setsockopt(judge, level, name, p, len)?;
     // What a connection has agreed on with its peer stays as it is.
-    if (level, name) != (IPPROTO_TCP, libc::TCP_MAXSEG) && !packets::is_write_only(level, name) {
+    if (level, name) != (IPPROTO_TCP, libc::TCP_MAXSEG) && !kernel_options::is_write_only(level, name) {
         remember(s, judge, level, name);
     }
     Ok(())
@@ -334,7 +334,7 @@ fn family(s: &Socket, level: i32) -> i32 {
 #[cold]
 #[allow(unsafe_code)]
 unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
-    let peer = s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.is_over())).ok_or(Errno::NOTCONN)?;
+    let peer = s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.has_ended())).ok_or(Errno::NOTCONN)?;
     let (mut name, mut there) = ([0u64; 4], 32);
     addr_of(peer, s.domain(), &mut name, &mut there);
     // SAFETY: the caller's promise.
@@ -427,7 +427,7 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
                 let _g = s.meta.lock();
                 s.opts.get(level, name)
             };
-            let alike = shm && s.endpoint().is_some_and(|e| !e.is_far());
+            let alike = shm && s.endpoint().is_some_and(|e| !e.is_remote());
             set.or_else(|| if alike { connected::tells(family(s, level), level, name) } else { None })
         }
     };
@@ -436,8 +436,8 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             // SAFETY: the caller's promise about `val` and `len`.
             unsafe { give_int(level, v, val, len) }.into()
         }
-        // A base is no TCP socket: type, protocol and defaults are those of the template.
-        None if shm && s.endpoint().is_some_and(|e| e.base_fd() >= 0) => {
+        // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
+        None if shm && s.endpoint().is_some_and(|e| e.liveness_fd() >= 0) => {
             match template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)) {
                 Ok(()) => Outcome::Done(0),
                 Err(e) => Outcome::Failed(e),

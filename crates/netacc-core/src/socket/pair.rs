@@ -2,13 +2,13 @@
 
 use crate::addr;
 use crate::socket::Socket;
-use crate::socket::dissolve::with_address;
+use crate::socket::abort::with_address;
 use crate::timeouts;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -60,42 +60,42 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let (local, peer) = (ip(s.local.get()), ip(s.peer.get()));
     let open = |flags: i32| raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | flags, 0).map(Fd);
     let bind = |fd: &Fd, ip: IpAddr| with_address(s, SocketAddr::new(ip, 0), |p, n| raw::bind(fd.0, p, n));
-    let (listener, near) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
+    let (listener, local_end) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
     bind(&listener, peer)?;
     raw::listen(listener.0, 8)?;
     // The near end's port need only be free towards this listener. No other socket gets a bound port for a minute after
     // the end of the connection, and a program that hands on many connections would have the kernel search longer and
     // longer.
-    let late = |on| raw::setsockopt_int(near.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
+    let late = |on| raw::setsockopt_int(local_end.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
     let _ = late(1);
-    bind(&near, local)?;
+    bind(&local_end, local)?;
     let at = addr::local_of(listener.0).ok_or(Errno::NOTCONN)?;
-    match with_address(s, at, |p, n| raw::connect(near.0, p, n)) {
+    match with_address(s, at, |p, n| raw::connect(local_end.0, p, n)) {
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(e) => return Err(e),
     }
     let _ = late(0);
-    let mine = addr::local_of(near.0);
+    let mine = addr::local_of(local_end.0);
     loop {
         let mut p = libc::pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: LOOPBACK_CONNECT };
         if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())? == 0 {
             return Err(Errno::AGAIN);
         }
-        let far = match raw::accept4(listener.0, core::ptr::null_mut(), core::ptr::null_mut(), SOCK_CLOEXEC) {
+        let remote = match raw::accept4(listener.0, core::ptr::null_mut(), core::ptr::null_mut(), SOCK_CLOEXEC) {
             Ok(fd) => Fd(fd),
             Err(Errno::AGAIN | Errno::INTR) => continue,
             Err(e) => return Err(e),
         };
         // Any process may connect to a listener that is open for a moment: only our own socket counts.
-        if mine.is_some() && addr::peer_of(far.0) == mine {
-            raw::fcntl(near.0, libc::F_SETFL, libc::O_RDWR as usize)?;
-            return Ok((near.into_owned(), far.into_owned()));
+        if mine.is_some() && addr::peer_of(remote.0) == mine {
+            raw::fcntl(local_end.0, libc::F_SETFL, libc::O_RDWR as usize)?;
+            return Ok((local_end.into_owned(), remote.into_owned()));
         }
     }
 }
 
 /// Closes one end without libc.
 pub fn discard(fd: OwnedFd) {
-    private::drop_raw(fd);
+    reserved_fds::drop_raw(fd);
 }

@@ -3,7 +3,7 @@
 use crate::fork;
 use crate::limits::LINKS_TRIED_FOR_IDLE;
 use crate::socket::current;
-use crate::socket::group::{self, Group, Members};
+use crate::socket::reuseport::{self, Members, ReuseportGroup};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use netacc_stats::Reason;
@@ -24,11 +24,11 @@ pub struct Target {
     next: AtomicPtr<Target>,
     dest: super::Addr,
     /// Whether it is on another host: an address may come to this host, and is another destination then.
-    far: AtomicBool,
+    remote: AtomicBool,
     links: AtomicPtr<Link>,
     /// Rotates over the links of a listener that several processes serve, and over those that share a port.
-    turn: AtomicU32,
-    group: Group,
+    rotation: AtomicU32,
+    reuseport: ReuseportGroup,
 }
 
 #[allow(unsafe_code)]
@@ -56,28 +56,28 @@ const SPREAD: usize = 16;
 const STUCK: usize = 8;
 
 #[allow(unsafe_code)]
-fn target(dest: SocketAddr, far: bool) -> Option<&'static Target> {
+fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
     let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
     let mut p = head.load(Ordering::Relaxed);
     // SAFETY: the list holds type-stable objects; POOL is held.
     while let Some(t) = unsafe { p.as_ref() } {
-        if t.dest.get() == Some(dest) && t.far.load(Ordering::Relaxed) == far {
+        if t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote {
             return Some(t);
         }
         p = t.next.load(Ordering::Relaxed);
     }
     let t = TARGETS.alloc()?;
     t.dest.set(dest);
-    t.far.store(far, Ordering::Relaxed);
+    t.remote.store(remote, Ordering::Relaxed);
     t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
-    t.group.reset();
+    t.reuseport.reset();
     t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
     head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
     Some(t)
 }
 
 #[allow(unsafe_code)]
-fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
     // SAFETY: links are type-stable; the list is only changed under POOL.
     unsafe { p.load(Ordering::Relaxed).as_ref() }
 }
@@ -86,15 +86,15 @@ fn follow(p: &AtomicPtr<Link>) -> Option<&'static Link> {
 ///
 /// A connect to a server that has just died must be refused, and not be queued for nobody. No client can know of a
 /// death this early: killing a process, its teardown by the kernel and hearing of it take longer. And if the connect
-/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect untaken
-/// and makes it once more (`reroute`), where it is refused.
+/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect queued
+/// and makes it once more (`redispatch`), where it is refused.
 const ALIVE: u64 = 60_000;
 
 /// Asks the kernel about the peer's life, unless it was asked lately.
-fn look(l: &'static Link) {
+fn check_liveness(l: &'static Link) {
     let now = cpu::ticks();
-    if now.wrapping_sub(l.asked.load(Ordering::Relaxed)) >= ALIVE {
-        l.asked.store(now, Ordering::Relaxed);
+    if now.wrapping_sub(l.checked.load(Ordering::Relaxed)) >= ALIVE {
+        l.checked.store(now, Ordering::Relaxed);
         l.service_if_readable();
     }
 }
@@ -107,7 +107,7 @@ fn sweep(t: &'static Target) {
 /// Takes links out of the list for which `keep` is false. Their connections go on.
 fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
     let mut cell: &'static AtomicPtr<Link> = &t.links;
-    while let Some(l) = follow(cell) {
+    while let Some(l) = load_link(cell) {
         if keep(l) {
             cell = &l.next;
         } else {
@@ -126,10 +126,10 @@ fn sweep_all() {
         #[allow(unsafe_code)]
         // SAFETY: as in `target`.
         while let Some(t) = unsafe { p.as_ref() } {
-            let mut l = follow(&t.links);
+            let mut l = load_link(&t.links);
             while let Some(link) = l {
-                look(link);
-                l = follow(&link.next);
+                check_liveness(link);
+                l = load_link(&link.next);
             }
             sweep(t);
             p = t.next.load(Ordering::Relaxed);
@@ -141,7 +141,7 @@ fn sweep_all() {
 pub struct Claim {
     /// The link that the slot is on.
     pub link: &'static Link,
-    /// The claimed slot and its epoch.
+    /// The claimed slot and its generation.
     pub claimed: Claimed,
     /// The listener's queue is full: the connect is pending.
     full: bool,
@@ -152,10 +152,10 @@ fn claim_on(
     link: &'static Link,
     order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
-    if let Some(left) = link.slots.left_ones()
+    if let Some(left) = link.slots.parked_slots()
         && fork::alone()
     {
-        link.slots.rejoin(left);
+        link.slots.unpark(left);
     }
     match link.claim() {
         Some(claimed) => Ok(Claim { link, claimed, full: false, _order: order }),
@@ -178,7 +178,7 @@ struct View {
 }
 
 fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
-    core::iter::successors(follow(&t.links), |l| follow(&l.next))
+    core::iter::successors(load_link(&t.links), |l| load_link(&l.next))
 }
 
 /// The links to the listener `member` (0: there is only one).
@@ -209,7 +209,7 @@ impl View {
         self.members.as_ref().map_or(0, Members::count)
     }
 
-    fn look_at(&mut self, t: &'static Target, member: u64) {
+    fn consider(&mut self, t: &'static Target, member: u64) {
         (self.count, self.shared) =
             links_to(t, member).fold((0, false), |(n, shared), l| (n + 1, shared | l.served_by_many()));
     }
@@ -237,7 +237,7 @@ fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> 
     let next = view.members.as_ref().and_then(|m| m.at(turn)).unwrap_or(0);
     let link = links_to(t, next).next()?;
     // First, since it also notes that the question is asked.
-    let due = members > 0 && t.group.due(turn, members);
+    let due = members > 0 && t.reuseport.due(turn, members);
     let asks = due || !current::is_confirmed(link);
     // Without a group the port does not matter, and with port 0 the kernel never finds a connection in the listener's
     // place.
@@ -255,15 +255,15 @@ pub fn claim(
     member: Option<u64>,
     late: bool,
 ) -> core::result::Result<Claim, Reason> {
-    if let Some(why) = crate::kernel_only::reason() {
+    if let Some(why) = crate::process_fallback::reason() {
         return Err(why);
     }
     let mut order = POOL.lock();
     let t = target(dest, false).ok_or(Reason::NoMemory)?;
     sweep(t);
     let mut view = View::of(t);
-    let turn = t.turn.fetch_add(1, Ordering::Relaxed) as usize;
-    let any = SocketAddr::new(from.ip(), if from.port() == 0 { group::any_port() } else { from.port() });
+    let turn = t.rotation.fetch_add(1, Ordering::Relaxed) as usize;
+    let any = SocketAddr::new(from.ip(), if from.port() == 0 { reuseport::any_port() } else { from.port() });
     let mut named = member;
     if named.is_none() {
         let word = ask_if_due(t, &view, turn, any);
@@ -282,12 +282,12 @@ pub fn claim(
         Some(cookie) => (Some(cookie), turn / count.max(1)),
         None => (None, turn),
     };
-    view.look_at(t, meant.unwrap_or(0));
+    view.consider(t, meant.unwrap_or(0));
     if view.count > 0 && !view.wants_link(turn) {
         match claim_known(t, &view, (meant.unwrap_or(0), turn), late, order)? {
             Ok(c) => {
                 if named.is_some() {
-                    t.group.heard(false);
+                    t.reuseport.on_kernel_choice(false);
                 }
                 return Ok(c);
             }
@@ -300,7 +300,7 @@ pub fn claim(
     let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
     let made = rendezvous::connect_link(any, dest, meant, place);
     if named.is_some() {
-        t.group.heard(matches!(made, Err(NoLink::Nobody)));
+        t.reuseport.on_kernel_choice(matches!(made, Err(NoLink::Nobody)));
     }
     let link = made.map_err(|e| why_not(e, meant.is_some()))?;
     current::confirm(link);
@@ -311,7 +311,7 @@ pub fn claim(
     }
     if count == 0 {
         // If this is the first member of a group, the others are still to be found.
-        t.turn.store(1, Ordering::Relaxed);
+        t.rotation.store(1, Ordering::Relaxed);
     }
     // The server is to look for this link before it serves another one's later connects.
     links_to(t, link.member.load(Ordering::Relaxed)).for_each(Link::set_more);
@@ -322,7 +322,7 @@ pub fn claim(
 
 /// Claims a slot on `link` to `dest`, a server on another host, or, unless it has to be that link (`only`), on one that
 /// was used before.
-pub fn claim_far(dest: SocketAddr, link: &'static Link, only: bool) -> core::result::Result<Claim, Reason> {
+pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::result::Result<Claim, Reason> {
     let order = POOL.lock();
     let t = target(dest, true).ok_or(Reason::NoMemory)?;
     sweep(t);
@@ -358,7 +358,7 @@ fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
 pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     let _order = POOL.lock();
     let waits = |l: &'static Link| !core::ptr::eq(l, link) && l.accepting() && l.server_waits();
-    target(dest, link.is_far()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
+    target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
 }
 
 /// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait for which a listener's
@@ -379,13 +379,13 @@ fn claim_known(
     let mut late_and_full = false;
     for i in 0..view.count {
         let Some(link) = links_to(t, member).nth((start + i) % view.count) else { break };
-        look(link);
+        check_liveness(link);
         if !link.accepting() || view.avoids(link) {
             continue;
         }
         // Of several processes another one may have room, and by TCP any of them takes it.
         let full = link.backlog_full();
-        if full && !late && (view.shared || link.is_far()) {
+        if full && !late && (view.shared || link.is_remote()) {
             return Err(Reason::BacklogFull);
         }
         match claim_on(link, order) {
@@ -417,9 +417,9 @@ pub fn segment_lacks(e: Errno) -> Reason {
 }
 
 /// Whether links to `dest` lead to listeners that share a port, and `which` is true of that group.
-pub fn is_group(dest: SocketAddr, which: impl FnOnce(&Group) -> bool) -> bool {
+pub fn is_group(dest: SocketAddr, which: impl FnOnce(&ReuseportGroup) -> bool) -> bool {
     let _order = POOL.lock();
-    target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.group))
+    target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))
 }
 
 /// Queues the connect and tells the server.

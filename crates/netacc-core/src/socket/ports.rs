@@ -5,7 +5,7 @@ use crate::timeouts;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::Reason;
 use netacc_sys::time;
-use netacc_transport::shm::rendezvous::Probe;
+use netacc_transport::shm::rendezvous::SourceProbe;
 
 /// Time (ns) for which "no NetACC listens there" is believed. A server that starts is found this late.
 const BELIEVED: u64 = 50_000_000;
@@ -22,7 +22,7 @@ static ABSENT: Table = Table::new();
 /// Destinations with a rendezvous of another version of the protocol.
 static OTHER_VERSION: Table = Table::new();
 /// Destinations whose listener turns links away.
-static TURNS_AWAY: Table = Table::new();
+static REFUSING: Table = Table::new();
 /// Destinations on other hosts that have refused.
 static REFUSED: Table = Table::new();
 /// Addresses that are this host's.
@@ -30,7 +30,7 @@ static LOCAL: Table = Table::new();
 /// Hosts that have answered and could not be reached.
 static DOUBTED: Table = Table::new();
 /// Addresses that are another host's.
-static FAR: Table = Table::new();
+static REMOTE_HOSTS: Table = Table::new();
 
 /// An address without a port, as the tables have it.
 fn host(ip: IpAddr) -> SocketAddr {
@@ -42,7 +42,7 @@ pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
     let known = |table: &Table, believed, reason| table.holds(dest, now, believed).then_some(reason);
     known(&ABSENT, BELIEVED, Reason::PeerPlain)
         .or_else(|| known(&OTHER_VERSION, BELIEVED, Reason::PeerVersion))
-        .or_else(|| known(&TURNS_AWAY, REFUSING_BELIEVED, Reason::Refused))
+        .or_else(|| known(&REFUSING, REFUSING_BELIEVED, Reason::Refused))
         .or_else(|| known(&REFUSED, UNREACHABLE_BELIEVED, Reason::PeerPlain))
 }
 
@@ -58,7 +58,7 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
     let table = match why {
         Reason::PeerPlain => &ABSENT,
         Reason::PeerVersion => &OTHER_VERSION,
-        Reason::Refused => &TURNS_AWAY,
+        Reason::Refused => &REFUSING,
         _ => return,
     };
     table.note(dest, now);
@@ -66,37 +66,39 @@ pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
 
 /// Forgets what was believed of absent listeners, since our own process opened one.
 pub fn forget_absent() {
-    [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &FAR].into_iter().for_each(Table::clear);
+    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &REMOTE_HOSTS].into_iter().for_each(Table::clear);
 }
 
 /// Called in the child of a fork: drops the entries that another thread of the parent was just changing.
 pub fn after_fork() {
-    [&ABSENT, &OTHER_VERSION, &TURNS_AWAY, &REFUSED, &LOCAL, &DOUBTED, &FAR].into_iter().for_each(Table::after_fork);
+    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &LOCAL, &DOUBTED, &REMOTE_HOSTS]
+        .into_iter()
+        .for_each(Table::after_fork);
 }
 
 /// The source address of a connection to `ip` when `ip` is an address of this host.
 pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
-    believed_source(ip, now).or_else(|| believe(ip, Probe::new(ip)?.own_source(ip), now))
+    believed_source(ip, now).or_else(|| believe(ip, SourceProbe::new(ip)?.own_source(ip), now))
 }
 
 /// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA
 /// is believed to be another host's for a while as well, since to ask costs such a connect more than all else; if the
 /// kernel was asked just now, the probe comes with the answer.
-pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<Probe>> {
+pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<SourceProbe>> {
     if let Some(source) = believed_source(ip, now) {
         return Ok(source);
     }
-    if FAR.holds(host(ip), now, ADDRESS_BELIEVED) {
+    if REMOTE_HOSTS.holds(host(ip), now, ADDRESS_BELIEVED) {
         return Err(None);
     }
-    let probe = Probe::new(ip);
+    let probe = SourceProbe::new(ip);
     let source = believe(ip, probe.as_ref().and_then(|p| p.own_source(ip)), now);
     source.ok_or(probe)
 }
 
 /// Notes that a connect to `ip` goes to another host by RDMA.
-pub fn note_far(ip: IpAddr, now: u64) {
-    FAR.note(host(ip), now);
+pub fn note_remote(ip: IpAddr, now: u64) {
+    REMOTE_HOSTS.note(host(ip), now);
 }
 
 /// Notes that a host that has answered was not reached by RDMA: connects to it wait until one was.
@@ -105,7 +107,7 @@ pub fn note_broken(ip: IpAddr) {
 }
 
 /// Notes that the host was reached.
-pub fn note_kept(ip: IpAddr) {
+pub fn note_reached(ip: IpAddr) {
     DOUBTED.forget(host(ip));
 }
 
@@ -168,14 +170,14 @@ mod tests {
     fn a_host_is_doubted_until_it_was_reached() {
         let (host, other) = ("192.0.2.7".parse().unwrap(), "192.0.2.8".parse().unwrap());
         note_broken(host);
-        note_kept(other);
+        note_reached(other);
         assert!(is_doubted(host) && !is_doubted(other));
-        note_kept(host);
+        note_reached(host);
         assert!(!is_doubted(host));
     }
 
     #[test]
-    fn loopback_is_local_and_a_far_address_is_not() {
+    fn loopback_is_local_and_a_remote_address_is_not() {
         let now = netacc_sys::time::now();
         assert_eq!(local_source("127.0.0.1".parse().unwrap(), now), Some("127.0.0.1".parse().unwrap()));
         assert_eq!(local_source("192.0.2.1".parse().unwrap(), now), None);

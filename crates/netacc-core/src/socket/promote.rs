@@ -4,7 +4,7 @@
 //! a slot. The server looks for a connection with these addresses among those it accepted and goes over: it
 //! ends its half of the TCP stream and writes to the ring from then on. The client sees that its offer was
 //! taken and does the same. Each side first reads what is still in the kernel; the end of the kernel's stream marks the
-//! byte where the ring goes on ([`ShmEndpoint::set_tail`]).
+//! byte where the ring goes on ([`ShmEndpoint::set_old_subflow`]).
 //!
 //! As long as a connection may be promoted (a *candidate*), its bytes pass through our hands.
 //!
@@ -25,9 +25,11 @@
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
-use crate::poll::Kept;
+use crate::poll::Held;
 use crate::socket::io::deadline;
-use crate::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, REMOTE, Socket, asking, far, pool};
+use crate::socket::{
+    CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, REMOTE, Socket, pool, upgrade, upgrade_client,
+};
 use crate::timeouts;
 use crate::wait;
 use core::sync::atomic::Ordering;
@@ -35,7 +37,7 @@ use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{raw, time};
-use netacc_transport::shm::segment::{FATE_QUEUED, FATE_TAKEN};
+use netacc_transport::shm::segment::{CONNECT_QUEUED, CONNECT_TAKEN};
 use netacc_transport::shm::{Link, ShmEndpoint, owner, promote};
 use netacc_transport::{Endpoint, Iov};
 
@@ -46,14 +48,14 @@ const PROMOTION_ANSWER: u64 = time::ns(timeouts::PROMOTION_ANSWER);
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if promote::waiting() {
-        settle();
+        match_offers();
     }
     // In this order: a thread that does not see the flag sees the path that was decided on.
     if !s.has(CANDIDATE) {
         return s.path() == Path::Shm;
     }
     if s.has(REMOTE) {
-        return far::advance(fd, r);
+        return upgrade::advance(fd, r);
     }
     if !s.has(OFFERS) {
         // A server that blocks in this one connection hears of offers only here.
@@ -72,11 +74,11 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
             }
             s.path() == Path::Shm
         }
-        Some(ep) if ep.fate() == FATE_QUEUED && !ep.link().is_lost() && ep.age() < PROMOTION_ANSWER => {
+        Some(ep) if ep.outcome() == CONNECT_QUEUED && !ep.link().is_lost() && ep.age() < PROMOTION_ANSWER => {
             ep.link().service_if_readable();
             false
         }
-        Some(ep) => decide(fd, r, ep.fate() != FATE_TAKEN),
+        Some(ep) => decide(fd, r, ep.outcome() != CONNECT_TAKEN),
     }
 }
 
@@ -105,7 +107,7 @@ fn listen_for_offers() {
         }
     });
     if promote::waiting() {
-        settle();
+        match_offers();
     }
 }
 
@@ -123,12 +125,12 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let from = core::net::SocketAddr::new(local.ip(), 0);
     let claim = pool::claim(from, target, (member != 0).then_some(member), false)?;
     let (link, claimed) = (claim.link, claim.claimed);
-    let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.epoch)) else {
+    let Some(ep) = link.endpoint(claimed.slot).filter(|e| e.begin(claimed.generation)) else {
         link.slots.burned();
         return Err(Reason::NoMemory);
     };
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(claimed.slot)) {
-        sl.open.tell(local, target);
+        sl.open.write(local, target);
     }
     drop(claim);
     // The endpoint is there before the offer goes out: the server may take it at once, and a thread that looks then
@@ -139,21 +141,21 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
         s.local.set(local);
         s.peer.set(target);
         s.set_endpoint(ep);
-        if link.offer(claimed.slot as u32, claimed.epoch).is_ok() {
+        if link.offer(claimed.slot as u32, claimed.generation).is_ok() {
             return Ok(());
         }
-        s.leave_endpoint();
+        s.drop_endpoint();
     }
     ep.withdraw();
     // The server never saw the slot, so it cannot say that it is done with it.
-    ep.never_mind(claimed.epoch);
+    ep.never_mind(claimed.generation);
     ep.close(true);
     Err(Reason::Refused)
 }
 
 /// Gives a promotion up. True if it was too late for that, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
-    if r.obj.has(REMOTE) { far::give_up(fd, r) } else { decide(fd, r, true) }
+    if r.obj.has(REMOTE) { upgrade::give_up(fd, r) } else { decide(fd, r, true) }
 }
 
 /// Whether a connection that is no candidate any more has gone over. Under both direction locks.
@@ -168,13 +170,15 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
     let s = r.obj;
     let ep = {
         let _g = (s.rx.lock(), s.tx.lock());
-        if let Some(gone_over) = decided(r) {
-            return gone_over;
+        if let Some(switched) = decided(r) {
+            return switched;
         }
         let offered = s.endpoint().filter(|_| s.has(OFFERS));
         match offered {
-            Some(ep) if ep.fate() == FATE_TAKEN || (give_up && !ep.withdraw() && ep.fate() == FATE_TAKEN) => {
-                if !go_over(fd, r, ep) {
+            Some(ep)
+                if ep.outcome() == CONNECT_TAKEN || (give_up && !ep.withdraw() && ep.outcome() == CONNECT_TAKEN) =>
+            {
+                if !switch_to_ring(fd, r, ep) {
                     return false;
                 }
                 ep
@@ -194,13 +198,13 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
 
 /// Goes over to the ring: our half of the TCP stream ends here. Under both direction locks, and for the server
 /// under the same hold as `take`.
-pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
+pub(super) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool {
     let s = r.obj;
     // A handler of this thread must not close the number in the middle.
     let _b = Blocked::all();
     let Some(fd) = number(fd, r) else { return false };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
-    ep.set_tail(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
+    ep.set_old_subflow(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
     epoll::accelerate(s, || {
         s.set_endpoint(ep);
         s.set_path(Path::Shm);
@@ -210,46 +214,46 @@ pub(super) fn go_over(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) -> bool
 }
 
 /// A number of the socket, `fd` if that still is one; under a direction lock. A number that was closed may belong to
-/// another file by now. A thread that closes a number ends the candidacy before (`closing::leave`), so the number is
+/// another file by now. A thread that closes a number ends the candidacy before (`closing::remove`), so the number is
 /// good as long as it is in the table and we hold the lock.
 pub(super) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
     Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
 }
 
 pub(super) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
-    let far = ep.is_far();
+    let remote = ep.is_remote();
     let entry = s.stats();
     page().promoted(entry.map_or(Reason::None, |e| e.reason()));
     if let Some(e) = entry {
-        e.set_transport(if far { Transport::Rdma } else { Transport::Shm });
+        e.set_transport(if remote { Transport::Rdma } else { Transport::Shm });
         e.set_reason(Reason::None);
-        // Of a connection to another host only the carrier in our own process is seen here.
-        e.set_peer_pid(if far { 0 } else { ep.link().peer_pid() });
-        e.set_link(ep.shown_link());
+        // Of a connection to another host only the engine in our own process is seen here.
+        e.set_peer_pid(if remote { 0 } else { ep.link().peer_pid() });
+        e.set_link(ep.stats_link());
     }
-    crate::log!(Info, "fd {fd}: promoted to {}", if far { "RDMA" } else { "shared memory" });
+    crate::log!(Info, "fd {fd}: promoted to {}", if remote { "RDMA" } else { "shared memory" });
 }
 
 /// Server: looks for the connections that clients offered to promote.
 #[cold]
-pub fn settle() {
-    promote::each(|link, slot, epoch| {
+pub fn match_offers() {
+    promote::each(|link, slot, generation| {
         let Some(ep) = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live()) else { return true };
         let Some(open) = link.segment().and_then(|g| g.slot(slot as usize)).map(|s| &s.open) else { return true };
-        let (Some(client), Some(server)) = (open.told(0), open.told(1)) else {
-            ep.refuse(epoch);
+        let (Some(client), Some(server)) = (open.address(0), open.address(1)) else {
+            ep.refuse(generation);
             return true;
         };
         let found = find(client, server);
         let age = time::now().saturating_sub(open.when.load(Ordering::Relaxed));
         match found {
             Some((fd, r)) if may_claim(link, client, server) => {
-                accept_offer(fd, r, ep, epoch);
+                accept_offer(fd, r, ep, generation);
                 true
             }
             None if age < PROMOTION_ANSWER && !link.is_lost() => false,
             _ => {
-                ep.refuse(epoch);
+                ep.refuse(generation);
                 true
             }
         }
@@ -257,18 +261,18 @@ pub fn settle() {
 }
 
 /// Server: takes an offer and goes over, as one step for every other thread.
-fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, epoch: u32) {
+fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u32) {
     let s = r.obj;
     {
         let _g = (s.rx.lock(), s.tx.lock());
         let there = r.valid() && s.has(CANDIDATE) && fdtable::get(fd).is_some_and(|e| e.is(r));
         if !there || !ep.has_windows() {
-            return ep.refuse(epoch);
+            return ep.refuse(generation);
         }
         if !ep.take() {
-            return ep.never_mind(epoch);
+            return ep.never_mind(generation);
         }
-        if !ep.begin(epoch) || !go_over(fd, r, ep) {
+        if !ep.begin(generation) || !switch_to_ring(fd, r, ep) {
             return;
         }
     }
@@ -316,11 +320,11 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
         // Another thread may have promoted it since the caller looked.
-        return if s.path() == Path::Shm { again_read(r, dst, flags) } else { Outcome::Pass };
+        return if s.path() == Path::Shm { reread(r, dst, flags) } else { Outcome::Pass };
     }
     // Calls with a meaning of their own are made by the kernel; then the connection is the kernel's for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
-        return if cancel(fd, r) { again_read(r, dst, flags) } else { Outcome::Pass };
+        return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     let mut res = {
@@ -330,9 +334,9 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         }
         if s.path() != Path::Tcp {
             drop(_g);
-            return again_read(r, dst, flags);
+            return reread(r, dst, flags);
         }
-        match far::before_read(fd, s) {
+        match upgrade::before_read(fd, s) {
             Ok(()) => by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false),
             Err(e) => Err(e),
         }
@@ -344,22 +348,22 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             return Outcome::Failed(Errno::BADF);
         }
         if s.has(REMOTE) && !s.has(OFFERS) {
-            return match far::wait(fd, r) {
+            return match upgrade::wait(fd, r) {
                 Ok(()) => receive(fd, r, dst, flags),
                 Err(e) => Outcome::Failed(e),
             };
         }
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
-        let ours = Kept::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
+        let ours = Held::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
         let waited = ours.as_ref().map_or(Ok(()), |ours| wait::for_kernel(ours, until));
         // A thread that closes the program's number meanwhile does not end this call.
-        let there = ours.as_ref().map(Kept::fd).filter(|own| *own >= 0).unwrap_or(fd);
+        let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
     }
     match res {
         // The peer may have gone over: then this 0 is not the end of the stream.
-        Ok(0) if advance(fd, r) => again_read(r, dst, flags),
+        Ok(0) if advance(fd, r) => reread(r, dst, flags),
         // The peer may also have come back already, to another kernel socket.
         Ok(0) if s.has(DEMOTED) => Outcome::Pass,
         Ok(n) => {
@@ -373,7 +377,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
                     e.received(n as u64);
                 }
                 drop(_g);
-                far::has_read(s);
+                upgrade::has_read(s);
             }
             Outcome::Done(n as isize)
         }
@@ -385,7 +389,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
 fn expired(fd: i32, r: Ref<Socket>) -> bool {
     const CALLS: u32 = 256;
     if r.obj.has(REMOTE) {
-        return far::expired(fd, r);
+        return upgrade::expired(fd, r);
     }
     let n = r.obj.calls.load(Ordering::Relaxed) + 1;
     r.obj.calls.store(n, Ordering::Relaxed);
@@ -393,7 +397,7 @@ fn expired(fd: i32, r: Ref<Socket>) -> bool {
 }
 
 /// The call goes on over shared memory, by the object, since the number may be closed.
-fn again_read(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
+fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     match r.obj.endpoint() {
         Some(ep) => super::io::receive(r, ep, dst, flags).into(),
         // The connection has left shared memory again meanwhile, or was closed.
@@ -406,14 +410,14 @@ fn again_read(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
     if !s.has(CANDIDATE) || expired(fd, r) {
-        return if s.path() == Path::Shm { again_write(r, src, flags, 0) } else { Outcome::Pass };
+        return if s.path() == Path::Shm { rewrite(r, src, flags, 0) } else { Outcome::Pass };
     }
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
-        return if cancel(fd, r) { again_write(r, src, flags, 0) } else { Outcome::Pass };
+        return if cancel(fd, r) { rewrite(r, src, flags, 0) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
     if s.has(REMOTE) {
-        asking::before_send(s, nonblock);
+        upgrade_client::before_send(s, nonblock);
     }
     // The kernel must not decide whether the application gets SIGPIPE.
     let flags_there = flags | libc::MSG_NOSIGNAL;
@@ -428,7 +432,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             if s.path() != Path::Tcp {
                 drop(_g);
-                return again_write(r, src, flags, sent);
+                return rewrite(r, src, flags, sent);
             }
             let res = by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true);
             // This is counted under the same hold: a connection that goes over to another host does so at a byte that
@@ -448,10 +452,10 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             }
             // Without the lock: what the kernel takes comes before the end that it is told when we go over, and after
             // that end it takes nothing.
-            _sending = Some(asking::Sending::begin(s));
+            _sending = Some(upgrade_client::Sending::begin(s));
             res = by_kernel(fd, src, flags_there, true);
             if res == Err(Errno::PIPE) && advance(fd, r) {
-                return again_write(r, src, flags, sent);
+                return rewrite(r, src, flags, sent);
             }
             if res == Err(Errno::PIPE) && s.has(DEMOTED) {
                 return if sent > 0 { Outcome::Done(sent as isize) } else { Outcome::Pass };
@@ -480,12 +484,12 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
         }
     }
     if s.has(REMOTE) {
-        asking::after_send(fd, r);
+        upgrade_client::after_send(fd, r);
     }
     Outcome::Done(sent as isize)
 }
 
-fn again_write(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcome {
+fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcome {
     match r.obj.endpoint().map(|ep| super::io::transmit(r, ep, src, flags)) {
         Some(Ok(n)) => Outcome::Done((sent + n) as isize),
         _ if sent > 0 => Outcome::Done(sent as isize),

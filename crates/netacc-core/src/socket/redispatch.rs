@@ -1,172 +1,459 @@
-//! Connects that wait at a listener which this process leaves while other processes have it.
+//! A connect that was queued at a process which died before taking it.
 //!
-//! The kernel's queue belongs to the listener and not to a process, so another process accepts what waits there. This process
-//! therefore takes each such connect, connects to the kernel's listener in the client's stead, gives that socket what the client
-//! has written so far, and passes it to the client as the socket on which its connection goes on (see
-//! [`netacc_transport::shm`]'s `depart`). The client need not do anything for that: its process may be busy elsewhere, or gone.
-//!
-//! A connect of another user's process, and one for which the kernel's queue has no room, stays as it is: its client makes it
-//! once more at its next call (see [`super::reroute`]).
+//! In the kernel the queue belongs to the listener, and another process that serves it takes the
+//! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
+//! byte it has written so far.
 
-use crate::addr;
-use crate::fdtable::{self, Entry};
-use crate::socket::{Path, SHARED, pair, relay, reroute};
-use core::net::SocketAddr;
-use core::sync::atomic::Ordering;
+use crate::engine::{self, progress};
+use crate::epoll;
+use crate::fdtable::{self, Ref};
+use crate::fork;
+use crate::process_fallback;
+use crate::socket::beliefs::Beliefs;
+use crate::socket::create::{replace_everywhere, status_flags};
+use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, ports, queued_connects};
+use crate::timeouts;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::{self, Deadline};
 use netacc_sys::{lock, raw};
-use netacc_transport::Endpoint;
-use netacc_transport::shm::segment::SERVER_LEFT;
-use netacc_transport::shm::slots::SLOTS;
-use netacc_transport::shm::{Link, ShmEndpoint};
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Iov, Shut};
 
-/// These links of a listener take no further connects: those that wait there go to the kernel's listener in the order in which
-/// they were made, if this process can see to that, or are made once more by their clients.
-pub(super) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
-    let mut count = 0;
-    for link in links.clone() {
-        let Some(seg) = link.segment() else { continue };
-        // SeqCst: a client pushes and then looks at this word; this process marks and then drains.
-        seg.header().server.store(SERVER_LEFT, Ordering::SeqCst);
-        count += 1;
+/// Settles a connection that is [told to switch](ShmEndpoint::must_switch): it goes on elsewhere. Takes both direction locks.
+#[cold]
+pub fn complete_switch(r: Ref<Socket>) {
+    match r.obj.endpoint() {
+        Some(ep) if ep.orphaned() => redispatch(r),
+        Some(_) => super::demote::accept(r),
+        None => {}
     }
-    let mut able = true;
-    // A client that goes on and on is not waited for.
-    for _ in 0..SLOTS * count {
-        let waits = |link: &'static Link| Some((link.segment()?.front_time()?, link));
-        let Some((_, link)) = links.clone().filter_map(waits).min_by_key(|(when, _)| *when) else { break };
-        let Some(slot) = link.pop() else { break };
-        let Some(ep) = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.is_live()) else { continue };
-        let done = if able && link.trust_is_mutual() { to_kernel(link, ep) } else { Err(Errno::NOTCONN) };
-        match done {
-            Ok(()) => crate::log!(
+}
+
+/// To be called before the process ends: connects to other hosts that no queue pair has taken are made by TCP, as the
+/// kernel would go on with what was written after the process's end. Only where this process is the only one that could
+/// make them.
+#[cold]
+pub fn settle_queued(until: Deadline) {
+    fdtable::each(0, usize::MAX, |_, e| {
+        if let fdtable::Entry::Socket(r) = e
+            && !until.passed()
+            && is_in_doubt(r.obj)
+        {
+            give_up(r);
+        }
+    });
+    // What other threads have withdrawn must be in its new place before the process ends. A handler may have
+    // interrupted one of them.
+    while is_moving_any() && !lock::interrupted() && !until.passed() {
+        nap();
+    }
+}
+
+/// Number of threads that are making a connect again; from the moment that a thread has withdrawn it, the connect is
+/// not in doubt any more.
+static MOVING: AtomicU32 = AtomicU32::new(0);
+
+/// Counts the calling thread among them as long as it lives.
+struct Moving;
+
+impl Moving {
+    fn begin() -> Moving {
+        // SeqCst, before anything is withdrawn: a thread that finds something withdrawn sees this.
+        MOVING.fetch_add(1, Ordering::SeqCst);
+        Moving
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        // In the child of a fork the count may be 0 already.
+        let _ = MOVING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+    }
+}
+
+/// Whether any thread is making a connect again.
+#[inline]
+pub fn is_moving_any() -> bool {
+    MOVING.load(Ordering::SeqCst) != 0
+}
+
+/// Sleeps a moment between two looks at what another thread is about to do.
+pub(super) fn nap() {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
+    let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+}
+
+/// Called in the child of a fork, in which no thread makes a connect again.
+pub fn after_fork() {
+    MOVING.store(0, Ordering::Relaxed);
+    SILENT.after_fork();
+}
+
+/// Whether a connect to another host waits for a queue pair, and this process alone knows what was written to it.
+pub fn is_in_doubt(s: &Socket) -> bool {
+    s.path() == Path::Shm
+        && !s.has(SHARED | LINGER_RESET)
+        && s.endpoint().is_some_and(|ep| awaits_queue_pair(ep) && ep.has_written())
+}
+
+/// Whether this is a connect of this process's own to another host that no queue pair has taken.
+fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
+    ep.is_remote() && ep.is_queued() && !ep.link().is_inherited()
+}
+
+/// The program closes the last number of such a connect. If no queue pair came about, no process could make it again:
+/// so the number stays until a queue pair has taken the connect, or TCP has the bytes. Takes both direction locks.
+#[cold]
+pub fn see_off(fd: i32, r: Ref<Socket>) {
+    let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
+    while r.valid() && is_in_doubt(r.obj) && fdtable::number_of(r, fd).is_none() {
+        if r.obj.endpoint().is_some_and(ShmEndpoint::orphaned) || end.passed() {
+            return give_up(r);
+        }
+        progress::progress();
+        nap();
+    }
+    // Another thread may have withdrawn the connect, and then holds its locks. A handler may have interrupted that
+    // thread.
+    if is_moving_any() && !lock::interrupted() {
+        drop((r.obj.rx.lock(), r.obj.tx.lock()));
+    }
+}
+
+/// Makes the connect by TCP, unless it has been taken just now. Takes both direction locks.
+fn give_up(r: Ref<Socket>) {
+    by_tcp_if(r, is_in_doubt);
+}
+
+/// Makes such a connect by TCP because its program wants it, even if nothing was written to it. Nothing happens to any
+/// other connection.
+pub fn instead(r: Ref<Socket>) {
+    let waits = |s: &Socket| s.endpoint().is_some_and(awaits_queue_pair);
+    if waits(r.obj) {
+        by_tcp_if(r, |s| s.path() == Path::Shm && !s.has(SHARED) && waits(s));
+    }
+}
+
+fn by_tcp_if(r: Ref<Socket>, may: impl FnOnce(&Socket) -> bool) {
+    let s = r.obj;
+    let why = why_by_tcp(s);
+    let _moving = Moving::begin();
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    if r.valid()
+        && !fork::under_way()
+        && may(s)
+        && let Some(old) = s.endpoint().filter(|ep| ep.withdraw())
+    {
+        move_on(r, old, why);
+    }
+    drop((rx, tx));
+}
+
+/// The reason that is reported if a connect that has to be made again goes by TCP.
+fn why_by_tcp(s: &Socket) -> Reason {
+    let remote = s.endpoint().map(ShmEndpoint::link).filter(|link| link.is_remote()).zip(s.peer.get());
+    match remote {
+        Some((link, server)) => engine::why_not(server, link.engine()).unwrap_or(Reason::OtherHost),
+        None => Reason::LinkLost,
+    }
+}
+
+/// Gives an orphaned connection another server. Takes both direction locks.
+#[cold]
+pub fn redispatch(r: Ref<Socket>) {
+    // The child of a fork that is under way would not know of another endpoint, and would have nothing.
+    fork::let_pass(|| {
+        let s = r.obj;
+        // Asked before the locks, since an engine's lock comes first.
+        let why = why_by_tcp(s);
+        let _moving = Moving::begin();
+        let (rx, tx) = (s.rx.lock(), s.tx.lock());
+        let orphan = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned());
+        // Asked under the locks, which a thread that forks takes after it has said so.
+        let now = orphan.is_none() || !fork::under_way();
+        if now
+            && let Some(old) = orphan
+            && old.withdraw()
+        {
+            move_on(r, old, why);
+        }
+        drop((rx, tx));
+        now
+    });
+}
+
+/// Moves a connect that waits at a busy process to another process, which waits for connects. Takes both direction
+/// locks.
+#[cold]
+pub fn elsewhere(r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    let _moving = Moving::begin();
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !fork::under_way();
+    let waiting = s.endpoint().filter(|e| movable && e.is_queued());
+    let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
+    let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
+    drop((rx, tx));
+    moved
+}
+
+/// Makes a connect that was withdrawn once more, with what was written so far. Under both direction locks.
+fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
+    let s = r.obj;
+    let (mut bytes, first) = written(old);
+    let ended = old.ended();
+    match reconnect(s, old) {
+        Ok(new) => {
+            if !rewrite(new, &mut bytes, first, ended) {
+                new.fail(Errno::CONNRESET);
+            }
+            epoll::switched(s, old, new, || s.set_endpoint(new));
+            // No other process knows of the new endpoint.
+            s.set(SHARED, false);
+            // Threads that wait for it look again, and find the new one.
+            old.poke_self();
+            if new.link().may_be_served_by_many() {
+                queued_connects::note_redispatched(r);
+            }
+            old.close(false);
+            crate::log!(
                 Info,
-                "listener: a connect that waited here goes to the kernel's queue, for another process"
-            ),
-            Err(e) => {
-                // Where one found no room, or a client that takes nothing in, the next one would wait in vain as well.
-                able = able && e != Errno::AGAIN && e != Errno::TIMEDOUT;
-                ep.stir_peer();
+                "fd {}: the server did not accept; queued at another process with {} bytes",
+                s.first_fd(),
+                bytes.len()
+            );
+        }
+        Err(not) => {
+            let why = if not == Reason::Refused { not } else { why };
+            let done = by_tcp(r, old, &bytes, ended, why);
+            crate::log!(
+                Info,
+                "fd {}: {}; using kernel TCP with {} bytes: {done:?}",
+                s.first_fd(),
+                why.name(),
+                bytes.len()
+            );
+            match done {
+                Err(Errno::TIMEDOUT) if old.is_remote() => {
+                    s.peer.get().into_iter().for_each(|peer| note_silent(peer.ip()));
+                    old.fail(Errno::TIMEDOUT);
+                }
+                Err(_) => old.fail(Errno::CONNRESET),
+                Ok(()) => {}
             }
         }
     }
 }
 
-/// The process ends: what waits at the listeners that others have goes to these.
-pub fn hand_on_all() {
-    if lock::interrupted() {
+/// Everything that was written so far, and how much of it the first window held.
+fn written(old: &ShmEndpoint) -> (Vec<u8>, usize) {
+    let mut bytes = Vec::new();
+    let mut first = None;
+    old.replay(|p, n| {
+        first.get_or_insert(n);
+        let at = bytes.len();
+        bytes.resize(at + n, 0);
+        #[allow(unsafe_code)]
+        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
+        unsafe {
+            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
+        }
+    });
+    (bytes, first.unwrap_or(0))
+}
+
+/// Writes the same bytes into the ring of a new connect, and the end after them. False: they do not fit.
+fn rewrite(new: &'static ShmEndpoint, bytes: &mut [u8], first: usize, ended: bool) -> bool {
+    // The ring is as large as the one that held these bytes, if they come into the same windows.
+    let (small, large) = bytes.split_at_mut(first);
+    let fits = [small, large].into_iter().filter(|b| !b.is_empty()).all(|b| {
+        let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
+        new.try_write(&mut Iov::one(&v)) == Ok(b.len())
+    });
+    if ended {
+        new.shutdown(Shut::Write);
+    }
+    fits
+}
+
+/// Gives what was written to a connect that was withdrawn to the one that is made instead of it. False: it does not
+/// fit.
+pub fn hand_off(old: &'static ShmEndpoint, new: &'static ShmEndpoint) -> bool {
+    let (mut bytes, first) = written(old);
+    rewrite(new, &mut bytes, first, old.ended())
+}
+
+/// Makes a connect that waits too long at its process by TCP, where any of the processes that serve the listener may
+/// take it. If the kernel does not take it at once it is queued anew. Takes both direction locks.
+#[cold]
+pub fn bypass(r: Ref<Socket>) {
+    let s = r.obj;
+    let _moving = Moving::begin();
+    let (rx, tx) = (s.rx.lock(), s.tx.lock());
+    let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_queued()) else { return };
+    if s.has(SHARED) || fork::under_way() || !old.link().served_by_many() {
         return;
     }
-    fdtable::each(0, usize::MAX, |_, e| {
-        if let Entry::Socket(r) = e
-            && let Some(_pin) = r.pin()
-            && let Some(l) = r.obj.listener()
-            && l.many.load(Ordering::Relaxed) != 0
-        {
-            l.take_all_links();
-            l.with_links_held(|links| hand_on(links.iter().copied().flatten()));
-        }
-    });
-}
-
-/// The process ends: a connect of its own that waits where no process takes it any more is made again, as the kernel would go on
-/// with what was written. Where a child has the connection too, that sees to it.
-pub fn settle_orphans() {
-    if lock::interrupted() {
+    let (Some(target), Ok(real)) = (s.peer.get(), raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))
+    else {
         return;
+    };
+    s.opts.apply(s, real);
+    // First the decision: a connection by TCP that is not needed after all would be one more that the server accepts.
+    if !old.withdraw() {
+        // The server has taken the connect just now.
+    } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
+        move_on(r, old, Reason::LinkLost);
+    } else {
+        let bytes = written(old).0;
+        let done = send_drained(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
+        crate::log!(Info, "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
+        if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
+            s.set(PLACEHOLDER, false);
+            old.link().stuck.store(1, Ordering::Relaxed);
+            now_tcp(s, old, Reason::NotTaken);
+        } else {
+            old.fail(Errno::CONNRESET);
+        }
     }
-    fdtable::each(0, usize::MAX, |_, e| {
-        if let Entry::Socket(r) = e
-            && let Some(_pin) = r.pin()
-            && r.obj.path() == Path::Shm
-            && !r.obj.has(SHARED)
-            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_far() && ep.is_untaken())
+    let _ = raw::close(real);
+    drop((rx, tx));
+}
+
+/// Number of links over which a connect is made again before it goes by TCP: a server may turn away each link that it
+/// is offered.
+const LINKS_TRIED: u32 = 3;
+
+/// Makes the same connect once more, over another link than that of `old`.
+fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'static ShmEndpoint, Reason> {
+    if s.redispatched.fetch_add(1, Ordering::Relaxed) >= LINKS_TRIED {
+        if let Some(target) = s.peer.get()
+            && old.link().is_turned_away()
         {
-            ep.link().service_if_readable();
-            if ep.orphaned() {
-                reroute::reroute(r);
-            }
+            ports::note_absent(target, Reason::Refused, time::coarse());
         }
-    });
-}
-
-/// One connect goes to the kernel's listener. On failure its client may still make it again, or it is reset.
-fn to_kernel(link: &'static Link, ep: &'static ShmEndpoint) -> Result<()> {
-    let open = &link.segment().and_then(|seg| seg.slot(ep.slot_index())).ok_or(Errno::NOTCONN)?.open;
-    let (Some(client), Some(server)) = (open.told(0), open.told(1)) else { return Err(Errno::INVAL) };
-    if open.far() != 0 || client.is_ipv4() != server.is_ipv4() || !ep.has_windows() {
-        return Err(Errno::INVAL);
+        return Err(Reason::Refused);
     }
-    let epoch = open.epoch.load(Ordering::Relaxed);
-    let near = tcp_socket(server)?;
-    let far = tcp_socket(server).and_then(|far| bind(&far, client).map(|()| far));
-    // The decision comes first: a connection that is not needed after all would be one more that a server accepts.
-    let done = far.and_then(|far| {
-        if !ep.take() {
-            ep.never_mind(epoch);
-            return Ok(());
+    let (Some(local), Some(target)) = (s.local.get(), s.peer.get()) else { return Err(Reason::Refused) };
+    if s.endpoint().is_some_and(ShmEndpoint::is_remote) {
+        // On this host the rendezvous of that name would be another listener's.
+        return Err(Reason::OtherHost);
+    }
+    if s.endpoint().is_some_and(|ep| ep.link().was_refused()) {
+        // The next link would be refused, too, and so on.
+        return Err(Reason::Refused);
+    }
+    let claim = pool::claim(local, target, None, false)?;
+    let (link, slot) = (claim.link, claim.claimed.slot);
+    let generation = claim.claimed.generation;
+    let Some(ep) = link.endpoint(slot).filter(|e| e.begin(generation)) else {
+        link.slots.burned();
+        return Err(Reason::NoMemory);
+    };
+    if let Some(sl) = link.segment().and_then(|seg| seg.slot(slot)) {
+        sl.open.write(local, target);
+    }
+    let pushed = pool::push(claim);
+    if !pushed || (!link.accepting() && ep.withdraw()) {
+        if !pushed {
+            ep.never_mind(generation);
         }
-        connect_at_once(&far, server).inspect_err(|_| ep.untake())?;
-        if !ep.begin(epoch) {
-            return Err(Errno::NOMEM);
-        }
-        go_on(ep, &near, far).inspect_err(|_| ep.close(true))
-    });
-    pair::discard(near);
-    done
+        ep.close(true);
+        return Err(Reason::Refused);
+    }
+    Ok(ep)
 }
 
-/// The connection goes on over `far`, whose other end waits at the kernel's listener. `near` stands for that end.
-fn go_on(ep: &'static ShmEndpoint, near: &OwnedFd, far: OwnedFd) -> Result<()> {
-    ep.readiness();
-    if ep.is_moving() {
-        // The client's program had to have a kernel socket before anybody accepted: a relay joins the two.
-        ep.await_kernel();
-        ep.follow()?;
-        let done = ep
-            .pour_rest(near, &far)
-            .and_then(|all| if all { relay::start(far.as_raw_fd(), ep.kernel_fd()) } else { Ok(()) });
-        pair::discard(far);
+const REDISPATCH_LOCAL: i64 = time::ns(timeouts::REDISPATCH_LOCAL) as i64;
+const REDISPATCH_REMOTE: i64 = time::ns(timeouts::REDISPATCH_REMOTE) as i64;
+const REDISPATCH_SILENT_HOST: i64 = time::ns(timeouts::REDISPATCH_SILENT_HOST) as i64;
+/// That is remembered for so long (ns).
+const SPENT: u64 = 10_000_000_000;
+
+/// Hosts that did not answer.
+static SILENT: Beliefs<8> = Beliefs::new();
+
+/// Time (ns) to wait for the host.
+fn patience_for(s: &Socket, host: IpAddr) -> i64 {
+    if !s.endpoint().is_some_and(ShmEndpoint::is_remote) {
+        return REDISPATCH_LOCAL;
+    }
+    let silent = SILENT.holds(SocketAddr::new(host, 0), time::coarse(), SPENT);
+    if silent { REDISPATCH_SILENT_HOST } else { REDISPATCH_REMOTE }
+}
+
+fn note_silent(host: IpAddr) {
+    SILENT.note(SocketAddr::new(host, 0), time::coarse());
+}
+
+/// How long (ns) the kernel may take for a connect that could also stay where it is.
+const AT_ONCE: i64 = 20_000_000;
+
+/// Makes the connect of `old` by the kernel, and writes the bytes after it.
+fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
+    let s = r.obj;
+    if process_fallback::reason().is_some() {
+        // The address may belong to another host here.
+        return Err(Errno::ADDRNOTAVAIL);
+    }
+    let target = s.peer.get().ok_or(Errno::NOTCONN)?;
+    let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+    let until = Deadline::after(patience_for(s, target.ip()));
+    // If the numbers stand for no TCP socket of the kernel's, a fresh one takes the place of all of them once it is
+    // connected. Otherwise they stand for one socket, which holds the port that the application bound.
+    if s.has(PLACEHOLDER) || old.liveness_fd() >= 0 {
+        let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+        s.opts.apply(s, real);
+        let done = connect_and_send(s, real, target, bytes, ended, until).and_then(|()| replace_everywhere(s, real));
+        if done.is_ok() {
+            s.set(PLACEHOLDER, false);
+        }
+        let _ = raw::close(real);
         done?;
     } else {
-        ep.depart(near, far)?;
+        connect_and_send(s, number, target, bytes, ended, until)?;
     }
-    ep.leave();
+    now_tcp(s, old, why);
     Ok(())
 }
 
-/// A TCP socket of the family of `a` that does not block.
-fn tcp_socket(a: SocketAddr) -> Result<OwnedFd> {
-    let domain = if a.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = raw::socket(domain, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)?;
-    #[allow(unsafe_code)]
-    // SAFETY: the kernel has just opened it, and nobody else knows the number.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// To be called when the numbers of `s` are a connected kernel socket.
+fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
+    page().demoted(why);
+    page().fallback(why);
+    if let Some(e) = s.stats() {
+        e.set_transport(Transport::Tcp);
+        e.set_reason(why);
+    }
+    // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
+    // ring that it leaves.
+    s.set_path(Path::Tcp);
+    epoll::to_kernel(s, old);
+    // Threads that wait for it look again, and find the kernel's socket.
+    old.poke_self();
+    s.detach();
 }
 
-/// Gives the socket the client's address. Its port is another one, since the client holds its own.
-fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
-    let fd = fd.as_raw_fd();
-    let late = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
-    let _ = late(1);
-    with_address(SocketAddr::new(client.ip(), 0), |p, len| raw::bind(fd, p, len))?;
-    let _ = late(0);
-    Ok(())
+/// Connects the kernel's socket `fd` and gives it what was written so far. It does not wait for ever: the caller may be an
+/// epoll_wait.
+fn connect_and_send(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
+    dial(s, fd, target, until)?;
+    send_drained(s, fd, bytes, ended, until)
 }
 
-/// On this host the kernel answers within the call, unless the listener's queue is full (`EAGAIN`).
-fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
-    let fd = fd.as_raw_fd();
-    match with_address(server, |p, len| raw::connect(fd, p, len)) {
-        Ok(()) => return Ok(()),
-        Err(Errno::INPROGRESS) => {}
+/// Connects the kernel's socket `fd`, and leaves it non-blocking.
+fn dial(s: &Socket, fd: i32, target: SocketAddr, until: Deadline) -> Result<()> {
+    raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
+    let (mut buf, mut len) = ([0u64; 4], 32u32);
+    addr_of(target, s.domain(), &mut buf, &mut len);
+    match raw::connect(fd, buf.as_ptr().cast(), len) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => writable(fd, until)?,
         Err(e) => return Err(e),
-    }
-    let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    if raw::ppoll(&raw mut p, 1, &raw mut now, core::ptr::null())? == 0 {
-        return Err(Errno::AGAIN);
     }
     match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
         0 => Ok(()),
@@ -174,10 +461,50 @@ fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
     }
 }
 
-fn with_address<T>(a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
-    let domain = if a.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let mut buf = [0u64; 4];
-    let mut len = size_of_val(&buf) as u32;
-    addr::write(a, domain, buf.as_mut_ptr().cast(), &raw mut len);
-    f(buf.as_ptr().cast(), len)
+/// Gives a connected socket what was written so far, and the application's flags.
+fn send_drained(s: &Socket, fd: i32, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
+    send_all(s, fd, bytes, until)?;
+    if ended {
+        raw::shutdown(fd, libc::SHUT_WR)?;
+    }
+    raw::fcntl(fd, libc::F_SETFL, status_flags(s) as usize).map(drop)
+}
+
+fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()> {
+    let buffer = |size: i32| raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size);
+    let mut widened = false;
+    while !bytes.is_empty() {
+        match raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+            Err(Errno::INTR) => {}
+            // The server may not have accepted yet, so that no process reads: the kernel's buffer must take it all. The
+            // kernel grants twice what is asked for, which covers its own bookkeeping.
+            Err(Errno::AGAIN) if !widened => {
+                widened = true;
+                buffer(bytes.len().min(1 << 20) as i32 * 2)?;
+            }
+            Err(Errno::AGAIN) => writable(fd, until)?,
+            Err(e) => return Err(e),
+        }
+    }
+    // The size that the application asked for counts again for what comes next; the kernel doubles it (socket(7)).
+    match s.opts.get(libc::SOL_SOCKET, libc::SO_SNDBUF) {
+        Some(n) if widened => buffer(n / 2),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the kernel's socket takes something, or answers.
+fn writable(fd: i32, until: Deadline) -> Result<()> {
+    loop {
+        let left = until.left();
+        let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+        match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
 }

@@ -1,15 +1,15 @@
 //! Between a ring and a kernel socket, in a process of its own: for a connection that has to be a kernel socket now, with a
 //! peer of another user, to which no socket can be passed.
 //!
-//! The program gets one end of a fresh pair under its numbers. The relay is a copy of this process that shares the connection as
-//! the child of a fork does, and moves bytes between the ring and the other end of the pair. To the peer this looks
-//! like a fork: this process gives the connection up, and another one of its family has it.
+//! The program gets one end of a fresh pair under its numbers. The relay is a copy of this process that shares the
+//! connection as the child of a fork does, and moves bytes between the ring and the other end of the pair. To the peer
+//! this looks like a fork: this process gives the connection up, and another sharer has it.
 //!
 //! What ends one of the two ends the other: an end of stream is handed on as one, a reset as one. The relay ends with the
 //! connection. It is the child of no process that waits for it, has all signals blocked, and keeps no descriptor of the
 //! program's and as little of the program's memory as it can.
 //!
-//! Where the connection was shared before, others of the family stay at the ring. A program that closes its socket has
+//! Where the connection was shared before, other sharers stay at the ring. A program that closes its socket has
 //! then left the connection to them, and the peer is not to hear of that.
 
 use crate::addr;
@@ -23,9 +23,9 @@ use core::sync::atomic::AtomicU32;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Owned;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, cpu, lock, private, raw, time};
+use netacc_sys::{cancel, cpu, lock, raw, reserved_fds, time};
 use netacc_transport::shm::control::Unread;
-use netacc_transport::shm::{Patience, ShmEndpoint, Side, owner, reset_at_close};
+use netacc_transport::shm::{ShmEndpoint, Side, WaitBudget, owner, reset_at_close};
 use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
 use rustix::fd::{AsRawFd, OwnedFd};
 
@@ -38,36 +38,36 @@ const BUFFER: usize = 64 * 1024;
 enum Others {
     /// No other process has it, so the connection ends with the relay.
     None,
-    /// Another process of the family may be at the ring.
+    /// Another sharer may be at the ring.
     Perhaps,
 }
 
-/// Leaves the connection to a relay between its ring and `far`, the other end of what the program gets. The caller holds both
-/// direction locks and then leaves the endpoint.
-pub fn start(s: &Socket, ep: &'static ShmEndpoint, far: OwnedFd) -> Result<()> {
-    let done = share(s, ep).and_then(|others| fork_relay(ep, far.as_raw_fd(), others));
-    pair::discard(far);
+/// Leaves the connection to a relay between its ring and `peer_end`, the other end of what the program gets. The caller
+/// holds both direction locks and then leaves the endpoint.
+pub fn start(s: &Socket, ep: &'static ShmEndpoint, peer_end: OwnedFd) -> Result<()> {
+    let done = share(s, ep).and_then(|others| fork_relay(ep, peer_end.as_raw_fd(), others));
+    pair::discard(peer_end);
     // The caller tries again after EAGAIN, and what failed here would fail again.
     done.map_err(|e| if e == Errno::AGAIN { Errno::NOMEM } else { e })
 }
 
 /// Prepares the connection for one more process, as before a fork, and says which others have it.
 fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
-    if namespace::splits_family() {
+    if namespace::splits_sharers() {
         // The relay would be the first process of that namespace, which ends with its first process.
         return Err(Errno::OPNOTSUPP);
     }
-    let alone = ep.base_fd() < 0 || (!ep.link().is_inherited() && fork::alone());
+    let alone = ep.liveness_fd() < 0 || (!ep.link().is_inherited() && fork::alone());
     s.set(SHARED, true);
-    let patience = Patience::of_a_fork();
-    if let Some(base) = ep.share(&patience)? {
-        ep.set_base(private::adopt(base)?);
+    let timeout = WaitBudget::of_a_fork();
+    if let Some(liveness) = ep.share(&timeout)? {
+        ep.set_liveness(reserved_fds::adopt(liveness)?);
     }
-    ep.before_fork(&patience);
+    ep.before_fork(&timeout);
     Ok(if alone { Others::None } else { Others::Perhaps })
 }
 
-fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> {
+fn fork_relay(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result<()> {
     let link = ep.link();
     let heir = Heir::begin(link.side() == Side::Client && !link.is_inherited())?;
     // The first call asks the dynamic linker, which the relay cannot do.
@@ -79,7 +79,7 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
     if !link.is_inherited() {
         unread.stop(link, RELAY_LINK_HANDOVER);
     }
-    let done = raw::detached(|| live(ep, far, others, &heir));
+    let done = raw::detached(|| live(ep, peer_end, others, &heir));
     heir.end(done.is_ok());
     if done.is_err() {
         ep.relay_ends();
@@ -90,7 +90,7 @@ fn fork_relay(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<()> 
 
 /// Runs the relay from its first instruction to its end. The threads of the process that it is a copy of may have held
 /// any lock, the allocator's too: so nothing here allocates, and every lock that is taken here was freed before.
-fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
+fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     raw::set_name(b"netacc-relay\0\0\0\0");
     lock::forget_held();
     cancel::forget();
@@ -101,21 +101,21 @@ fn live(ep: &'static ShmEndpoint, far: i32, others: Others, heir: &Heir) {
     netacc_transport::shm::link::reset_after_fork();
     ep.forget_sleepers();
     ep.forget_missing();
-    close_all_but(ep, far, heir);
+    close_all_but(ep, peer_end, heir);
     // The stats page that was copied belongs to the program.
     if let Ok(page) = netacc_stats::reinit_after_fork(raw::getpid(), []) {
-        private::drop_raw(page);
+        reserved_fds::drop_raw(page);
     }
     // The peer's bytes have been delayed once already. A UNIX socket has no such option.
-    let _ = raw::setsockopt_int(far, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    let _ = raw::setsockopt_int(peer_end, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     // A file system whose directory is current here could not be unmounted.
     let _ = rustix::process::chdir(c"/");
     ep.set_lowat(1);
     ep.become_relay();
     shed_memory(ep);
-    match Relay::new(ep, far, others) {
+    match Relay::new(ep, peer_end, others) {
         Ok(relay) => relay.run(),
-        Err(_) => reset_at_close(far),
+        Err(_) => reset_at_close(peer_end),
     }
 }
 
@@ -131,15 +131,15 @@ fn shed_memory(ep: &'static ShmEndpoint) {
     shed(&[(&raw const stack).addr(), (&raw const DATA).addr(), own, table, page, segment, ours, link]);
 }
 
-fn close_all_but(ep: &ShmEndpoint, far: i32, heir: &Heir) {
+fn close_all_but(ep: &ShmEndpoint, peer_end: i32, heir: &Heir) {
     let mut kept = [-1; 32];
-    let all = ep.descriptors().into_iter().chain([far]).chain(heir.held);
+    let all = ep.descriptors().into_iter().chain([peer_end]).chain(heir.held);
     for (place, fd) in kept.iter_mut().zip(all.filter(|fd| *fd >= 0)) {
         *place = fd;
     }
     kept.sort_unstable();
     let mut from = 0u32;
-    for fd in kept.into_iter().filter(|fd| *fd >= 0).map(|fd| fd as u32).chain([private::MAX_FDS as u32]) {
+    for fd in kept.into_iter().filter(|fd| *fd >= 0).map(|fd| fd as u32).chain([reserved_fds::MAX_FDS as u32]) {
         if from < fd && raw::close_range(from, fd - 1, 0).is_err() {
             // This is for kernels before Linux 5.9, which have no close_range(2).
             for fd in from..fd {
@@ -221,7 +221,7 @@ enum End {
 
 struct Relay {
     ep: &'static ShmEndpoint,
-    far: i32,
+    peer_end: i32,
     others: Others,
     /// From the program to the peer.
     up: Lane,
@@ -230,8 +230,8 @@ struct Relay {
 }
 
 impl Relay {
-    fn new(ep: &'static ShmEndpoint, far: i32, others: Others) -> Result<Relay> {
-        Ok(Relay { ep, far, others, up: Lane::new()?, down: Lane::new()? })
+    fn new(ep: &'static ShmEndpoint, peer_end: i32, others: Others) -> Result<Relay> {
+        Ok(Relay { ep, peer_end, others, up: Lane::new()?, down: Lane::new()? })
     }
 
     fn run(mut self) {
@@ -257,8 +257,8 @@ impl Relay {
     }
 
     fn step_up(&mut self) -> core::result::Result<bool, End> {
-        let (ep, far) = (self.ep, self.far);
-        let filled = self.up.fill(|b| raw::recv(far, b.as_mut_ptr(), b.len(), libc::MSG_DONTWAIT));
+        let (ep, remote) = (self.ep, self.peer_end);
+        let filled = self.up.fill(|b| raw::recv(remote, b.as_mut_ptr(), b.len(), libc::MSG_DONTWAIT));
         let filled = filled.map_err(|_| End::Socket)?;
         let given = self.up.empty(|b| {
             let piece = libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
@@ -276,24 +276,24 @@ impl Relay {
     }
 
     fn step_down(&mut self) -> core::result::Result<bool, End> {
-        let (ep, far) = (self.ep, self.far);
+        let (ep, remote) = (self.ep, self.peer_end);
         let filled = self.down.fill(|b| {
             let piece = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
             ep.try_read(&mut Iov::one(&piece), false)
         });
         let filled = filled.map_err(|_| End::Ring)?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let given = self.down.empty(|b| raw::send(far, b.as_ptr(), b.len(), flags)).map_err(|_| End::Socket)?;
+        let given = self.down.empty(|b| raw::send(remote, b.as_ptr(), b.len(), flags)).map_err(|_| End::Socket)?;
         if self.down.ended && !self.down.done {
             self.down.done = true;
-            let _ = raw::shutdown(far, libc::SHUT_WR);
+            let _ = raw::shutdown(remote, libc::SHUT_WR);
         }
         Ok(filled | given)
     }
 
     /// Sleeps until something may have come; false if the sleep ended by itself.
     fn sleep(&mut self, steps: u32) -> core::result::Result<bool, End> {
-        if self.ep.displaced() {
+        if self.ep.must_switch() {
             // The server has left before it took the connect, which only the client's own process could make again.
             return Err(End::Ring);
         }
@@ -301,7 +301,7 @@ impl Relay {
         let mut set = WaitSet::new();
         set.steps = steps;
         let reads = if self.up.wants() { libc::POLLIN } else { 0 };
-        let at = set.add(self.far, reads | if self.down.is_empty() { 0 } else { libc::POLLOUT });
+        let at = set.add(self.peer_end, reads | if self.down.is_empty() { 0 } else { libc::POLLOUT });
         let slept = self.sleep_in(&mut set, deadline);
         if self.up.done {
             // The kernel reports these events unasked, again and again; both say that the socket takes nothing more.
@@ -328,8 +328,7 @@ impl Relay {
     }
 
     /// Whether a program that has ended its stream still has the socket, and so has only shut it down. A close that is
-    /// not over yet may be taken for that for a moment, and must not end the stream of the other processes of the
-    /// family.
+    /// not over yet may be taken for that for a moment, and must not end the stream of the other sharers.
     fn is_held_still(&self) -> bool {
         let looks = if self.others == Others::None { 1 } else { RELAY_END_CHECKS };
         (0..looks).all(|look| {
@@ -341,11 +340,11 @@ impl Relay {
     }
 
     fn is_held(&self) -> bool {
-        if let (Some(near), Some(ours)) = (addr::peer_of(self.far), addr::local_of(self.far)) {
-            return owner::is_held(near, ours);
+        if let (Some(local_end), Some(ours)) = (addr::peer_of(self.peer_end), addr::local_of(self.peer_end)) {
+            return owner::is_held(local_end, ours);
         }
         // A UNIX socket reports POLLHUP once the other one is closed (unix(7)).
-        let mut p = libc::pollfd { fd: self.far, events: 0, revents: 0 };
+        let mut p = libc::pollfd { fd: self.peer_end, events: 0, revents: 0 };
         let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
         p.revents & libc::POLLHUP == 0
@@ -361,7 +360,7 @@ impl Relay {
                 // hide the reset.
                 self.down.done = true;
                 while self.step_down() == Ok(true) {}
-                reset_at_close(self.far);
+                reset_at_close(self.peer_end);
                 true
             }
         };

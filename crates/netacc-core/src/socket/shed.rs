@@ -5,7 +5,7 @@
 //! processes share counts its users (shmctl(2)), and the copy should not be one of them.
 #![allow(unsafe_code)]
 
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{Advice, madvise, munmap};
@@ -84,7 +84,7 @@ fn each(mut f: impl FnMut(Mapping)) {
         buf.copy_within(done..len, 0);
         len -= done;
     }
-    private::drop_raw(maps);
+    reserved_fds::drop_raw(maps);
 }
 
 /// Parses a line of the form `from-to perms offset major:minor inode name`.

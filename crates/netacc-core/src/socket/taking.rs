@@ -3,8 +3,8 @@
 use crate::epoll;
 use crate::limits::HELLOS_PER_ACCEPT;
 use crate::socket::crowd::{self, Room, User};
-use crate::socket::listener::{GREETING, Listener, follow, private_back, readable};
-use crate::socket::redispatch::hand_on;
+use crate::socket::listener::{HELLOS, Listener, load_link, readable, reserved_back};
+use crate::socket::withdrawal::hand_on;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use netacc_sys::raw;
 use netacc_transport::shm::rendezvous::{self, Taken};
@@ -13,9 +13,9 @@ use rustix::fd::{BorrowedFd, IntoRawFd};
 
 /// Looks at the clients of a listener.
 #[derive(Default)]
-struct Round {
+struct Sweep {
     /// Number of clients that may still be looked at.
-    looks: u32,
+    budget: u32,
     /// A link that has just been taken up.
     fresh: Option<&'static Link>,
     /// A link that has made room for it.
@@ -32,7 +32,7 @@ impl Listener {
     /// Of many clients it takes some: the others stay where they are, and a thread that waits is told of them again.
     pub(super) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
         let mut any = false;
-        let mut round = Round { looks: HELLOS_PER_ACCEPT, ..Round::default() };
+        let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
         // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
         // happens after ours is free.
         loop {
@@ -57,15 +57,15 @@ impl Listener {
     }
 
     /// Takes up the next client; true when there may be more, and they are to be looked at in this round. Under `lock`.
-    fn collect(&'static self, round: &mut Round) -> bool {
+    fn collect(&'static self, round: &mut Sweep) -> bool {
         let backlog = self.backlog.load(Ordering::Relaxed);
         let room = |uid| !matches!(crowd::room(self.links(), User::numbered(uid)), Room::Full);
-        for cell in &self.greeting {
+        for cell in &self.hellos {
             let fd = cell.load(Ordering::Relaxed);
-            if fd != 0 && round.looks > 0 && readable(fd - 1) {
+            if fd != 0 && round.budget > 0 && readable(fd - 1) {
                 cell.store(0, Ordering::Relaxed);
-                round.looks -= 1;
-                self.taken(rendezvous::greet(private_back(fd - 1), backlog, room), round);
+                round.budget -= 1;
+                self.taken(rendezvous::receive_hello(reserved_back(fd - 1), backlog, room), round);
                 if round.fresh.is_some() {
                     return true;
                 }
@@ -78,8 +78,8 @@ impl Listener {
         #[allow(unsafe_code)]
         // SAFETY: our open descriptor; closed only under `lock`.
         let sock = unsafe { BorrowedFd::borrow_raw(sock) };
-        while round.looks > 0 {
-            round.looks -= 1;
+        while round.budget > 0 {
+            round.budget -= 1;
             match rendezvous::accept_link(sock, backlog, room) {
                 Taken::Nobody => {
                     self.starved.store(0, Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Listener {
         false
     }
 
-    fn taken(&'static self, t: Taken, round: &mut Round) {
+    fn taken(&'static self, t: Taken, round: &mut Sweep) {
         match t {
             Taken::Link(link) => {
                 if let Room::Of(idle) = crowd::room(self.links(), User::of(link)) {
@@ -118,12 +118,12 @@ impl Listener {
             }
             Taken::Later(fd) | Taken::Unable(fd) => {
                 let fd = fd.into_raw_fd();
-                if let Some(cell) = self.place_to_greet(fd) {
+                if let Some(cell) = self.hello_place(fd) {
                     let old = cell.swap(fd + 1, Ordering::Relaxed);
                     if old != 0 {
-                        guard::dismiss(private_back(old - 1));
+                        guard::dismiss(reserved_back(old - 1));
                     }
-                    epoll::greeting(self, fd);
+                    epoll::watch_hello(self, fd);
                 }
             }
             Taken::Refused | Taken::Nobody | Taken::Starved | Taken::Shut => {}
@@ -132,25 +132,25 @@ impl Listener {
 
     /// The place where the client `fd` may say hello later: a free one; else that of another client of its user, so
     /// that a crowd of one user's takes no place of others; else any.
-    fn place_to_greet(&self, fd: i32) -> Option<&AtomicI32> {
+    fn hello_place(&self, fd: i32) -> Option<&AtomicI32> {
         let user = |fd| raw::peer_credentials(fd).ok().map(|(_, uid)| uid);
-        let mut places = self.greeting.iter();
-        let at = self.next_greeting.fetch_add(1, Ordering::Relaxed) as usize % GREETING;
+        let mut places = self.hellos.iter();
+        let at = self.next_hello.fetch_add(1, Ordering::Relaxed) as usize % HELLOS;
         let mine = user(fd);
-        let in_turn = |i: usize| self.greeting.get((at + i) % GREETING);
+        let in_turn = |i: usize| self.hellos.get((at + i) % HELLOS);
         places
             .find(|cell| cell.load(Ordering::Relaxed) == 0)
-            .or_else(|| (0..GREETING).filter_map(in_turn).find(|c| user(c.load(Ordering::Relaxed) - 1) == mine))
+            .or_else(|| (0..HELLOS).filter_map(in_turn).find(|c| user(c.load(Ordering::Relaxed) - 1) == mine))
             .or_else(|| in_turn(0))
     }
 
     /// Takes a link out of the list. Under `lock`.
     fn unlink(&'static self, link: &'static Link) {
         let mut cell: &'static AtomicPtr<Link> = &self.links;
-        while let Some(at) = follow(cell) {
+        while let Some(at) = load_link(cell) {
             if core::ptr::eq(at, link) {
                 cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                return crowd::left(link);
+                return crowd::link_removed(link);
             }
             cell = &at.next;
         }

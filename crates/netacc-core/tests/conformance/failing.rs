@@ -1,7 +1,7 @@
 //! Queue pairs that fail under their connections, as they do when their device is removed: `T_BREAK` is a command for that.
 
 use crate::ends::*;
-use crate::far::connect_two;
+use crate::remote::connect_two;
 use crate::rest::{self, settle};
 use netacc_sys::{Errno, raw, time};
 use netacc_transport::Shut;
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 
-/// Connections that the cases with [`crate::far::Moved`] have among them, and more.
+/// Connections that the cases with [`crate::remote::FailoverCase`] have among them, and more.
 const STOCK: usize = 60;
 
 /// All queue pairs fail; returns when both ends of each have noticed.
@@ -25,13 +25,13 @@ fn fail_all() {
 }
 
 /// A connection whose queue pair has failed. They are made beforehand, and theirs fail at once.
-pub fn moved() -> Pair {
-    static MADE: Mutex<Option<Vec<crate::far::Way>>> = Mutex::new(None);
+pub fn failed_over() -> Pair {
+    static MADE: Mutex<Option<Vec<crate::remote::RemoteKind>>> = Mutex::new(None);
     let mut made = MADE.lock().unwrap();
     let stock = made.get_or_insert_with(|| {
         let stock = (0..STOCK).map(|_| connect_two()).collect();
         settle();
-        rest::await_bases();
+        rest::await_companions();
         fail_all();
         stock
     });
@@ -42,7 +42,7 @@ fn pair() -> Pair {
     connect_two().pair(0, true)
 }
 
-/// Bytes, ends and sleepers of all kinds are under way when the queue pairs fail; by their bases all goes on.
+/// Bytes, ends and sleepers of all kinds are under way when the queue pairs fail; by their companion connections all goes on.
 pub fn a_failure_loses_nothing() {
     let [full, ended, closed, aborted, half, waits, room] = [(); 7].map(|()| pair());
     let sent = [&full, &ended, &closed, &aborted, &room].map(|p| fill(&*p.a));
@@ -61,7 +61,7 @@ pub fn a_failure_loses_nothing() {
         rx.recv().unwrap();
     }
     let transfer = Transfer::start();
-    rest::await_bases();
+    rest::await_companions();
     fail_all();
     transfer.finish();
     // Who slept sleeps on until there is something.
@@ -142,9 +142,9 @@ impl Transfer {
     }
 }
 
-/// Without a base: everybody reads what has come, and then a reset, since nobody knows what had still to come; but who was
-/// told of the end before reads that.
-pub fn a_failure_without_a_base() {
+/// Without a companion connection: everybody reads what has come, and then a reset, since nobody knows what had still
+/// to come; but who was told of the end before reads that.
+pub fn a_failure_without_a_companion() {
     let [idle, read_on, unread, half, full] = [(); 5].map(|()| pair());
     assert_eq!(write(&*read_on.b, b"abc"), Ok(3));
     assert_eq!(write(&*unread.b, &pattern(0, 100_000)), Ok(100_000));

@@ -1,7 +1,7 @@
-//! The suite of `netacc-transport/tests/conformance` over a connection between two hosts. `far` says where it runs.
+//! The suite of `netacc-transport/tests/conformance` over a connection between two hosts. `remote` says where it runs.
 //!
-//! What is in `rdma_moved` and `rdma_cut` has its queue pairs fail, which is once per process: with their bases, and
-//! without (`NACC_TCP_COMPANION=0`).
+//! What is in `rdma_failed_over` and `rdma_cut` has its queue pairs fail, which is once per process: with their
+//! companion connections, and without (`NACC_TCP_COMPANION=0`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
 #[path = "../../../netacc-transport/tests/conformance/bytes.rs"]
@@ -11,7 +11,7 @@ mod closing;
 #[path = "../../../netacc-transport/tests/conformance/ends.rs"]
 mod ends;
 mod failing;
-mod far;
+mod remote;
 mod rest;
 #[path = "../../../netacc-transport/tests/conformance/sleeping.rs"]
 #[allow(dead_code)]
@@ -38,20 +38,20 @@ macro_rules! conformance {
 }
 
 // Not `death_ends_a_connection`, since both ends are in one process: see `rdma_cut` and `tests/rdma/test_transport.py`.
-conformance!(rdma_client, crate::far::Client:
+conformance!(rdma_client, crate::remote::Client:
     bytes_arrive_in_order, many_small_messages, full_then_room_again, a_full_connection_stops_no_other, vectored,
     peek_leaves_the_bytes, nothing_asked, half_close, shutdown_of_reading, shutdown_of_both, clean_close,
     a_reset_is_told_once, data_comes_before_a_reset, a_reset_after_the_end, a_reset_on_the_heels_of_the_end,
     an_end_in_pieces, an_end_behind_a_full_reader, idle_readiness, a_sleeping_reader_wakes, a_sleeping_writer_wakes,
     several_sleepers_wake, disarmed_is_forgotten);
-conformance!(rdma_server, crate::far::Server:
+conformance!(rdma_server, crate::remote::Server:
     full_then_room_again, half_close, shutdown_of_reading, shutdown_of_both, clean_close, a_reset_is_told_once,
     data_comes_before_a_reset, a_reset_on_the_heels_of_the_end, an_end_in_pieces, an_end_behind_a_full_reader,
     a_sleeping_reader_wakes, a_sleeping_writer_wakes);
-conformance!(rdma_busy, crate::far::Busy: ping_pong_with_sleep, bulk_with_sleep, close_in_the_middle);
-conformance!(rdma_moved, crate::far::Moved:
+conformance!(rdma_busy, crate::remote::Busy: ping_pong_with_sleep, bulk_with_sleep, close_in_the_middle);
+conformance!(rdma_failed_over, crate::remote::FailoverCase:
     a_full_connection_stops_no_other, peek_leaves_the_bytes, nothing_asked, half_close, shutdown_of_reading,
     shutdown_of_both, a_reset_is_told_once, data_comes_before_a_reset, a_reset_after_the_end, a_reset_on_the_heels_of_the_end,
     an_end_in_pieces, an_end_behind_a_full_reader, a_sleeping_reader_wakes);
-conformance!(rdma_moved_on: a_failure_loses_nothing);
-conformance!(rdma_cut: a_failure_without_a_base);
+conformance!(rdma_failed_over_on: a_failure_loses_nothing);
+conformance!(rdma_cut: a_failure_without_a_companion);

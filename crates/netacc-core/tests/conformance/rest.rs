@@ -1,6 +1,6 @@
 //! When nothing is under way any more, of connections that have both ends in this process.
 
-use netacc_core::carrier::drive::{self, Attend, Who};
+use netacc_core::engine::progress::{self, ArmOutcome, ProgressScope};
 use netacc_stats::page;
 use netacc_sys::{raw, time};
 use netacc_transport::WaitSet;
@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 pub const LIMIT: u64 = 30_000_000_000;
 /// One of this many sends has a completion, so up to one less may stay without one for ever.
 const UNSIGNALED: u64 = 4;
-/// The bases of queue pairs that fail.
-static BASES: OnceLock<Vec<i32>> = OnceLock::new();
+/// The companion connections of queue pairs that fail.
+static COMPANIONS: OnceLock<Vec<i32>> = OnceLock::new();
 
 /// Messages that were sent and received by all queue pairs of this process. `None`: some are under way.
 fn messages() -> Option<(u64, u64)> {
@@ -43,26 +43,26 @@ fn tcp_bytes(fd: i32) -> Option<(u64, u64)> {
     (info[0].to_ne_bytes()[0] == ESTABLISHED).then_some((sent - again + not_sent, received))
 }
 
-/// Returns when both ends of each queue pair have their base: from here on bytes may be under way there.
-pub fn await_bases() {
+/// Returns when both ends of each queue pair have their companion connection: from here on bytes may be under way there.
+pub fn await_companions() {
     let limit = time::now() + LIMIT;
     loop {
         let fds = std::fs::read_dir("/proc/self/fd").unwrap();
         let fds = fds.filter_map(|entry| entry.unwrap().file_name().into_string().ok()?.parse::<i32>().ok());
-        let bases: Vec<i32> = fds.filter(|fd| tcp_bytes(*fd).is_some()).collect();
-        if bases.len() == queue_pairs() {
-            return BASES.set(bases).expect("queue pairs fail once");
+        let companions: Vec<i32> = fds.filter(|fd| tcp_bytes(*fd).is_some()).collect();
+        if companions.len() == queue_pairs() {
+            return COMPANIONS.set(companions).expect("queue pairs fail once");
         }
-        assert!(time::now() < limit, "{} bases of {} ends", bases.len(), queue_pairs());
+        assert!(time::now() < limit, "{} companions of {} ends", companions.len(), queue_pairs());
         raw::sched_yield();
     }
 }
 
-/// Bytes that bases have carried. `None`: some are under way. That they are not acknowledged yet says nothing: the kernel
-/// takes its time for that.
+/// Bytes that companion connections have carried. `None`: some are under way. That they are not acknowledged yet says
+/// nothing: the kernel takes its time for that.
 fn bytes_by_tcp() -> Option<u64> {
     let (mut written, mut received) = (0, 0);
-    for (fd, (out, into)) in BASES.get().into_iter().flatten().filter_map(|fd| Some((*fd, tcp_bytes(*fd)?))) {
+    for (fd, (out, into)) in COMPANIONS.get().into_iter().flatten().filter_map(|fd| Some((*fd, tcp_bytes(*fd)?))) {
         let mut left = 0i32;
         if raw::ioctl(fd, libc::FIONREAD as usize, (&raw mut left).addr()).is_ok() && left > 0 {
             return None;
@@ -72,14 +72,14 @@ fn bytes_by_tcp() -> Option<u64> {
     (written == received).then_some(written)
 }
 
-/// Whether the carrier's thread sleeps. It is woken for what nobody else does, as registering more memory: then it runs as
+/// Whether the engine thread sleeps. It is woken for what nobody else does, as registering more memory: then it runs as
 /// soon as it is told.
 fn thread_sleeps() -> bool {
     static STAT: OnceLock<PathBuf> = OnceLock::new();
     let stat = STAT.get_or_init(|| {
         let named = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "netacc-io\n");
         let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        tasks.find(named).expect("the carrier's thread").join("stat")
+        tasks.find(named).expect("the engine thread").join("stat")
     });
     // proc_pid_stat(5): after the name, which is in brackets.
     std::fs::read_to_string(stat).unwrap().rsplit(") ").next().unwrap().starts_with('S')
@@ -91,14 +91,14 @@ pub fn settle() {
     let mut before = None;
     loop {
         assert!(time::now() < limit, "there is always something under way");
-        drive::drive();
+        progress::progress();
         // Waits for the thread that does the work just now, and says whether there is more.
         let mut set = WaitSet::new();
-        let busy = match drive::attend(&mut set, Who::All) {
-            Attend::Look => true,
-            Attend::No => false,
-            Attend::Yes(duty) => {
-                drive::leave(duty, &set, true);
+        let busy = match progress::arm(&mut set, ProgressScope::All) {
+            ArmOutcome::Ready => true,
+            ArmOutcome::No => false,
+            ArmOutcome::Yes(token) => {
+                progress::disarm(token, &set, true);
                 false
             }
         };

@@ -8,18 +8,18 @@ use netacc_ring::*;
 
 /// (f) Two connections whose bits share a word: neither bit is lost, one ring per arming.
 ///
-/// Mutations: `mark` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not taken by an exchange (two rings for
-/// one arming); `any` with `Acquire`.
+/// Mutations: `mark` storing the word instead of `fetch_or`; `take` by a load and a store; `armed` not taken by an
+/// exchange (two rings for one arming); `any` with `Acquire`.
 #[test]
 fn two_connections_share_a_word() {
     model(3, || {
-        let c = Arc::new((Channel::default(), [ProducerLine::default(), ProducerLine::default()]));
+        let c = Arc::new((ReadySet::default(), [ProducerLine::default(), ProducerLine::default()]));
         let producers: Vec<_> = (0..2usize)
             .map(|i| {
                 let c = c.clone();
                 thread::spawn(move || {
                     c.1[i].head.swap(1, Ordering::SeqCst);
-                    u32::from(c.0.mark(i))
+                    u32::from(c.0.set(i))
                 })
             })
             .collect();
@@ -50,7 +50,7 @@ fn a_slot_is_used_again() {
         let s = Arc::new(([OwnLine::default(), OwnLine::default()], AtomicU32::default(), AtomicU32::default()));
         let [_, served] = &s.0;
         served.producer.head.store(5, Ordering::Relaxed);
-        served.side.watch.store(9, Ordering::Relaxed);
+        served.side.subscriber.store(9, Ordering::Relaxed);
         let q = s.clone();
         let server = thread::spawn(move || {
             let ([client, own], done, wiped) = &*q;
@@ -58,7 +58,7 @@ fn a_slot_is_used_again() {
                 own.wipe();
                 wiped.store(7, Ordering::Relaxed);
             } else {
-                own.side.watch.store(0, Ordering::Relaxed);
+                own.side.subscriber.store(0, Ordering::Relaxed);
                 own.producer.fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
                 own.producer.fin.fetch_or(GONE, Ordering::Release);
             }
@@ -76,7 +76,7 @@ fn a_slot_is_used_again() {
             for line in [own, served] {
                 assert_eq!(line.producer.head.load(Ordering::Relaxed), 0);
                 assert_eq!(line.producer.fin.load(Ordering::Relaxed), OPEN);
-                assert_eq!(line.side.watch.load(Ordering::Relaxed), 0);
+                assert_eq!(line.side.subscriber.load(Ordering::Relaxed), 0);
             }
         }
         server.join().unwrap();

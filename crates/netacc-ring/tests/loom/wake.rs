@@ -16,14 +16,14 @@ use netacc_ring::*;
 #[test]
 fn an_armed_consumer_is_rung() {
     model(4, || {
-        let p = Arc::new((Pipe::new(), Channel::default()));
+        let p = Arc::new((Pipe::new(), ReadySet::default()));
         let q = p.clone();
         let t = thread::spawn(move || {
             let mut w = 0;
             let mut rings = 0;
             for _ in 0..2 {
                 assert_eq!(q.0.write(&mut w, 1), 1);
-                rings += u32::from(q.1.mark(5));
+                rings += u32::from(q.1.set(5));
             }
             rings
         });
@@ -79,7 +79,7 @@ fn a_waiting_reader(look: fn(&Pipe) -> bool) {
             let _ = p.reader.rx_waiter.compare_exchange(7, 0, Ordering::SeqCst, Ordering::SeqCst);
         }
         let ring = t.join().unwrap();
-        assert!(!sleeps || ring == Ring { channel: 0, thread: 7 }, "a reader sleeps for ever");
+        assert!(!sleeps || ring == Ring { ready_set: 0, thread: 7 }, "a reader sleeps for ever");
         // Looked at after the ring, the byte is there.
         assert_eq!(p.read(&mut 0, 4), 1);
         assert!(!flag(&p.reader.rx_waiter), "a registration is left behind");
@@ -118,7 +118,7 @@ fn full() -> (Pipe, u8) {
 /// the waiter while there is less.
 ///
 /// Mutations: `Producer::refresh` with `Acquire`; `Consumer::publish` with `AcqRel`; `notify_room` taking the
-/// waiter before it knows that there is enough; `room_to_tell` asking for more than `writable` does.
+/// waiter before it knows that there is enough; `room_to_announce` asking for more than `writable` does.
 #[test]
 fn a_waiting_writer_is_rung() {
     let own: fn(&Pipe) -> bool = |p| p.tx.writable(&p.room) == Ok(true);
@@ -138,7 +138,7 @@ fn a_waiting_writer(look: fn(&Pipe) -> bool) {
             let mut rung = 0;
             for piece in [LARGE / 8, LARGE / 8] {
                 assert_eq!(q.read(&mut r, piece), piece);
-                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_tell(&q.room, &q.data)).thread;
+                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_announce(&q.room, &q.data)).thread;
             }
             rung
         });
@@ -157,16 +157,16 @@ fn a_waiting_writer(look: fn(&Pipe) -> bool) {
 fn a_watching_writer_is_rung() {
     model(6, || {
         let (p, _) = full();
-        let p = Arc::new((p, Channel::default()));
-        p.0.writer.watch.store(1, Ordering::SeqCst);
+        let p = Arc::new((p, ReadySet::default()));
+        p.0.writer.subscriber.store(1, Ordering::SeqCst);
         let q = p.clone();
         let t = thread::spawn(move || {
             let mut r = 0;
             let mut rung = 0;
             for piece in [LARGE / 8, LARGE / 8] {
                 assert_eq!(q.0.read(&mut r, piece), piece);
-                let enough = || q.0.rx.room_to_tell(&q.0.room, &q.0.data);
-                rung += notify_room(&q.0.writer, 3, |n| (n == 1).then_some(&q.1), enough).channel;
+                let enough = || q.0.rx.room_to_announce(&q.0.room, &q.0.data);
+                rung += notify_room(&q.0.writer, 3, |n| (n == 1).then_some(&q.1), enough).ready_set;
             }
             rung
         });
@@ -180,7 +180,7 @@ fn a_watching_writer_is_rung() {
 
 /// (d) With a limit the writer is told when it can go on, and not before: an event loop that waits by edges asks once.
 ///
-/// Mutations: `room_to_tell` without the limit or without the window; `set_limit` without the shared word.
+/// Mutations: `room_to_announce` without the limit or without the window; `set_limit` without the shared word.
 #[test]
 fn a_limited_writer_is_told_of_its_own_room() {
     model(6, || {
@@ -195,7 +195,7 @@ fn a_limited_writer_is_told_of_its_own_room() {
             let mut rung = 0;
             for _ in 0..2 {
                 assert_eq!(q.read(&mut r, 1), 1);
-                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_tell(&q.room, &q.data)).thread;
+                rung += notify_room(&q.writer, 1, |_| None, || q.rx.room_to_announce(&q.room, &q.data)).thread;
                 assert!(rung == 0 || q.tx.writable_by(&q.data, &q.room), "told of room that is not there");
             }
             rung

@@ -3,9 +3,9 @@
 #![allow(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-mod liars;
 mod oracle;
 mod pipe;
+mod violators;
 mod windows;
 
 use netacc_ring::*;
@@ -16,19 +16,19 @@ use std::time::{Duration, Instant};
 /// A set of bits is taken once and completely; an arming is used up by one ring.
 #[test]
 fn ready_set() {
-    let c = Channel::default();
+    let c = ReadySet::default();
     for s in [0, 1, 63, 64, 300, SLOTS - 1] {
-        assert!(!c.mark(s), "nobody is armed");
+        assert!(!c.set(s), "nobody is armed");
     }
     assert!(!c.arm(), "bits are there");
     assert_eq!(c.take().collect::<Vec<_>>(), [0, 1, 63, 64, 300, SLOTS - 1]);
     assert_eq!(c.take().count(), 0);
     assert!(c.arm());
-    assert!(c.mark(7) && !c.mark(8) && c.any());
-    assert!(!c.mark(SLOTS) && !c.mark(usize::MAX));
+    assert!(c.set(7) && !c.set(8) && c.any());
+    assert!(!c.set(SLOTS) && !c.set(usize::MAX));
     c.arm();
     c.disarm();
-    assert!(!c.mark(9));
+    assert!(!c.set(9));
     assert_eq!(c.take().collect::<Vec<_>>(), [7, 8, 9]);
 }
 
@@ -42,7 +42,7 @@ fn xorshift(s: &mut u64) -> u64 {
 /// Two threads over real memory: every byte arrives, in order, through all window changes.
 #[test]
 fn two_threads_move_a_stream() {
-    let p = Pipe::new();
+    let p = QpConn::new();
     let until = Instant::now() + Duration::from_millis(1200);
     let guard = until + Duration::from_secs(5);
     let done = AtomicBool::new(false);
@@ -108,7 +108,7 @@ fn two_threads_move_a_stream() {
 /// With a bounded buffer only so much is under way, whatever the windows hold, and room is told again below it.
 #[test]
 fn a_limit_bounds_what_is_under_way() {
-    let p = Pipe::new();
+    let p = QpConn::new();
     let all = vec![0; LARGE];
     p.tx.set_limit(&p.data, 10_000);
     p.room.window.store(6_000, Ordering::SeqCst);
@@ -118,10 +118,10 @@ fn a_limit_bounds_what_is_under_way() {
     assert_eq!(p.write(&[&all[..1]]), Ok(0));
     // A writer that waits for room is told when there is room for it, and not before.
     for _ in 0..4 {
-        assert_eq!(p.rx.room_to_tell(&p.room, &p.data), p.tx.writable_by(&p.data, &p.room));
+        assert_eq!(p.rx.room_to_announce(&p.room, &p.data), p.tx.writable_by(&p.data, &p.room));
         p.read(1_000, false).unwrap();
     }
-    assert!(p.rx.room_to_tell(&p.room, &p.data));
+    assert!(p.rx.room_to_announce(&p.room, &p.data));
     assert_eq!(p.tx.writable(&p.room), Ok(true));
     assert!(p.tx.writable_by(&p.data, &p.room));
     assert_eq!(p.write(&[&all]), Ok(4_000));

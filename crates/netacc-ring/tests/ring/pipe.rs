@@ -11,7 +11,7 @@ pub(crate) const GUARD: usize = 4096;
 pub(crate) const GUARD_BYTE: u8 = 0xa5;
 
 /// One direction: the shared words, both windows between guards, and both ends.
-pub(crate) struct Pipe {
+pub(crate) struct QpConn {
     pub(crate) memory: Box<[u8]>,
     pub(crate) base: NonNull<u8>,
     pub(crate) data: ProducerLine,
@@ -21,17 +21,17 @@ pub(crate) struct Pipe {
 }
 
 // SAFETY: the ends access disjoint bytes of the memory, which is what these tests are about.
-unsafe impl Sync for Pipe {}
+unsafe impl Sync for QpConn {}
 
-impl Pipe {
+impl QpConn {
     const SMALL_AT: usize = GUARD;
     const LARGE_AT: usize = Self::SMALL_AT + SMALL + GUARD;
     const SIZE: usize = Self::LARGE_AT + LARGE + GUARD;
 
-    pub(crate) fn new() -> Pipe {
+    pub(crate) fn new() -> QpConn {
         let mut memory = vec![GUARD_BYTE; Self::SIZE].into_boxed_slice();
         let base = NonNull::new(memory.as_mut_ptr()).unwrap();
-        Pipe {
+        QpConn {
             memory,
             base,
             data: ProducerLine::default(),

@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 /// again, and large once more.
 #[test]
 fn windows_change_as_described() {
-    let p = Pipe::new();
+    let p = QpConn::new();
     let mut o = Oracle::default();
-    let newest = |p: &Pipe| Layout::unpack(p.data.layout.load(Ordering::SeqCst));
+    let newest = |p: &QpConn| Layout::unpack(p.data.layout.load(Ordering::SeqCst));
     o.apply(&p, &Op::Write(vec![SMALL]));
     assert_eq!(newest(&p), Layout { large: false, origin: 0 });
     o.apply(&p, &Op::Write(vec![1]));
@@ -54,22 +54,22 @@ fn windows_change_as_described() {
 /// A writer is told of room when a quarter is free, whichever way the reader reads.
 #[test]
 fn room_is_told_from_a_quarter_on() {
-    let p = Pipe::new();
+    let p = QpConn::new();
     let mut o = Oracle::default();
     o.apply(&p, &Op::Write(vec![LARGE]));
     for _ in 0..LARGE / 4 / 1024 {
-        assert!(!p.rx.room_to_tell(&p.room, &p.data));
+        assert!(!p.rx.room_to_announce(&p.room, &p.data));
         assert_eq!(p.tx.writable(&p.room), Ok(false));
         o.apply(&p, &Op::Read(1024));
     }
-    assert!(p.rx.room_to_tell(&p.room, &p.data));
+    assert!(p.rx.room_to_announce(&p.room, &p.data));
     assert_eq!(p.tx.writable(&p.room), Ok(true));
 }
 
 /// `resync` refuses words that cannot be.
 #[test]
 fn resync_refuses_impossible_positions() {
-    let p = Pipe::new();
+    let p = QpConn::new();
     p.room.tail.store(1, Ordering::SeqCst);
     assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "read ahead of what was written");
     assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));

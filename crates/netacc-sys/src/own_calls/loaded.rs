@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{OwnCall, find};
-use crate::private;
+use crate::reserved_fds;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use rustix::fd::OwnedFd;
@@ -20,7 +20,7 @@ pub fn own_call() -> Option<OwnCall> {
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
     if let Some(file) = search.file.take() {
-        private::drop_raw(file);
+        reserved_fds::drop_raw(file);
     }
     search.found
 }
@@ -62,7 +62,7 @@ pub fn has_libuv() -> bool {
 /// Whether some part of the program has `text` among its constants.
 fn has_text(text: &[u8]) -> bool {
     let mut search = Text { text, found: false };
-    // SAFETY: as above.
+    // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
     unsafe { libc::dl_iterate_phdr(Some(look_for), (&raw mut search).cast()) };
     search.found
 }
@@ -79,11 +79,11 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
     // SAFETY: the linker gives a valid description of a loaded object, and `data` is the `Search` of `own_call`.
     let (info, search) = unsafe { (&*info, &mut *data.cast::<Search>()) };
     let is_program = core::mem::replace(&mut search.first, false);
-    // SAFETY: as above.
-    if !is_program && unsafe { is_systems(info) } {
+    // SAFETY: the linker gives a valid description of a loaded object.
+    if unsafe { is_ours(info) || !is_program && is_systems(info) } {
         return 0;
     }
-    // SAFETY: as above.
+    // SAFETY: the linker gives a valid description of a loaded object.
     unsafe {
         each_segment(info, |header, bytes| {
             if header.p_flags & libc::PF_X != 0 && search.found.is_none() {
@@ -135,13 +135,22 @@ unsafe fn is_systems(info: &libc::dl_phdr_info) -> bool {
     if info.dlpi_name.is_null() {
         return true;
     }
-    // SAFETY: the linker's name of the object.
+    // SAFETY: the linker's name of the object, which ends with NUL.
     let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_bytes();
-    let ours = (look as *const ()).cast::<u8>();
-    let mut is_ours = false;
+    !name.contains(&b'/') || [&b"/lib"[..], b"/usr/lib"].iter().any(|folder| name.starts_with(folder))
+}
+
+/// Whether the object holds this code: the preloaded library, or a program of the project's own that is linked with it. Its
+/// system calls are our own work.
+///
+/// # Safety
+/// `info` is the linker's description of a loaded object.
+unsafe fn is_ours(info: &libc::dl_phdr_info) -> bool {
+    let here = (look as *const ()).cast::<u8>();
+    let mut found = false;
     // SAFETY: the caller's promise.
-    unsafe { each_segment(info, |_, bytes| is_ours |= holds(bytes, ours)) };
-    is_ours || !name.contains(&b'/') || [&b"/lib"[..], b"/usr/lib"].iter().any(|folder| name.starts_with(folder))
+    unsafe { each_segment(info, |_, bytes| found |= holds(bytes, here)) };
+    found
 }
 
 /// Calls `f` with the header and bytes of each part of the file that is mapped and can be read.

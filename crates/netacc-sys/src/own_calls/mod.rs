@@ -1,8 +1,9 @@
 //! Programs that enter the kernel by instructions of their own for what NetACC answers in user space.
 //!
-//! Rust's rustix and a static liburing put the `syscall` instruction into the program's own code. No library can stand before
-//! that: the kernel would be asked about a placeholder. Such programs are recognised by their code, before anything of theirs is
-//! accelerated: by a system call's number that is loaded, and the instruction that enters the kernel behind it.
+//! Rust's rustix and a static liburing put the `syscall` instruction into the program's own code. No library can stand
+//! before that: the kernel would be asked about a placeholder. Such programs are recognised by their code, before
+//! anything of theirs is accelerated: by a system call's number that is loaded, and the instruction that enters the
+//! kernel behind it.
 
 mod aarch64;
 pub mod loaded;
@@ -53,8 +54,9 @@ const LARGE: usize = 32 << 20;
 /// How much of a function that is called with a number is read, up to that instruction.
 const FUNCTION: usize = 128;
 
-/// Functions (their places + 1) that were called with a number of ours and do not enter the kernel themselves, as debug builds of rustix have one
-/// that returns its argument. Two numbers that belong together tell that the numbers are those of system calls.
+/// Functions (their places + 1) that were called with a number of ours and do not enter the kernel themselves, as debug
+/// builds of rustix have one that returns its argument. Two numbers that belong together tell that the numbers are
+/// those of system calls.
 #[derive(Default)]
 struct Callees {
     controls: [usize; 8],

@@ -67,9 +67,9 @@ const IN_STEP: usize = 10;
 
 /// The number with which the `syscall` at `at` is made.
 ///
-/// Code has no marks where instructions begin, so it is read from each of the bytes before. A reading that began in the middle of
-/// an instruction soon comes in step with the code: so where there is a `syscall`, most readings end at it, and where the two bytes
-/// are part of another instruction, most pass over them.
+/// Code has no marks where instructions begin, so it is read from each of the bytes before. A reading that began in the
+/// middle of an instruction soon comes in step with the code: so where there is a `syscall`, most readings end at it,
+/// and where the two bytes are part of another instruction, most pass over them.
 fn number_at(code: &[u8], at: usize) -> Number {
     let mut result = Number::Unknown;
     let mut decided = false;

@@ -15,14 +15,14 @@ const NAME: &str = "netacc_bench";
 /// The first line of either end: `netacc_bench PROTOCOL VERSION`. Its form stays for ever, so that other versions are
 /// recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Greeting {
+pub struct BenchHello {
     /// The protocol that is spoken.
     pub protocol: u32,
     /// The version of the program, for people.
     pub version: String,
 }
 
-impl Greeting {
+impl BenchHello {
     /// The greeting of this program.
     #[must_use]
     pub fn own() -> Self {
@@ -55,7 +55,7 @@ impl Greeting {
     }
 }
 
-impl fmt::Display for Greeting {
+impl fmt::Display for BenchHello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{NAME} {} {}", self.protocol, self.version)
     }

@@ -10,7 +10,7 @@ mod message;
 
 pub use header::{HEADER_LEN, Header, Job, MAX_MESSAGE};
 pub use line::{Ended, Lines, MAX_LINE};
-pub use message::{Door, Greeting, HostFacts, PROTOCOL, Reply, Request, Side, Welcome, parse, write};
+pub use message::{BenchHello, Door, HostFacts, PROTOCOL, Reply, Request, Side, Welcome, parse, write};
 
 #[cfg(test)]
 mod tests;

@@ -48,14 +48,14 @@ fn lines_and_their_ends() {
 
 #[test]
 fn greetings_of_all_versions_are_known() {
-    let own = Greeting::own();
-    assert_eq!(Greeting::parse(&own.to_string()), Some(own.clone()));
+    let own = BenchHello::own();
+    assert_eq!(BenchHello::parse(&own.to_string()), Some(own.clone()));
     assert_eq!(own.objection(), None);
-    let later = Greeting::parse("netacc_bench 7 3.1.4 and more").unwrap();
+    let later = BenchHello::parse("netacc_bench 7 3.1.4 and more").unwrap();
     let said = later.objection().unwrap();
     assert!(said.contains("version 7") && said.contains("3.1.4") && said.contains("same version"), "{said}");
     for stranger in ["SSH-2.0-OpenSSH_9.2", "", "netacc_bench", "netacc_bench x 1", "netacc_bench 1 ", "+OK 1 2"] {
-        assert_eq!(Greeting::parse(stranger), None, "{stranger}");
+        assert_eq!(BenchHello::parse(stranger), None, "{stranger}");
     }
 }
 
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn any_line_is_judged(line in ".{0,300}") {
-        let _ = Greeting::parse(&line).map(|greeting| greeting.objection());
+        let _ = BenchHello::parse(&line).map(|greeting| greeting.objection());
         for said in [parse::<Request>(&line).err(), parse::<Reply>(&line).err()].into_iter().flatten() {
             prop_assert!(!said.chars().any(char::is_control), "{said:?}");
         }

@@ -3,7 +3,7 @@
 //! The last of them takes further frames as long as it has room. So what several connections of a queue pair have to
 //! send at the same time, or had to keep waiting, costs one message and one credit.
 
-use crate::rdma::pipe::SENDS;
+use crate::rdma::conn::SENDS;
 use crate::rdma::pool::{Buffer, Pool};
 use crate::rdma::qp::SHORT;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ pub(super) struct Chain {
 
 impl Default for Chain {
     fn default() -> Chain {
-        // A turn that only moves bytes does not allocate.
+        // Progress that only moves bytes does not allocate.
         Chain { messages: Vec::with_capacity(SENDS), last: 0 }
     }
 }
@@ -81,7 +81,7 @@ impl Chain {
     }
 
     /// Puts the last message into a buffer, if one is free, and returns where the bytes of a further frame go.
-    pub fn place(&mut self, pool: &mut Pool) -> Option<*mut u8> {
+    pub fn append_buffer(&mut self, pool: &mut Pool) -> Option<*mut u8> {
         let message = self.messages.last_mut()?;
         if let Message::Short(bytes, len, _) = message {
             let (buffer, ..) = pool.take_to_send(*len)?;
@@ -94,7 +94,7 @@ impl Chain {
         }
     }
 
-    /// Adds a further frame, whose `len` bytes are in their [`Chain::place`].
+    /// Adds a further frame, whose `len` bytes are in their [`Chain::append_buffer`].
     pub fn placed(&mut self, pool: &Pool, frame: Frame, len: usize) -> bool {
         let Some(Message::Long(buffer, end, brief)) = self.messages.last_mut() else { return false };
         let done =
@@ -118,7 +118,7 @@ impl Chain {
             (*len, *asks, self.last) = (begin + FRAME + payload.len(), true, begin);
             return true;
         }
-        if self.place(pool).is_none() {
+        if self.append_buffer(pool).is_none() {
             return false;
         }
         let Some(Message::Long(buffer, end, _)) = self.messages.last() else { return false };
@@ -146,7 +146,7 @@ mod tests {
     use netacc_wire::frame::Kind;
 
     fn frame(conn: u16) -> Frame {
-        Frame { kind: Kind::Data, credits: 0, large: false, conn, epoch: 7, window: 0, heard: 0, next: 0 }
+        Frame { kind: Kind::Data, credits: 0, large: false, conn, generation: 7, window: 0, acked: 0, next: 0 }
     }
 
     fn short(conn: u16, payload: &[u8]) -> Message {

@@ -1,6 +1,6 @@
 //! The state that all queue pairs on one device share.
 
-use crate::rdma::pipe::COMPLETIONS;
+use crate::rdma::conn::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,9 +9,9 @@ use netacc_verbs::{AsyncEvent, CmId, CompChannel, Context, Cq, Error, Pd, Result
 
 extern crate alloc;
 
-/// Number of pipes per completion queue: the first queue is small, since making a large one is half the cost of a first
+/// Number of queue pairs per completion queue: the first queue is small, since making a large one is half the cost of a first
 /// connection on some devices, and each further one holds twice as many, so that there are few to look at.
-const PIPES: core::ops::RangeInclusive<usize> = 8..=128;
+const QPS_PER_CQ: core::ops::RangeInclusive<usize> = 8..=128;
 
 /// An RDMA device, opened.
 #[derive(Debug)]
@@ -21,13 +21,13 @@ pub struct Device {
     cqs: Vec<(Cq, usize)>,
     comp_vector: u32,
     nth: usize,
-    /// Number of sends of its pipes that are to have a completion and have none yet.
+    /// Number of sends of its queue pairs that are to have a completion and have none yet.
     awaited: Awaited,
     /// Buffers for receives, and for messages that are too long to go inline.
     pub pool: Pool,
 }
 
-/// A number that a device shares with its pipes. Relaxed: it is used under the lock of the engine that has them all.
+/// A number that a device shares with its queue pairs. Relaxed: it is used under the lock of the engine that has them all.
 pub(super) type Awaited = Arc<AtomicU32>;
 
 /// What the completion channel of a device is to report.
@@ -38,7 +38,7 @@ pub enum Armed {
     /// Messages that the other side has marked: the last of those that it has posted together, and some before it. A
     /// failure is reported as well (`ibv_req_notify_cq(3)`); soft RoCE does not always do that, and is looked at each
     /// second.
-    Marked,
+    Solicited,
     /// It reports every message.
     All,
 }
@@ -46,7 +46,7 @@ pub enum Armed {
 #[derive(Debug)]
 struct Open {
     pd: Pd,
-    channel: CompChannel,
+    comp_channel: CompChannel,
     context: Context,
 }
 
@@ -63,12 +63,12 @@ impl Device {
         let pool = Pool::new(&pd, sizes);
         let comp_vector = vector(comp_vector, nth, context.num_comp_vectors());
         context.raise_descriptors();
-        let open = Some(Open { pd, channel, context });
+        let open = Some(Open { pd, comp_channel: channel, context });
         Ok(Device { open, cqs: Vec::new(), comp_vector, nth, awaited: Awaited::default(), pool })
     }
 
     /// Lets everything go that is held of the device, which is removed: otherwise the removal would wait for the end of
-    /// the process. Its pipes are gone already. Its place among the devices stays. Returns the descriptors that
+    /// the process. Its queue pairs are gone already. Its place among the devices stays. Returns the descriptors that
     /// librdmacm has on it: see [`release_removed_devices`](netacc_verbs::cm::release_removed_devices).
     pub fn let_go(&mut self) -> Option<[i32; 2]> {
         self.cqs.clear();
@@ -100,7 +100,7 @@ impl Device {
 
     /// A descriptor that is readable when an armed queue has something; -1 for a device that is gone.
     pub fn fd(&self) -> i32 {
-        self.open.as_ref().map_or(-1, |open| open.channel.fd())
+        self.open.as_ref().map_or(-1, |open| open.comp_channel.fd())
     }
 
     /// A descriptor that is readable when the device has something to report unasked; -1 for a device that is gone.
@@ -117,17 +117,17 @@ impl Device {
     pub fn needs(&self) -> Armed {
         // Sends are not marked, and iWARP has no marks that are known to work.
         let marked = self.has_immediate() && self.awaited.load(Ordering::Relaxed) == 0;
-        if self.cqs.is_empty() || marked { Armed::Marked } else { Armed::All }
+        if self.cqs.is_empty() || marked { Armed::Solicited } else { Armed::All }
     }
 
     /// Has its channel report `what`, once for each queue. Completions that came before have no event.
     pub fn arm(&self, what: Armed) {
         for cq in self.cqs() {
-            let _ = cq.req_notify(what == Armed::Marked);
+            let _ = cq.req_notify(what == Armed::Solicited);
         }
     }
 
-    /// The counter by which its pipes tell how many sends are to complete.
+    /// The counter by which its queue pairs tell how many sends are to complete.
     pub(super) fn awaited(&self) -> Awaited {
         self.awaited.clone()
     }
@@ -137,7 +137,7 @@ impl Device {
         let Some(open) = &self.open else { return false };
         // Each queue that was armed has one event at most, so that the kernel need not be asked whether there are more.
         // An event more would only wake a thread for nothing.
-        let events = self.cqs.iter().take_while(|_| matches!(open.channel.get_cq_event(), Ok(Some(_)))).count();
+        let events = self.cqs.iter().take_while(|_| matches!(open.comp_channel.get_cq_event(), Ok(Some(_)))).count();
         events > 0
     }
 
@@ -146,19 +146,20 @@ impl Device {
         self.cqs.iter().map(|(cq, _)| cq)
     }
 
-    /// Finds a completion queue with room for one more pipe; returns it and its number.
+    /// Finds a completion queue with room for one more queue pair; returns it and its number.
     pub fn cq_for_one_more(&mut self) -> Result<(Cq, usize)> {
         if let Some((at, (cq, used))) = self.cqs.iter_mut().enumerate().find(|(at, (_, used))| *used < room_of(*at)) {
             *used += 1;
             return Ok((cq.clone(), at));
         }
-        // A queue that overflows is lost with all pipes that use it: every send and receive may complete at once.
+        // A queue that overflows is lost with all queue pairs that use it: every send and receive may complete at once.
         let at = self.cqs.len();
         let entries = room_of(at) * COMPLETIONS;
         let open = self.open.as_ref().ok_or(Error::NoDevice)?;
         let attr = open.context.query_device()?;
         let entries = entries.min(usize::try_from(attr.max_cqe).unwrap_or(entries));
-        let cq = Cq::create(&open.context, entries as u32, self.cookie_of(at), Some(&open.channel), self.comp_vector)?;
+        let cq =
+            Cq::create(&open.context, entries as u32, self.cookie_of(at), Some(&open.comp_channel), self.comp_vector)?;
         cq.req_notify(false)?;
         self.cqs.push((cq.clone(), 1));
         Ok((cq, at))
@@ -169,7 +170,7 @@ impl Device {
         (self.nth as u64) << 32 | at as u64
     }
 
-    /// Counts one pipe less on queue `at`.
+    /// Counts one queue pair less on queue `at`.
     pub fn cq_has_one_less(&mut self, at: usize) {
         if let Some((_, used)) = self.cqs.get_mut(at) {
             *used = used.saturating_sub(1);
@@ -179,7 +180,7 @@ impl Device {
     /// The descriptors that it has open.
     pub fn descriptors(&self) -> impl Iterator<Item = i32> {
         let open = self.open.as_ref();
-        open.map(|o| [o.channel.fd(), o.context.cmd_fd(), o.context.async_fd()]).into_iter().flatten()
+        open.map(|o| [o.comp_channel.fd(), o.context.cmd_fd(), o.context.async_fd()]).into_iter().flatten()
     }
 
     /// Its name, for people to read.
@@ -194,10 +195,10 @@ fn vector(wanted: u32, nth: usize, there: u32) -> u32 {
     (wanted.min(there - 1) + (nth % there as usize) as u32) % there
 }
 
-/// Number of pipes that completion queue `at` is for.
+/// Number of queue pairs that completion queue `at` is for.
 fn room_of(at: usize) -> usize {
     // Five doublings are enough; more would shift the number away.
-    (PIPES.start() << at.min(5)).min(*PIPES.end())
+    (QPS_PER_CQ.start() << at.min(5)).min(*QPS_PER_CQ.end())
 }
 
 #[cfg(test)]

@@ -1,34 +1,34 @@
 //! Queue pairs between hosts.
 //!
-//! A [`Pipe`] is a connected queue pair that carries messages ([`netacc_wire::frame`]) of many connections, by SEND
+//! A [`QpConn`] is a connected queue pair that carries messages ([`netacc_wire::frame`]) of many connections, by SEND
 //! into buffers that the other side has posted: no peer gets a key to our memory. It never sends what the other side
-//! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all pipes on one RDMA device share.
+//! has no buffer for, since that would end an iWARP connection. A [`Device`] is what all queue pairs on one RDMA device share.
 //!
-//! If a queue pair fails, its messages go on over a [`Stream`]; a [`Way`] is one of the two.
+//! If a queue pair fails, its messages go on over a [`Stream`]; a [`MsgPath`] is one of the two.
 //!
-//! This folder does not know what the connections are: `netacc-core`'s `carrier` joins them to rings.
+//! This folder does not know what the connections are: `netacc-core`'s `engine` joins them to rings.
 
 mod chain;
+mod conn;
+mod credits;
 mod device;
-mod flow;
-mod kept;
-mod left;
+mod failover;
 mod line;
-mod pipe;
+mod path;
 mod pool;
 mod qp;
 mod registered;
-mod shown;
-mod stream;
-mod way;
+mod stats;
+mod tcp_path;
+mod unacked;
 
+pub use conn::{Completion, Head, QpConn, hello};
 pub use device::{Armed, Device};
-pub use left::Left;
-pub use pipe::{Completion, Head, Pipe, greeting};
+pub use failover::FailoverState;
+pub use path::{FrameBuffer, MsgPath};
 pub use pool::{Buffer, Pool, Sizes};
-pub use shown::Shown;
-pub use stream::Stream;
-pub use way::{Place, Way};
+pub use stats::QpStats;
+pub use tcp_path::Stream;
 
 /// The RDMA port of a TCP listener's port, if there is one.
 pub fn port_of(tcp: u16) -> Option<u16> {

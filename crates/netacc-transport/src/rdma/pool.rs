@@ -22,14 +22,14 @@ const _: () = assert!(SENDING_LARGE + STAYING < SENDING);
 const LARGE: usize = 4;
 /// A region that is larger than what is missing is at most this part of what there is: a thousand queue pairs are not to
 /// pay for two thousand, nor have a thousand regions.
-const SPARE: usize = 8;
+const GROWTH_LIMIT: usize = 8;
 /// Bytes up to which a region may yet be as large as all that there is: to register is a good part of what a queue pair
 /// costs, and a program that has several of them soon has more.
 const LITTLE: usize = 256 * 1024;
 /// Bits of a buffer's number that say where in its region it is; the others say which region.
-const PLACE: u32 = 20;
+const OFFSET_BITS: u32 = 20;
 /// The number of a buffer has to fit into the number of a work request, beside a bit.
-const REGIONS: usize = 1 << (31 - PLACE);
+const REGIONS: usize = 1 << (31 - OFFSET_BITS);
 
 /// The sizes (bytes) of buffers and regions.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub struct Pool {
     /// Number of large buffers among them.
     sending_large: usize,
     /// Number of buffers whose message has been sent, and stays.
-    kept: usize,
+    unacked: usize,
     /// Set when a message was to be sent and found no buffer, or only a small one.
     short: bool,
     short_of_large: bool,
@@ -98,7 +98,7 @@ impl Pool {
             regions,
             sending: 0,
             sending_large: 0,
-            kept: 0,
+            unacked: 0,
             short: false,
             short_of_large: false,
             refused: false,
@@ -154,7 +154,7 @@ impl Pool {
         } else {
             // The buffers of a stream are registered together, with a part of what there is: a thousand streams are not
             // to have as many regions.
-            (missing.min(self.sizes.largest), missing.max(total / SPARE / size * size).min(self.sizes.largest))
+            (missing.min(self.sizes.largest), missing.max(total / GROWTH_LIMIT / size * size).min(self.sizes.largest))
         };
         let at = match self.regions.iter().position(Option::is_none) {
             Some(at) => at,
@@ -173,7 +173,7 @@ impl Pool {
             len = least;
             Registered::new(pd, len)
         })?;
-        let all = (len / size).min(1 << PLACE);
+        let all = (len / size).min(1 << OFFSET_BITS);
         // The first buffer is taken first.
         let free = (0..all as u32).rev().collect();
         if let Some(place) = self.regions.get_mut(at) {
@@ -240,21 +240,21 @@ impl Pool {
             self.regions.iter_mut().enumerate().find_map(|(at, r)| Some((at, r.as_mut().filter(of)?)))?;
         let place = region.free.pop()?;
         page().add(Counter::RegisteredUsed, size as u64);
-        Some((at as u32) << PLACE | place)
+        Some((at as u32) << OFFSET_BITS | place)
     }
 
     /// Makes a buffer free again.
     pub(super) fn put(&mut self, buffer: Buffer) {
-        if let Some(region) = self.regions.get_mut((buffer >> PLACE) as usize).and_then(Option::as_mut) {
+        if let Some(region) = self.regions.get_mut((buffer >> OFFSET_BITS) as usize).and_then(Option::as_mut) {
             // There are as many places as that, so that this allocates nothing.
-            region.free.push(buffer & ((1 << PLACE) - 1));
+            region.free.push(buffer & ((1 << OFFSET_BITS) - 1));
             page().sub(Counter::RegisteredUsed, region.size as u64);
         }
     }
 
     /// Whether a buffer of an older region than this one's is free.
     pub(super) fn has_older(&self, buffer: Buffer) -> bool {
-        let (before, size) = (self.regions.iter().take((buffer >> PLACE) as usize), self.size_of(buffer));
+        let (before, size) = (self.regions.iter().take((buffer >> OFFSET_BITS) as usize), self.size_of(buffer));
         before.flatten().any(|r| r.size == size && !r.free.is_empty())
     }
 
@@ -308,12 +308,12 @@ impl Pool {
 
     /// The buffer stays taken after its message was sent, until that is confirmed.
     pub(super) fn keep(&mut self, buffer: Buffer) {
-        self.kept += self.worth(buffer);
+        self.unacked += self.worth(buffer);
     }
 
     /// The message of a buffer that stayed is confirmed.
-    pub(super) fn confirmed(&mut self, buffer: Buffer) {
-        self.kept -= self.worth(buffer);
+    pub(super) fn acked(&mut self, buffer: Buffer) {
+        self.unacked -= self.worth(buffer);
         self.sent(buffer);
     }
 
@@ -325,7 +325,7 @@ impl Pool {
     /// Whether a message that waits for a buffer might wait for ever: none is under way, and no more can be had.
     /// Messages are confirmed when the other side has something to say, and that may be an answer to what waits.
     pub fn is_dry(&self) -> bool {
-        self.sending == self.kept && self.refused
+        self.sending == self.unacked && self.refused
     }
 
     /// Registers more if a message waits for it. Not for a thread that may have been interrupted in malloc.
@@ -372,7 +372,7 @@ impl Pool {
     /// tests.
     #[cfg(test)]
     pub(super) fn taken(&self) -> (usize, usize) {
-        (self.sending, self.kept)
+        (self.sending, self.unacked)
     }
 
     /// A pool for tests, without memory.
@@ -382,12 +382,12 @@ impl Pool {
     }
 
     fn region(&self, buffer: Buffer) -> Option<&Region> {
-        self.regions.get((buffer >> PLACE) as usize)?.as_ref()
+        self.regions.get((buffer >> OFFSET_BITS) as usize)?.as_ref()
     }
 
     fn find(&self, buffer: Buffer) -> Option<(&Region, usize)> {
         let region = self.region(buffer)?;
-        Some((region, (buffer & ((1 << PLACE) - 1)) as usize * region.size))
+        Some((region, (buffer & ((1 << OFFSET_BITS) - 1)) as usize * region.size))
     }
 
     /// The address in a buffer, `skip` bytes from its beginning.
@@ -431,7 +431,7 @@ impl Drop for Pool {
 /// are missing. They may need a further one.
 fn next_region(sizes: Sizes, total: usize, last: Option<usize>, missing: usize) -> usize {
     let Some(last) = last else { return sizes.first };
-    let spare = total.min(LITTLE).max(total / SPARE);
+    let spare = total.min(LITTLE).max(total / GROWTH_LIMIT);
     let wanted = last.saturating_mul(2).min(missing.max(spare)).min(sizes.largest);
     // The size of the first region times a power of two.
     let mut len = sizes.first;

@@ -1,8 +1,8 @@
 //! Making a queue pair.
 
+use crate::rdma::conn::SENDS;
+use crate::rdma::credits::MOST;
 use crate::rdma::device::Device;
-use crate::rdma::flow::MOST;
-use crate::rdma::pipe::SENDS;
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmId, Cq, Error, QpInit, Result};
 

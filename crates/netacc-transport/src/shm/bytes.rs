@@ -4,18 +4,18 @@ use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::cork::{CORKED, HOLDS, MORE};
 use crate::shm::endpoint::{CUT, DEAD, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, SHARER_SWITCHED, TX_SHUT, View};
-use crate::shm::family::Direction;
 use crate::shm::link::Side;
+use crate::shm::sharers::Direction;
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::user::Access;
 
-/// Least size (bytes) of a write that leaves [`SPARE`] bytes of a window free if the call does not wait for room.
+/// Least size (bytes) of a write that leaves [`SMALL_WRITE_ROOM`] bytes of a window free if the call does not wait for room.
 const BULK: usize = 1024;
 
 /// Room (bytes) that is left to small writes.
-const SPARE: usize = 4096;
+const SMALL_WRITE_ROOM: usize = 4096;
 
 impl ShmEndpoint {
     /// Number of the `want` bytes that a call may write now; with `waits` it waits for room otherwise. Programs count
@@ -46,14 +46,14 @@ impl ShmEndpoint {
 
     fn bulk_room(&self, v: &View, want: usize) -> usize {
         if !self.tx.is_large() {
-            return LARGE - SPARE;
+            return LARGE - SMALL_WRITE_ROOM;
         }
         // Where a quarter of the window is free, as it mostly is, the peer's words need not be looked at.
-        if self.peer_closed(v) || (want <= LARGE / 4 - SPARE && self.has_room(v)) {
+        if self.peer_closed(v) || (want <= LARGE / 4 - SMALL_WRITE_ROOM && self.has_room(v)) {
             return want;
         }
         let unread = self.peer_left_unread(v).unwrap_or(0) as usize;
-        LARGE.saturating_sub(unread).saturating_sub(SPARE)
+        LARGE.saturating_sub(unread).saturating_sub(SMALL_WRITE_ROOM)
     }
 
     pub(super) fn write(&self, v: &View, src: &mut Iov<'_>) -> core::result::Result<usize, Violation> {
@@ -61,8 +61,8 @@ impl ShmEndpoint {
         let Some(area) = v.tx_area() else {
             return Err(Violation);
         };
-        let _family = self.enter(v, Direction::Write)?;
-        if self.family_left(v) {
+        let _sharers = self.enter(v, Direction::Write)?;
+        if self.sharers_switched(v) {
             return Ok(0);
         }
         self.tx.prepare(own, peer, src.left())?;
@@ -91,12 +91,12 @@ impl ShmEndpoint {
         if n > 0 {
             if flags & (CORKED | MORE | HOLDS) == 0 {
                 self.tx.publish(own);
-                self.tell_data(v);
+                self.announce_data(v);
             } else {
                 self.hold(v, n, src.left() == 0);
             }
             // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
-            if self.peer_moved(v) {
+            if self.peer_switched(v) {
                 self.flags.fetch_or(MOVING, Ordering::AcqRel);
             }
         }
@@ -112,8 +112,8 @@ impl ShmEndpoint {
         let Some(area) = v.rx_area() else {
             return Err(Violation);
         };
-        let _family = self.enter(v, Direction::Read)?;
-        if self.family_left(v) {
+        let _sharers = self.enter(v, Direction::Read)?;
+        if self.sharers_switched(v) {
             return Ok(0);
         }
         let mut n = 0;
@@ -133,7 +133,7 @@ impl ShmEndpoint {
         }
         if n > 0 && !peek {
             self.rx.publish(own);
-            self.tell_room(v, false);
+            self.announce_room(v, false);
         }
         Ok(n)
     }
@@ -141,7 +141,7 @@ impl ShmEndpoint {
     /// Discards up to `n` readable bytes without copying (MSG_TRUNC on a stream, tcp(7)).
     pub fn discard(&self, n: usize) -> usize {
         let Some(v) = self.view() else { return 0 };
-        if self.tail.load(Ordering::Relaxed) != 0 {
+        if self.old_subflow.load(Ordering::Relaxed) != 0 {
             let before = self.discard_before(n);
             if before > 0 {
                 return before + if before < n { self.discard_ring(&v, n - before) } else { 0 };
@@ -151,15 +151,15 @@ impl ShmEndpoint {
     }
 
     pub(super) fn discard_ring(&self, v: &View, n: usize) -> usize {
-        if self.tail.load(Ordering::Relaxed) != 0 && self.tail_ready().is_some() {
+        if self.old_subflow.load(Ordering::Relaxed) != 0 && self.old_subflow_ready().is_some() {
             return 0;
         }
         let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
         let Some(area) = v.rx_area() else { return 0 };
-        let Ok(_family) = self.enter(v, Direction::Read) else {
+        let Ok(_sharers) = self.enter(v, Direction::Read) else {
             return 0;
         };
-        if self.family_left(v) {
+        if self.sharers_switched(v) {
             return 0;
         }
         if self.is_held(v) {
@@ -176,7 +176,7 @@ impl ShmEndpoint {
         }
         if done > 0 {
             self.rx.publish(own);
-            self.tell_room(v, false);
+            self.announce_room(v, false);
         }
         done
     }
@@ -198,10 +198,10 @@ impl ShmEndpoint {
         let Some(area) = v.tx_area() else {
             return Err(Errno::PIPE);
         };
-        let Ok(_family) = self.enter(&v, Direction::Write) else {
+        let Ok(_sharers) = self.enter(&v, Direction::Write) else {
             return Err(self.violated(&v));
         };
-        if self.family_left(&v) {
+        if self.sharers_switched(&v) {
             return Err(Errno::AGAIN);
         }
         if self.tx.prepare(own, peer, want).is_err() {
@@ -229,7 +229,7 @@ impl ShmEndpoint {
                 Err(Violation) => return Err(self.violated(&v)),
             }
         }
-        let moved = || self.peer_moved(&v);
+        let moved = || self.peer_switched(&v);
         if n > 0 && self.peer_closed(&v) && !moved() {
             // The bytes were not published: a peer that shut both directions down must not read them.
             self.answered_by_reset(&v);
@@ -238,7 +238,7 @@ impl ShmEndpoint {
         if n > 0 {
             if self.flags.load(Ordering::Relaxed) & (CORKED | MORE | HOLDS) == 0 {
                 self.tx.publish(own);
-                self.tell_data(&v);
+                self.announce_data(&v);
             } else {
                 self.hold(&v, n, n == want);
             }
@@ -273,10 +273,10 @@ impl ShmEndpoint {
         let Some(area) = v.rx_area() else {
             return Some(Ok(0));
         };
-        let Ok(_family) = self.enter(v, Direction::Read) else {
+        let Ok(_sharers) = self.enter(v, Direction::Read) else {
             return Some(self.violated_for_reader(v));
         };
-        if self.family_left(v) {
+        if self.sharers_switched(v) {
             return Some(Err(Errno::AGAIN));
         }
         let mut n = 0;
@@ -308,7 +308,7 @@ impl ShmEndpoint {
         }
         if n > 0 {
             self.rx.publish(own);
-            self.tell_room(v, false);
+            self.announce_room(v, false);
             return Some(Ok(n));
         }
         failed
@@ -321,7 +321,7 @@ impl ShmEndpoint {
             return None;
         }
         let flags = self.observe(v);
-        // What is in the ring, and the end after it, went with the process of our family that left it.
+        // What is in the ring, and the end after it, went with the process of one of our sharers that left it.
         if flags & (SHARER_SWITCHED | DEAD) == SHARER_SWITCHED {
             return Some(Err(Errno::AGAIN));
         }
@@ -356,7 +356,7 @@ impl ShmEndpoint {
         self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
         // Where the peer only shut both directions down, it is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
-        self.tell_data(v);
+        self.announce_data(v);
         // A thread that waits by edges, or only for errors, hears of it from us.
         self.poke_self();
     }
@@ -375,18 +375,18 @@ impl ShmEndpoint {
         let fin = &line!(v, producer, v.me).fin;
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
         // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
-        if self.peer_moved(v) {
+        if self.peer_switched(v) {
             self.flags.fetch_or(MOVING, Ordering::AcqRel);
             return Some(reset);
         }
         fin.fetch_or(CLOSED, Ordering::SeqCst);
         // No thread of ours is to be told anything any more.
         let side = line!(v, side, v.me);
-        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+        for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::Relaxed);
         }
-        self.tell_data(v);
-        self.tell_room(v, true);
+        self.announce_data(v);
+        self.announce_room(v, true);
         // Release: these were our last looks. The peer that sees it may wipe what it wrote.
         fin.fetch_or(GONE, Ordering::Release);
         None

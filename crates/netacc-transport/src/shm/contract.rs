@@ -51,7 +51,7 @@ impl Endpoint for ShmEndpoint {
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
         self.note_cpu(&v);
-        if self.tail.load(Ordering::Relaxed) != 0 {
+        if self.old_subflow.load(Ordering::Relaxed) != 0 {
             match self.read_before(dst, peek) {
                 Err(done) => return done,
                 Ok(0) => {}
@@ -113,15 +113,15 @@ impl Endpoint for ShmEndpoint {
 
     fn arm(&'static self, interest: Interest, set: &mut WaitSet) -> bool {
         let Some(v) = self.view() else { return true };
-        let bell = set.bell(v.link);
+        let waker = set.waker(v.link);
         let own = line!(v, side, v.me);
-        self.join_fellows(&v, interest, set);
-        if bell != 0 {
+        self.join_co_waiters(&v, interest, set);
+        if waker != 0 {
             if interest.read {
-                self.register(&own.rx_waiter, bell, READS, set);
+                self.register(&own.rx_waiter, waker, READS, set);
             }
             if interest.write {
-                self.register(&own.tx_waiter, bell, WRITES, set);
+                self.register(&own.tx_waiter, waker, WRITES, set);
             }
         }
         self.add_kernel_ends(&v, interest.read, set);
@@ -139,22 +139,22 @@ impl Endpoint for ShmEndpoint {
             set.wake_at(ShmEndpoint::next_look());
         }
         // Somebody may have left the rings, or this endpoint, before we registered.
-        (interest.read && r.readable()) || (interest.write && r.writable()) || self.displaced() || !self.is_live()
+        (interest.read && r.readable()) || (interest.write && r.writable()) || self.must_switch() || !self.is_live()
     }
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.view() else { return };
-        self.leave_fellows(&v, set);
-        if let Some(bell) = set.borrowed_bell(v.link).filter(|_| !set.marked_before) {
+        self.leave_co_waiters(&v, set);
+        if let Some(waker) = set.borrowed_waker(v.link).filter(|_| !set.mark_was_set) {
             let own = line!(v, side, v.me);
             if interest.read {
-                self.unregister(&v, &own.rx_waiter, bell, READS);
+                self.unregister(&v, &own.rx_waiter, waker, READS);
             }
             if interest.write {
-                self.unregister(&v, &own.tx_waiter, bell, WRITES);
+                self.unregister(&v, &own.tx_waiter, waker, WRITES);
             }
         }
-        self.hear_kernel_ends(&v);
+        self.poll_liveness(&v);
     }
 
     fn shutdown(&self, how: Shut) {
@@ -172,11 +172,11 @@ impl Endpoint for ShmEndpoint {
         if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
             // A peer that writes to us from now on gets a reset, as from a closed socket.
             line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
-            self.tell_room(&v, true);
+            self.announce_room(&v, true);
         }
         if bits & !old & TX_SHUT != 0 {
             line!(v, producer, v.me).fin.fetch_or(FIN, Ordering::SeqCst);
-            self.tell_data(&v);
+            self.announce_data(&v);
             if old & ON_KERNEL != 0 {
                 let _ = netacc_sys::raw::shutdown(self.kernel_fd(), libc::SHUT_WR);
             }
@@ -191,36 +191,36 @@ impl Endpoint for ShmEndpoint {
             self.withdraw();
         }
         if self.observe(&v) & (MOVING | DEAD) == MOVING {
-            return self.close_moved(abort);
+            return self.close_switched(abort);
         }
         let mut wiped = 0;
-        if self.peer_left(&v) {
+        if self.peer_released(&v) {
             // No peer is there to be told. What we wrote is in our cache and of no use to the client, which begins
             // with the words wiped. Where a side is or was several processes, the wiping is left to the client.
-            let alone = self.base.load(Ordering::Relaxed) == 0 && self.witness.load(Ordering::Relaxed) == 0;
+            let alone = self.liveness.load(Ordering::Relaxed) == 0 && self.peer_liveness.load(Ordering::Relaxed) == 0;
             if v.me == Side::Server && alone {
                 v.slot.wipe(Side::Server);
                 wiped = WIPED;
             }
         } else if let Some(reset) = self.end(&v, abort) {
-            return self.close_moved(reset);
+            return self.close_switched(reset);
         }
-        self.release_witness(&v);
+        self.release_peer_liveness(&v);
         self.drop_kernel();
-        self.end_tail(self.tail_fd());
-        let _last = self.take_base();
+        self.end_old_subflow(self.old_subflow_fd());
+        let _last = self.take_liveness();
         let gone = self.flags.swap(0, Ordering::AcqRel) & PEER_GONE != 0;
-        let epoch = self.epoch.load(Ordering::Relaxed);
+        let generation = self.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;
         // Release: after this the client may use the slot for another connection. If the server's processes ended
         // without a word, the client knows it from the kernel.
         if v.me == Side::Server || gone {
-            done.store(epoch | wiped, Ordering::Release);
+            done.store(generation | wiped, Ordering::Release);
         }
         if v.me == Side::Client {
             v.link.slots.closed(v.index);
         }
-        v.link.slot_left();
+        v.link.count_slot_closed();
         v.link.put();
     }
 
@@ -245,7 +245,7 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else {
             return cpu::NO_CPU;
         };
-        if self.is_far() {
+        if self.is_remote() {
             return cpu::ELSEWHERE;
         }
         line!(v, side, v.me.other()).cpu.load(Ordering::Relaxed)

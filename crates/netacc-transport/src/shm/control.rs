@@ -6,15 +6,15 @@
 
 use crate::limits::CONTROL_TRIES;
 use crate::shm::Link;
-use crate::shm::guard::{Look, look, may_pass};
+use crate::shm::guard::{FirstMessage, first_message, may_pass};
 use crate::shm::link::{ENDED, LOST};
-use crate::shm::patience::Patience;
+use crate::shm::wait_budget::WaitBudget;
 use crate::timeouts;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Guard, private, time};
+use netacc_sys::{Guard, reserved_fds, time};
 use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
@@ -73,14 +73,14 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
             for fd in fds {
                 match first {
                     None => first = Some(fd),
-                    Some(_) => private::drop_raw(fd),
+                    Some(_) => reserved_fds::drop_raw(fd),
                 }
             }
         }
     }
     if got.bytes == 0 {
         if let Some(fd) = first {
-            private::drop_raw(fd);
+            reserved_fds::drop_raw(fd);
         }
         return Received::End;
     }
@@ -90,7 +90,7 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
         Some(m) => Received::Message(m, first),
         None => {
             if let Some(fd) = first {
-                private::drop_raw(fd);
+                reserved_fds::drop_raw(fd);
             }
             if whole && bytes.get(..got.bytes).is_some_and(netacc_wire::is_other_version) {
                 Received::Version
@@ -101,44 +101,44 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
     }
 }
 
-/// The byte beside which descriptors come over a base or witness.
+/// The byte beside which descriptors come over a liveness socket of either side.
 pub(super) const PASSES: u8 = 0x02;
-/// The byte for descriptors of which the last one is a tail (see [`Message::Tail`]).
-pub(super) const PASSES_TAIL: u8 = 0x03;
+/// The byte for descriptors of which the last one is a old subflow (see [`Message::OldSubflow`]).
+pub(super) const PASSES_OLD_SUBFLOW: u8 = 0x03;
 
-/// What comes over a base or witness when the other end has left the rings.
+/// What comes over a liveness socket of either side when the other end has left the rings.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
     /// The socket on which the connection goes on.
     pub(super) kernel: Option<OwnedFd>,
-    /// The other end of that socket, to be sent back for the rest of the sender's family.
-    pub(super) spare: Option<OwnedFd>,
+    /// The other end of that socket, to be sent back for the sender's other sharers.
+    pub(super) sibling_copy: Option<OwnedFd>,
     /// The kernel socket with what the receiver sent before it came to the ring.
-    pub(super) tail: Option<OwnedFd>,
+    pub(super) old_subflow: Option<OwnedFd>,
     /// Set if some of it could not be taken, since the process has as many descriptors open as it may: then nothing was
     /// taken.
     pub(super) lost: bool,
 }
 
-/// Passes up to two descriptors over a base or witness, and perhaps a tail, never waiting.
-pub(super) fn pass_descriptors(fd: i32, pass: &[i32], tail: Option<i32>) -> Result<()> {
+/// Passes up to two descriptors over a liveness socket of either side, and perhaps a old subflow, never waiting.
+pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = SendAncillaryBuffer::new(&mut space);
     // SAFETY: the caller's open descriptors.
     let borrow = |fd: &i32| unsafe { BorrowedFd::borrow_raw(*fd) };
     let mut all = [borrow(&fd); 3];
-    let count = pass.len() + usize::from(tail.is_some());
-    for (cell, one) in all.iter_mut().zip(pass.iter().chain(&tail)) {
+    let count = pass.len() + usize::from(old_subflow.is_some());
+    for (cell, one) in all.iter_mut().zip(pass.iter().chain(&old_subflow)) {
         *cell = borrow(one);
     }
     anc.push(SendAncillaryMessage::ScmRights(all.get(..count).ok_or(Errno::INVAL)?));
-    let byte = [if tail.is_some() { PASSES_TAIL } else { PASSES }];
+    let byte = [if old_subflow.is_some() { PASSES_OLD_SUBFLOW } else { PASSES }];
     sendmsg(borrow(&fd), &[IoSlice::new(&byte)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Receives bytes of a base or witness, and descriptors, never waiting. With `peek` all of it stays there (and the
-/// descriptors are duplicates, unix(7)).
+/// Receives bytes of a liveness socket of either side, and descriptors, never waiting. With `peek` all of it stays
+/// there (and the descriptors are duplicates, unix(7)).
 pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = RecvAncillaryBuffer::new(&mut space);
@@ -155,20 +155,23 @@ pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Res
             for fd in received {
                 match fds.iter_mut().find(|f| f.is_none() && !lost) {
                     Some(cell) => *cell = Some(fd),
-                    None => private::drop_raw(fd),
+                    None => reserved_fds::drop_raw(fd),
                 }
             }
         }
     }
     // Descriptors end what one call reads (unix(7)), so their byte is the last.
     let last = got.ok().and_then(|n| bytes.get(n.checked_sub(1)?)).copied();
-    let tail =
-        if last == Some(PASSES_TAIL) { fds.iter_mut().rfind(|f| f.is_some()).and_then(Option::take) } else { None };
-    let [kernel, spare, surplus] = fds;
+    let old_subflow = if last == Some(PASSES_OLD_SUBFLOW) {
+        fds.iter_mut().rfind(|f| f.is_some()).and_then(Option::take)
+    } else {
+        None
+    };
+    let [kernel, sibling_copy, surplus] = fds;
     if let Some(fd) = surplus {
-        private::drop_raw(fd);
+        reserved_fds::drop_raw(fd);
     }
-    (got, Passed { kernel, spare, tail, lost })
+    (got, Passed { kernel, sibling_copy, old_subflow, lost })
 }
 
 const UNRESPONSIVE_PEER: u64 = time::ns(timeouts::UNRESPONSIVE_PEER);
@@ -194,13 +197,13 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Adds the link, if its reader stops within `patience` ns. The link may end meanwhile: a lock is good for every
+    /// Adds the link, if its reader stops within `budget` ns. The link may end meanwhile: a lock is good for every
     /// life of the object.
-    pub fn stop(&mut self, link: &'static Link, patience: u64) {
+    pub fn stop(&mut self, link: &'static Link, budget: u64) {
         if self.iter().any(|l| core::ptr::eq(l, link)) {
             return;
         }
-        if let Some(reader) = link.reader.lock_within(patience) {
+        if let Some(reader) = link.reader.lock_within(budget) {
             let next = self.first.map_or(core::ptr::null_mut(), |l| core::ptr::from_ref(l).cast_mut());
             link.next_unread.store(next, Ordering::Relaxed);
             self.first = Some(link);
@@ -250,20 +253,20 @@ impl Link {
     }
 
     /// Offers to promote the TCP connection that the slot describes.
-    pub fn offer(&self, slot: u32, epoch: u32) -> Result<()> {
-        self.send(Message::Promote { slot, epoch }, None)
+    pub fn offer(&self, slot: u32, generation: u32) -> Result<()> {
+        self.send(Message::Promote { slot, generation }, None)
     }
 
-    /// As [`Link::send`], waiting a little for a peer whose socket is full. The next fork, which has as many bases to
-    /// send, does not wait again for a peer that does nothing.
-    pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, patience: &Patience) -> Result<()> {
+    /// As [`Link::send`], waiting a little for a peer whose socket is full. The next fork, which has as many liveness
+    /// sockets to send, does not wait again for a peer that does nothing.
+    pub(crate) fn send_patiently(&'static self, m: Message, pass: Option<i32>, budget: &WaitBudget) -> Result<()> {
         let first = self.send(m, pass);
         if first != Err(Errno::AGAIN) {
             return first;
         }
-        let deaf = matches!(m, Message::Base { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
+        let deaf = matches!(m, Message::Liveness { .. }) && time::now() < self.deaf_until.load(Ordering::Relaxed);
         let mut sent = Err(Errno::AGAIN);
-        patience.wait(self.trusts_peer(), |until| {
+        budget.wait(self.trusts_peer(), |until| {
             while sent == Err(Errno::AGAIN) && !deaf && time::now() < until {
                 // The peer may be waiting for us to read as well.
                 self.service();
@@ -306,19 +309,19 @@ impl Link {
         // Bounded: a peer that floods us loses the link, but does not hold up our thread.
         for _ in 0..4096 {
             let control = self.control_borrowed()?;
-            match look(control.as_raw_fd()) {
-                Look::Message { uid, descriptors } => {
+            match first_message(control.as_raw_fd()) {
+                FirstMessage::Message { uid, descriptors } => {
                     self.note_sender(uid);
                     if descriptors && !may_pass(uid, self.trusts_peer()) {
                         self.reset_all();
                         return Some(Received::Garbage);
                     }
                 }
-                Look::Nothing => {
+                FirstMessage::Nothing => {
                     self.answer_kick();
                     return None;
                 }
-                Look::End => return Some(Received::End),
+                FirstMessage::End => return Some(Received::End),
             }
             match receive_message(control) {
                 Received::Nothing => {
@@ -327,7 +330,7 @@ impl Link {
                 }
                 Received::Message(m, fd) if self.refuses(&m) => {
                     if let Some(fd) = fd {
-                        private::drop_raw(fd);
+                        reserved_fds::drop_raw(fd);
                     }
                     return Some(Received::Garbage);
                 }
@@ -339,9 +342,9 @@ impl Link {
     }
 
     /// As long as the guard lives no thread reads the control socket. `None` if another thread still reads after
-    /// `patience` ns. The link may end meanwhile: a lock is good for every life of the object.
-    pub fn stop_reading(&'static self, patience: u64) -> Option<Guard<'static>> {
-        self.reader.lock_within(patience)
+    /// `budget` ns. The link may end meanwhile: a lock is good for every life of the object.
+    pub fn stop_reading(&'static self, budget: u64) -> Option<Guard<'static>> {
+        self.reader.lock_within(budget)
     }
 
     /// As [`Link::service`], for the price of one system call when there is nothing.
@@ -355,7 +358,7 @@ impl Link {
 
     /// The peer is gone: from now on endpoints report what TCP would report, and all sleepers look again.
     pub fn lose(&'static self) {
-        let lost = self.left_open();
+        let lost = self.has_open_streams();
         self.end(if lost { LOST } else { ENDED });
     }
 
@@ -381,7 +384,7 @@ impl Link {
     }
 
     /// Whether the peer holds a connection whose stream it has not ended. A peer that exits in good order has none.
-    fn left_open(&'static self) -> bool {
+    fn has_open_streams(&'static self) -> bool {
         let other = self.side().other().index();
         self.segment().is_some_and(|seg| {
             self.endpoints().filter(|ep| ep.is_live()).any(|ep| {
@@ -413,40 +416,40 @@ impl Link {
 
     fn handle(&'static self, m: Message, fd: Option<OwnedFd>) {
         match (m, fd) {
-            (Message::Doorbell { id }, Some(fd)) => {
-                if let Ok(fd) = private::adopt(fd) {
-                    self.learn_bell(id, fd);
+            (Message::Waker { id }, Some(fd)) => {
+                if let Ok(fd) = reserved_fds::adopt(fd) {
+                    self.learn_waker(id, fd);
                 }
             }
             (Message::Wake { id }, None) => self.ring_own(id),
-            (Message::Promote { slot, epoch }, None) => crate::shm::promote::queue(self, slot, epoch),
-            (Message::Base { slot, epoch, token }, None) if token != 0 => {
+            (Message::Promote { slot, generation }, None) => crate::shm::promote::queue(self, slot, generation),
+            (Message::Liveness { slot, generation, token }, None) if token != 0 => {
                 if let Some(ep) = self.endpoint(slot as usize) {
-                    ep.learn_token(epoch, token);
+                    ep.learn_token(generation, token);
                 }
             }
-            (Message::Base { slot, epoch, token: 0 }, Some(fd)) => {
+            (Message::Liveness { slot, generation, token: 0 }, Some(fd)) => {
                 if let Some(ep) = self.endpoint(slot as usize) {
-                    ep.learn_base(epoch, fd);
+                    ep.learn_liveness(generation, fd);
                 } else {
-                    private::drop_raw(fd);
+                    reserved_fds::drop_raw(fd);
                 }
             }
-            (Message::Tail { slot, epoch }, Some(fd)) => match self.endpoint(slot as usize) {
-                Some(ep) => ep.learn_left_over(epoch, fd),
-                None => private::drop_raw(fd),
+            (Message::OldSubflow { slot, generation }, Some(fd)) => match self.endpoint(slot as usize) {
+                Some(ep) => ep.learn_unread_return(generation, fd),
+                None => reserved_fds::drop_raw(fd),
             },
-            (Message::Moved { slot, epoch }, Some(fd)) => match self.endpoint(slot as usize) {
-                Some(ep) => ep.learn_moved(epoch, fd),
-                None => private::drop_raw(fd),
+            (Message::SwitchToKernel { slot, generation }, Some(fd)) => match self.endpoint(slot as usize) {
+                Some(ep) => ep.learn_switch(generation, fd),
+                None => reserved_fds::drop_raw(fd),
             },
-            (_, Some(fd)) => private::drop_raw(fd),
-            (Message::Tail { slot, epoch } | Message::Moved { slot, epoch }, None) => {
+            (_, Some(fd)) => reserved_fds::drop_raw(fd),
+            (Message::OldSubflow { slot, generation } | Message::SwitchToKernel { slot, generation }, None) => {
                 if let Some(ep) = self.endpoint(slot as usize) {
-                    ep.miss(epoch);
+                    ep.miss(generation);
                 }
             }
-            // The descriptor of a doorbell was lost: the peer will be woken by messages.
+            // The descriptor of a waker was lost: the peer will be woken by messages.
             (_, None) => {}
         }
     }
@@ -463,14 +466,16 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         for slot in [1, 2] {
-            send_message(theirs.as_fd(), Message::Moved { slot, epoch: 1 }, Some(ours.as_fd())).unwrap();
+            send_message(theirs.as_fd(), Message::SwitchToKernel { slot, generation: 1 }, Some(ours.as_fd())).unwrap();
         }
         send_message(ours.as_fd(), Message::Wake { id: 1 }, None).unwrap();
         let _alone = crate::starting();
         drop(theirs);
         for expected in [1, 2] {
             let got = receive_message(ours.as_fd());
-            assert!(matches!(got, Received::Message(Message::Moved { slot, .. }, Some(_)) if slot == expected));
+            assert!(
+                matches!(got, Received::Message(Message::SwitchToKernel { slot, .. }, Some(_)) if slot == expected)
+            );
         }
         assert!(matches!(receive_message(ours.as_fd()), Received::End));
     }
@@ -485,10 +490,13 @@ mod tests {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut anc = SendAncillaryBuffer::new(&mut space);
         assert!(anc.push(SendAncillaryMessage::ScmRights(&many)));
-        sendmsg(&theirs, &[IoSlice::new(&[PASSES_TAIL])], &mut anc, SendFlags::NOSIGNAL).unwrap();
+        sendmsg(&theirs, &[IoSlice::new(&[PASSES_OLD_SUBFLOW])], &mut anc, SendFlags::NOSIGNAL).unwrap();
         drop(writer);
         let (got, passed) = receive_descriptors(ours.as_raw_fd(), &mut [0; 9], false);
-        assert!(matches!((got, passed), (Ok(1), Passed { kernel: None, spare: None, tail: None, lost: true })));
+        assert!(matches!(
+            (got, passed),
+            (Ok(1), Passed { kernel: None, sibling_copy: None, old_subflow: None, lost: true })
+        ));
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "nobody holds one");
     }
 }

@@ -1,10 +1,11 @@
 //! Bytes that a writer holds back (TCP_CORK of tcp(7), MSG_MORE of send(2)): they lie in the ring, and the reader is not shown
 //! them yet.
 //!
-//! They are held for 200 ms at most, and by then the writer's program may be elsewhere. So it is the reader that sees to the
-//! end of a hold. The writer says up to where it has written and until when that is held (`held` and `held_until` beside what
-//! it says as a reader), marks [`HOLDING`] beside its head, and wakes a reader that sleeps. That one finds nothing to read and
-//! sleeps on until then. A reader that looks later, or finds that the writer's process is gone, publishes in the writer's stead.
+//! They are held for 200 ms at most, and by then the writer's program may be elsewhere. So it is the reader that sees
+//! to the end of a hold. The writer says up to where it has written and until when that is held (`held` and
+//! `held_until` beside what it says as a reader), marks [`HOLDING`] beside its head, and wakes a reader that sleeps.
+//! That one finds nothing to read and sleeps on until then. A reader that looks later, or finds that the writer's
+//! process is gone, publishes in the writer's stead.
 //!
 //! A side that several processes share holds nothing back, since they do not know of each other's bytes; nor does a connection
 //! to another host.
@@ -69,8 +70,8 @@ impl ShmEndpoint {
         self.tx.publish(own);
         // After the bytes: a reader that sees no mark sees them.
         own.fin.fetch_and(!HOLDING, Ordering::SeqCst);
-        self.tell_data(v);
-        if self.peer_moved(v) {
+        self.announce_data(v);
+        if self.peer_switched(v) {
             self.flags.fetch_or(MOVING, Ordering::AcqRel);
         }
     }
@@ -79,7 +80,7 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn hold(&self, v: &View, n: usize, whole: bool) {
         let flags = self.flags.load(Ordering::Relaxed);
-        if !whole || flags & (CORKED | MORE) == 0 || flags & (SHARED | MOVING) != 0 || self.is_far() {
+        if !whole || flags & (CORKED | MORE) == 0 || flags & (SHARED | MOVING) != 0 || self.is_remote() {
             return self.release(v);
         }
         let (own, said) = (line!(v, producer, v.me), line!(v, consumer, v.me));
@@ -93,7 +94,8 @@ impl ShmEndpoint {
             // The reader may have published as much, at the end of a hold. SeqCst: as by `publish`.
             own.head.fetch_max(head + full, Ordering::SeqCst);
         } else if flags & HOLDS != 0 {
-            // SeqCst: a reader whose last look was before this sees the end of the hold in its sleep, or it has passed here too.
+            // SeqCst: a reader whose last look was before this sees the end of the hold in its sleep, or it has passed
+            // here too.
             said.held.store(pos, Ordering::SeqCst);
             if time::now() >= said.held_until.load(Ordering::Relaxed) {
                 self.release(v);
@@ -108,7 +110,7 @@ impl ShmEndpoint {
         // SeqCst: publishes what was said, and is the fence before the look at the reader's registration.
         own.fin.fetch_or(HOLDING, Ordering::SeqCst);
         self.flags.fetch_or(HOLDS, Ordering::Relaxed);
-        self.tell_data(v);
+        self.announce_data(v);
     }
 
     /// Whether the peer holds bytes back.
@@ -123,8 +125,8 @@ impl ShmEndpoint {
         self.view().is_some_and(|v| self.is_held(&v)) || self.flags.load(Ordering::Relaxed) & PENDING != 0
     }
 
-    /// When ([`time::now`]) to look again for what nobody tells: the end of the peer's hold, if that has not come, or of a pending
-    /// connect.
+    /// When ([`time::now`]) to look again for what nobody tells: the end of the peer's hold, if that has not come, or
+    /// of a pending connect.
     #[inline]
     pub fn held_until(&self) -> Option<u64> {
         let v = self.view()?;

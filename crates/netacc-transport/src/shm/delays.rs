@@ -1,7 +1,7 @@
 //! How long a connection may keep our threads waiting by a word that a peer of another user can write.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::kin;
+use crate::shm::procfs;
 use crate::timeouts;
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_ring::Violation;
@@ -27,7 +27,7 @@ impl Delays {
     }
 }
 
-/// A wait for another process of our family, which is named by a word that the peer can write.
+/// A wait for another of our sharers, which is named by a word that the peer can write.
 #[derive(Default)]
 pub(super) struct Wait {
     begun: u64,
@@ -39,7 +39,7 @@ pub(super) struct Wait {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Look again.
-    Look,
+    Check,
     /// The process has ended: clear it.
     Clear,
 }
@@ -56,15 +56,15 @@ impl ShmEndpoint {
         let long = now - wait.begun > STRANGER_DELAY_UNCHECKED;
         if long && !wait.checked {
             wait.checked = true;
-            if kin::is_zombie(pid) {
+            if procfs::is_zombie(pid) {
                 return Ok(Next::Clear);
             }
-            if !self.has_family_member(pid) {
+            if !self.has_sharer(pid) {
                 return Err(Violation);
             }
         }
         // A process that is stopped (SIGSTOP, a debugger, a frozen group) will go on some day.
-        let stopped = || kin::is_stopped(pid) && self.has_family_member(pid);
+        let stopped = || procfs::is_stopped(pid) && self.has_sharer(pid);
         if !(within || stopped()) {
             return Err(Violation);
         }
@@ -73,7 +73,7 @@ impl ShmEndpoint {
         } else {
             raw::sched_yield()
         }
-        Ok(Next::Look)
+        Ok(Next::Check)
     }
 }
 

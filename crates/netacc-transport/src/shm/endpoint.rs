@@ -3,9 +3,11 @@
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
 use crate::shm::link::{Link, Side};
-use crate::shm::segment::{FATE_QUEUED, FATE_REFUSED, FATE_TAKEN, FATE_WITHDRAWN, Segment, Slot, WIPED};
+use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_ring::{Area, CLOSED, Consumer, FIN, HOLDING, MOVED, OPEN, Producer, RESET, Ring, notify_data, notify_room};
+use netacc_ring::{
+    Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, Ring, SWITCHED, notify_data, notify_room,
+};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
@@ -21,29 +23,30 @@ netacc_sys::flags! { EndpointFlag:
     pub(super) const DEAD;
     /// In use.
     pub(super) const LIVE;
-    /// Every process of the peer's family that held the connection is gone.
+    /// Every one of the peer's sharers that held the connection is gone.
     pub(super) const PEER_GONE;
-    /// Our process forked while the connection was open: others of our family may use it.
+    /// Our process forked while the connection was open: others of our sharers may use it.
     pub(super) const SHARED;
-    /// The peer, or another process of our family, has left the rings; see [`super::depart`].
+    /// The peer, or another of our sharers, has left the rings; see [`super::switch`].
     pub(super) const MOVING;
     /// We have followed: what we write goes to the kernel socket.
     pub(super) const ON_KERNEL;
-    /// It was our family that left.
+    /// It was one of our sharers that left.
     pub(super) const SHARER_SWITCHED;
-    /// Nobody holds the other end of our base, though the peer lives: see `hear_kernel_ends`.
+    /// Nobody holds the other end of our liveness socket, though the peer lives: see `poll_liveness`.
     pub(super) const LIVENESS_GONE;
-    /// Our base is a socket that listens, and the peer's connection to it has not come to this process; see [`super::liveness`].
+    /// Our liveness socket is a socket that listens, and the peer's connection to it has not come to this process; see
+    /// [`super::liveness`].
     pub(super) const LISTENS;
-    /// The witness is another file than before; see [`ShmEndpoint::take_rejoined`].
+    /// The peer liveness socket is another file than before; see [`ShmEndpoint::take_peer_liveness_change`].
     pub(super) const PEER_LIVENESS_CHANGED;
-    /// What came to our base is another file than before; see [`ShmEndpoint::take_arrived`].
+    /// What came to our liveness socket is another file than before; see [`ShmEndpoint::take_arrived`].
     pub(super) const ARRIVED;
-    /// A process of the peer's family is to be rung by the witness as soon as that has come: see `ring_family`.
+    /// One of the peer's sharers is to be rung by the peer liveness socket as soon as that has come: see `wake_sharers`.
     pub(super) const RING_OWED;
     /// This process writes without waiting for a relay: see [`ShmEndpoint::let_relays_end`].
     pub(super) const AHEAD;
-    /// A child that is forked, or was, cannot know what becomes of the connection: see [`ShmEndpoint::leave_untold`].
+    /// A child that is forked, or was, cannot know what becomes of the connection: see [`ShmEndpoint::reset_in_child`].
     pub(super) const UNTOLD;
     /// Our large window holds pages.
     pub(super) const LARGE_USED;
@@ -53,9 +56,9 @@ netacc_sys::flags! { EndpointFlag:
 
 /// Most threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
-/// Most threads that can sleep on the base or witness of a connection and wake each other: as many as can be
+/// Most threads that can sleep on the liveness socket of either side of a connection and wake each other: as many as can be
 /// registered.
-pub(super) const FELLOWS: usize = EXTRA + 2;
+pub(super) const CO_WAITERS: usize = EXTRA + 2;
 
 /// One side of a slot. It lives inside its [`Link`], and is reused for one connection after the other.
 #[derive(Debug)]
@@ -64,60 +67,60 @@ pub struct ShmEndpoint {
     pub(super) index: AtomicU32,
     pub(super) flags: AtomicU32,
     pub(super) error: AtomicI32,
-    pub(super) epoch: AtomicU32,
+    pub(super) generation: AtomicU32,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
-    /// Doorbells of further threads that sleep for this endpoint.
+    /// Wakers of further threads that sleep for this endpoint.
     pub(super) extra: [AtomicU32; EXTRA],
-    /// Threads that sleep on its base or witness: see [`ShmEndpoint::join_fellows`].
-    pub(super) fellows: [AtomicU32; FELLOWS],
+    /// Threads that sleep on its liveness socket of either side: see [`ShmEndpoint::join_co_waiters`].
+    pub(super) co_waiters: [AtomicU32; CO_WAITERS],
     /// Set if the other program is on another host; stored when the connection begins, so that a wait touches no
     /// further line.
-    pub(super) far: AtomicU32,
+    pub(super) remote: AtomicU32,
     /// The socket layer's object for this connection.
     pub owner: AtomicUsize,
-    /// The socket layer's registration that the watching channel reports to.
+    /// The socket layer's registration that the subscribed ready set reports to.
     pub registration: AtomicUsize,
-    /// Our channel that watches the endpoint; 0: none.
-    pub channel: AtomicU32,
+    /// Our ready set that watches the endpoint; 0: none.
+    pub ready_set: AtomicU32,
     /// The value of SO_RCVLOWAT.
     pub(super) lowat: AtomicU32,
     /// Number of times that SO_RCVLOWAT was set when enough was there.
     pub(super) nudges: AtomicU32,
     /// Number of calls of shutdown(2) so far.
-    pub(super) turns: AtomicU32,
+    pub(super) edges: AtomicU32,
     /// Set when a writer found no room and waits for some.
-    pub(super) room_asked: AtomicU32,
+    pub(super) room_wanted: AtomicU32,
     /// Number of times that such a writer could go on.
     pub(super) rooms: AtomicU32,
     /// Its position in the connect queue, of one that is pending; see [`super::pending`].
     pub(super) queued_at: AtomicU64,
-    /// The end of the peer's base that the peer passed to us (descriptor + 1), and in the upper half the epoch of the
-    /// connection it was passed for: one word, since it may come while the connection begins.
-    pub(super) witness: AtomicU64,
-    /// Number of threads that use the number of `base` or `tail` just now; see [`super::numbers`].
+    /// The end of the peer's liveness socket that the peer passed to us (descriptor + 1), and in the upper half the
+    /// generation of the connection it was passed for: one word, since it may come while the connection begins.
+    pub(super) peer_liveness: AtomicU64,
+    /// Number of threads that use the number of `liveness` or `old_subflow` just now; see [`super::numbers`].
     pub(super) users: AtomicU32,
-    /// The application's descriptor that is our base (number + 1).
-    pub(super) base: AtomicI32,
-    /// The socket that was accepted from a base that listens (private descriptor + 1), and the token that it has to
+    /// The application's descriptor that is our liveness socket (number + 1).
+    pub(super) liveness: AtomicI32,
+    /// The socket that was accepted from a liveness socket that listens (private descriptor + 1), and the token that it has to
     /// send first.
     pub(super) accepted: AtomicI32,
     pub(super) token: AtomicU64,
-    /// The token by which the peer's base is found, if that base listens; 0 otherwise.
+    /// The token by which the peer's liveness socket is found, if that liveness socket listens; 0 otherwise.
     pub(super) peer_token: AtomicU64,
-    /// Number of times that the peer's base was connected to. Where our own base listens: when the peer was last looked
-    /// for.
+    /// Number of times that the peer's liveness socket was connected to. Where our own liveness socket listens: when
+    /// the peer was last looked for.
     pub(super) dialed: AtomicU32,
     /// The kernel socket whose bytes come before the ring's (number + 1).
-    pub(super) tail: AtomicI32,
+    pub(super) old_subflow: AtomicI32,
     /// The kernel socket on which a connection that left the rings goes on (private descriptor + 1).
     pub(super) kernel: AtomicI32,
-    /// The epoch of the connection that `kernel` was passed for.
-    pub(super) kernel_epoch: AtomicU32,
-    /// The peer's end of that pair, for the rest of its family (private descriptor + 1).
-    pub(super) spare: AtomicI32,
+    /// The generation of the connection that `kernel` was passed for.
+    pub(super) kernel_generation: AtomicU32,
+    /// The peer's end of that pair, for its other sharers (private descriptor + 1).
+    pub(super) sibling_copy: AtomicI32,
     /// What we sent by TCP and a peer that left the rings has not read (private descriptor + 1).
-    pub(super) left_over: AtomicI32,
+    pub(super) unread_return: AtomicI32,
     /// Number of bytes that we sent by the kernel, for a connection that began there.
     pub(super) sent_before: AtomicU64,
     /// Time (ns) that our threads lost by the peer's words, in this and earlier connections of the slot.
@@ -189,16 +192,16 @@ impl ShmEndpoint {
         self.flags.load(Ordering::Acquire) & LIVE != 0
     }
 
-    /// Whether connection `epoch` is open here, or is about to begin (server), or waits for the end of the server's
+    /// Whether connection `generation` is open here, or is about to begin (server), or waits for the end of the server's
     /// processes (client; see [`ShmEndpoint::servers_gone`]): then what the peer passes for it is kept.
-    pub(super) fn expects(&self, epoch: u32) -> bool {
-        let Some(v) = self.view().filter(|_| epoch != 0) else { return false };
+    pub(super) fn expects(&self, generation: u32) -> bool {
+        let Some(v) = self.view().filter(|_| generation != 0) else { return false };
         let expected = if self.is_live() {
-            self.epoch.load(Ordering::Relaxed) == epoch
+            self.generation.load(Ordering::Relaxed) == generation
         } else {
             let open = &v.slot.open;
-            open.epoch.load(Ordering::Relaxed) == epoch
-                && open.server_done.load(Ordering::Acquire) & !WIPED != epoch
+            open.generation.load(Ordering::Relaxed) == generation
+                && open.server_done.load(Ordering::Acquire) & !WIPED != generation
                 && (v.me == Side::Server || v.link.slots.is_closing(v.index))
         };
         if expected {
@@ -217,7 +220,7 @@ impl ShmEndpoint {
     /// Drops what the peer passed: the link ends, or this is the child of a fork and the endpoint does not belong to
     /// the program.
     pub fn drop_passed(&self) {
-        self.close_witness();
+        self.close_peer_liveness();
         self.drop_kernel();
     }
 
@@ -228,7 +231,7 @@ impl ShmEndpoint {
 
     /// Begins a connection in this slot, unless there is one or no room for its windows. The client also wipes the
     /// shared words; the server then finds them wiped, or else the client lies and hurts itself.
-    pub fn begin(&'static self, epoch: u32) -> bool {
+    pub fn begin(&'static self, generation: u32) -> bool {
         let Some(v) = self.view() else { return false };
         if self.is_live() || v.seg.reach(v.index).is_err() {
             return false;
@@ -240,35 +243,35 @@ impl ShmEndpoint {
             line!(v, side, Side::Client).cpu.store(cpu::current(), Ordering::Relaxed);
             // A server that closed after us has wiped its own words, which are in its cache. Relaxed: the thread that
             // claimed the slot has acquired the mark. If the server lies, it hurts its own connection.
-            let before = s.open.epoch.load(Ordering::Relaxed);
+            let before = s.open.generation.load(Ordering::Relaxed);
             if before == 0 || s.open.server_done.load(Ordering::Relaxed) != before | WIPED {
                 s.wipe(Side::Server);
                 line!(v, side, Side::Server).cpu.store(cpu::NO_CPU, Ordering::Relaxed);
             }
-            s.open.epoch.store(epoch, Ordering::Relaxed);
-            s.open.fate.store(FATE_QUEUED, Ordering::Relaxed);
+            s.open.generation.store(generation, Ordering::Relaxed);
+            s.open.outcome.store(CONNECT_QUEUED, Ordering::Relaxed);
             s.open.leaving.store(0, Ordering::Relaxed);
         }
         // A client's slot may still say what its last connection was. A server loads the peer's word here and nowhere else,
         // and believes it of its own user alone.
-        let far = match v.me {
-            Side::Client => v.link.far.load(Ordering::Relaxed),
-            Side::Server if v.link.trusts_peer() => v.slot.open.far(),
+        let peer_end = match v.me {
+            Side::Client => v.link.remote.load(Ordering::Relaxed),
+            Side::Server if v.link.trusts_peer() => v.slot.open.remote_engine(),
             Side::Server => 0,
         };
-        self.far.store(far, Ordering::Relaxed);
+        self.remote.store(peer_end, Ordering::Relaxed);
         self.tx.reset();
         self.rx.reset();
         self.error.store(0, Ordering::Relaxed);
-        self.epoch.store(epoch, Ordering::Relaxed);
-        drop(self.take_base());
-        self.tail.store(0, Ordering::Relaxed);
-        self.forget_kernel_of_another(&v, epoch);
-        self.forget_witness_of_another(epoch);
+        self.generation.store(generation, Ordering::Relaxed);
+        drop(self.take_liveness());
+        self.old_subflow.store(0, Ordering::Relaxed);
+        self.forget_kernel_of_another(&v, generation);
+        self.forget_stale_peer_liveness(generation);
         self.registration.store(0, Ordering::Relaxed);
-        self.channel.store(0, Ordering::Relaxed);
+        self.ready_set.store(0, Ordering::Relaxed);
         self.lowat.store(1, Ordering::Relaxed);
-        self.room_asked.store(0, Ordering::Relaxed);
+        self.room_wanted.store(0, Ordering::Relaxed);
         self.flags.store(LIVE, Ordering::Release);
         v.link.slot_taken();
         true
@@ -280,7 +283,7 @@ impl ShmEndpoint {
         // The peer broke the rules of this connection only: resets it on both sides.
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
         self.die(Errno::CONNRESET);
-        self.tell_data(v);
+        self.announce_data(v);
         match self.take_error() {
             // The error has been reported already.
             0 => Errno::PIPE,
@@ -316,7 +319,7 @@ impl ShmEndpoint {
             return flags;
         }
         if flags & SHARED != 0 && flags & (TX_SHUT | RX_SHUT) != TX_SHUT | RX_SHUT {
-            // Another process of our family may have ended our stream, or both.
+            // Another of our sharers may have ended our stream, or both.
             let fin = line!(v, producer, v.me).fin.load(Ordering::Acquire);
             let shut = if fin & CLOSED != 0 { TX_SHUT | RX_SHUT } else { TX_SHUT };
             if fin & FIN != 0 && flags & shut != shut {
@@ -330,9 +333,9 @@ impl ShmEndpoint {
             self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
         }
         if flags & MOVING == 0 {
-            let moved = if fin & MOVED != 0 {
+            let moved = if fin & SWITCHED != 0 {
                 MOVING
-            } else if flags & SHARED != 0 && line!(v, producer, v.me).fin.load(Ordering::Acquire) & MOVED != 0 {
+            } else if flags & SHARED != 0 && line!(v, producer, v.me).fin.load(Ordering::Acquire) & SWITCHED != 0 {
                 MOVING | SHARER_SWITCHED
             } else {
                 0
@@ -359,12 +362,12 @@ impl ShmEndpoint {
             // The peer died without closing. The kernel would have closed its sockets: a reset if it left unread data
             // behind, else an end of stream. As long as the kernel's socket of a promoted connection has not ended,
             // that socket reports the end, and has bytes that come first.
-            if self.tail.load(Ordering::Relaxed) != 0 && (self.tail_ready().is_some() || self.is_dead()) {
+            if self.old_subflow.load(Ordering::Relaxed) != 0 && (self.old_subflow_ready().is_some() || self.is_dead()) {
                 return self.flags.load(Ordering::Acquire);
             }
-            match self.peer_left_unread(v).map(|n| n.saturating_add(self.left_before(v))) {
-                // If the peer is a carrier, the program on the other host lives, and has not ended its stream.
-                Some(0) if !(self.is_far() || v.link.is_far()) => {
+            match self.peer_left_unread(v).map(|n| n.saturating_add(self.unread_before(v))) {
+                // If the peer is an engine, the program on the other host lives, and has not ended its stream.
+                Some(0) if !(self.is_remote() || v.link.is_remote()) => {
                     self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
                 }
                 _ => self.die(Errno::CONNRESET),
@@ -380,23 +383,23 @@ impl ShmEndpoint {
     #[cold]
     fn died_after_its_end(&self, v: &View) -> bool {
         let fin = || line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
-        let ended = |fin: u32| fin & (FIN | CLOSED | MOVED | RESET) == FIN;
+        let ended = |fin: u32| fin & (FIN | CLOSED | SWITCHED | RESET) == FIN;
         // What it said before it went is looked at again, now that it is gone.
         ended(fin()) && self.peer_died(v) && ended(fin()) && self.peer_left_unread(v) != Some(0)
     }
 
     #[inline]
-    pub(super) fn tell_data(&self, v: &View) {
+    pub(super) fn announce_data(&self, v: &View) {
         let peer = v.me.other();
-        let channel = |n| {
-            let c = v.seg.channel(peer, n)?;
+        let ready_set = |n| {
+            let c = v.seg.ready_set(peer, n)?;
             // The moment of the first news counts, as in the kernel's ready list.
             if !c.has(v.index) {
                 line!(v, producer, v.me).when.store(cpu::ticks(), Ordering::Relaxed);
             }
             Some(c)
         };
-        let r = notify_data(line!(v, side, peer), v.index, channel);
+        let r = notify_data(line!(v, side, peer), v.index, ready_set);
         if r != Ring::default() {
             self.ring(v, r);
         }
@@ -409,10 +412,10 @@ impl ShmEndpoint {
     }
 
     #[inline]
-    pub(super) fn tell_room(&self, v: &View, always: bool) {
+    pub(super) fn announce_room(&self, v: &View, always: bool) {
         let peer = v.me.other();
-        let enough = || always || self.rx.room_to_tell(line!(v, consumer, v.me), line!(v, producer, peer));
-        let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.channel(peer, n), enough);
+        let enough = || always || self.rx.room_to_announce(line!(v, consumer, v.me), line!(v, producer, peer));
+        let r = notify_room(line!(v, side, peer), v.index, |n| v.seg.ready_set(peer, n), enough);
         if r != Ring::default() {
             self.ring(v, r);
         }
@@ -420,17 +423,17 @@ impl ShmEndpoint {
 
     /// Server: takes a queued connect. False if the client withdrew it.
     pub fn take(&self) -> bool {
-        self.decide(FATE_TAKEN)
+        self.decide(CONNECT_TAKEN)
     }
 
     /// Client: withdraws a connect that the server has not taken. False if it has.
     pub fn withdraw(&self) -> bool {
-        self.decide(FATE_WITHDRAWN)
+        self.decide(CONNECT_WITHDRAWN)
     }
 
-    /// What became of a queued connect or an offered promotion: a `FATE_` value.
-    pub fn fate(&self) -> u32 {
-        self.view().map_or(FATE_WITHDRAWN, |v| v.slot.open.fate.load(Ordering::Acquire))
+    /// What became of a queued connect or an offered promotion: a `CONNECT_` value.
+    pub fn outcome(&self) -> u32 {
+        self.view().map_or(CONNECT_WITHDRAWN, |v| v.slot.open.outcome.load(Ordering::Acquire))
     }
 
     /// Time (ns) since the connect or offer was made.
@@ -440,15 +443,15 @@ impl ShmEndpoint {
     }
 
     /// Server: refuses a promotion.
-    pub fn refuse(&self, epoch: u32) {
-        self.decide(FATE_REFUSED);
-        self.never_mind(epoch);
+    pub fn refuse(&self, generation: u32) {
+        self.decide(CONNECT_REFUSED);
+        self.never_mind(generation);
     }
 
     /// Server: marks a withdrawn connect as done with.
-    pub fn never_mind(&self, epoch: u32) {
+    pub fn never_mind(&self, generation: u32) {
         if let Some(v) = self.view() {
-            v.slot.open.server_done.store(epoch, Ordering::Release);
+            v.slot.open.server_done.store(generation, Ordering::Release);
         }
     }
 
@@ -458,16 +461,16 @@ impl ShmEndpoint {
     }
 
     /// Client: whether the connect waits in its queue.
-    pub fn is_untaken(&self) -> bool {
-        self.is_live() && self.fate() == FATE_QUEUED && self.view().is_some_and(|v| v.me == Side::Client)
+    pub fn is_queued(&self) -> bool {
+        self.is_live() && self.outcome() == CONNECT_QUEUED && self.view().is_some_and(|v| v.me == Side::Client)
     }
 
     pub(super) fn is_orphan(&self, v: &View) -> bool {
-        // The slot's own line first: it is at rest once the connect is taken, while the link's header, which `is_left`
+        // The slot's own line first: it is at rest once the connect is taken, while the link's header, which `is_withdrawn`
         // reads, moves with every connect.
         v.me == Side::Client
-            && v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
-            && (v.link.is_lost() || v.link.is_left())
+            && v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
+            && (v.link.is_lost() || v.link.is_withdrawn())
     }
 
     /// Whether anything was written so far to a connect that waits in its queue.
@@ -495,26 +498,26 @@ impl ShmEndpoint {
         self.poke_self();
     }
 
-    pub(super) fn decide(&self, fate: u32) -> bool {
+    pub(super) fn decide(&self, outcome: u32) -> bool {
         // AcqRel: whichever side decides first, the other one sees what led to it.
         self.view().is_some_and(|v| {
-            let cell = &v.slot.open.fate;
-            cell.compare_exchange(FATE_QUEUED, fate, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            let cell = &v.slot.open.outcome;
+            cell.compare_exchange(CONNECT_QUEUED, outcome, Ordering::AcqRel, Ordering::Acquire).is_ok()
         })
     }
 
     /// Tells the server that a connect was queued (client, on slot 0).
     pub fn announce(&self) {
         if let Some(v) = self.view() {
-            self.tell_data(&v);
+            self.announce_data(&v);
         }
     }
 
     /// Makes the peer look at this connection again.
     pub fn stir_peer(&self) {
         if let Some(v) = self.view() {
-            self.tell_data(&v);
-            self.tell_room(&v, true);
+            self.announce_data(&v);
+            self.announce_room(&v, true);
         }
     }
 }

@@ -11,13 +11,13 @@
 
 use crate::shm::users::trusted;
 use netacc_sys::errno::Errno;
-use netacc_sys::{closer, private, raw};
+use netacc_sys::{closer, raw, reserved_fds};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::fcntl_get_seals;
 
 /// The first message in a control socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum FirstMessage {
     /// A message; `uid` is its sender's real user id at the time of sending, where the socket asks for it (`SO_PASSCRED`).
     Message { uid: Option<u32>, descriptors: bool },
     /// There is no message for now.
@@ -88,18 +88,22 @@ fn peek<const N: usize>(fd: i32, control: &mut Control<N>) -> Result<(usize, usi
 /// Looks at the first message of a socket. If the kernel was asked for the sender there is room for that alone, and the
 /// flag for what found no room reports descriptors (unix(7)). Otherwise some descriptors may find room, and are given
 /// back: they are duplicates of those in the message.
-pub(super) fn look(fd: i32) -> Look {
+pub(super) fn first_message(fd: i32) -> FirstMessage {
     let mut control = Control([0; CREDENTIALS]);
     match peek(fd, &mut control) {
         Ok((n, used, more)) => {
-            let descriptors = control.take_descriptors(used, private::drop_raw) > 0 || more;
+            let descriptors = control.take_descriptors(used, reserved_fds::drop_raw) > 0 || more;
             let at = control.find(used, libc::SCM_CREDENTIALS);
             let uid = at.and_then(|(at, _)| control.word(at + 4)).map(|uid| uid as u32);
             // An empty message has credentials, or else it cannot be told from the end.
-            if n == 0 && uid.is_none() && !descriptors { Look::End } else { Look::Message { uid, descriptors } }
+            if n == 0 && uid.is_none() && !descriptors {
+                FirstMessage::End
+            } else {
+                FirstMessage::Message { uid, descriptors }
+            }
         }
-        Err(Errno::AGAIN) => Look::Nothing,
-        Err(_) => Look::End,
+        Err(Errno::AGAIN) => FirstMessage::Nothing,
+        Err(_) => FirstMessage::End,
     }
 }
 
@@ -112,7 +116,7 @@ pub(super) fn brings_memfd(fd: i32) -> bool {
     let count = control.take_descriptors(used, |copy| {
         // Only shared memory knows seals (fcntl(2)).
         sealed &= fcntl_get_seals(&copy).is_ok_and(|seals| !seals.is_empty());
-        private::drop_raw(copy);
+        reserved_fds::drop_raw(copy);
     });
     count == 1 && sealed && !more
 }
@@ -128,26 +132,26 @@ pub(super) fn may_pass(uid: Option<u32>, before: bool) -> bool {
 pub fn dismiss(fd: OwnedFd) {
     if holds_descriptors(fd.as_raw_fd()) {
         // Without memory for its mark the socket stays open: the close might not return.
-        if let Ok(fd) = private::adopt(fd) {
+        if let Ok(fd) = reserved_fds::adopt(fd) {
             closer::close(fd);
         }
     } else {
-        private::drop_raw(fd);
+        reserved_fds::drop_raw(fd);
     }
 }
 
 /// Closes such a socket at a private number.
-pub(super) fn dismiss_private(fd: i32) {
-    if holds_descriptors(fd) { closer::close(fd) } else { private::close(fd) }
+pub(super) fn dismiss_reserved(fd: i32) {
+    if holds_descriptors(fd) { closer::close(fd) } else { reserved_fds::close(fd) }
 }
 
-/// Closes such a socket where other processes of our family may have it, too, and go on with it: it is not ended, and
+/// Closes such a socket where our other sharers may have it, too, and go on with it: it is not ended, and
 /// what lies in it is left to them. On a kernel that knows `SO_PASSRIGHTS` nothing can come meanwhile
 /// ([`refuse_descriptors`]).
 pub(super) fn dismiss_shared(fd: i32) {
-    match look(fd) {
-        Look::Message { descriptors: true, .. } => closer::close_as_it_is(fd),
-        _ => private::close(fd),
+    match first_message(fd) {
+        FirstMessage::Message { descriptors: true, .. } => closer::close_as_it_is(fd),
+        _ => reserved_fds::close(fd),
     }
 }
 
@@ -165,10 +169,10 @@ fn holds_descriptors(fd: i32) -> bool {
     const MESSAGES: usize = 4096;
     let _ = raw::shutdown(fd, libc::SHUT_RDWR);
     for _ in 0..MESSAGES {
-        match look(fd) {
-            Look::Nothing | Look::End => return false,
-            Look::Message { descriptors: true, .. } => return true,
-            Look::Message { .. } => {
+        match first_message(fd) {
+            FirstMessage::Nothing | FirstMessage::End => return false,
+            FirstMessage::Message { descriptors: true, .. } => return true,
+            FirstMessage::Message { .. } => {
                 let mut byte = 0u8;
                 let _ = raw::recv(fd, &raw mut byte, 1, libc::MSG_DONTWAIT);
             }
@@ -178,7 +182,7 @@ fn holds_descriptors(fd: i32) -> bool {
 }
 
 /// Has the kernel name the sender with each message.
-pub(super) fn ask_for_senders(fd: BorrowedFd<'_>) {
+pub(super) fn pass_credentials(fd: BorrowedFd<'_>) {
     let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PASSCRED, 1);
 }
 
@@ -209,18 +213,18 @@ mod tests {
     #[test]
     fn a_look_tells_of_descriptors_and_senders_and_takes_nothing() {
         let (ours, theirs) = pair();
-        ask_for_senders(ours.as_fd());
-        assert_eq!(look(ours.as_raw_fd()), Look::Nothing);
+        pass_credentials(ours.as_fd());
+        assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::Nothing);
         pass(&theirs, b"plain", &[]);
         pass(&theirs, b"more", &[theirs.as_fd()]);
         let uid = Some(rustix::process::getuid().as_raw());
         for descriptors in [false, true] {
-            assert_eq!(look(ours.as_raw_fd()), Look::Message { uid, descriptors });
-            assert_eq!(look(ours.as_raw_fd()), Look::Message { uid, descriptors });
+            assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::Message { uid, descriptors });
+            assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::Message { uid, descriptors });
             assert!(rustix::io::read(&ours, &mut [0; 8]).is_ok());
         }
         drop(theirs);
-        assert_eq!(look(ours.as_raw_fd()), Look::End);
+        assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::End);
     }
 
     #[test]
@@ -231,7 +235,7 @@ mod tests {
         pass(&theirs, b"x", &[write.as_fd(), write.as_fd(), write.as_fd()]);
         drop(write);
         for _ in 0..2 {
-            assert_eq!(look(ours.as_raw_fd()), Look::Message { uid: None, descriptors: true });
+            assert_eq!(first_message(ours.as_raw_fd()), FirstMessage::Message { uid: None, descriptors: true });
             assert!(rustix::io::read(&ours, &mut [0; 8]).is_ok());
         }
         assert_eq!(rustix::io::read(&read, &mut [0; 1]), Ok(0), "nobody holds one");
@@ -240,10 +244,10 @@ mod tests {
     #[test]
     fn an_empty_message_is_no_end() {
         let (ours, theirs) = pair();
-        ask_for_senders(ours.as_fd());
+        pass_credentials(ours.as_fd());
         pass(&theirs, b"", &[]);
         pass(&theirs, b"", &[theirs.as_fd()]);
-        assert!(matches!(look(ours.as_raw_fd()), Look::Message { descriptors: false, .. }));
+        assert!(matches!(first_message(ours.as_raw_fd()), FirstMessage::Message { descriptors: false, .. }));
         assert!(holds_descriptors(ours.as_raw_fd()), "behind the empty one");
     }
 
@@ -259,7 +263,7 @@ mod tests {
             (vec![], false),
         ] {
             let (ours, theirs) = pair();
-            ask_for_senders(ours.as_fd());
+            pass_credentials(ours.as_fd());
             pass(&theirs, b"hello", &fds);
             assert_eq!(brings_memfd(ours.as_raw_fd()), good, "{} descriptors", fds.len());
         }

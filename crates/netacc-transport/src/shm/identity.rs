@@ -1,6 +1,6 @@
 //! A process that has become another user says so to its peers.
 //!
-//! A peer that trusts this process holds doorbells of its making and rings them, which could block the peer if the process was
+//! A peer that trusts this process holds wakers of its making and rings them, which could block the peer if the process was
 //! taken over later. The kernel tells a peer the sender's user with each message ([`super::guard`]), so one message over each
 //! link is enough for the peer to trust the process no longer.
 
@@ -13,8 +13,8 @@ use netacc_wire::Message;
 /// Every link that this process ever had, in use or not. It only grows, since the memory of links is used again.
 static ALL: AtomicPtr<Link> = AtomicPtr::new(ptr::null_mut());
 
-/// The doorbell that no side has: a message to ring it does nothing.
-const NO_BELL: u32 = 0;
+/// The waker that no side has: a message to ring it does nothing.
+const NO_WAKER: u32 = 0;
 
 #[allow(unsafe_code)]
 fn at(p: &AtomicPtr<Link>) -> Option<&'static Link> {
@@ -53,7 +53,7 @@ pub fn tell_peers() {
         next = at(&link.next_listed);
         // A link of the parent's has no control socket here, and the user of a side in this process is known.
         if link.hold_if_used() {
-            let _ = link.send(Message::Wake { id: NO_BELL }, None);
+            let _ = link.send(Message::Wake { id: NO_WAKER }, None);
             link.put();
         }
     }

@@ -1,9 +1,9 @@
 //! A link: what joins two processes, however many connections they have.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::guard::dismiss_private;
+use crate::shm::guard::dismiss_reserved;
 use crate::shm::mapping::Blocks;
-use crate::shm::segment::{BATCH, CHANNELS, Mapped, SERVER_LEFT, SERVER_OPEN, SERVER_PENDING, Segment};
+use crate::shm::segment::{BATCH, Mapped, READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
 use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
@@ -11,7 +11,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{Lock, private};
+use netacc_sys::{Lock, reserved_fds};
 use rustix::process::getuid;
 
 /// Which end of a link, and of every connection on it, we are.
@@ -40,8 +40,8 @@ impl Side {
     }
 }
 
-/// Doorbell numbers per side: those below [`CHANNELS`] belong to channels, the rest to sleeping threads.
-pub const BELLS: usize = 1024;
+/// Waker numbers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
+pub const WAKERS: usize = 1024;
 
 /// [`Link::lost`]: the peer went away and left nothing open.
 pub(crate) const ENDED: u32 = 1;
@@ -67,7 +67,7 @@ pub struct Link {
     pub(super) seg: AtomicPtr<u8>,
     /// Where the segment's large windows are.
     blocks: AtomicPtr<Blocks>,
-    /// The other side, while it is in this process as well and uses the same mapping ([`Link::pair`]). Under `far`'s lock.
+    /// The other side, while it is in this process as well and uses the same mapping ([`Link::pair`]). Under `remote`'s lock.
     pub(super) mate: AtomicPtr<Link>,
     /// The number of that memfd ([`Mapped::file`]).
     file: AtomicU64,
@@ -93,19 +93,19 @@ pub struct Link {
     pub(super) entry: AtomicU32,
     /// Set in the child of a fork: the link is the parent's, and only its segment is ours to use.
     pub inherited: AtomicU32,
-    /// Our thread doorbells that exist and are free; under `lock`.
-    pub(super) idle_bells: [AtomicU64; BELLS / 64],
-    /// The next thread doorbell to make; under `lock`.
-    pub(super) next_bell: AtomicU32,
-    /// Our channels in use; under `lock`.
-    pub(super) channels: AtomicU64,
+    /// Our thread wakers that exist and are free; under `lock`.
+    pub(super) idle_wakers: [AtomicU64; WAKERS / 64],
+    /// The next thread waker to make; under `lock`.
+    pub(super) next_waker: AtomicU32,
+    /// Our ready sets in use; under `lock`.
+    pub(super) ready_sets: AtomicU64,
     /// What this link belongs to; for the link's owner to set.
     pub owner: AtomicUsize,
     /// The next link in the owner's list.
     pub next: AtomicPtr<Link>,
     /// For the owner: when the kernel was last asked whether the peer lives, in
     /// [`netacc_sys::cpu::ticks`] (client side, under the owner's lock).
-    pub asked: AtomicU64,
+    pub checked: AtomicU64,
     /// The last position of the connect queue's other side that we saw. The shared position is looked at only when it
     /// matters, since the look takes the line away from the other side. Under the owner's lock.
     pub(super) seen: AtomicU64,
@@ -122,8 +122,8 @@ pub struct Link {
     /// When the kernel last said that this listener would get a connection, in [`netacc_sys::cpu::ticks`] (client side,
     /// under the owner's lock).
     pub confirmed: AtomicU64,
-    /// Not 0: the server is on another host, and its side is held by a carrier of our own process (client side).
-    pub far: AtomicU32,
+    /// Not 0: the server is on another host, and its side is held by an engine of our own process (client side).
+    pub remote: AtomicU32,
     /// Set when the peer passed descriptors for connections: some may lie here for a connection that is not open when
     /// the link ends.
     pub(super) passed: AtomicU32,
@@ -132,20 +132,20 @@ pub struct Link {
     pub(super) next_listed: AtomicPtr<Link>,
     /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.
     used: AtomicUsize,
-    /// The doorbells of channels, which every link has, apart from those of threads, so that a link with one connection
+    /// The wakers of ready sets, which every link has, apart from those of threads, so that a link with one connection
     /// touches few pages.
-    channel_bells: [Bell; CHANNELS],
+    ready_set_wakers: [WakerPair; READY_SETS],
     /// The first endpoints lie with all of the above on one page, where the client's side has one more for `slots`.
     eps: [ShmEndpoint; SLOTS],
     /// Slot allocation (client side).
     pub slots: crate::shm::slots::Slots,
-    thread_bells: [Bell; BELLS - CHANNELS],
+    thread_wakers: [WakerPair; WAKERS - READY_SETS],
 }
 
-/// A doorbell number on both sides, each as a descriptor + 1, or 0.
+/// A waker number on both sides, each as a descriptor + 1, or 0.
 #[derive(Debug)]
-pub(super) struct Bell {
-    /// Our doorbell, which the peer rings.
+pub(super) struct WakerPair {
+    /// Our waker, which the peer rings.
     pub mine: AtomicI32,
     pub peers: AtomicI32,
 }
@@ -187,17 +187,17 @@ impl Link {
         link.know_peer_process(control);
         link.set_peer_uid(if trusted { getuid().as_raw() } else { u32::MAX });
         link.id.store(next_id(), Ordering::Relaxed);
-        link.next_bell.store(CHANNELS as u32, Ordering::Relaxed);
-        // Number 0 means "no channel" in shared memory.
-        link.channels.store(1, Ordering::Relaxed);
-        link.asked.store(0, Ordering::Relaxed);
+        link.next_waker.store(READY_SETS as u32, Ordering::Relaxed);
+        // Number 0 means "no ready set" in shared memory.
+        link.ready_sets.store(1, Ordering::Relaxed);
+        link.checked.store(0, Ordering::Relaxed);
         link.seen.store(0, Ordering::Relaxed);
         link.member.store(0, Ordering::Relaxed);
         link.listener.store(0, Ordering::Relaxed);
         link.confirmed.store(0, Ordering::Relaxed);
         link.passed.store(0, Ordering::Relaxed);
         link.inherited.store(0, Ordering::Relaxed);
-        link.far.store(0, Ordering::Relaxed);
+        link.remote.store(0, Ordering::Relaxed);
         link.next.store(core::ptr::null_mut(), Ordering::Relaxed);
         link.mate.store(core::ptr::null_mut(), Ordering::Relaxed);
         if side == Side::Client {
@@ -206,7 +206,7 @@ impl Link {
         link.endpoints().for_each(ShmEndpoint::reset);
         link.refs.store(1, Ordering::Release);
         link.list();
-        link.tell_trust();
+        link.publish_trust();
         page().count(Counter::LinksOpened);
         link.enter();
         Ok(link)
@@ -311,8 +311,8 @@ impl Link {
     }
 
     /// Whether the listener lives on in other processes only.
-    pub fn is_left(&self) -> bool {
-        self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_LEFT)
+    pub fn is_withdrawn(&self) -> bool {
+        self.segment().is_some_and(|s| s.header().server.load(Ordering::SeqCst) == SERVER_WITHDRAWN)
     }
 
     /// Client: whether the link ended before the server had taken it up, as when the server refuses it.
@@ -322,10 +322,10 @@ impl Link {
     }
 
     /// Server: whether no connection is open here, and none waits to be taken. Each has a reference to the link, as
-    /// have the watches, of which each has a channel.
+    /// have the watches, of which each has a ready set.
     pub fn is_idle(&self) -> bool {
-        // The bit of channel 0, which no watch has, stands for the listener's own reference.
-        let held = self.channels.load(Ordering::Relaxed).count_ones();
+        // The bit of ready set 0, which no watch has, stands for the listener's own reference.
+        let held = self.ready_sets.load(Ordering::Relaxed).count_ones();
         self.refs.load(Ordering::Acquire) <= held && self.segment().is_none_or(|s| s.queued() == 0)
     }
 
@@ -358,7 +358,7 @@ impl Link {
         if self.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
-        // First: from then on the other side gives us no more doorbells.
+        // First: from then on the other side gives us no more wakers.
         let shared = self.part();
         self.close_descriptors();
         self.forget_peer_process();
@@ -379,48 +379,48 @@ impl Link {
         if self.lost.load(Ordering::Relaxed) != LOST && !self.is_inherited() {
             page().count(Counter::LinksClosed);
         }
-        self.leave();
+        self.close_stats();
         LINKS.release(self);
     }
 
-    /// Closes the control socket and all doorbells: for the last user, and for the child of a fork,
+    /// Closes the control socket and all wakers: for the last user, and for the child of a fork,
     /// which must not keep the parent's link alive.
     pub fn close_descriptors(&self) {
         let c = self.control.swap(0, Ordering::Relaxed);
         match c - 1 {
             -1 => {}
-            fd if self.trusts_peer() => private::close(fd),
-            fd => dismiss_private(fd),
+            fd if self.trusts_peer() => reserved_fds::close(fd),
+            fd => dismiss_reserved(fd),
         }
-        for b in self.bells().flat_map(|bell| [&bell.mine, &bell.peers]) {
+        for b in self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]) {
             // Most are unused: look before writing, so that the array's pages stay untouched.
             if b.load(Ordering::Relaxed) != 0 {
                 let fd = b.swap(0, Ordering::Relaxed);
                 if fd != 0 {
-                    private::close(fd - 1);
+                    reserved_fds::close(fd - 1);
                 }
             }
         }
-        for w in &self.idle_bells {
+        for w in &self.idle_wakers {
             w.store(0, Ordering::Relaxed);
         }
     }
 
-    fn bells(&self) -> impl Iterator<Item = &Bell> {
-        self.channel_bells.iter().chain(&self.thread_bells)
+    fn wakers(&self) -> impl Iterator<Item = &WakerPair> {
+        self.ready_set_wakers.iter().chain(&self.thread_wakers)
     }
 
-    /// The doorbells with a number.
+    /// The wakers with a number.
     #[inline]
-    pub(super) fn bell(&self, id: u32) -> Option<&Bell> {
+    pub(super) fn waker_pair(&self, id: u32) -> Option<&WakerPair> {
         let id = id as usize;
-        self.channel_bells.get(id).or_else(|| self.thread_bells.get(id.wrapping_sub(CHANNELS)))
+        self.ready_set_wakers.get(id).or_else(|| self.thread_wakers.get(id.wrapping_sub(READY_SETS)))
     }
 
-    /// Calls `f` for the control socket and all doorbells.
+    /// Calls `f` for the control socket and all wakers.
     pub fn descriptors(&self, mut f: impl FnMut(i32)) {
-        let bells = self.bells().flat_map(|bell| [&bell.mine, &bell.peers]);
-        let cells = core::iter::once(&self.control).chain(bells).map(|cell| cell.load(Ordering::Relaxed));
+        let wakers = self.wakers().flat_map(|waker| [&waker.mine, &waker.peers]);
+        let cells = core::iter::once(&self.control).chain(wakers).map(|cell| cell.load(Ordering::Relaxed));
         cells.filter(|cell| *cell != 0).for_each(|cell| f(cell - 1));
     }
 
@@ -437,14 +437,14 @@ impl Link {
         self.control.load(Ordering::Relaxed) - 1
     }
 
-    /// Whether the link came to us over a fork: its control socket and our doorbells are the parent's.
+    /// Whether the link came to us over a fork: its control socket and our wakers are the parent's.
     #[inline]
     pub fn is_inherited(&self) -> bool {
         self.inherited.load(Ordering::Relaxed) != 0
     }
 
     /// In the child of a fork: closes what must not stay open here, or the parent's death would go unnoticed, and what
-    /// only the parent may use. The peer's doorbells stay: every process of the family may ring them.
+    /// only the parent may use. The peer's wakers stay: every sharer may ring them.
     pub fn inherit(&self) {
         if self.inherited.swap(1, Ordering::Relaxed) != 0 {
             return;
@@ -454,14 +454,14 @@ impl Link {
         self.reset_locks();
         let c = self.control.swap(0, Ordering::Relaxed);
         if c != 0 {
-            private::close(c - 1);
+            reserved_fds::close(c - 1);
         }
-        for b in self.bells().map(|bell| &bell.mine) {
+        for b in self.wakers().map(|waker| &waker.mine) {
             if b.load(Ordering::Relaxed) != 0 {
-                private::close(b.swap(0, Ordering::Relaxed) - 1);
+                reserved_fds::close(b.swap(0, Ordering::Relaxed) - 1);
             }
         }
-        for w in self.idle_bells.iter().filter(|w| w.load(Ordering::Relaxed) != 0) {
+        for w in self.idle_wakers.iter().filter(|w| w.load(Ordering::Relaxed) != 0) {
             w.store(0, Ordering::Relaxed);
         }
     }
@@ -478,10 +478,10 @@ impl Link {
         self.trusted.load(Ordering::Relaxed) != 0
     }
 
-    /// Ends the trust in the peer, which is another user's from now on: its doorbells are not written to any more.
+    /// Ends the trust in the peer, which is another user's from now on: its wakers are not written to any more.
     pub(super) fn distrust(&self) {
         self.trusted.store(0, Ordering::Relaxed);
-        self.tell_trust();
+        self.publish_trust();
     }
 }
 
@@ -489,7 +489,7 @@ impl Link {
 pub fn reset_after_fork() {
     LINKS.reset_lock();
     crate::shm::mapping::reset_after_fork();
-    crate::shm::far::reset_after_fork();
+    crate::shm::remote::reset_after_fork();
     crate::shm::liveness::reset_after_fork();
     netacc_sys::closer::after_fork();
     crate::shm::owner::reset_after_fork();

@@ -1,13 +1,13 @@
 //! The liveness socket of a connection between strangers.
 //!
 //! Before a process forks it makes known how the peer hears of the end of the connection's last holder (see
-//! [`super::family`]). Processes that trust each other pass the end of a socket pair for that. A process must not hold
+//! [`super::sharers`]). Processes that trust each other pass the end of a socket pair for that. A process must not hold
 //! a stranger's socket, let alone close it ([`super::guard`]), so here nothing is passed: the socket under the
 //! program's numbers *listens*, at a name that the peer is told, and the peer connects to it when it reads that. The
 //! kernel makes both ends of that connection, so each side has a file that nobody else can touch. The bytes over it are
 //! the same as over the pair.
 //!
-//! The first process of the family that sleeps on the connection accepts it. When that process ends or closes, the peer
+//! The first sharer that sleeps on the connection accepts it. When that process ends or closes, the peer
 //! sees an end and connects once more: if that is refused, no process holds the listening socket any more, and the last
 //! holder is gone.
 //!
@@ -17,11 +17,11 @@
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{ARRIVED, LISTENS, PEER_GONE, PEER_LIVENESS_CHANGED, View};
-use crate::shm::guard::{Look, dismiss_shared, look, refuse_descriptors};
+use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, lock, private, raw, time};
+use netacc_sys::{Lock, lock, raw, reserved_fds, time};
 use netacc_wire::Name;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
@@ -31,8 +31,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// learns the name could make others, which are closed at the next look.
 const BACKLOG: i32 = 16;
 
-/// Most connections that a process makes to one base. Each process of the other side's family ends one when it leaves;
-/// a peer that ends one after the other would have us do nothing else.
+/// Most connections that a process makes to one liveness socket. Each process of the other side's sharers ends one when
+/// it leaves; a peer that ends one after the other would have us do nothing else.
 const DIALS: u32 = 256;
 
 const LIVENESS_ACCEPT: u64 = time::ns(timeouts::LIVENESS_ACCEPT);
@@ -68,7 +68,7 @@ pub(super) fn open() -> Result<(OwnedFd, u64)> {
     match made {
         Ok(()) => Ok((fd, token)),
         Err(e) => {
-            private::drop_raw(fd);
+            reserved_fds::drop_raw(fd);
             Err(e.into())
         }
     }
@@ -88,9 +88,9 @@ fn dial(token: u64) -> Result<i32> {
         }
     });
     match said {
-        Ok(()) => private::adopt(fd),
+        Ok(()) => reserved_fds::adopt(fd),
         Err(e) => {
-            private::drop_raw(fd);
+            reserved_fds::drop_raw(fd);
             Err(e)
         }
     }
@@ -105,10 +105,10 @@ enum Caller {
 }
 
 fn caller(fd: i32, token: u64) -> Caller {
-    match look(fd) {
-        Look::Nothing => Caller::Silent,
-        Look::End | Look::Message { descriptors: true, .. } => Caller::Stranger,
-        Look::Message { .. } => {
+    match first_message(fd) {
+        FirstMessage::Nothing => Caller::Silent,
+        FirstMessage::End | FirstMessage::Message { descriptors: true, .. } => Caller::Stranger,
+        FirstMessage::Message { .. } => {
             let mut said = [0u8; 8];
             let n = raw::recv(fd, said.as_mut_ptr(), said.len(), libc::MSG_DONTWAIT);
             if n == Ok(said.len()) && u64::from_le_bytes(said) == token { Caller::Peer } else { Caller::Stranger }
@@ -117,34 +117,34 @@ fn caller(fd: i32, token: u64) -> Caller {
 }
 
 impl ShmEndpoint {
-    /// Whether our base is a socket that listens, and the peer's connection to it is not accepted here.
-    pub fn base_listens(&self) -> bool {
+    /// Whether our liveness socket is a socket that listens, and the peer's connection to it is not accepted here.
+    pub fn liveness_listens(&self) -> bool {
         self.flags.load(Ordering::Acquire) & LISTENS != 0
     }
 
-    /// Our end of the peer's connection to the base, or -1.
+    /// Our end of the peer's connection to the liveness socket, or -1.
     pub fn accepted_fd(&self) -> i32 {
         self.accepted.load(Ordering::Acquire) - 1
     }
 
-    /// The socket by which a process without a link of its own is woken, or -1: the base, or the socket that was
+    /// The socket by which a process without a link of its own is woken, or -1: the liveness socket, or the socket that was
     /// accepted from it.
-    pub fn base_to_hear(&self) -> i32 {
+    pub fn liveness_to_poll(&self) -> i32 {
         match self.accepted_fd() {
-            fd if fd >= 0 && !self.base_listens() => fd,
-            _ => self.base_fd(),
+            fd if fd >= 0 && !self.liveness_listens() => fd,
+            _ => self.liveness_fd(),
         }
     }
 
-    /// Accepts the peer's connection to our base, if it is there; true if it has come just now.
+    /// Accepts the peer's connection to our liveness socket, if it is there; true if it has come just now.
     pub(super) fn accept_peer(&self) -> bool {
-        let base = self.base_fd();
-        if !self.base_listens() || base < 0 {
+        let liveness = self.liveness_fd();
+        if !self.liveness_listens() || liveness < 0 {
             return false;
         }
         // What this signal handler has interrupted may hold it.
-        let patience = if lock::interrupted() { 0 } else { LIVENESS_ACCEPT };
-        let Some(_accepting) = ACCEPTING.lock_within(patience) else { return false };
+        let budget = if lock::interrupted() { 0 } else { LIVENESS_ACCEPT };
+        let Some(_accepting) = ACCEPTING.lock_within(budget) else { return false };
         let token = self.token.load(Ordering::Relaxed);
         for _ in 0..ACCEPTS_PER_LOOK {
             let waiting = self.accepted_fd();
@@ -158,10 +158,10 @@ impl ShmEndpoint {
                 Caller::Silent => {}
             }
             let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-            let Ok(fd) = raw::accept4(base, core::ptr::null_mut(), core::ptr::null_mut(), flags) else { break };
+            let Ok(fd) = raw::accept4(liveness, core::ptr::null_mut(), core::ptr::null_mut(), flags) else { break };
             #[allow(unsafe_code)]
             // SAFETY: the descriptor was just accepted, and nobody else owns it.
-            let adopted = private::adopt(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) });
+            let adopted = reserved_fds::adopt(unsafe { rustix::fd::FromRawFd::from_raw_fd(fd) });
             if let Ok(fd) = adopted {
                 // A connection that was silent so far is a third party's: the peer sends as soon as it is connected.
                 self.drop_accepted();
@@ -172,17 +172,17 @@ impl ShmEndpoint {
         false
     }
 
-    /// Whether the peer's process is gone and never connected to our base, so that no end of a connection tells of it.
-    /// This is looked at about every 17 ms, as long as the peer has not come.
+    /// Whether the peer's process is gone and never connected to our liveness socket, so that no end of a connection
+    /// tells of it. This is looked at about every 17 ms, as long as the peer has not come.
     pub(super) fn is_abandoned(&self, v: &View) -> bool {
-        if !self.base_listens() || self.accepted_fd() >= 0 {
+        if !self.liveness_listens() || self.accepted_fd() >= 0 {
             return false;
         }
         let now = (time::now() >> 24) as u32;
         if self.dialed.swap(now, Ordering::Relaxed) == now || self.accept_peer() {
             return false;
         }
-        let gone = self.base_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
+        let gone = self.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
         if gone {
             self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
         }
@@ -199,16 +199,16 @@ impl ShmEndpoint {
         }
     }
 
-    /// The peer, a stranger, is about to fork with connection `epoch`, and its base listens: connects to it.
-    pub(crate) fn learn_token(&self, epoch: u32, token: u64) {
-        if !self.expects(epoch) || self.witness_epoch() == Some(epoch) {
+    /// The peer, a stranger, is about to fork with connection `generation`, and its liveness socket listens: connects to it.
+    pub(crate) fn learn_token(&self, generation: u32, token: u64) {
+        if !self.expects(generation) || self.peer_liveness_generation() == Some(generation) {
             return;
         }
         self.peer_token.store(token, Ordering::Relaxed);
         self.dialed.store(1, Ordering::Relaxed);
         match dial(token) {
-            Ok(fd) => self.learn_witness(epoch, fd),
-            // The holders of the peer's base are gone already.
+            Ok(fd) => self.learn_peer_liveness(generation, fd),
+            // The holders of the peer's liveness socket are gone already.
             Err(_) if self.is_live() => {
                 self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
                 self.poke_self();
@@ -217,11 +217,12 @@ impl ShmEndpoint {
         }
     }
 
-    /// The witness has ended: whether that is the end of the peer's last holder. If the peer's base listens, only the
-    /// connection has ended if another one can be made, which is the witness from then on.
+    /// The peer liveness socket has ended: whether that is the end of the peer's last holder. If the peer's liveness
+    /// socket listens, only the connection has ended if another one can be made, which is the peer liveness socket from
+    /// then on.
     pub(super) fn has_peer_ended(&self) -> bool {
         let token = self.peer_token.load(Ordering::Relaxed);
-        let fd = self.witness_fd();
+        let fd = self.peer_liveness_fd();
         let known = token == 0 || fd < 0;
         if known || self.dialed.fetch_add(1, Ordering::Relaxed) >= DIALS {
             return true;
@@ -229,9 +230,9 @@ impl ShmEndpoint {
         let Ok(fresh) = dial(token) else { return true };
         // The new connection gets the same number, which another thread may be polling. The old file is kept until it
         // is known to be harmless.
-        let old = private::copy(fd);
+        let old = reserved_fds::copy(fd);
         let _ = raw::dup3(fresh, fd, libc::O_CLOEXEC);
-        private::close(fresh);
+        reserved_fds::close(fresh);
         if let Ok(old) = old {
             dismiss_shared(old);
         }
@@ -239,18 +240,20 @@ impl ShmEndpoint {
         false
     }
 
-    /// Whether [`ShmEndpoint::take_rejoined`] or [`ShmEndpoint::take_arrived`] has something to tell.
+    /// Whether [`ShmEndpoint::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] has something to tell.
     #[inline]
     pub fn has_other_files(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & (PEER_LIVENESS_CHANGED | ARRIVED) != 0
     }
 
-    /// Whether the witness is another file than before, which is reported once: an epoll instance has to be told of it.
-    pub fn take_rejoined(&self) -> bool {
+    /// Whether the peer liveness socket is another file than before, which is reported once: an epoll instance has to
+    /// be told of it.
+    pub fn take_peer_liveness_change(&self) -> bool {
         self.take_flag(PEER_LIVENESS_CHANGED)
     }
 
-    /// The socket that was accepted from our base since the last call, or -1: an epoll instance has to be told of it.
+    /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to be
+    /// told of it.
     pub fn take_arrived(&self) -> i32 {
         if self.take_flag(ARRIVED) { self.accepted_fd() } else { -1 }
     }
@@ -277,7 +280,7 @@ mod tests {
         let theirs = accept(&listener).unwrap();
         assert!(matches!(caller(theirs, token), Caller::Peer));
         assert!(matches!(caller(theirs, token), Caller::Silent));
-        private::close(ours);
+        reserved_fds::close(ours);
         // A caller that knows the name alone.
         let name = Name::liveness(token);
         let third = unix_socket().unwrap();

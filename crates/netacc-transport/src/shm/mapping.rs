@@ -1,11 +1,11 @@
 //! How much of a link's segment a process maps.
 //!
-//! The file has room for the windows of all slots from the beginning, which costs nothing: it is sparse. A mapping costs address
-//! space, which a program may limit (RLIMIT_AS), and memory where the program locks all of its own (mlockall(2)). So a process
-//! maps the words, the small windows and the large windows of the first few slots. The large windows of further slots
-//! come in blocks that double, before a connection begins in one of them: so the windows of every connection are mapped
-//! at both of its ends, and where that is not possible the connection goes by TCP. A block stays until the link ends,
-//! at the address where it is.
+//! The file has room for the windows of all slots from the beginning, which costs nothing: it is sparse. A mapping
+//! costs address space, which a program may limit (RLIMIT_AS), and memory where the program locks all of its own
+//! (mlockall(2)). So a process maps the words, the small windows and the large windows of the first few slots. The
+//! large windows of further slots come in blocks that double, before a connection begins in one of them: so the windows
+//! of every connection are mapped at both of its ends, and where that is not possible the connection goes by TCP. A
+//! block stays until the link ends, at the address where it is.
 //!
 //! # Safety
 //! The memfd has its full size from the beginning and is sealed against shrinking, so no access to a mapping of it can fault.
@@ -20,7 +20,7 @@ use netacc_ring::{LARGE, SLOTS};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::{self, Zeroed};
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_sys::{private, signals};
+use netacc_sys::{reserved_fds, signals};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, MremapFlags, madvise, mmap, mremap, munlock, munmap};
@@ -212,7 +212,7 @@ impl Segment {
         match fix_size(&fd) {
             Ok(()) => Ok(fd),
             Err(e) => {
-                private::drop_raw(fd);
+                reserved_fds::drop_raw(fd);
                 Err(e)
             }
         }

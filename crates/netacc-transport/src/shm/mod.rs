@@ -1,7 +1,7 @@
 //! Shared memory within one host.
 //!
 //! A [`Link`] joins two processes: a control socket, a sealed memfd ([`segment`]) with slots for many
-//! connections, and doorbells. An [`ShmEndpoint`] is one side of one slot.
+//! connections, and wakers. An [`ShmEndpoint`] is one side of one slot.
 
 /// A shared line of a [`segment::Slot`] by its side.
 macro_rules! line {
@@ -30,39 +30,39 @@ mod contract;
 pub mod control;
 mod cork;
 mod delays;
-mod depart;
-mod doorbells;
 pub mod endpoint;
-pub mod family;
-mod far;
 pub mod guard;
 pub mod identity;
-mod kin;
 pub mod link;
 mod liveness;
 mod mapping;
 pub mod numbers;
+pub mod old_subflow;
 mod open;
 pub mod owner;
 mod passed;
-pub mod patience;
+mod peer_liveness;
 mod pending;
+mod procfs;
 pub mod promote;
 mod queue;
+mod remote;
 pub mod rendezvous;
 pub mod segment;
-mod shown;
+pub mod sharers;
 pub mod slots;
 mod sockets;
 mod state;
+mod stats;
 pub mod strangers;
-pub mod tail;
+mod switch;
 pub mod users;
+pub mod wait_budget;
 mod waiters;
-mod witness;
+mod waker;
 
 pub use endpoint::ShmEndpoint;
 pub use link::{Link, Side};
-pub use patience::Patience;
 pub use sockets::{end_at_close, reset_at_close};
-pub use state::Marks;
+pub use state::EdgeSeq;
+pub use wait_budget::WaitBudget;

@@ -1,9 +1,9 @@
-//! Descriptors of a connection that lie under numbers of the program's: the base, and the tail.
+//! Descriptors of a connection that lie under numbers of the program's: the liveness socket, and the old subflow.
 //!
 //! The program may close such a number at any time, and the kernel gives it to the program's next file. So a number is
 //! used in three steps: the thread says so ([`ShmEndpoint::using`]), looks the number up, and makes its system call.
 //! A thread that takes a number away first says where the descriptor lies from then on, then waits until nobody uses
-//! one ([`ShmEndpoint::leave_number`]), and only then lets the kernel have the number.
+//! one ([`ShmEndpoint::release_number`]), and only then lets the kernel have the number.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::sockets::keep;
@@ -11,11 +11,12 @@ use crate::timeouts;
 use core::sync::atomic::{AtomicI32, Ordering, fence};
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::{self, Held};
-use netacc_sys::{private, raw, time};
+use netacc_sys::{raw, reserved_fds, time};
 
 const HANDLER_NUMBER_WAIT: u64 = time::ns(timeouts::HANDLER_NUMBER_WAIT);
 
-/// As long as this lives, numbers of the base and the tail that were looked up after it was made stay what they are.
+/// As long as this lives, numbers of the liveness socket and the old subflow that were looked up after it was made stay
+/// what they are.
 #[derive(Debug)]
 pub struct Using<'a> {
     ep: &'a ShmEndpoint,
@@ -33,7 +34,8 @@ impl Drop for Using<'_> {
 }
 
 impl ShmEndpoint {
-    /// To be called before the number of the base or the tail is looked up for a system call that does not sleep.
+    /// To be called before the number of the liveness socket or the old subflow is looked up for a system call that
+    /// does not sleep.
     pub fn using(&self) -> Using<'_> {
         let held = Held::one_more();
         self.users.fetch_add(1, Ordering::SeqCst);
@@ -61,68 +63,68 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether the base or the tail lies under the number.
+    /// Whether the liveness socket or the old subflow lies under the number.
     pub fn lies_under(&self, fd: i32) -> bool {
-        self.base_fd() == fd || self.tail_fd() == fd
+        self.liveness_fd() == fd || self.old_subflow_fd() == fd
     }
 
-    /// To be called when the number, under which the base or the tail lies, is about to be another file's. `other`: the
-    /// connection has that number as well; without one, what lay there lies under a number of ours from then on. The
-    /// caller holds both direction locks.
-    pub fn leave_number(&self, fd: i32, other: Option<i32>) {
+    /// To be called when the number, under which the liveness socket or the old subflow lies, is about to be another
+    /// file's. `other`: the connection has that number as well; without one, what lay there lies under a number of ours
+    /// from then on. The caller holds both direction locks.
+    pub fn release_number(&self, fd: i32, other: Option<i32>) {
         for cell in self.lying_under(fd) {
             match other {
                 Some(other) => go_on(cell, fd, other + 1),
                 None => keep(cell),
             }
         }
-        if self.lies_under(fd) && private::release_reserve() {
+        if self.lies_under(fd) && reserved_fds::release_reserve() {
             self.lying_under(fd).for_each(keep);
         }
-        if self.tail_fd() == fd {
+        if self.old_subflow_fd() == fd {
             // No descriptor is left by which it could be read, and it holds bytes of the stream.
             self.fail(Errno::CONNRESET);
         }
         self.lying_under(fd).for_each(|cell| go_on(cell, fd, 0));
-        self.left();
+        self.renumbered();
     }
 
-    /// As [`ShmEndpoint::leave_number`], when the number is another file's already: the program closed it behind our
+    /// As [`ShmEndpoint::release_number`], when the number is another file's already: the program closed it behind our
     /// back.
     pub fn lose_number(&self, fd: i32, other: Option<i32>) {
         self.lying_under(fd).for_each(|cell| go_on(cell, fd, other.map_or(0, |n| n + 1)));
-        self.left();
+        self.renumbered();
     }
 
     fn lying_under(&self, fd: i32) -> impl Iterator<Item = &AtomicI32> {
-        [&self.base, &self.tail].into_iter().filter(move |cell| cell.load(Ordering::Acquire) == fd + 1)
+        [&self.liveness, &self.old_subflow].into_iter().filter(move |cell| cell.load(Ordering::Acquire) == fd + 1)
     }
 
     /// To be called when what lay under a number of the program's lies elsewhere.
-    fn left(&self) {
+    fn renumbered(&self) {
         // A thread that is about to sleep may have put the number among those that it sleeps on, and is registered by
         // then.
         self.poke_self();
         self.await_users();
     }
 
-    /// To be called when the program's number of the base is about to refer to something else: from then on the base
-    /// lies under a number of ours, for calls that sleep.
-    pub fn keep_base(&self) {
-        self.keep_own(&self.base);
+    /// To be called when the program's number of the liveness socket is about to refer to something else: from then on
+    /// the liveness socket lies under a number of ours, for calls that sleep.
+    pub fn keep_liveness(&self) {
+        self.keep_own(&self.liveness);
     }
 
-    /// To be called when the program's number by which the tail is read is about to refer to something else: from then
-    /// on the tail is read by a number of ours.
-    pub fn keep_tail(&self) {
-        self.keep_own(&self.tail);
+    /// To be called when the program's number by which the old subflow is read is about to refer to something else: from then
+    /// on the old subflow is read by a number of ours.
+    pub fn keep_old_subflow(&self) {
+        self.keep_own(&self.old_subflow);
     }
 
     fn keep_own(&self, cell: &AtomicI32) {
         let before = cell.load(Ordering::Acquire);
         keep(cell);
         if cell.load(Ordering::Acquire) != before {
-            self.left();
+            self.renumbered();
         }
     }
 }

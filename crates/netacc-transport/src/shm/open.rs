@@ -6,16 +6,16 @@ use core::sync::atomic::Ordering;
 
 /// Bits above a client's address family: 0, or, if the client is on another host, the number of the engine that carries
 /// it plus one.
-const FAR: u32 = 21;
+const REMOTE_SHIFT: u32 = 21;
 /// Bits above a server's address family: the entry (number + 1) of the client's stats page for the queue pair that
 /// carries the connection; 0: none yet.
-const CARRIER: u32 = 21;
-const FAMILY: u32 = (1 << (CARRIER - 16)) - 1;
-const _: () = assert!(netacc_stats::LINK_ENTRIES < 1 << (32 - CARRIER));
+const QP_SHIFT: u32 = 21;
+const AF_MASK: u32 = (1 << (QP_SHIFT - 16)) - 1;
+const _: () = assert!(netacc_stats::LINK_ENTRIES < 1 << (32 - QP_SHIFT));
 
 impl Open {
     /// Writes the addresses of both ends; the queue's push publishes them.
-    pub fn tell(&self, local: SocketAddr, remote: SocketAddr) {
+    pub fn write(&self, local: SocketAddr, remote: SocketAddr) {
         self.when.store(netacc_sys::time::now(), Ordering::Relaxed);
         for (i, a) in [local, remote].into_iter().enumerate() {
             let (words, family) = match a.ip() {
@@ -35,41 +35,41 @@ impl Open {
     }
 
     /// Writes the addresses of a client on another host, whose process is not the one that writes this, but the
-    /// carrier's `engine`.
-    pub fn tell_far(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
-        self.tell(client, server);
+    /// engine's `engine`.
+    pub fn write_remote(&self, client: SocketAddr, server: SocketAddr, engine: usize) {
+        self.write(client, server);
         let [fp, _] = &self.family_port;
-        fp.fetch_or((engine as u32 + 1) << FAR, Ordering::Relaxed);
+        fp.fetch_or((engine as u32 + 1) << REMOTE_SHIFT, Ordering::Relaxed);
     }
 
     /// Stores the entry of the stats page by which its queue pair is shown.
-    pub fn tell_carrier(&self, entry: u32) {
+    pub fn write_qp(&self, entry: u32) {
         let [_, fp] = &self.family_port;
-        fp.fetch_or((entry + 1) << CARRIER, Ordering::Relaxed);
+        fp.fetch_or((entry + 1) << QP_SHIFT, Ordering::Relaxed);
     }
 
-    /// The entry that was stored by [`Open::tell_carrier`]. A hint.
-    pub fn carrier(&self) -> Option<u32> {
+    /// The entry that was stored by [`Open::write_qp`]. A hint.
+    pub fn qp(&self) -> Option<u32> {
         let [_, fp] = &self.family_port;
-        (fp.load(Ordering::Relaxed) >> CARRIER).checked_sub(1)
+        (fp.load(Ordering::Relaxed) >> QP_SHIFT).checked_sub(1)
     }
 
     /// By the client's own claim, the engine that carries it on another host, plus one; 0: the client is on this host.
-    pub fn far(&self) -> u32 {
+    pub fn remote_engine(&self) -> u32 {
         let [fp, _] = &self.family_port;
-        fp.load(Ordering::Relaxed) >> FAR
+        fp.load(Ordering::Relaxed) >> REMOTE_SHIFT
     }
 
     /// An address that a client wrote: side 0 is its own, side 1 the one that it wants to reach. `None` if that is no
     /// address.
-    pub fn told(&self, side: usize) -> Option<SocketAddr> {
+    pub fn address(&self, side: usize) -> Option<SocketAddr> {
         let fp = self.family_port.get(side)?.load(Ordering::Relaxed);
         let mut w = [0u32; 4];
         for (out, cell) in w.iter_mut().zip(self.ip.get(side)?) {
             *out = cell.load(Ordering::Relaxed);
         }
         let [a, b, c, d] = w;
-        let ip: IpAddr = match (fp >> 16 & FAMILY) as i32 {
+        let ip: IpAddr = match (fp >> 16 & AF_MASK) as i32 {
             libc::AF_INET => Ipv4Addr::from(a).into(),
             libc::AF_INET6 => {
                 let n = u128::from(a) << 96 | u128::from(b) << 64 | u128::from(c) << 32 | u128::from(d);

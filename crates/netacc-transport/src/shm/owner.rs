@@ -7,7 +7,7 @@ use crate::shm::users::is_one_user;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{Lock, cpu, private, raw};
+use netacc_sys::{Lock, cpu, raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 
@@ -66,7 +66,7 @@ pub enum Word {
 pub fn listener(from: Option<SocketAddr>, dest: SocketAddr) -> Word {
     for more in 0..PORTS {
         let from = from.map(|f| SocketAddr::new(f.ip(), f.port().wrapping_add(more).max(1)));
-        match ask(dest, from) {
+        match query(dest, from) {
             Ok(Some(found)) if found.state == TCP_LISTEN => return Word::Listener(found.owned),
             Ok(Some(_)) => {}
             Ok(None) if is_there() => return Word::Nobody,
@@ -80,12 +80,12 @@ pub fn listener(from: Option<SocketAddr>, dest: SocketAddr) -> Word {
 /// Of several that share a port by `SO_REUSEPORT` it is the one that the kernel would choose. `None` also when an
 /// earlier connection with these addresses is in TIME_WAIT.
 pub fn listener_cookie(from: SocketAddr, dest: SocketAddr) -> Option<u64> {
-    ask(dest, Some(from)).ok()?.filter(|f| f.state == TCP_LISTEN).map(|f| f.owned.cookie)
+    query(dest, Some(from)).ok()?.filter(|f| f.state == TCP_LISTEN).map(|f| f.owned.cookie)
 }
 
 /// The effective uid behind the end `local` of an established connection to `remote`.
 pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
-    let found = ask(local, Some(remote)).ok()??;
+    let found = query(local, Some(remote)).ok()??;
     (found.state == TCP_ESTABLISHED && is_one_user(found.owned.uid)).then_some(found.owned.uid)
 }
 
@@ -93,22 +93,22 @@ pub fn connection_uid(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
 /// stream that a program has only shut down has a holder, and one that every process has closed has none. True if the
 /// kernel does not tell.
 pub fn is_held(local: SocketAddr, remote: SocketAddr) -> bool {
-    let held = |a, b| ask(a, Some(b)).ok().flatten().is_some_and(|f| f.owned.inode != 0);
+    let held = |a, b| query(a, Some(b)).ok().flatten().is_some_and(|f| f.owned.inode != 0);
     held(local, remote) || !held(remote, local)
 }
 
-/// The socket of the last question (private descriptor + 1), for the next one; its users hold `ASKING`.
-static KEPT: AtomicI32 = AtomicI32::new(0);
-static ASKING: Lock = Lock::new();
+/// The socket of the last question (private descriptor + 1), for the next one; its users hold `SOCK_DIAG_LOCK`.
+static CACHED_SOCKET: AtomicI32 = AtomicI32::new(0);
+static SOCK_DIAG_LOCK: Lock = Lock::new();
 /// Set once the kernel has answered a question, so that "there is none" means just that.
 static ANSWERS: AtomicBool = AtomicBool::new(false);
 
 /// In the child of a fork, which would get answers to its parent's questions: closes the socket.
 pub(super) fn reset_after_fork() {
-    ASKING.reset();
-    let kept = KEPT.swap(0, Ordering::Relaxed);
+    SOCK_DIAG_LOCK.reset();
+    let kept = CACHED_SOCKET.swap(0, Ordering::Relaxed);
     if kept != 0 {
-        private::close(kept - 1);
+        reserved_fds::close(kept - 1);
     }
 }
 
@@ -129,7 +129,7 @@ fn is_there() -> bool {
 }
 
 /// The socket with these addresses; `None` if there is none, or no sock_diag(7).
-fn ask(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
+fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>> {
     let reply = exchange(&mut request(local, remote))?;
     if let Some(found) = parse(&reply) {
         ANSWERS.store(true, Ordering::Relaxed);
@@ -145,21 +145,21 @@ type Reply = [u8; 1024];
 
 /// The kernel's answer to a question, which is there when the question has been sent.
 fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
-    let Some(_alone) = ASKING.try_lock() else {
+    let Some(_alone) = SOCK_DIAG_LOCK.try_lock() else {
         let fd = open()?;
         let reply = exchange_over(fd.as_raw_fd(), question);
-        private::drop_raw(fd);
+        reserved_fds::drop_raw(fd);
         return reply;
     };
-    let kept = match KEPT.load(Ordering::Relaxed) {
-        0 => private::adopt(open()?)?,
+    let kept = match CACHED_SOCKET.load(Ordering::Relaxed) {
+        0 => reserved_fds::adopt(open()?)?,
         kept => kept - 1,
     };
     let reply = exchange_over(kept, question);
     // A socket that has failed may have answers to come that nobody waits for.
-    KEPT.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
+    CACHED_SOCKET.store(if reply.is_ok() { kept + 1 } else { 0 }, Ordering::Relaxed);
     if reply.is_err() {
-        private::close(kept);
+        reserved_fds::close(kept);
     }
     reply
 }

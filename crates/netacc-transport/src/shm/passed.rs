@@ -1,12 +1,12 @@
 //! What a peer that left the rings passed for a connection: the kernel socket on which it goes on, and what belongs to that.
-//! It may come before the connection is taken, and is kept until a thread follows (see [`super::depart`]).
+//! It may come before the connection is taken, and is kept until a thread follows (see [`super::switch`]).
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::Passed;
 use crate::shm::endpoint::View;
 use crate::shm::sockets::replace;
 use core::sync::atomic::Ordering;
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
 
 /// In the place of the kernel socket: a descriptor was lost on its way here, since the process has as many open as it
@@ -14,37 +14,37 @@ use rustix::fd::{AsRawFd, OwnedFd};
 const LOST: i32 = -1;
 
 impl ShmEndpoint {
-    /// The peer passed our end of the pair for connection `epoch`, perhaps before we have taken that.
-    pub(crate) fn learn_moved(&self, epoch: u32, fd: OwnedFd) {
-        if !(self.expects(epoch) && self.will_go_on()) || self.goes_on(epoch) {
-            return private::drop_raw(fd);
+    /// The peer passed our end of the pair for connection `generation`, perhaps before we have taken that.
+    pub(crate) fn learn_switch(&self, generation: u32, fd: OwnedFd) {
+        if !(self.expects(generation) && self.will_go_on()) || self.goes_on(generation) {
+            return reserved_fds::drop_raw(fd);
         }
-        self.of_epoch(epoch);
+        self.of_generation(generation);
         self.learn_kernel(fd);
     }
 
-    /// The peer passed the kernel socket of connection `epoch` that it has not read to its end.
-    pub(crate) fn learn_left_over(&self, epoch: u32, fd: OwnedFd) {
-        if !(self.expects(epoch) && self.will_go_on()) {
-            return private::drop_raw(fd);
+    /// The peer passed the kernel socket of connection `generation` that it has not read to its end.
+    pub(crate) fn learn_unread_return(&self, generation: u32, fd: OwnedFd) {
+        if !(self.expects(generation) && self.will_go_on()) {
+            return reserved_fds::drop_raw(fd);
         }
-        self.of_epoch(epoch);
-        self.keep_left_over(fd);
+        self.of_generation(generation);
+        self.keep_unread_return(fd);
     }
 
-    /// The peer passed something for connection `epoch`, and it was lost: ends the connection, or else a thread that
+    /// The peer passed something for connection `generation`, and it was lost: ends the connection, or else a thread that
     /// waits for the socket would wait for ever.
-    pub(crate) fn miss(&self, epoch: u32) {
-        if self.expects(epoch) && self.will_go_on() && !self.goes_on(epoch) {
-            self.of_epoch(epoch);
+    pub(crate) fn miss(&self, generation: u32) {
+        if self.expects(generation) && self.will_go_on() && !self.goes_on(generation) {
+            self.of_generation(generation);
             self.lose_kernel();
         }
     }
 
-    /// Whether connection `epoch` has the socket that it goes on over. No other socket is taken, whatever the peer
+    /// Whether connection `generation` has the socket that it goes on over. No other socket is taken, whatever the peer
     /// passes: another thread may be working with this one, so it must not be closed.
-    fn goes_on(&self, epoch: u32) -> bool {
-        self.kernel_epoch.load(Ordering::Relaxed) == epoch && self.kernel_fd() >= 0
+    fn goes_on(&self, generation: u32) -> bool {
+        self.kernel_generation.load(Ordering::Relaxed) == generation && self.kernel_fd() >= 0
     }
 
     fn lose_kernel(&self) {
@@ -63,18 +63,19 @@ impl ShmEndpoint {
     }
 
     /// Drops what was passed for an earlier connection.
-    fn of_epoch(&self, epoch: u32) {
-        if self.kernel_epoch.swap(epoch, Ordering::Relaxed) != epoch {
+    fn of_generation(&self, generation: u32) {
+        if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation {
             self.drop_kernel();
         }
     }
 
-    /// Connection `epoch` begins: drops what was passed for the one before. What lies here may also belong to this
+    /// Connection `generation` begins: drops what was passed for the one before. What lies here may also belong to this
     /// connection, if it came early or is coming this moment.
-    pub(super) fn forget_kernel_of_another(&self, v: &View, epoch: u32) {
-        // Acquire: a thread that sees what has just been passed sees the epoch that was written before it.
-        let there = [&self.kernel, &self.spare, &self.left_over].iter().any(|c| c.load(Ordering::Acquire) != 0);
-        let another = || self.kernel_epoch.load(Ordering::Acquire) != epoch;
+    pub(super) fn forget_kernel_of_another(&self, v: &View, generation: u32) {
+        // Acquire: a thread that sees what has just been passed sees the generation that was written before it.
+        let there =
+            [&self.kernel, &self.sibling_copy, &self.unread_return].iter().any(|c| c.load(Ordering::Acquire) != 0);
+        let another = || self.kernel_generation.load(Ordering::Acquire) != generation;
         if there && another() {
             // The thread that takes in what is passed holds this.
             let _reading = v.link.stop_reading(1_000_000);
@@ -84,9 +85,9 @@ impl ShmEndpoint {
         }
     }
 
-    fn keep_left_over(&self, fd: OwnedFd) {
-        match private::adopt(fd) {
-            Ok(fd) => replace(&self.left_over, fd + 1),
+    fn keep_unread_return(&self, fd: OwnedFd) {
+        match reserved_fds::adopt(fd) {
+            Ok(fd) => replace(&self.unread_return, fd + 1),
             // Without this descriptor the socket would be a stream with a hole.
             Err(_) => self.lose_kernel(),
         }
@@ -96,37 +97,37 @@ impl ShmEndpoint {
         // The socket comes to lie under the application's number, so it has to be a stream socket, whatever the peer
         // says it passed.
         if raw::getsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE) != Ok(libc::SOCK_STREAM) {
-            return private::drop_raw(fd);
+            return reserved_fds::drop_raw(fd);
         }
         if self.has_missed() {
-            return private::drop_raw(fd);
+            return reserved_fds::drop_raw(fd);
         }
-        match private::adopt(fd) {
+        match reserved_fds::adopt(fd) {
             Ok(fd) => replace(&self.kernel, fd + 1),
             Err(_) => replace(&self.kernel, LOST),
         }
         self.poke_self();
     }
 
-    /// Keeps the near end, which is to be sent back for the rest of the peer's family.
-    pub(super) fn learn_spare(&self, fd: OwnedFd) {
-        if let Ok(fd) = private::adopt(fd) {
-            replace(&self.spare, fd + 1);
+    /// Keeps the local end, which is to be sent back for the peer's other sharers.
+    pub(super) fn learn_sibling_copy(&self, fd: OwnedFd) {
+        if let Ok(fd) = reserved_fds::adopt(fd) {
+            replace(&self.sibling_copy, fd + 1);
         }
     }
 
-    /// Takes in what came over a base or witness.
+    /// Takes in what came over a liveness socket of either side.
     pub(super) fn learn_passed(&self, passed: Passed) {
         if passed.lost && self.kernel_fd() < 0 {
             return self.lose_kernel();
         }
-        if let Some(t) = passed.tail {
-            self.keep_left_over(t);
+        if let Some(t) = passed.old_subflow {
+            self.keep_unread_return(t);
         }
-        if let Some(s) = passed.spare {
-            self.learn_spare(s);
+        if let Some(s) = passed.sibling_copy {
+            self.learn_sibling_copy(s);
         }
-        // Last: another thread follows as soon as it sees this, and then is done with the others. A spare that came
+        // Last: another thread follows as soon as it sees this, and then is done with the others. A sibling copy that came
         // later would stay here, and the program that reads the other end's stream would never see it end.
         if let Some(k) = passed.kernel {
             self.learn_kernel(k);
@@ -134,25 +135,25 @@ impl ShmEndpoint {
     }
 
     /// In the child of a fork: forgets what another thread of the parent was just taking in, which is only in our
-    /// memory. What lies on the base is still there.
+    /// memory. What lies on the liveness socket is still there.
     pub fn forget_missing(&self) {
-        for cell in [&self.kernel, &self.spare, &self.left_over] {
+        for cell in [&self.kernel, &self.sibling_copy, &self.unread_return] {
             let fd = cell.load(Ordering::Relaxed) - 1;
-            if fd >= 0 && !private::is_open(fd) {
+            if fd >= 0 && !reserved_fds::is_open(fd) {
                 cell.store(0, Ordering::Relaxed);
-                private::give_back(fd);
+                reserved_fds::give_back(fd);
             }
         }
-        let witness = self.witness_fd();
-        if witness >= 0 && !private::is_open(witness) {
-            self.witness.store(0, Ordering::Relaxed);
-            private::give_back(witness);
+        let peer_liveness = self.peer_liveness_fd();
+        if peer_liveness >= 0 && !reserved_fds::is_open(peer_liveness) {
+            self.peer_liveness.store(0, Ordering::Relaxed);
+            reserved_fds::give_back(peer_liveness);
         }
     }
 
     pub(super) fn drop_kernel(&self) {
         replace(&self.kernel, 0);
-        replace(&self.spare, 0);
-        replace(&self.left_over, 0);
+        replace(&self.sibling_copy, 0);
+        replace(&self.unread_return, 0);
     }
 }

@@ -1,12 +1,12 @@
 //! Connects that a full backlog keeps pending.
 //!
 //! In the kernel a connect for which the listener's queue has no room is not established: its program sees it pending
-//! (`EINPROGRESS`, not writable) until the server has accepted others. Here it is queued all the same, so that it is accepted in
-//! its turn whatever the client does meanwhile, and the client counts how many are still before it.
+//! (`EINPROGRESS`, not writable) until the server has accepted others. Here it is queued all the same, so that it is
+//! accepted in its turn whatever the client does meanwhile, and the client counts how many are still before it.
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, View};
-use crate::shm::segment::FATE_QUEUED;
+use crate::shm::segment::CONNECT_QUEUED;
 use core::sync::atomic::Ordering;
 use netacc_sys::time;
 
@@ -41,7 +41,7 @@ impl ShmEndpoint {
         let limit = u64::from(h.backlog.load(Ordering::Relaxed));
         let before = at.saturating_sub(popped);
         // What the server took before it leaves its place to this one, and so does what was given up and lies there still.
-        let waits = v.slot.open.fate.load(Ordering::Acquire) == FATE_QUEUED
+        let waits = v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
             && before >= limit
             && before - v.seg.withdrawn_between(popped, at).min(before) >= limit;
         if !waits && self.flags.fetch_and(!PENDING, Ordering::AcqRel) & PENDING != 0 {

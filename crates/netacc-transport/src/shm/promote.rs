@@ -11,17 +11,17 @@ const WAITING: usize = 64;
 struct Offer {
     link: AtomicPtr<Link>,
     slot: AtomicU32,
-    epoch: AtomicU32,
+    generation: AtomicU32,
 }
 
 static OFFERS: [Offer; WAITING] = [const {
-    Offer { link: AtomicPtr::new(core::ptr::null_mut()), slot: AtomicU32::new(0), epoch: AtomicU32::new(0) }
+    Offer { link: AtomicPtr::new(core::ptr::null_mut()), slot: AtomicU32::new(0), generation: AtomicU32::new(0) }
 }; WAITING];
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LOCK: Lock = Lock::new();
 
 /// Keeps an offer until the socket layer looks; the offer holds the link until then.
-pub(crate) fn queue(link: &'static Link, slot: u32, epoch: u32) {
+pub(crate) fn queue(link: &'static Link, slot: u32, generation: u32) {
     let _g = LOCK.lock();
     // Under the lock: if the link ends after this look, `forget` finds what is stored now.
     let place = OFFERS.iter().find(|o| o.link.load(Ordering::Relaxed).is_null()).filter(|_| !link.is_lost());
@@ -29,13 +29,13 @@ pub(crate) fn queue(link: &'static Link, slot: u32, epoch: u32) {
         Some(o) => {
             link.hold();
             o.slot.store(slot, Ordering::Relaxed);
-            o.epoch.store(epoch, Ordering::Relaxed);
+            o.generation.store(generation, Ordering::Relaxed);
             o.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
             COUNT.fetch_add(1, Ordering::Release);
         }
         None => {
             if let Some(ep) = link.endpoint(slot as usize) {
-                ep.refuse(epoch);
+                ep.refuse(generation);
             }
         }
     }
@@ -47,21 +47,21 @@ pub fn waiting() -> bool {
     COUNT.load(Ordering::Acquire) > 0
 }
 
-/// Shows every waiting offer (link, slot, epoch) to `settle`, which returns whether it is done with it.
+/// Shows every waiting offer (link, slot, generation) to `settle`, which returns whether it is done with it.
 pub fn each(mut settle: impl FnMut(&'static Link, u32, u32) -> bool) {
     for o in &OFFERS {
         // The offer is taken out while it is looked at, so that no two threads settle it.
-        let (p, slot, epoch) = {
+        let (p, slot, generation) = {
             let _g = LOCK.lock();
             let p = o.link.swap(core::ptr::null_mut(), Ordering::Relaxed);
-            (p, o.slot.load(Ordering::Relaxed), o.epoch.load(Ordering::Relaxed))
+            (p, o.slot.load(Ordering::Relaxed), o.generation.load(Ordering::Relaxed))
         };
         #[allow(unsafe_code)]
         // SAFETY: null or a link, which is never freed and is held by the offer.
         let Some(link) = (unsafe { p.as_ref() }) else { continue };
         COUNT.fetch_sub(1, Ordering::Relaxed);
-        if !settle(link, slot, epoch) {
-            queue(link, slot, epoch);
+        if !settle(link, slot, generation) {
+            queue(link, slot, generation);
         }
         link.put();
     }
@@ -76,7 +76,7 @@ pub(crate) fn forget(link: &'static Link) {
             o.link.store(core::ptr::null_mut(), Ordering::Relaxed);
             COUNT.fetch_sub(1, Ordering::Relaxed);
             if let Some(ep) = link.endpoint(o.slot.load(Ordering::Relaxed) as usize) {
-                ep.refuse(o.epoch.load(Ordering::Relaxed));
+                ep.refuse(o.generation.load(Ordering::Relaxed));
             }
             link.put();
         }

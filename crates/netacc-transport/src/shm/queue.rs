@@ -1,7 +1,7 @@
 //! The connect queue of a link, as its owner sees it.
 
 use crate::shm::link::Side;
-use crate::shm::segment::{FATE_QUEUED, SERVER_PENDING};
+use crate::shm::segment::{CONNECT_QUEUED, SERVER_PENDING};
 use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;
@@ -48,7 +48,7 @@ impl Link {
                 && slot != 0
                 && !ep.is_live()
             {
-                ep.never_mind(s.open.epoch.load(Ordering::Relaxed));
+                ep.never_mind(s.open.generation.load(Ordering::Relaxed));
             }
         }
         seg.queued() > 0
@@ -96,8 +96,8 @@ impl Link {
         let Some((seg, slot)) = self.segment().and_then(|s| Some((s, s.slot(CONTROL_SLOT)?))) else { return false };
         let Some(side) = slot.own.get(Side::Server.index()).map(|o| &o.side) else { return false };
         let watching = || {
-            let n = side.watch.load(Ordering::Relaxed);
-            n != 0 && seg.channel(Side::Server, n).is_some_and(netacc_ring::Channel::is_armed)
+            let n = side.subscriber.load(Ordering::Relaxed);
+            n != 0 && seg.ready_set(Side::Server, n).is_some_and(netacc_ring::ReadySet::is_armed)
         };
         side.rx_waiter.load(Ordering::Relaxed) != 0 || watching()
     }
@@ -133,7 +133,7 @@ impl ShmEndpoint {
     pub fn untake(&self) {
         if let Some(v) = self.view() {
             // Release: as for a connect that is queued.
-            v.slot.open.fate.store(FATE_QUEUED, Ordering::Release);
+            v.slot.open.outcome.store(CONNECT_QUEUED, Ordering::Release);
         }
     }
 }

@@ -3,18 +3,20 @@
 //! the same address in another one is another host.
 
 use crate::shm::control::{Received, receive_message, send_message};
-use crate::shm::guard::{Look, ask_for_senders, brings_memfd, dismiss, look, may_pass, refuse_descriptors};
-use crate::shm::kin;
+use crate::shm::guard::{
+    FirstMessage, brings_memfd, dismiss, first_message, may_pass, pass_credentials, refuse_descriptors,
+};
 use crate::shm::link::{Link, Side};
 use crate::shm::mapping;
 use crate::shm::owner::{self, Word};
+use crate::shm::procfs;
 use crate::shm::segment::{Mapped, SEGMENT, SERVER_OPEN, Segment};
 use crate::shm::users::{is_one_user, trusted};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use netacc_wire::{Message, Name, Scope};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::net::{
@@ -31,7 +33,7 @@ pub const PLACES: u16 = 8;
 pub fn listen_at(name: &Name, backlog: i32) -> Result<OwnedFd> {
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     // Accepted sockets inherit this.
-    ask_for_senders(fd.as_fd());
+    pass_credentials(fd.as_fd());
     bind(&fd, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     listen(&fd, backlog)?;
     Ok(fd)
@@ -51,7 +53,7 @@ pub enum Taken {
     Refused,
     /// No client waits.
     Nobody,
-    /// Another process of the family shut the rendezvous down for all.
+    /// Another sharer shut the rendezvous down for all.
     Shut,
 }
 
@@ -64,17 +66,17 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
     }
     // Descriptors for the client's socket, for what it brings, and one that the application's accept(2) is about to
     // need: a client that was accepted without room for the rest would only hold the last number.
-    let spare = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
-    match (spare(), spare(), spare()) {
-        (Ok(a), Ok(b), Ok(c)) => [a, b, c].map(private::drop_raw),
+    let sibling_copy = || rustix::io::fcntl_dupfd_cloexec(listener, 0);
+    match (sibling_copy(), sibling_copy(), sibling_copy()) {
+        (Ok(a), Ok(b), Ok(c)) => [a, b, c].map(reserved_fds::drop_raw),
         (a, b, c) => {
-            [a, b, c].into_iter().flatten().for_each(private::drop_raw);
+            [a, b, c].into_iter().flatten().for_each(reserved_fds::drop_raw);
             return Taken::Starved;
         }
     };
     loop {
         match accept_with(listener, FLAGS) {
-            Ok(fd) => return greet(fd, backlog, room),
+            Ok(fd) => return receive_hello(fd, backlog, room),
             Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED) => {}
             Err(rustix::io::Errno::AGAIN) => return Taken::Nobody,
             // The rendezvous was shut down (listen(2) no longer).
@@ -86,7 +88,7 @@ pub fn accept_link(listener: BorrowedFd<'_>, backlog: u32, room: impl Fn(u32) ->
 }
 
 /// Receives the hello of an accepted client and makes the link, if there is room for one of the client's user.
-pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
+pub fn receive_hello(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
     let Ok((seen, uid)) = raw::peer_credentials(fd.as_raw_fd()) else {
         dismiss(fd);
         return Taken::Refused;
@@ -98,12 +100,12 @@ pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
     }
     // The hello brings a descriptor, which would be lost where there is no room for it.
     match rustix::io::fcntl_dupfd_cloexec(&fd, 0) {
-        Ok(spare) => private::drop_raw(spare),
+        Ok(spare) => reserved_fds::drop_raw(spare),
         Err(_) => return Taken::Unable(fd),
     }
-    match look(fd.as_raw_fd()) {
-        Look::Nothing => return Taken::Later(fd),
-        Look::Message { uid: sender, descriptors: true }
+    match first_message(fd.as_raw_fd()) {
+        FirstMessage::Nothing => return Taken::Later(fd),
+        FirstMessage::Message { uid: sender, descriptors: true }
             if !may_pass(sender, trusted(uid)) && !brings_memfd(fd.as_raw_fd()) =>
         {
             page().count(Counter::ProtocolErrors);
@@ -111,7 +113,7 @@ pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
             dismiss(fd);
             return Taken::Refused;
         }
-        Look::Message { .. } | Look::End => {}
+        FirstMessage::Message { .. } | FirstMessage::End => {}
     }
     let (pid, memfd) = match receive_message(fd.as_fd()) {
         Received::Nothing => return Taken::Later(fd),
@@ -135,7 +137,7 @@ pub fn greet(fd: OwnedFd, backlog: u32, room: impl Fn(u32) -> bool) -> Taken {
         refuse_descriptors(fd.as_fd());
     }
     let mapped = Segment::map(memfd.as_fd());
-    private::drop_raw(memfd);
+    reserved_fds::drop_raw(memfd);
     let mapped = match mapped {
         Ok(mapped) => mapped,
         Err(e) => {
@@ -168,7 +170,7 @@ fn server_link(fd: OwnedFd, mapped: Mapped, (pid, seen, uid): (u32, u32, u32), b
     let ours = if seen == pid { raw::getpid() } else { 0 };
     h.server_pid.store(ours, Ordering::Relaxed);
     h.server.store(SERVER_OPEN, Ordering::SeqCst);
-    let control = private::adopt(fd)?;
+    let control = reserved_fds::adopt(fd)?;
     let link = Link::new(Side::Server, mapped, control, trusted(uid), seen)?;
     link.set_peer_uid(uid);
     Ok(link)
@@ -209,12 +211,12 @@ pub fn connect_link(
     let res = |e: rustix::io::Errno| NoLink::Resources(Errno::from(e));
     mapping::affordable().map_err(NoLink::Resources)?;
     let fd = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).map_err(res)?;
-    ask_for_senders(fd.as_fd());
+    pass_credentials(fd.as_fd());
     let made = find(&fd, from, dest, member, place).and_then(|found| Ok((client_link(&fd, from, dest, found)?, found)));
     match made {
         Ok((Made { mapped, uid, pid, listener }, found)) => {
             let link =
-                private::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
+                reserved_fds::adopt(fd).and_then(|control| Link::new(Side::Client, mapped, control, trusted(uid), pid));
             let link = link.inspect_err(|_| mapped.discard()).map_err(NoLink::Resources)?;
             link.set_peer_uid(uid);
             link.member.store(found, Ordering::Relaxed);
@@ -322,7 +324,7 @@ fn dial(fd: &OwnedFd, name: &Name) -> core::result::Result<bool, NoLink> {
 pub fn accepts(uid: u32, pid: u32, word: Word) -> core::result::Result<u64, NoLink> {
     match word {
         Word::Listener(l) if l.uid == uid && is_one_user(uid) => Ok(l.cookie),
-        Word::Listener(l) if trusted(uid) && (uid == 0 || kin::has_socket(pid, l.inode)) => Ok(l.cookie),
+        Word::Listener(l) if trusted(uid) && (uid == 0 || procfs::has_socket(pid, l.inode)) => Ok(l.cookie),
         Word::Listener(_) => Err(NoLink::Stranger),
         Word::Nobody => Err(NoLink::Nobody),
         Word::Untold if trusted(uid) => Ok(0),
@@ -360,26 +362,26 @@ fn client_link(fd: &OwnedFd, from: SocketAddr, dest: SocketAddr, member: u64) ->
         let sent = send_message(fd.as_fd(), hello, Some(memfd.as_fd())).inspect_err(|_| mapped.discard());
         sent.map(|()| mapped).map_err(NoLink::Resources)
     });
-    private::drop_raw(memfd);
+    reserved_fds::drop_raw(memfd);
     Ok(Made { mapped: sent?, uid, pid, listener })
 }
 
 /// The kernel's answer to the question where a connection would come from: a datagram socket that is connected, which
 /// sends nothing.
 #[derive(Debug)]
-pub struct Probe {
+pub struct SourceProbe {
     fd: i32,
     /// The address that the connection would come from.
     pub source: IpAddr,
 }
 
-impl Probe {
+impl SourceProbe {
     /// Asks for the route to `dest`; `None` if there is none.
-    pub fn new(dest: IpAddr) -> Option<Probe> {
+    pub fn new(dest: IpAddr) -> Option<SourceProbe> {
         let family = if dest.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let fd = socket_with(family, SocketType::DGRAM, FLAGS, None).ok()?.into_raw_fd();
         // From here on the socket is closed with `probe`.
-        let mut probe = Probe { fd, source: dest };
+        let mut probe = SourceProbe { fd, source: dest };
         #[allow(unsafe_code)]
         // SAFETY: ours, and open while `probe` is.
         let fd = unsafe { BorrowedFd::borrow_raw(probe.fd) };
@@ -402,7 +404,7 @@ impl Probe {
     }
 }
 
-impl Drop for Probe {
+impl Drop for SourceProbe {
     fn drop(&mut self) {
         let _ = raw::close(self.fd);
     }
@@ -410,7 +412,7 @@ impl Drop for Probe {
 
 /// The address that a connection to `dest` would come from, if `dest` is an address of this host; `None` if it is not.
 pub fn local_source(dest: IpAddr) -> Option<IpAddr> {
-    Probe::new(dest)?.own_source(dest)
+    SourceProbe::new(dest)?.own_source(dest)
 }
 
 /// Whether `ip` is an address of this host that a connection may come from.
@@ -429,7 +431,7 @@ pub fn reserve_port(ip: IpAddr) -> Result<(OwnedFd, u16)> {
     match bound {
         Ok(a) => Ok((fd, a.port())),
         Err(e) => {
-            private::drop_raw(fd);
+            reserved_fds::drop_raw(fd);
             Err(e)
         }
     }

@@ -12,11 +12,11 @@ pub use crate::shm::mapping::Mapped;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use netacc_ring::{Area, Channel, ConsumerLine, LARGE, OwnLine, SLOTS, SMALL};
+use netacc_ring::{Area, ConsumerLine, LARGE, OwnLine, ReadySet, SLOTS, SMALL};
 use netacc_sys::cpu;
 
-/// Number of ready-set channels per side; number 0 means "none".
-pub const CHANNELS: usize = 64;
+/// Number of ready sets per side; number 0 means "none".
+pub const READY_SETS: usize = 64;
 
 /// Number of connects that the server reads at once.
 pub const BATCH: usize = 32;
@@ -37,7 +37,7 @@ pub struct Header {
     /// Not 0: the client made another link to the same listener after this one. Set by the client,
     /// cleared by the server.
     pub more: AtomicU32,
-    /// Per side: a wake-up message found the control socket full; ring all your doorbells. Set by the
+    /// Per side: a wake-up message found the control socket full; ring all your wakers. Set by the
     /// other side, cleared by the side itself.
     pub kick_all: [AtomicU32; 2],
     /// Per side: whether it takes descriptors from the other side, as [`LENDING_UNKNOWN`], [`TAKES_LENT`] or
@@ -77,19 +77,19 @@ pub const SERVER_OPEN: u32 = 1;
 /// [`Header::server`]: no new connections; the existing ones go on.
 pub const SERVER_CLOSED: u32 = 2;
 /// [`Header::server`]: the listener lives on without this process; connects that it did not take are made again.
-pub const SERVER_LEFT: u32 = 3;
+pub const SERVER_WITHDRAWN: u32 = 3;
 
-/// [`Open::fate`]: waits in the queue.
-pub const FATE_QUEUED: u32 = 0;
-/// [`Open::fate`]: accepted by the server.
-pub const FATE_TAKEN: u32 = 1;
-/// [`Open::fate`]: the client withdrew the connect and went another way.
-pub const FATE_WITHDRAWN: u32 = 2;
+/// [`Open::outcome`]: waits in the queue.
+pub const CONNECT_QUEUED: u32 = 0;
+/// [`Open::outcome`]: accepted by the server.
+pub const CONNECT_TAKEN: u32 = 1;
+/// [`Open::outcome`]: the client withdrew the connect and went another way.
+pub const CONNECT_WITHDRAWN: u32 = 2;
 
-/// [`Open::fate`]: the server refuses it (a promotion of a connection that it does not know).
-pub const FATE_REFUSED: u32 = 3;
+/// [`Open::outcome`]: the server refuses it (a promotion of a connection that it does not know).
+pub const CONNECT_REFUSED: u32 = 3;
 
-/// [`Open::server_done`]: the server has also wiped its own words. No epoch has this bit.
+/// [`Open::server_done`]: the server has also wiped its own words. No generation has this bit.
 pub const WIPED: u32 = 1 << 31;
 
 /// What a connect says about itself; written by the client before the slot number is queued.
@@ -101,13 +101,13 @@ pub struct Open {
     /// Family (`AF_INET`, `AF_INET6`) in the upper, port in the lower half, per side.
     pub family_port: [AtomicU32; 2],
     /// The incarnation of the slot.
-    pub epoch: AtomicU32,
-    /// [`FATE_QUEUED`] until the server takes the connect or the client withdraws it, whichever is first.
-    pub fate: AtomicU32,
+    pub generation: AtomicU32,
+    /// [`CONNECT_QUEUED`] until the server takes the connect or the client withdraws it, whichever is first.
+    pub outcome: AtomicU32,
     /// When the connect was queued ([`netacc_sys::time::now`]): a listener with several links serves them
     /// in this order. A client that lies about it serves itself last or first among its peers.
     pub when: AtomicU64,
-    /// Written by the server: it is done with this epoch of the slot, perhaps with [`WIPED`].
+    /// Written by the server: it is done with this generation of the slot, perhaps with [`WIPED`].
     pub server_done: AtomicU32,
     /// 1 once a process of either side has decided to leave the rings; the first to set it does so.
     pub leaving: AtomicU32,
@@ -122,21 +122,21 @@ pub struct Slot {
     pub own: [OwnLine; 2],
     /// `consumer[s]` is written by side `s`, which consumes the *other* side's direction.
     pub consumer: [ConsumerLine; 2],
-    /// The addresses and the fate of the connect.
+    /// The addresses and the outcome of the connect.
     pub open: Open,
 }
 
-/// Number of channels whose words lie with the header: a link has few, and each further page costs a first connect more
+/// Number of ready sets whose words lie with the header: a link has few, and each further page costs a first connect more
 /// than most of its system calls.
-const NEAR: usize = 4;
+const HEADER_READY_SETS: usize = 4;
 
 #[repr(C, align(4096))]
 pub(super) struct Control {
     header: Header,
-    near: [[Channel; 2]; NEAR],
+    header_ready_sets: [[ReadySet; 2]; HEADER_READY_SETS],
     queue: [AtomicU32; SLOTS],
     slots: [Slot; SLOTS],
-    channels: [[Channel; 2]; CHANNELS - NEAR],
+    ready_sets: [[ReadySet; 2]; READY_SETS - HEADER_READY_SETS],
 }
 
 const SMALL_AT: usize = size_of::<Control>();
@@ -212,12 +212,12 @@ impl Segment {
         self.control().slots.get(slot)
     }
 
-    /// A ready-set channel of a side.
+    /// A ready set of a side.
     #[inline]
-    pub fn channel(&self, side: Side, n: u32) -> Option<&'static Channel> {
+    pub fn ready_set(&self, side: Side, n: u32) -> Option<&'static ReadySet> {
         let (c, n) = (self.control(), n as usize);
-        let channel = c.near.get(n).or_else(|| c.channels.get(n.wrapping_sub(NEAR)));
-        channel?.get(side.index())
+        let ready_set = c.header_ready_sets.get(n).or_else(|| c.ready_sets.get(n.wrapping_sub(HEADER_READY_SETS)));
+        ready_set?.get(side.index())
     }
 
     /// The bytes of the direction that `producer` writes in `slot`; `None` if the slot's windows are not mapped.
@@ -310,14 +310,14 @@ impl Segment {
         let given_up = |at: &u64| {
             let slot = c.queue.get(*at as usize % SLOTS).map(|cell| cell.load(Ordering::Relaxed) as usize);
             let open = slot.and_then(|slot| c.slots.get(slot)).map(|s| &s.open);
-            open.is_some_and(|open| open.fate.load(Ordering::Acquire) == FATE_WITHDRAWN)
+            open.is_some_and(|open| open.outcome.load(Ordering::Acquire) == CONNECT_WITHDRAWN)
         };
         (from..to).take(SLOTS).filter(given_up).count() as u64
     }
 
     /// Whether the next connect has been given up by its client.
     pub fn front_is_withdrawn(&self) -> bool {
-        self.front().flatten().is_some_and(|open| open.fate.load(Ordering::Acquire) == FATE_WITHDRAWN)
+        self.front().flatten().is_some_and(|open| open.outcome.load(Ordering::Acquire) == CONNECT_WITHDRAWN)
     }
 
     /// Whether `seen` says that a connect waits (server).
@@ -378,7 +378,7 @@ mod tests {
         ranges.sort();
         assert!(ranges.windows(2).all(|w| w[0].0 + w[0].1 <= w[1].0));
         assert!(s.slot(SLOTS).is_none() && s.area(SLOTS, Side::Client).is_none());
-        assert!(s.channel(Side::Client, CHANNELS as u32).is_none());
+        assert!(s.ready_set(Side::Client, READY_SETS as u32).is_none());
     }
 
     #[test]

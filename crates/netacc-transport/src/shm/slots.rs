@@ -4,7 +4,7 @@
 use crate::shm::segment::{Segment, WIPED};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 pub use netacc_ring::SLOTS;
-use netacc_sys::{Lock, private};
+use netacc_sys::{Lock, reserved_fds};
 
 /// The slot that stands for the connect queue; never used for a connection.
 pub const CONTROL_SLOT: usize = 0;
@@ -15,11 +15,11 @@ pub const CONTROL_SLOT: usize = 0;
 #[repr(C)]
 pub struct Slots {
     lock: Lock,
-    epoch: AtomicU32,
+    generation: AtomicU32,
     open: AtomicU32,
     used: [AtomicU64; SLOTS / 64],
     /// Slots that were closed by us while other processes of ours could look at their words.
-    left: [AtomicU64; SLOTS / 64],
+    parked: [AtomicU64; SLOTS / 64],
     closing_from: AtomicU64,
     closing_to: AtomicU64,
     /// Number of `ports` that are held.
@@ -42,18 +42,18 @@ pub struct Claimed {
     /// The slot's number on its link.
     pub slot: usize,
     /// The slot's incarnation when it was claimed.
-    pub epoch: u32,
+    pub generation: u32,
     /// A local port that is reserved for it already, or 0.
     pub port: u16,
 }
 
 /// Slots that were closed while other processes of ours could look at their words.
 #[derive(Debug)]
-pub struct Left([u64; SLOTS / 64]);
+pub struct Parked([u64; SLOTS / 64]);
 
 impl Slots {
     pub(crate) fn reset(&self) {
-        for w in self.used.iter().chain(&self.left) {
+        for w in self.used.iter().chain(&self.parked) {
             w.store(0, Ordering::Relaxed);
         }
         if let Some(w) = self.used.first() {
@@ -80,10 +80,10 @@ impl Slots {
         let _g = self.lock.lock();
         let slot = self.reclaim(seg, ended).or_else(|| self.fresh())?;
         self.open.fetch_add(1, Ordering::Relaxed);
-        let epoch = self.epoch.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
-        self.epoch.store(epoch, Ordering::Relaxed);
+        let generation = self.generation.load(Ordering::Relaxed).wrapping_add(1) & !WIPED;
+        self.generation.store(generation, Ordering::Relaxed);
         let port = self.ports.get(slot).map_or(0, |p| p.number.load(Ordering::Relaxed)) as u16;
-        Some(Claimed { slot, epoch, port })
+        Some(Claimed { slot, generation, port })
     }
 
     fn reclaim(&self, seg: Segment, ended: impl Fn(usize) -> bool) -> Option<usize> {
@@ -95,7 +95,9 @@ impl Slots {
             let slot = cell.load(Ordering::Relaxed) as usize;
             let open = &seg.slot(slot)?.open;
             // Acquire: the server's last accesses to the slot come before its mark.
-            if open.server_done.load(Ordering::Acquire) & !WIPED == open.epoch.load(Ordering::Relaxed) || ended(slot) {
+            if open.server_done.load(Ordering::Acquire) & !WIPED == open.generation.load(Ordering::Relaxed)
+                || ended(slot)
+            {
                 let oldest = self.closing.get(from as usize % SLOTS)?.load(Ordering::Relaxed);
                 cell.store(oldest, Ordering::Relaxed);
                 self.closing_from.store(from + 1, Ordering::Relaxed);
@@ -139,11 +141,11 @@ impl Slots {
     }
 
     /// Notes that our side of the slot is closed, and that other processes of ours may look at its words until
-    /// [`Slots::rejoin`].
-    pub fn left(&self, slot: usize) {
+    /// [`Slots::unpark`].
+    pub fn parked(&self, slot: usize) {
         let _g = self.lock.lock();
         self.open.fetch_sub(1, Ordering::Relaxed);
-        if let Some(w) = self.left.get(slot / 64) {
+        if let Some(w) = self.parked.get(slot / 64) {
             w.fetch_or(1 << (slot % 64), Ordering::Relaxed);
         }
     }
@@ -158,19 +160,19 @@ impl Slots {
 
     /// The slots that were left, if there are any. This has to be asked before the question whether another process of
     /// ours is there: one that is forked in between cannot have them.
-    pub fn left_ones(&self) -> Option<Left> {
-        if self.left.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
+    pub fn parked_slots(&self) -> Option<Parked> {
+        if self.parked.iter().all(|w| w.load(Ordering::Relaxed) == 0) {
             return None;
         }
         // Under the lock: the slots that are found were closed before.
         let _g = self.lock.lock();
-        Some(Left(self.left.each_ref().map(|w| w.load(Ordering::Relaxed))))
+        Some(Parked(self.parked.each_ref().map(|w| w.load(Ordering::Relaxed))))
     }
 
     /// To be called when no other process of ours is there any more: these slots may be used again.
-    pub fn rejoin(&self, left: Left) {
+    pub fn unpark(&self, left: Parked) {
         let _g = self.lock.lock();
-        for (i, (w, found)) in self.left.iter().zip(left.0).enumerate() {
+        for (i, (w, found)) in self.parked.iter().zip(left.0).enumerate() {
             let mut bits = found & w.fetch_and(!found, Ordering::Relaxed);
             while bits != 0 {
                 self.append(i as u32 * 64 + bits.trailing_zeros());
@@ -202,7 +204,7 @@ impl Slots {
             let fd = p.fd.load(Ordering::Relaxed);
             if fd != 0 {
                 p.fd.store(0, Ordering::Relaxed);
-                private::close(fd - 1);
+                reserved_fds::close(fd - 1);
             }
             // Written only where something was, so that untouched pages stay so.
             if p.number.load(Ordering::Relaxed) != 0 {

@@ -1,9 +1,9 @@
-//! What a departing side does with the kernel's sockets.
+//! What a leaving side does with the kernel's sockets.
 
 use crate::timeouts;
 use core::sync::atomic::{AtomicI32, Ordering};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 
 pub(super) const SWITCH_DRAIN: u32 = timeouts::SWITCH_DRAIN.as_millis() as u32;
 
@@ -11,7 +11,7 @@ pub(super) const SWITCH_DRAIN: u32 = timeouts::SWITCH_DRAIN.as_millis() as u32;
 pub(super) fn replace(cell: &AtomicI32, new: i32) {
     let old = cell.swap(new, Ordering::AcqRel);
     if old > 0 {
-        private::close(old - 1);
+        reserved_fds::close(old - 1);
     }
 }
 
@@ -20,11 +20,11 @@ pub fn reset_at_close(fd: i32) {
     linger(fd, [1, 0]);
 }
 
-/// Has the reader of `near` get a reset when a pair is closed whose `far` end nobody is going to read. UNIX sockets
-/// know no such option; there the reader of `near` gets a reset if something that it said is left unread.
-pub(super) fn reset_pair(near: i32, far: i32) {
-    reset_at_close(far);
-    let _ = raw::send(near, [0u8].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+/// Has the reader of `local_end` get a reset when a pair is closed whose `peer_end` end nobody is going to read. UNIX sockets
+/// know no such option; there the reader of `local_end` gets a reset if something that it said is left unread.
+pub(super) fn reset_pair(local_end: i32, peer_end: i32) {
+    reset_at_close(peer_end);
+    let _ = raw::send(local_end, [0u8].as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
 }
 
 /// Has the reader of the other end get an end of stream again when `fd` is closed.
@@ -36,10 +36,10 @@ fn linger(fd: i32, how: [i32; 2]) {
     let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, how.as_ptr().cast(), 8);
 }
 
-/// Waits for events of `fd`. False if nothing happened within `patience` milliseconds.
-fn wait_for(fd: i32, events: i16, patience: u32) -> Result<bool> {
+/// Waits for events of `fd`. False if nothing happened within `budget` milliseconds.
+fn wait_for(fd: i32, events: i16, budget: u32) -> Result<bool> {
     let mut p = libc::pollfd { fd, events, revents: 0 };
-    let mut ts = libc::timespec { tv_sec: i64::from(patience / 1000), tv_nsec: i64::from(patience % 1000) * 1_000_000 };
+    let mut ts = libc::timespec { tv_sec: i64::from(budget / 1000), tv_nsec: i64::from(budget % 1000) * 1_000_000 };
     match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
         Ok(n) => Ok(n > 0),
         Err(Errno::INTR) => Ok(true),
@@ -47,15 +47,15 @@ fn wait_for(fd: i32, events: i16, patience: u32) -> Result<bool> {
     }
 }
 
-/// Puts all of a kernel's stream into `to`. False if it did not come to its end within `patience`.
-pub(super) fn empty(from: i32, to: i32, patience: u32) -> Result<bool> {
+/// Puts all of a kernel's stream into `to`. False if it did not come to its end within `budget`.
+pub(super) fn empty(from: i32, to: i32, budget: u32) -> Result<bool> {
     let mut buf = [0u8; 4096];
     loop {
         match raw::recv(from, buf.as_mut_ptr(), buf.len(), libc::MSG_DONTWAIT) {
             Ok(0) => return Ok(true),
             Ok(n) => send_all(to, buf.as_ptr(), n)?,
             Err(Errno::AGAIN) => {
-                if patience == 0 || !wait_for(from, libc::POLLIN, patience)? {
+                if budget == 0 || !wait_for(from, libc::POLLIN, budget)? {
                     return Ok(false);
                 }
             }
@@ -90,12 +90,12 @@ pub(super) fn send_all(fd: i32, mut p: *const u8, mut n: usize) -> Result<()> {
 /// Makes a descriptor of ours for the application's number (+ 1) in `cell`, which will refer to something else.
 pub(super) fn keep(cell: &AtomicI32) {
     let fd = cell.load(Ordering::Acquire) - 1;
-    if fd < 0 || private::is(fd) {
+    if fd < 0 || reserved_fds::is(fd) {
         return;
     }
-    if let Ok(ours) = private::copy(fd)
+    if let Ok(ours) = reserved_fds::copy(fd)
         && cell.compare_exchange(fd + 1, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
     {
-        private::close(ours);
+        reserved_fds::close(ours);
     }
 }

@@ -16,41 +16,41 @@ const FULL: u64 = 64 * 1024;
 /// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
 /// changed: they are what the kernel's wake-ups stand for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct EdgeSeq {
     /// Stream position up to which data has arrived, and (above 2^48) the number of times that `SO_RCVLOWAT` found
     /// enough of it.
     pub data: u64,
     /// Number of ends, resets and calls of shutdown(2).
-    pub turns: u32,
+    pub edges: u32,
     /// Number of times that a writer that had found no room could go on.
     pub room: u32,
 }
 
 impl ShmEndpoint {
     /// The present marks. To be taken before a look at the readiness, so that nothing is missed in between.
-    pub fn marks(&self) -> Marks {
+    pub fn edge_seq(&self) -> EdgeSeq {
         let Some(v) = self.view() else {
-            return Marks::default();
+            return EdgeSeq::default();
         };
         // First: that it is established counts as room.
         let _ = self.is_pending();
         let flags = self.observe(&v) & (TX_SHUT | RX_SHUT | PEER_FIN | DEAD);
-        let turns = self.turns.load(Ordering::Relaxed).wrapping_shl(8) | flags;
-        if self.room_asked.load(Ordering::Relaxed) != 0
+        let turns = self.edges.load(Ordering::Relaxed).wrapping_shl(8) | flags;
+        if self.room_wanted.load(Ordering::Relaxed) != 0
             && self.has_room(&v)
-            && self.room_asked.swap(0, Ordering::AcqRel) != 0
+            && self.room_wanted.swap(0, Ordering::AcqRel) != 0
         {
             self.rooms.fetch_add(1, Ordering::Relaxed);
         }
         let nudges = u64::from(self.nudges.load(Ordering::Relaxed)) << 48;
-        Marks { data: self.visible(&v) ^ nudges, turns, room: self.rooms.load(Ordering::Relaxed) }
+        EdgeSeq { data: self.visible(&v) ^ nudges, edges: turns, room: self.rooms.load(Ordering::Relaxed) }
     }
 
     /// To be called for a writer that found no room and has none yet: asks for room again, since a peer may have told
     /// it too early. True when there is room now.
     #[cold]
     pub fn wants_room_still(&self) -> bool {
-        self.room_asked.load(Ordering::Relaxed) != 0 && self.want_room()
+        self.room_wanted.load(Ordering::Relaxed) != 0 && self.want_room()
     }
 
     /// To be called when a writer was told that it wrote a part, and room came before it could ask for it: that is news
@@ -63,7 +63,7 @@ impl ShmEndpoint {
 
     /// Wakes the threads that wait, as every call of shutdown(2) does, whether it changed anything or not.
     pub fn stir(&self) {
-        self.turns.fetch_add(1, Ordering::Relaxed);
+        self.edges.fetch_add(1, Ordering::Relaxed);
         self.poke_self();
     }
 
@@ -72,7 +72,7 @@ impl ShmEndpoint {
     #[cold]
     pub fn peeked(&self) {
         if let Some(v) = self.view() {
-            self.tell_room(&v, true);
+            self.announce_room(&v, true);
         }
     }
 
@@ -101,7 +101,7 @@ impl ShmEndpoint {
     }
 
     /// Whether both directions have ended: what tcp(7) calls not connected.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let Some(v) = self.view() else { return true };
         let flags = self.observe(&v);
         flags & DEAD != 0 || flags & (TX_SHUT | PEER_FIN) == TX_SHUT | PEER_FIN
@@ -154,7 +154,7 @@ impl ShmEndpoint {
             // A writer on either side may find room by this. It registers by a SeqCst exchange and then looks at the
             // words above; here the words are stored, and after the fence the registration is looked at.
             fence(Ordering::SeqCst);
-            self.tell_room(&v, false);
+            self.announce_room(&v, false);
             self.poke_self();
         }
     }

@@ -16,7 +16,7 @@ use crate::shm::slots::CONTROL_SLOT;
 use crate::shm::users::are_trusted_by;
 use crate::shm::{Link, ShmEndpoint, Side};
 use core::sync::atomic::Ordering;
-use netacc_ring::{MOVED, RESET};
+use netacc_ring::{RESET, SWITCHED};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
@@ -36,16 +36,16 @@ pub struct Offence {
     pub what: &'static str,
 }
 
-static REPORT: OnceLock<fn(&Offence)> = OnceLock::new();
+static ON_OFFENCE: OnceLock<fn(&Offence)> = OnceLock::new();
 
 /// Sets the function that is called for every offence, by the thread that finds it. Only the first call has an effect.
-pub fn report_to(report: fn(&Offence)) {
-    let _ = REPORT.set(report);
+pub fn on_offence(report: fn(&Offence)) {
+    let _ = ON_OFFENCE.set(report);
 }
 
 impl Link {
     /// Stores in the header whether this side takes descriptors from the peer.
-    pub(super) fn tell_trust(&self) {
+    pub(super) fn publish_trust(&self) {
         let word = if self.trusts_peer() { TAKES_LENT } else { REFUSES_LENT };
         if let Some(cell) = self.segment().as_ref().and_then(|s| s.header().lending.get(self.side().index())) {
             // Relaxed: the word stands for itself.
@@ -74,13 +74,15 @@ impl Link {
     /// Whether a message passes what a stranger must not pass. If so, the connection that it is for is reset; the
     /// caller closes what came with it and ends the link.
     pub(super) fn refuses(&'static self, m: &Message) -> bool {
-        let (Message::Tail { slot, epoch } | Message::Moved { slot, epoch }) = *m else { return false };
+        let (Message::OldSubflow { slot, generation } | Message::SwitchToKernel { slot, generation }) = *m else {
+            return false;
+        };
         if self.trusts_peer() {
             return false;
         }
         // A slot that was never used has no connection, and its endpoint must not take memory.
         match self.endpoints().find(|ep| ep.slot_index() == slot as usize) {
-            Some(ep) => ep.refuse_passed(epoch),
+            Some(ep) => ep.refuse_passed(generation),
             None => self.report(slot as usize, PASSED),
         }
         true
@@ -98,7 +100,7 @@ impl Link {
     }
 
     pub(super) fn report(&self, slot: usize, what: &'static str) {
-        if let Some(report) = REPORT.get() {
+        if let Some(report) = ON_OFFENCE.get() {
             report(&Offence { pid: self.peer_pid(), uid: self.peer_uid(), slot, what });
         }
     }
@@ -113,8 +115,8 @@ const PASSED: &str = "passed a descriptor that nobody takes from it";
 impl ShmEndpoint {
     /// Whether the peer has left the rings, as only a peer does that may pass the socket by which to follow it. SeqCst:
     /// the caller published something before, and a peer that leaves marks that before it looks for the last time.
-    pub(super) fn peer_moved(&self, v: &View) -> bool {
-        line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & MOVED != 0 && v.link.trusts_peer()
+    pub(super) fn peer_switched(&self, v: &View) -> bool {
+        line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst) & SWITCHED != 0 && v.link.trusts_peer()
     }
 
     /// Resets the connection on both sides, since the peer did `what`, which no peer may. The error is left for the
@@ -126,11 +128,14 @@ impl ShmEndpoint {
         self.report(what);
         line!(v, producer, v.me).fin.store(RESET, Ordering::SeqCst);
         self.fail(Errno::CONNRESET);
-        self.tell_data(v);
+        self.announce_data(v);
     }
 
-    fn refuse_passed(&self, epoch: u32) {
-        match self.view().filter(|_| self.is_live() && self.epoch.load(Ordering::Relaxed) == epoch && !self.is_dead()) {
+    fn refuse_passed(&self, generation: u32) {
+        match self
+            .view()
+            .filter(|_| self.is_live() && self.generation.load(Ordering::Relaxed) == generation && !self.is_dead())
+        {
             Some(v) => self.reset_for(&v, PASSED),
             None => self.report(PASSED),
         }
@@ -160,7 +165,7 @@ impl ShmEndpoint {
         self.flags.fetch_or(AHEAD, Ordering::AcqRel);
     }
 
-    /// Waits for relays before a process of a family writes or ends its stream. A program that was executed with the
+    /// Waits for relays before a sharer writes or ends its stream. A program that was executed with the
     /// connection may just have written and ended: its bytes come first, and a relay that ends with it still has them.
     /// For a program that goes on there is one wait per connection, since its bytes have no order with those of other
     /// processes.

@@ -1,6 +1,6 @@
 //! How far a peer's user id can be trusted.
 
-use netacc_sys::{private, raw};
+use netacc_sys::{raw, reserved_fds};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{geteuid, getuid};
@@ -31,7 +31,7 @@ fn everybody_has_a_number() -> bool {
     let Ok(fd) = open(c"/proc/self/uid_map", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
     let mut text = [0u8; 256];
     let read = raw::read(fd.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
-    private::drop_raw(fd);
+    reserved_fds::drop_raw(fd);
     read.is_ok_and(|n| maps_everybody(text.get(..n).unwrap_or(&[])))
 }
 

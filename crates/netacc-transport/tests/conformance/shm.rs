@@ -1,9 +1,9 @@
-//! Two links in one process, and what only links have: slots, doorbells, a control socket.
+//! Two links in one process, and what only links have: slots, wakers, a control socket.
 #![allow(unsafe_code)]
 
 use crate::ends::{End, Pair, READ, RESET, Rig, get, pattern, read, ready, wait, woken, write};
 use netacc_ring::SLOTS;
-use netacc_sys::{Errno, private};
+use netacc_sys::{Errno, reserved_fds};
 use netacc_transport::shm::control::{Received, receive_message, send_message};
 use netacc_transport::shm::segment::Segment;
 use netacc_transport::shm::{Link, ShmEndpoint, Side};
@@ -67,7 +67,7 @@ impl Links {
         let (c, s) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let link = |side, socket| {
             let seg = Segment::map(memfd.as_fd()).unwrap();
-            Link::new(side, seg, private::adopt(socket).unwrap(), trusted, 0).unwrap()
+            Link::new(side, seg, reserved_fds::adopt(socket).unwrap(), trusted, 0).unwrap()
         };
         Links { client: link(Side::Client, c), server: link(Side::Server, s) }
     }
@@ -77,9 +77,9 @@ impl Links {
         let seg = self.client.segment().unwrap();
         let claimed = self.client.claim()?;
         let (c, s) = (self.client.endpoint(claimed.slot).unwrap(), self.server.endpoint(claimed.slot).unwrap());
-        assert!(c.begin(claimed.epoch));
+        assert!(c.begin(claimed.generation));
         assert!(s.take(), "the connect was withdrawn");
-        assert!(s.begin(seg.slot(claimed.slot).unwrap().open.epoch.load(Ordering::Relaxed)));
+        assert!(s.begin(seg.slot(claimed.slot).unwrap().open.generation.load(Ordering::Relaxed)));
         Some((c, s))
     }
 
@@ -192,34 +192,39 @@ fn an_error_that_met_a_part_of_a_write_is_the_next_calls() {
 #[test]
 fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
     let l = Links::new(true);
-    for tail in [false, true] {
+    for old_subflow in [false, true] {
         let (c, s) = l.connect().unwrap();
-        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-        s.depart(&near, far).unwrap();
-        s.leave();
+        let (local_end, peer_end) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        s.offer_switch(&local_end, peer_end).unwrap();
+        s.let_go();
         // Before the other side takes it from the control socket, as if it had no descriptor left for it.
-        let Received::Message(Message::Moved { slot, epoch }, Some(fd)) = receive_message(Links::control(l.client))
+        let Received::Message(Message::SwitchToKernel { slot, generation }, Some(fd)) =
+            receive_message(Links::control(l.client))
         else {
             panic!("the socket is not passed")
         };
         ready(c);
-        assert_eq!((c.displaced(), c.follow()), (false, Ok(None)), "it may still come");
-        if tail {
-            send_message(Links::control(l.server), Message::Tail { slot, epoch }, None).unwrap();
-            send_message(Links::control(l.server), Message::Moved { slot, epoch }, Some(fd.as_fd())).unwrap();
+        assert_eq!((c.must_switch(), c.accept_switch()), (false, Ok(None)), "it may still come");
+        if old_subflow {
+            send_message(Links::control(l.server), Message::OldSubflow { slot, generation }, None).unwrap();
+            send_message(Links::control(l.server), Message::SwitchToKernel { slot, generation }, Some(fd.as_fd()))
+                .unwrap();
         } else {
-            send_message(Links::control(l.server), Message::Moved { slot, epoch }, None).unwrap();
+            send_message(Links::control(l.server), Message::SwitchToKernel { slot, generation }, None).unwrap();
         }
         l.client.service();
-        assert_eq!((c.displaced(), c.follow(), c.kernel_fd()), (true, Err(Errno::CONNRESET), -1));
+        assert_eq!((c.must_switch(), c.accept_switch(), c.kernel_fd()), (true, Err(Errno::CONNRESET), -1));
         c.close(true);
     }
     let (c, s) = l.connect().unwrap();
     assert_eq!((write(c, b"abc"), read(s, 9)), (Ok(3), Ok(3)), "the next one knows nothing of it");
     // What another thread works with is not closed, whatever else the peer says.
-    let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
-    s.depart(&near, far).unwrap();
-    let Received::Message(moved @ Message::Moved { slot, epoch }, Some(fd)) = receive_message(Links::control(l.client))
+    let (local_end, peer_end) =
+        socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    s.offer_switch(&local_end, peer_end).unwrap();
+    let Received::Message(moved @ Message::SwitchToKernel { slot, generation }, Some(fd)) =
+        receive_message(Links::control(l.client))
     else {
         panic!("the socket is not passed")
     };
@@ -227,12 +232,14 @@ fn a_socket_that_is_lost_on_its_way_ends_the_connection() {
     l.client.service();
     let socket = c.kernel_fd();
     assert!(socket >= 0);
-    for (message, passed) in [(Message::Tail { slot, epoch }, None), (moved, None), (moved, Some(near.as_fd()))] {
+    for (message, passed) in
+        [(Message::OldSubflow { slot, generation }, None), (moved, None), (moved, Some(local_end.as_fd()))]
+    {
         send_message(Links::control(l.server), message, passed).unwrap();
     }
     l.client.service();
     assert_eq!(c.kernel_fd(), socket);
-    s.leave();
+    s.let_go();
     c.close(false);
     s.close(false);
 }
@@ -287,10 +294,10 @@ fn garbage_wakes_a_sleeper() {
 fn losing_a_link_ends_all_its_connections() {
     let l = Links::new(true);
     let all: Vec<_> = (0..40).map(|_| l.connect().unwrap()).collect();
-    let n = l.client.open_channel().unwrap();
-    all[5].0.watch(n);
+    let n = l.client.open_ready_set().unwrap();
+    all[5].0.subscribe(n);
     woken(all[3].0, &[READ], || l.client.lose());
-    let marked: Vec<_> = l.client.my_channel(n).unwrap().take().collect();
+    let marked: Vec<_> = l.client.my_ready_set(n).unwrap().take().collect();
     assert_eq!(marked, [all[5].0.slot_index()], "an event loop does not hear of it");
     for (c, s) in &all {
         assert_eq!((ready(*c), read(*c, 1)), (crate::ends::IN | crate::ends::OUT | crate::ends::RDHUP, Ok(0)));
@@ -308,24 +315,24 @@ fn forged_numbers_reach_nothing() {
     for forged in [1, 5, 63, 64, 511, 1023, 1024, 100_000, u32::MAX - 1, u32::MAX] {
         // Both sides' words: a peer can write all of them.
         for side in slot.own.iter().map(|o| &o.side) {
-            for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room, &side.cpu] {
+            for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room, &side.cpu] {
                 w.store(forged, Ordering::SeqCst);
             }
         }
         assert_eq!((write(c, b"abc"), write(s, b"abc")), (Ok(3), Ok(3)));
         assert_eq!((read(c, 9), read(s, 9)), (Ok(3), Ok(3)));
-        for m in [Message::Wake { id: forged }, Message::Base { slot: forged, epoch: 0, token: 0 }] {
+        for m in [Message::Wake { id: forged }, Message::Liveness { slot: forged, generation: 0, token: 0 }] {
             send_message(Links::control(l.client), m, None).unwrap();
         }
         // Descriptors beside messages that make no sense are closed again.
         let strangers = [
             Message::Wake { id: forged },
-            Message::Base { slot: forged.max(SLOTS as u32 - 1), epoch: 0, token: 0 },
-            Message::Tail { slot: forged.max(SLOTS as u32 - 1), epoch: 0 },
-            Message::Tail { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77) },
-            Message::Base { slot: c.slot_index() as u32, epoch: forged.wrapping_add(77), token: 0 },
+            Message::Liveness { slot: forged.max(SLOTS as u32 - 1), generation: 0, token: 0 },
+            Message::OldSubflow { slot: forged.max(SLOTS as u32 - 1), generation: 0 },
+            Message::OldSubflow { slot: c.slot_index() as u32, generation: forged.wrapping_add(77) },
+            Message::Liveness { slot: c.slot_index() as u32, generation: forged.wrapping_add(77), token: 0 },
             Message::Hello { pid: 1, segment: 1 },
-            Message::Doorbell { id: forged.max(1024) },
+            Message::Waker { id: forged.max(1024) },
         ];
         for m in strangers {
             let (w, is_closed) = pipe();
@@ -339,7 +346,7 @@ fn forged_numbers_reach_nothing() {
     }
     // And the connection still wakes whom it should.
     for side in slot.own.iter().map(|o| &o.side) {
-        for w in [&side.watch, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+        for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
             w.store(0, Ordering::SeqCst);
         }
     }
@@ -365,7 +372,7 @@ fn a_used_slot_is_as_new() {
         if round % 3 != 0 {
             assert!(get(c, n, false).unwrap() == pattern(round + 1, n));
         }
-        s.watch(1);
+        s.subscribe(1);
         if round % 4 == 1 {
             c.shutdown(netacc_transport::Shut::Both);
             assert_eq!(get(s, 9, false).unwrap(), []);
@@ -373,7 +380,7 @@ fn a_used_slot_is_as_new() {
         }
         let (first, last) = if round % 5 < 3 { (c, s) } else { (s, c) };
         first.close(false);
-        last.watch(0);
+        last.subscribe(0);
         last.close(false);
     }
 }
@@ -398,25 +405,25 @@ fn a_violation_resets_one_connection_only() {
 }
 
 #[test]
-fn a_watched_connection_marks_its_channel() {
+fn a_watched_connection_marks_its_ready_set() {
     let l = Links::new(true);
     let (c, s) = l.connect().unwrap();
-    let n = l.server.open_channel().unwrap();
-    let channel = l.server.my_channel(n).unwrap();
-    let slots = || channel.take().collect::<Vec<_>>();
-    s.watch(n);
-    // Takes the announcement of the doorbell.
+    let n = l.server.open_ready_set().unwrap();
+    let ready_set = l.server.my_ready_set(n).unwrap();
+    let slots = || ready_set.take().collect::<Vec<_>>();
+    s.subscribe(n);
+    // Takes the announcement of the waker.
     l.client.service();
-    assert!(channel.arm());
+    assert!(ready_set.arm());
     assert_eq!(write(c, b"x"), Ok(1));
-    let bell = rustix::event::PollFlags::IN;
-    // SAFETY: the link's doorbell stays open as long as the link.
-    let fd = unsafe { BorrowedFd::borrow_raw(l.server.bell_fd(n)) };
+    let waker = rustix::event::PollFlags::IN;
+    // SAFETY: the link's waker stays open as long as the link.
+    let fd = unsafe { BorrowedFd::borrow_raw(l.server.waker_fd(n)) };
     let rung = || {
-        let mut p = [rustix::event::PollFd::from_borrowed_fd(fd, bell)];
+        let mut p = [rustix::event::PollFd::from_borrowed_fd(fd, waker)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let n = rustix::event::poll(&mut p, Some(&now)).unwrap() == 1;
-        netacc_transport::bells::silence(l.server.bell_fd(1));
+        netacc_transport::wakers::silence(l.server.waker_fd(1));
         n
     };
     assert_eq!(n, 1);
@@ -435,32 +442,32 @@ fn a_watched_connection_marks_its_channel() {
     }
     assert_eq!(slots(), [s.slot_index()]);
     assert!(s.want_room(), "there is room now");
-    s.watch(0);
-    l.server.close_channel(n);
+    s.subscribe(0);
+    l.server.close_ready_set(n);
     c.close(false);
     assert_eq!(slots(), [0usize; 0]);
     s.close(false);
 }
 
 #[test]
-fn every_doorbell_in_use() {
+fn every_waker_in_use() {
     let l = Links::new(true);
     let (c, s) = l.connect().unwrap();
-    let mut bells = Vec::new();
-    while let Ok(b) = l.server.borrow_bell() {
-        assert!(!bells.contains(&b));
-        bells.push(b);
+    let mut wakers = Vec::new();
+    while let Ok(b) = l.server.borrow_waker() {
+        assert!(!wakers.contains(&b));
+        wakers.push(b);
         l.client.service();
-        assert!(bells.len() <= 1024);
+        assert!(wakers.len() <= 1024);
     }
-    // Without a doorbell a sleep is bounded, but not endless and not refused.
+    // Without a waker a sleep is bounded, but not endless and not refused.
     let mut set = WaitSet::new();
     assert!(!s.arm(READ, &mut set));
     assert!(set.bounded);
     s.disarm(READ, &set);
     drop(set);
-    for b in bells {
-        l.server.return_bell(b);
+    for b in wakers {
+        l.server.return_waker(b);
     }
     woken(s, &[READ], || assert_eq!(write(c, b"x"), Ok(1)));
     wait(s, Interest { read: true, write: true }, || panic!("ready"));

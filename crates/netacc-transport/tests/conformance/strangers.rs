@@ -2,13 +2,13 @@
 
 use crate::ends::{get, read, write};
 use crate::shm::{Links, pipe};
-use netacc_ring::MOVED;
+use netacc_ring::SWITCHED;
 use netacc_sys::Errno;
 use netacc_transport::Endpoint;
-use netacc_transport::shm::Patience;
+use netacc_transport::shm::WaitBudget;
 use netacc_transport::shm::control::send_message;
 use netacc_transport::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT};
-use netacc_transport::shm::strangers::{Offence, report_to};
+use netacc_transport::shm::strangers::{Offence, on_offence};
 use netacc_wire::Message;
 use rustix::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,8 +21,11 @@ fn count(_: &Offence) {
 
 #[test]
 fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
-    report_to(count);
-    let make = [|slot, epoch| Message::Moved { slot, epoch }, |slot, epoch| Message::Tail { slot, epoch }];
+    on_offence(count);
+    let make = [
+        |slot, generation| Message::SwitchToKernel { slot, generation },
+        |slot, generation| Message::OldSubflow { slot, generation },
+    ];
     for message in make {
         for passed in [true, false] {
             let l = Links::new(false);
@@ -31,15 +34,15 @@ fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
             let (end, _) = pipe();
             let slot = c.slot_index() as u32;
             let seg = l.client.segment().unwrap();
-            let epoch = seg.slot(c.slot_index()).unwrap().open.epoch.load(Ordering::Relaxed);
+            let generation = seg.slot(c.slot_index()).unwrap().open.generation.load(Ordering::Relaxed);
             let before = REPORTS.load(Ordering::SeqCst);
             let pass = Some(end.as_fd()).filter(|_| passed);
-            send_message(Links::control(l.client), message(slot, epoch), pass).unwrap();
+            send_message(Links::control(l.client), message(slot, generation), pass).unwrap();
             drop(end);
             l.server.service();
             assert!(l.server.is_lost());
             assert!(REPORTS.load(Ordering::SeqCst) > before);
-            assert_eq!((s.kernel_fd(), s.displaced(), s.has_followed()), (-1, false, false));
+            assert_eq!((s.kernel_fd(), s.must_switch(), s.has_accepted()), (-1, false, false));
             assert_eq!(get(s, 3, false).unwrap(), b"abc", "what came before is delivered");
             assert_eq!(read(s, 1), Err(Errno::CONNRESET));
             s.close(false);
@@ -50,10 +53,10 @@ fn a_socket_to_go_on_by_ends_the_connection_and_the_link() {
 
 #[test]
 fn it_ends_the_link_whatever_connection_it_names() {
-    for (slot, epoch) in [(1, 7), (77, 1), (511, 1), (512, 1), (u32::MAX, 0)] {
+    for (slot, generation) in [(1, 7), (77, 1), (511, 1), (512, 1), (u32::MAX, 0)] {
         let l = Links::new(false);
         let (c, s) = l.connect().unwrap();
-        send_message(Links::control(l.client), Message::Moved { slot, epoch }, None).unwrap();
+        send_message(Links::control(l.client), Message::SwitchToKernel { slot, generation }, None).unwrap();
         l.server.service();
         assert!(l.server.is_lost());
         assert_eq!(s.kernel_fd(), -1);
@@ -69,16 +72,16 @@ fn the_mark_alone_ends_the_connection() {
         let (c, s) = l.connect().unwrap();
         assert_eq!((write(c, b"abc"), write(s, b"def")), (Ok(3), Ok(3)));
         if !of_its_own {
-            // The word is the server's own, and only a process of its family would set it.
-            let _base = s.share(&Patience::of_a_fork()).unwrap();
+            // The word is the server's own, and only one of its sharers would set it.
+            let _liveness = s.share(&WaitBudget::of_a_fork()).unwrap();
         }
         let seg = l.client.segment().unwrap();
         let [client, server] = &seg.slot(c.slot_index()).unwrap().own;
         let line = if of_its_own { client } else { server };
-        line.producer.fin.fetch_or(MOVED, Ordering::SeqCst);
+        line.producer.fin.fetch_or(SWITCHED, Ordering::SeqCst);
         s.readiness();
-        assert!(s.is_dead() && !s.is_moving() && !s.displaced());
-        assert!(!s.follow().is_ok_and(|fd| fd.is_some()));
+        assert!(s.is_dead() && !s.is_moving() && !s.must_switch());
+        assert!(!s.accept_switch().is_ok_and(|fd| fd.is_some()));
         assert_eq!(write(s, b"x"), Err(Errno::CONNRESET));
         s.close(false);
         c.close(false);
@@ -105,10 +108,10 @@ fn trust_is_mutual_where_both_say_so() {
 }
 
 #[test]
-fn a_family_waits_for_a_relay_that_ends() {
+fn a_sharer_waits_for_a_relay_that_ends() {
     let l = Links::new(false);
     let (c, s) = l.connect().unwrap();
-    let _base = s.share(&Patience::of_a_fork()).unwrap();
+    let _liveness = s.share(&WaitBudget::of_a_fork()).unwrap();
     s.relay_begins();
     let began = std::time::Instant::now();
     std::thread::scope(|scope| {

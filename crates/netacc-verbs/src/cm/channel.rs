@@ -12,7 +12,7 @@ use crate::load::{Api, api};
 use crate::sys::*;
 use alloc::sync::Arc;
 use core::ptr::{self, NonNull};
-use netacc_sys::{Errno, private};
+use netacc_sys::{Errno, reserved_fds};
 
 /// An event channel (`struct rdma_event_channel`). A clone is the same channel.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: ours, and no identifier is on it; the library closes its descriptor.
         unsafe {
-            private::give_back((*self.raw.as_ptr()).fd);
+            reserved_fds::give_back((*self.raw.as_ptr()).fd);
             (self.api.cma.rdma_destroy_event_channel)(self.raw.as_ptr());
         }
     }
@@ -47,7 +47,7 @@ impl EventChannel {
         let raw = unsafe { (api.cma.rdma_create_event_channel)() };
         let raw = NonNull::new(raw).ok_or_else(|| Error::last("rdma_create_event_channel"))?;
         // SAFETY: just made, so nobody uses its descriptor yet; the library looks its number up here each time.
-        unsafe { (*raw.as_ptr()).fd = private::raise((*raw.as_ptr()).fd) };
+        unsafe { (*raw.as_ptr()).fd = reserved_fds::raise((*raw.as_ptr()).fd) };
         Ok(EventChannel(Arc::new(Inner { api, raw })))
     }
 

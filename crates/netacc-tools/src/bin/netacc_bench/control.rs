@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use netacc_tools::bench_wire::{Ended, Greeting, Reply, Request, Side, Welcome, parse};
+use netacc_tools::bench_wire::{BenchHello, Ended, Reply, Request, Side, Welcome, parse};
 use netacc_tools::text::{clean, quote};
 
 use crate::args::Ends;
@@ -35,11 +35,11 @@ impl Server {
         let address = stream.peer_addr().map_err(|error| format!("{name}: {error}"))?;
         let mut wire = wire(stream).map_err(|error| format!("{name}: {error}"))?;
         // Before it is known who is there, a failing write says less than the answer to come.
-        let _ = tell_line(&mut wire, &format!("{}\n", Greeting::own()));
+        let _ = tell_line(&mut wire, &format!("{}\n", BenchHello::own()));
         let line = hear(&mut wire, PATIENCE).map_err(|ended| {
             format!("{name} is no netacc_bench server: it {ended}; start 'netacc_bench server' there, or name its port by -p")
         })?;
-        let greeting = Greeting::parse(&line).ok_or_else(|| {
+        let greeting = BenchHello::parse(&line).ok_or_else(|| {
             format!(
                 "{name} is no netacc_bench server: it begins with {}; start 'netacc_bench server' there, \
                  or name its port by -p",

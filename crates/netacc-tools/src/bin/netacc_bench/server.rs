@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use netacc_tools::bench_wire::{Door, Greeting, Reply, Request, Side, Welcome, parse};
+use netacc_tools::bench_wire::{BenchHello, Door, Reply, Request, Side, Welcome, parse};
 use netacc_tools::text::quote;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
@@ -156,10 +156,11 @@ fn attend(control: &TcpListener, shared: &Arc<Shared>) {
 fn meet(stream: TcpStream) -> Result<Wire, String> {
     let mut wire = wire(stream).map_err(|error| error.to_string())?;
     let line = hear(&mut wire, GREETING).map_err(|ended| format!("is no netacc_bench client: it {ended}"))?;
-    let greeting =
-        Greeting::parse(&line).ok_or_else(|| format!("is no netacc_bench client: it begins with {}", quote(&line)))?;
+    let greeting = BenchHello::parse(&line)
+        .ok_or_else(|| format!("is no netacc_bench client: it begins with {}", quote(&line)))?;
     // The answer tells the client the same about us.
-    tell_line(&mut wire, &format!("{}\n", Greeting::own())).map_err(|error| format!("cannot be answered: {error}"))?;
+    tell_line(&mut wire, &format!("{}\n", BenchHello::own()))
+        .map_err(|error| format!("cannot be answered: {error}"))?;
     match greeting.objection() {
         None => Ok(wire),
         Some(objection) => Err(objection),

@@ -8,18 +8,18 @@ use std::os::fd::FromRawFd;
 use std::time::{Duration, Instant};
 
 use netacc_sys::raw;
-use netacc_transport::rdma::{Completion, Device, Pipe};
+use netacc_transport::rdma::{Completion, Device, QpConn};
 use netacc_verbs::Wc;
-use netacc_wire::base::{Base, OwnPort, TOKEN, WELCOME, hello, welcome};
+use netacc_wire::companion::{CompanionOffer, OwnPort, TOKEN, WELCOME, hello, welcome};
 use netacc_wire::frame::{Frame, Kind};
-use netacc_wire::knock::{KNOCK, Knock, NONCE};
+use netacc_wire::probe::{NONCE, RDMA_PROBE, RdmaProbe};
 use rustix::fd::{AsRawFd, IntoRawFd};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::far::Verdict;
 use crate::finding::Level;
+use crate::rdma_probe::Verdict;
 
 /// A port that does not answer within this time is filtered.
 const FILTERED: Duration = Duration::from_secs(1);
@@ -57,10 +57,10 @@ fn is_answered(server: SocketAddr) -> std::io::Result<bool> {
         return Ok(false);
     }
     for _ in 0..TRIES {
-        socket.send(&Knock::Question(nonce).encode())?;
-        let mut said = [0; KNOCK + 1];
+        socket.send(&RdmaProbe::Question(nonce).encode())?;
+        let mut said = [0; RDMA_PROBE + 1];
         if let Ok(length) = socket.recv(&mut said)
-            && said.get(..length).map(Knock::decode) == Some(Ok(Knock::Answer(nonce)))
+            && said.get(..length).map(RdmaProbe::decode) == Some(Ok(RdmaProbe::Answer(nonce)))
         {
             return Ok(true);
         }
@@ -70,9 +70,14 @@ fn is_answered(server: SocketAddr) -> std::io::Result<bool> {
 
 /// Whether a queue pair to `server`, the address that programs connect to, gets its companion; `offered` is what the server has
 /// said of it.
-pub(crate) fn companion(pipe: &mut Pipe, device: &mut Device, offered: Base, server: SocketAddr) -> Verdict {
+pub(crate) fn companion(
+    pipe: &mut QpConn,
+    device: &mut Device,
+    offered: CompanionOffer,
+    server: SocketAddr,
+) -> Verdict {
     let good = |text: String| Verdict { level: Level::Ok, text, advice: None };
-    let Base::At(chosen, token) = offered else {
+    let CompanionOffer::At(chosen, token) = offered else {
         return Verdict {
             level: Level::Note,
             text: "no TCP connection beside the queue pair: connections end where RDMA fails".into(),
@@ -125,8 +130,8 @@ fn introduce(mut stream: TcpStream, token: &[u8; TOKEN]) -> bool {
         && said == welcome()
 }
 
-/// A connection to the port that programs connect to, whose first bytes go with the handshake: the kernel connects when there are
-/// some.
+/// A connection to the port that programs connect to, whose first bytes go with the handshake: the kernel connects when
+/// there are some.
 fn own_port(server: SocketAddr) -> rustix::io::Result<TcpStream> {
     let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -142,9 +147,9 @@ fn own_port(server: SocketAddr) -> rustix::io::Result<TcpStream> {
 }
 
 /// Asks by the queue pair whether the companion may come to the listener's own port.
-fn ask(pipe: &mut Pipe, device: &mut Device) -> Option<OwnPort> {
+fn ask(pipe: &mut QpConn, device: &mut Device) -> Option<OwnPort> {
     let kind = Kind::OwnPort;
-    let question = Frame { kind, credits: 0, large: false, conn: 0, epoch: 0, window: 0, heard: 0, next: 0 };
+    let question = Frame { kind, credits: 0, large: false, conn: 0, generation: 0, window: 0, acked: 0, next: 0 };
     pipe.send(question, &[]).ok()?;
     let began = Instant::now();
     let mut found = [Wc::default()];
@@ -161,7 +166,7 @@ fn ask(pipe: &mut Pipe, device: &mut Device) -> Option<OwnPort> {
         {
             pipe.dealt_with(&mut device.pool, n, head.frame).ok()?;
             if head.frame.kind == Kind::OwnPort {
-                return OwnPort::of(head.frame.epoch);
+                return OwnPort::of(head.frame.generation);
             }
         }
     }

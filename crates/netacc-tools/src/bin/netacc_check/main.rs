@@ -3,12 +3,12 @@
 mod args;
 mod beside;
 mod facts;
-mod far;
 mod finding;
 mod host;
 mod interface;
 mod peer;
 mod program;
+mod rdma_probe;
 mod rules;
 mod show;
 mod sockets;

@@ -11,8 +11,8 @@ use netacc_transport::shm::rendezvous::{self, NoLink};
 use netacc_wire::{Name, Scope};
 
 use crate::facts::Host;
-use crate::far::{self, Verdict};
 use crate::finding::{Level, Report};
+use crate::rdma_probe::{self, Verdict};
 use crate::sockets::{self, Rendezvous};
 
 /// For so many source ports the kernel is asked which listener it would choose. Of eight that share a port by
@@ -247,7 +247,7 @@ fn other_host(dest: SocketAddr, target: SocketAddr, config: &Config, host: &Host
             Some(remedy(Reason::PercentDraw).into()),
         ),
         Ok(from) => {
-            let (Verdict { level, text, advice }, beside) = far::judge(target, config, host);
+            let (Verdict { level, text, advice }, beside) = rdma_probe::judge(target, config, host);
             let answer = make(level, format!("{text}; connections leave from {}", from.ip()), advice);
             Answer { beside, ..answer }
         }

@@ -12,8 +12,8 @@ use crate::table::Align::{Left, Right};
 use crate::table::Table;
 use crate::{complaint, note, sock, time};
 
-/// The open sockets of a process, and what it moved since it began. A listener takes connections of every kind, so it is counted
-/// as what it is.
+/// The open sockets of a process, and what it moved since it began. A listener takes connections of every kind, so it
+/// is counted as what it is.
 pub(crate) struct Summary {
     pub(crate) listeners: usize,
     pub(crate) tcp: usize,

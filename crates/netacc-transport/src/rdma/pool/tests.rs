@@ -1,5 +1,5 @@
 use super::*;
-use crate::rdma::flow::FIRST;
+use crate::rdma::credits::FIRST;
 
 const K: usize = 1024;
 const USUAL: Sizes = Sizes { message: 16 * K, first: 16 * K, largest: 8 * K * K };

@@ -1,0 +1,332 @@
+//! Subscriptions: the channels by which an epoll instance hears of a link.
+
+use crate::epoll::cookies::{self, Name};
+use crate::epoll::{self, Epoll, Kind, Registration, STRUCTURE, at, cookie};
+use crate::socket::listen::Listener;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::raw;
+use netacc_sys::signals::Blocked;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_transport::shm::slots::CONTROL_SLOT;
+use netacc_transport::shm::{Link, ShmEndpoint};
+
+/// One instance's ready set on one link.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Subscription {
+    next_free: AtomicPtr<Subscription>,
+    pub(crate) name: Name,
+    pub(crate) link: AtomicPtr<Link>,
+    pub(crate) epoll: AtomicPtr<Epoll>,
+    pub(crate) ready_set: AtomicU32,
+    /// Number of registrations that hear by it; under `STRUCTURE`.
+    pub(crate) users: AtomicU32,
+    /// Set while it is in the active list: its ready set is looked at in every round, so the peer need not ring.
+    pub(crate) active: AtomicU32,
+    pub(crate) next: AtomicPtr<Subscription>,
+    pub(crate) next_active: AtomicPtr<Subscription>,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Subscription {}
+}
+
+impl Pooled for Subscription {
+    fn next_free(&self) -> &AtomicPtr<Subscription> {
+        &self.next_free
+    }
+}
+
+static WATCHES: Slab<Subscription> = Slab::new();
+
+impl Subscription {
+    /// The link, while the subscription holds it.
+    pub(crate) fn link(&self) -> Option<&'static Link> {
+        at(self.link.load(Ordering::Acquire))
+    }
+}
+
+/// The instance's watch on `link`, made at first need. Under `STRUCTURE`.
+pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Subscription> {
+    if let Some(w) = find(e, link) {
+        return Ok(w);
+    }
+    let w = WATCHES.alloc().ok_or(Errno::NOMEM)?;
+    cookies::enter(w).inspect_err(|_| WATCHES.release(w))?;
+    let ch = link.open_ready_set().inspect_err(|_| WATCHES.release(w))?;
+    if let Err(err) = enter(e, w, link, ch) {
+        let _ = e.enter(libc::EPOLL_CTL_DEL, link.waker_fd(ch), 0, 0);
+        link.close_ready_set(ch);
+        WATCHES.release(w);
+        return Err(err);
+    }
+    link.hold();
+    // Under the lock: a late event for an earlier life of the object sees it as nobody's, or complete.
+    let _g = e.lock.lock();
+    w.epoll.store(core::ptr::from_ref(e).cast_mut(), Ordering::Relaxed);
+    w.ready_set.store(ch, Ordering::Relaxed);
+    w.users.store(0, Ordering::Relaxed);
+    w.active.store(0, Ordering::Relaxed);
+    w.link.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+    w.next.store(e.watches.load(Ordering::Relaxed), Ordering::Relaxed);
+    e.watches.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    activate(e, w);
+    Ok(w)
+}
+
+/// Enters what wakes a sleeper for the link into the kernel's set.
+fn enter(e: &Epoll, w: &Subscription, link: &Link, ready_set: u32) -> Result<()> {
+    let edge = (libc::EPOLLIN | libc::EPOLLET) as u32;
+    e.enter(libc::EPOLL_CTL_ADD, link.waker_fd(ready_set), edge, cookie(Kind::Waker, w))?;
+    e.enter(libc::EPOLL_CTL_ADD, link.control_fd(), edge, cookie(Kind::Control, w))
+}
+
+/// The instance has a new set: moves its watches there, out of `from`, the one they were in before. Subscriptions that a
+/// child has from its parent are none of its own, and are dropped. Under `STRUCTURE`.
+pub(super) fn move_all(e: &'static Epoll, from: Option<i32>) {
+    let mut p = e.watches.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        p = w.next.load(Ordering::Relaxed);
+        let Some(link) = w.link().filter(|l| !l.is_inherited()) else {
+            drop_subscription(e, w);
+            continue;
+        };
+        let ready_set = w.ready_set.load(Ordering::Relaxed);
+        if let Some(from) = from {
+            for fd in [link.waker_fd(ready_set), link.control_fd()] {
+                let _ = raw::epoll_ctl(from, libc::EPOLL_CTL_DEL, fd, 0, 0);
+            }
+        }
+        let _ = enter(e, w, link, ready_set);
+        let _g = e.lock.lock();
+        activate(e, w);
+    }
+}
+
+fn find(e: &Epoll, link: &Link) -> Option<&'static Subscription> {
+    let mut p = e.watches.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        if core::ptr::eq(w.link.load(Ordering::Relaxed), link) {
+            return Some(w);
+        }
+        p = w.next.load(Ordering::Relaxed);
+    }
+    None
+}
+
+/// Puts a subscription on the active list. Under the instance's lock.
+pub(crate) fn activate(e: &Epoll, w: &'static Subscription) {
+    if w.active.swap(1, Ordering::Relaxed) == 0 {
+        w.next_active.store(e.active.load(Ordering::Relaxed), Ordering::Relaxed);
+        e.active.store(core::ptr::from_ref(w).cast_mut(), Ordering::Relaxed);
+    }
+}
+
+/// As [`activate`], unless the subscription was dropped meanwhile and belongs to another instance or to none.
+pub(crate) fn activate_own(e: &Epoll, w: &'static Subscription) {
+    let _g = e.lock.lock();
+    if core::ptr::eq(w.epoll.load(Ordering::Relaxed), e) {
+        activate(e, w);
+    }
+}
+
+/// Has the instance's watch on `link`, if there is one, looked at again. Under `STRUCTURE`.
+pub(crate) fn reactivate(e: &'static Epoll, link: &'static Link) {
+    if let Some(w) = find(e, link) {
+        let _g = e.lock.lock();
+        activate(e, w);
+    }
+}
+
+/// Arms every active watch: from now on its peer rings, and it leaves the active list. False when one has bits already.
+/// Under the instance's lock.
+pub(crate) fn arm_all(e: &Epoll) -> bool {
+    let mut cell = &e.active;
+    let mut quiet = true;
+    while let Some(w) = at(cell.load(Ordering::Relaxed)) {
+        let ready_set = w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed)));
+        if ready_set.is_some_and(|c| !c.arm()) {
+            quiet = false;
+            cell = &w.next_active;
+        } else {
+            cell.store(w.next_active.load(Ordering::Relaxed), Ordering::Relaxed);
+            w.active.store(0, Ordering::Relaxed);
+        }
+    }
+    quiet
+}
+
+/// Whether any active watch has bits. Under the instance's lock.
+pub(crate) fn any_bits(e: &Epoll) -> bool {
+    let mut p = e.active.load(Ordering::Relaxed);
+    while let Some(w) = at(p) {
+        if w.link().and_then(|l| l.my_ready_set(w.ready_set.load(Ordering::Relaxed))).is_some_and(|c| c.any()) {
+            return true;
+        }
+        p = w.next_active.load(Ordering::Relaxed);
+    }
+    false
+}
+
+/// Makes `ep` report to `reg` by a subscription of `e`; false if another instance hears it already or no ready set is
+/// left. Under `STRUCTURE`.
+pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) -> bool {
+    if let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) {
+        if !core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
+            return false;
+        }
+        let _g = e.lock.lock();
+        let mut last = first;
+        loop {
+            // A listener's registration is attached to each of its links, and has one chain.
+            if core::ptr::from_ref(last) as usize == reg {
+                return true;
+            }
+            match at(last.alias.load(Ordering::Relaxed)) {
+                Some(next) => last = next,
+                None => break,
+            }
+        }
+        last.alias.store(reg as *mut Registration, Ordering::Relaxed);
+        return true;
+    }
+    let Ok(w) = get(e, ep.link()) else {
+        return false;
+    };
+    w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    ep.registration.store(reg, Ordering::Release);
+    ep.subscribe(w.ready_set.load(Ordering::Relaxed));
+    true
+}
+
+/// Undoes [`attach`]. Under `STRUCTURE`.
+pub(crate) fn detach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) {
+    let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) else {
+        return;
+    };
+    if core::ptr::from_ref(first) as usize != reg {
+        if core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
+            let _g = e.lock.lock();
+            let mut cell = &first.alias;
+            while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+                if core::ptr::from_ref(x) as usize == reg {
+                    cell.store(x.alias.load(Ordering::Relaxed), Ordering::Relaxed);
+                    return;
+                }
+                cell = &x.alias;
+            }
+        }
+        return;
+    }
+    // The registration's alias, if there is one, takes its place. The chain stays as it is: a listener's other links are
+    // detached after this one.
+    let heir = first.alias.load(Ordering::Relaxed);
+    ep.registration.store(heir as usize, Ordering::Release);
+    if !heir.is_null() {
+        return;
+    }
+    ep.subscribe(0);
+    if let Some(w) = find(e, ep.link()) {
+        w.users.store(w.users.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        drop_if_useless(e, w);
+    }
+}
+
+/// A subscription on a link that will bring no more connections is dropped with its last user.
+pub(crate) fn drop_if_useless(e: &'static Epoll, w: &'static Subscription) {
+    // A subscription without a link, or with another instance, was dropped before and may serve another one.
+    let ours = core::ptr::eq(w.epoll.load(Ordering::Relaxed), e);
+    let dead = w.link().is_some_and(|l| l.is_lost() || l.inherited.load(Ordering::Relaxed) != 0);
+    if ours && dead && w.users.load(Ordering::Relaxed) == 0 {
+        drop_subscription(e, w);
+    }
+}
+
+fn drop_subscription(e: &'static Epoll, w: &'static Subscription) {
+    let mut cell = &e.watches;
+    while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+        if core::ptr::eq(x, w) {
+            cell.store(x.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            break;
+        }
+        cell = &x.next;
+    }
+    let link = {
+        let _g = e.lock.lock();
+        let mut cell = &e.active;
+        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+            if core::ptr::eq(x, w) {
+                cell.store(x.next_active.load(Ordering::Relaxed), Ordering::Relaxed);
+                break;
+            }
+            cell = &x.next_active;
+        }
+        w.active.store(0, Ordering::Relaxed);
+        // Still under the lock: a thread that comes with an event for the subscription finds that it is nobody's.
+        w.epoll.store(core::ptr::null_mut(), Ordering::Relaxed);
+        at(w.link.swap(core::ptr::null_mut(), Ordering::AcqRel))
+    };
+    if let Some(link) = link {
+        let ch = w.ready_set.load(Ordering::Relaxed);
+        let waker = link.waker_fd(ch);
+        if waker >= 0 {
+            let _ = e.enter(libc::EPOLL_CTL_DEL, waker, 0, 0);
+        }
+        let control = link.control_fd();
+        if control >= 0 {
+            let _ = e.enter(libc::EPOLL_CTL_DEL, control, 0, 0);
+        }
+        link.close_ready_set(ch);
+        link.put();
+    }
+    WATCHES.release(w);
+}
+
+/// Drops all subscriptions of an instance that is aborted. Under `STRUCTURE`.
+pub(crate) fn drop_all(e: &'static Epoll) {
+    while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
+        drop_subscription(e, w);
+    }
+}
+
+/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
+pub fn link_taken(l: &'static Listener, link: &'static Link) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _b = Blocked::all();
+    let _s = STRUCTURE.lock();
+    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
+    // The first instance has its subscription; the others look at the queue themselves.
+    epoll::paths::each_registration(s, |e, reg| {
+        attach(e, q, core::ptr::from_ref(reg) as usize);
+        let queue = e.lock.lock();
+        epoll::ready::enqueue(e, reg);
+        drop(queue);
+        e.kick();
+    });
+}
+
+/// A link leaves its listener or pool: instances that only listened for its connects let it go.
+pub fn link_gone(link: &'static Link) {
+    // Rare and long: see `Blocked`.
+    let _b = Blocked::all();
+    let _s = STRUCTURE.lock();
+    if let Some(q) = link.endpoint(CONTROL_SLOT) {
+        let reg = q.registration.load(Ordering::Relaxed) as *mut epoll::Registration;
+        if let Some(e) = at(reg).and_then(|r| at(r.epoll.load(Ordering::Relaxed))) {
+            detach(e, q, reg as usize);
+        }
+    }
+}
+
+pub(crate) fn reset_locks() {
+    WATCHES.reset_lock();
+}

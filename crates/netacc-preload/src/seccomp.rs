@@ -1,0 +1,82 @@
+//! Calls by which a process takes from itself what the fast path needs (system calls, descriptors), and one by which it
+//! has memory brought in that the fast path does not need.
+
+use core::ffi::{c_int, c_uint};
+use libc::{pid_t, rlimit, rlimit64};
+use netacc_core::process_fallback;
+use netacc_sys::mem;
+
+/// A program with fewer descriptors than this does not mean to open any: OpenSSH's confined process sets the limit to 0.
+const FEW: u64 = 16;
+
+/// prctl(2): a filter on system calls may be installed by it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if what == libc::PR_SET_SECCOMP {
+        process_fallback::before_filter();
+    }
+    call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
+}
+
+/// mlockall(2): what the program maps from now on is brought into memory at once; what we map must not be.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    if flags & libc::MCL_FUTURE != 0 {
+        mem::note_locking();
+    }
+    call_next!(mlockall(flags => c_int) -> c_int)
+}
+
+/// A limit of descriptors is about to be set.
+fn limits(resource: c_uint, new: Option<u64>) {
+    if resource == libc::RLIMIT_NOFILE && new.is_some_and(|n| n < FEW) {
+        process_fallback::before_filter();
+    }
+}
+
+/// The new limit, if there is one.
+///
+/// # Safety
+/// `p` is null or points to a limit.
+unsafe fn current(p: *const rlimit) -> Option<u64> {
+    // SAFETY: the caller's promise.
+    unsafe { p.as_ref() }.map(|l| l.rlim_cur)
+}
+
+/// setrlimit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_uint, new: *const rlimit) -> c_int {
+    // SAFETY: the application calls under the function's own contract.
+    limits(resource, unsafe { current(new) });
+    call_next!(setrlimit(resource => c_uint, new => *const rlimit) -> c_int)
+}
+
+/// setrlimit(2) of programs that are built for large files.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_uint, new: *const rlimit64) -> c_int {
+    // SAFETY: the application calls under the function's own contract; the two types have one layout where long has 64
+    // bits.
+    limits(resource, unsafe { current(new.cast()) });
+    call_next!(setrlimit64(resource => c_uint, new => *const rlimit64) -> c_int)
+}
+
+/// prlimit(2) on oneself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int {
+    if pid == 0 {
+        // SAFETY: the application calls under the function's own contract.
+        limits(resource, unsafe { current(new) });
+    }
+    call_next!(prlimit(pid => pid_t, resource => c_uint, new => *const rlimit, old => *mut rlimit) -> c_int)
+}
+
+/// prlimit(2) of programs that are built for large files.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(pid: pid_t, resource: c_uint, new: *const rlimit64, old: *mut rlimit64) -> c_int {
+    if pid == 0 {
+        // SAFETY: the application calls under the function's own contract; the two types have one layout where long has
+        // 64 bits.
+        limits(resource, unsafe { current(new.cast()) });
+    }
+    call_next!(prlimit64(pid => pid_t, resource => c_uint, new => *const rlimit64, old => *mut rlimit64) -> c_int)
+}

@@ -1,0 +1,144 @@
+//! syscall(2): libuv closes with it, other programs read and write with it. A number that has a line in the table goes
+//! to the same function as the libc call, so that a descriptor of ours means the same by either way. Everything else
+//! passes.
+
+use crate::exec::hand_off;
+use crate::hooks as h;
+use crate::{clone, process, seccomp, time, uring, users};
+use core::ffi::{c_int, c_long, c_uint};
+use netacc_core::socket::demote;
+use netacc_core::{identity, poll, process_fallback, select};
+use netacc_stats::Reason;
+
+/// kcmp(2) compares two descriptors.
+const KCMP_FILE: usize = 0;
+
+/// The arguments arrive in registers, so six are there whatever the caller wrote.
+///
+/// The kernel's form of some calls differs from libc's: ppoll and pselect6 write the time left, preadv2 has its offset in
+/// two halves, of which the first is all of it on machines of 64 bits.
+#[unsafe(no_mangle)]
+#[allow(unused_unsafe, reason = "the macro has a block of its own")]
+pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    let fd = a as c_int;
+    // SAFETY: the kernel's arguments of these calls are libc's, in libc's order.
+    unsafe {
+        match n {
+            libc::SYS_close => c_long::from(h::close(fd)),
+            libc::SYS_close_range => c_long::from(h::close_range(a as c_uint, b as c_uint, c as c_int)),
+            libc::SYS_dup => c_long::from(h::dup(fd)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_dup2 => c_long::from(h::dup2(fd, b as c_int)),
+            libc::SYS_dup3 => c_long::from(h::dup3(fd, b as c_int, c as c_int)),
+            libc::SYS_fcntl => c_long::from(h::fcntl(fd, b as c_int, c)),
+            libc::SYS_ioctl => c_long::from(h::ioctl(fd, b, c)),
+            libc::SYS_socket => c_long::from(h::socket(fd, b as c_int, c as c_int)),
+            libc::SYS_bind => c_long::from(h::bind(fd, b as _, c as _)),
+            libc::SYS_listen => c_long::from(h::listen(fd, b as c_int)),
+            libc::SYS_connect => c_long::from(h::connect(fd, b as _, c as _)),
+            libc::SYS_accept => c_long::from(h::accept(fd, b as _, c as _)),
+            libc::SYS_accept4 => c_long::from(h::accept4(fd, b as _, c as _, d as c_int)),
+            libc::SYS_shutdown => c_long::from(h::shutdown(fd, b as c_int)),
+            libc::SYS_getsockname => c_long::from(h::getsockname(fd, b as _, c as _)),
+            libc::SYS_getpeername => c_long::from(h::getpeername(fd, b as _, c as _)),
+            libc::SYS_getsockopt => c_long::from(h::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+            libc::SYS_setsockopt => c_long::from(h::setsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+            libc::SYS_read => h::read(fd, b as _, c) as c_long,
+            libc::SYS_readv => h::readv(fd, b as _, c as c_int) as c_long,
+            libc::SYS_recvfrom => h::recvfrom(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => crate::fd_passing::recvmsg(fd, b as _, c as c_int) as c_long,
+            libc::SYS_recvmmsg => {
+                c_long::from(crate::fd_passing::recvmmsg(fd, b as _, c as c_uint, d as c_int, e as _))
+            }
+            libc::SYS_write => h::write(fd, b as _, c) as c_long,
+            libc::SYS_writev => h::writev(fd, b as _, c as c_int) as c_long,
+            libc::SYS_sendto => h::sendto(fd, b as _, c, d as c_int, e as _, f as _) as c_long,
+            libc::SYS_sendmsg => h::sendmsg(fd, b as _, c as c_int) as c_long,
+            libc::SYS_sendmmsg => c_long::from(h::sendmmsg(fd, b as _, c as c_uint, d as c_int)),
+            libc::SYS_sendfile => h::sendfile(fd, b as c_int, c as _, d) as c_long,
+            libc::SYS_splice => h::splice(fd, b as _, c as c_int, d as _, e, f as c_uint) as c_long,
+            libc::SYS_preadv2 => h::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_pwritev2 => h::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+            libc::SYS_ppoll if poll::concerns(a as _, b) => {
+                time::left_in(c as _, |t| c_long::from(h::ppoll(a as _, b as _, t, d as _)))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => c_long::from(h::select(fd, b as _, c as _, d as _, e as _)),
+            libc::SYS_pselect6 if select::concerns(fd, [b as _, c as _, d as _]) => {
+                // The last argument is the address of two words: the signal mask's address and size.
+                let mask = (f as *const usize).as_ref().map_or(0, |m| *m);
+                time::left_in(e as _, |t| c_long::from(h::pselect(fd, b as _, c as _, d as _, t, mask as _)))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => c_long::from(h::poll(a as _, b as _, c as c_int)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => c_long::from(h::epoll_create(fd)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => c_long::from(h::epoll_wait(fd, b as _, c as c_int, d as c_int)),
+            libc::SYS_epoll_create1 => c_long::from(h::epoll_create1(fd)),
+            libc::SYS_epoll_ctl => c_long::from(h::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
+            libc::SYS_epoll_pwait => c_long::from(h::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
+            libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => process::forked(|| passed(n, a, b, c, d, e, f)),
+            // A child that has the caller's stack would return over it before the caller does.
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_vfork => process::forked(|| passed(libc::SYS_fork, a, b, c, d, e, f)),
+            libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
+            libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
+            libc::SYS_exit_group => process::_exit(fd),
+            // Of the calling thread alone, where libc's functions change all threads.
+            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+                identity::may_change(|| passed(n, a, b, c, d, e, f))
+            }
+            libc::SYS_setns => c_long::from(process::setns(fd, b as c_int)),
+            libc::SYS_unshare => c_long::from(process::unshare(fd)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_setrlimit => c_long::from(seccomp::setrlimit(a as c_uint, b as _)),
+            libc::SYS_prlimit64 => c_long::from(seccomp::prlimit(fd, b as c_uint, c as _, d as _)),
+            libc::SYS_mlockall => c_long::from(seccomp::mlockall(fd)),
+            libc::SYS_prctl => c_long::from(seccomp::prctl(fd, b, c, d, e)),
+            libc::SYS_seccomp
+                if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
+            {
+                process_fallback::before_filter();
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_execve => {
+                hand_off(false, b as _, c as _);
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_execveat => {
+                hand_off(false, c as _, d as _);
+                passed(n, a, b, c, d, e, f)
+            }
+            // It works on descriptors behind our back: a program that can do without is told what many containers tell it. It
+            // asks before its first socket, as libuv does, and what it is given then it has for good.
+            libc::SYS_io_uring_setup if uring::is_refused() => crate::next::fail(netacc_sys::Errno::NOSYS) as c_long,
+            // The call asks whether two numbers are one file, and gives another number for the file of one: the kernel
+            // answers both by what it has there.
+            libc::SYS_kcmp if c == KCMP_FILE => {
+                let _ = [d, e].map(|fd| demote::by_number(fd as c_int, Reason::Unsupported));
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_mount => c_long::from(users::mount(a as _, b as _, c as _, d as _, e as _)),
+            libc::SYS_fsconfig => {
+                users::configured(b, c as _, d as _, e as c_int);
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_bpf => {
+                users::mapped(a, b as _, c);
+                passed(n, a, b, c, d, e, f)
+            }
+            libc::SYS_pidfd_getfd => {
+                let _ = demote::by_number(b as c_int, Reason::Unsupported);
+                passed(n, a, b, c, d, e, f)
+            }
+            _ => passed(n, a, b, c, d, e, f),
+        }
+    }
+}
+
+unsafe fn passed(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    call_next!(syscall(n => c_long, a => usize, b => usize, c => usize, d => usize, e => usize, f => usize) -> c_long)
+}

@@ -1,0 +1,194 @@
+//! Our own descriptors: kept at high numbers, out of the application's way, and known as ours, so that
+//! a program that closes "everything" does not close them.
+
+use crate::errno::{Errno, Result};
+use crate::{mem, raw};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, Ordering};
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::process::{Resource, getrlimit};
+
+/// Descriptors above this are never tracked (fs.nr_open's default).
+pub const MAX_FDS: usize = 1 << 20;
+const WORDS: usize = MAX_FDS / 64;
+
+static BITS: AtomicPtr<AtomicU64> = AtomicPtr::new(core::ptr::null_mut());
+/// The highest number that was ever marked: a walk over all bits would have the kernel map dozens of empty pages.
+static HIGHEST: AtomicI32 = AtomicI32::new(0);
+/// The lowest number for our descriptors; 0: not computed yet.
+static FLOOR: AtomicI32 = AtomicI32::new(0);
+
+#[allow(unsafe_code)]
+fn bits() -> Option<&'static [AtomicU64]> {
+    let p = BITS.load(Ordering::Acquire);
+    if p.is_null() {
+        return None;
+    }
+    // SAFETY: set once to an array of WORDS words that is never unmapped.
+    Some(unsafe { core::slice::from_raw_parts(p, WORDS) })
+}
+
+fn bits_or_map() -> Result<&'static [AtomicU64]> {
+    if let Some(b) = bits() {
+        return Ok(b);
+    }
+    let fresh: &'static [AtomicU64] = mem::array(WORDS)?;
+    // Of two threads that map at once one wins; the other's untouched mapping is only address space.
+    let _ =
+        BITS.compare_exchange(core::ptr::null_mut(), fresh.as_ptr().cast_mut(), Ordering::AcqRel, Ordering::Acquire);
+    Ok(bits().unwrap_or(fresh))
+}
+
+/// Marks the number as ours.
+fn mark_reserved(bits: &[AtomicU64], n: i32) -> Result<()> {
+    bits.get(n as usize / 64).ok_or(Errno::MFILE)?.fetch_or(1 << (n % 64), Ordering::Relaxed);
+    HIGHEST.fetch_max(n, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Above what a program of ordinary size uses, but with room left below the limit.
+pub fn floor() -> i32 {
+    let known = FLOOR.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let soft = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20).min(1 << 20) as i32;
+    let floor = (soft / 4 * 3).clamp(3, 8192);
+    FLOOR.store(floor, Ordering::Relaxed);
+    floor
+}
+
+/// Moves a descriptor of ours to a high number and marks it. The mark stays until [`close`].
+pub fn adopt(fd: OwnedFd) -> Result<i32> {
+    let bits = bits_or_map()?;
+    let low = fd.as_raw_fd();
+    let n = match raw::dup_above(low, floor()) {
+        Ok(n) => {
+            drop_raw(fd);
+            n
+        }
+        // No higher number is left: the descriptor keeps the one it has.
+        Err(_) => fd.into_raw_fd(),
+    };
+    let _ = mark_reserved(bits, n);
+    Ok(n)
+}
+
+/// Moves and marks a descriptor as [`adopt`] does, but never to a number that the application could have: it is closed
+/// if no higher one is free.
+pub fn park(fd: OwnedFd) -> Result<i32> {
+    let parked = raw::dup_above(fd.as_raw_fd(), floor()).and_then(|n| {
+        mark_reserved(bits_or_map()?, n)?;
+        Ok(n)
+    });
+    drop_raw(fd);
+    parked
+}
+
+/// Moves a descriptor that a library has made for us, and whose number there we can change, out of the application's
+/// way. Returns the number it has then, which must not be closed through libc before [`give_back`].
+pub fn raise(fd: i32) -> i32 {
+    let Ok(n) = copy(fd) else { return fd };
+    let _ = raw::close(fd);
+    n
+}
+
+/// Takes the mark off: the library is about to close the descriptor itself.
+pub fn give_back(fd: i32) {
+    if let Some(w) = bits().and_then(|b| b.get(fd as usize / 64)) {
+        w.fetch_and(!(1 << (fd % 64)), Ordering::Relaxed);
+    }
+}
+
+/// A duplicate, which is ours, of one of the application's descriptors.
+pub fn copy(fd: i32) -> Result<i32> {
+    let bits = bits_or_map()?;
+    let n = raw::dup_above(fd, floor()).or_else(|_| raw::dup_above(fd, 0))?;
+    let _ = mark_reserved(bits, n);
+    Ok(n)
+}
+
+/// Descriptors (number + 1) that are held only to be there when the program has used up all others: as many as it takes
+/// to give some back.
+static RESERVE: [AtomicI32; 3] = [const { AtomicI32::new(0) }; 3];
+
+/// Fills the reserve, as far as there are numbers.
+#[cold]
+pub fn reserve() {
+    for cell in RESERVE.iter().filter(|c| c.load(Ordering::Relaxed) == 0) {
+        // An eventfd that nobody uses costs next to nothing.
+        let Ok(fd) = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC) else { return };
+        let Ok(n) = adopt(fd) else { return };
+        if cell.compare_exchange(0, n + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            close(n);
+        }
+    }
+}
+
+/// Gives the reserve up; false if there was none.
+#[cold]
+pub fn release_reserve() -> bool {
+    let mut any = false;
+    for cell in &RESERVE {
+        let n = cell.swap(0, Ordering::Relaxed) - 1;
+        if n >= 0 {
+            close(n);
+            any = true;
+        }
+    }
+    any
+}
+
+/// Closes without going through libc's `close`, which is our own hook.
+pub fn drop_raw(fd: OwnedFd) {
+    let _ = raw::close(fd.into_raw_fd());
+}
+
+/// Whether `fd` is one of ours.
+#[inline]
+pub fn is(fd: i32) -> bool {
+    let Some(bits) = bits() else { return false };
+    fd >= 0 && bits.get(fd as usize / 64).is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (fd % 64)) != 0)
+}
+
+/// Closes a descriptor of ours.
+pub fn close(fd: i32) {
+    give_back(fd);
+    let _ = raw::close(fd);
+}
+
+/// Whether the number is open.
+pub fn is_open(fd: i32) -> bool {
+    raw::fcntl(fd, libc::F_GETFD, 0).is_ok()
+}
+
+/// Called in the child of a fork, before it makes a descriptor. The kernel copies the descriptors first and the memory
+/// then: of a descriptor that another thread of the parent made in between, the child has the mark only. Somebody will
+/// close that number, so it must not be another file's until then: a file that does nothing is put there.
+pub fn fill_gaps() {
+    let mut filler = None;
+    each(|fd| {
+        if is_open(fd) {
+            return;
+        }
+        if filler.is_none() {
+            filler = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+        }
+        if let Some(f) = &filler {
+            let _ = raw::dup3(f.as_raw_fd(), fd, libc::O_CLOEXEC);
+        }
+    });
+    if let Some(f) = filler {
+        drop_raw(f);
+    }
+}
+
+/// Calls `f` for every descriptor of ours, in rising order.
+pub fn each(mut f: impl FnMut(i32)) {
+    for (i, w) in bits().unwrap_or(&[]).iter().enumerate().take(HIGHEST.load(Ordering::Relaxed) as usize / 64 + 1) {
+        let mut word = w.load(Ordering::Relaxed);
+        while word != 0 {
+            f((i * 64) as i32 + word.trailing_zeros() as i32);
+            word &= word - 1;
+        }
+    }
+}

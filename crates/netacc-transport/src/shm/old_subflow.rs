@@ -1,0 +1,187 @@
+//! A connection that began on kernel TCP and goes on here: what still is in the kernel comes first.
+//!
+//! Each side ends its half of the kernel's stream when it goes over to the ring, so the end of the kernel's
+//! stream marks the byte from which on the ring is read.
+//!
+//! As long as a dead peer's half is open, the kernel says how it ended: by an end of stream, or by a reset if the peer
+//! had not read everything. Once both halves are ended the kernel says nothing more, so each side tells how much it has
+//! read of that stream ([`netacc_ring::ConsumerLine::before`]); nothing else rests on these counts.
+
+use crate::iov::Iov;
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::View;
+use crate::shm::link::Side;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{raw, reserved_fds};
+
+impl ShmEndpoint {
+    /// Notes that the bytes of kernel socket `fd` come before the ring's; `sent` and `read` bytes were sent and read
+    /// there so far.
+    pub fn set_old_subflow(&self, fd: i32, sent: u64, read: u64) {
+        self.sent_before.store(sent, Ordering::Relaxed);
+        self.old_subflow.store(fd + 1, Ordering::Release);
+        if let Some(v) = self.view() {
+            line!(v, consumer, v.me).before.store(read + 1, Ordering::Release);
+        }
+    }
+
+    /// Counts `n` bytes that a call sent by the kernel which had begun there before.
+    pub fn count_sent(&self, n: usize) {
+        self.sent_before.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// Counts `n` bytes of the kernel's stream that were read.
+    pub fn count_read(&self, n: usize) {
+        if let Some(v) = self.view() {
+            line!(v, consumer, v.me).before.fetch_add(n as u64, Ordering::Release);
+        }
+    }
+
+    /// Number of bytes of the kernel's stream that the peer, which has died, left unread; 0 if the kernel itself tells.
+    pub(super) fn unread_before(&self, v: &View) -> u64 {
+        match line!(v, consumer, v.me.other()).before.load(Ordering::Acquire) {
+            0 => 0,
+            read => self.sent_before.load(Ordering::Relaxed).saturating_sub(read - 1),
+        }
+    }
+
+    /// The kernel socket that is to be read first, or -1.
+    pub fn old_subflow_fd(&self) -> i32 {
+        self.old_subflow.load(Ordering::Acquire) - 1
+    }
+
+    /// Ends the old subflow: the kernel's rest is read, or nobody will read it. Of several threads that notice this one closes
+    /// our descriptor.
+    pub(super) fn end_old_subflow(&self, fd: i32) {
+        // AcqRel: a thread that finds no old subflow reads the ring, after everything that was read here.
+        if self.old_subflow.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && reserved_fds::is(fd)
+        {
+            reserved_fds::close(fd);
+        }
+    }
+
+    /// Reads from the kernel's rest; `None` when there is none any more.
+    #[cold]
+    pub(super) fn read_old_subflow(&self, dst: &mut Iov<'_>, peek: bool) -> Option<Result<usize>> {
+        let _using = self.using();
+        let fd = self.old_subflow_fd();
+        let (mut spare, mut len) = (0u8, 1);
+        let (p, skip) = match dst.space() {
+            Some((p, n)) => {
+                len = n;
+                (p, true)
+            }
+            // Without room this only looks whether there is something.
+            None => (&raw mut spare, false),
+        };
+        let flags = libc::MSG_DONTWAIT | if peek || !skip { libc::MSG_PEEK } else { 0 };
+        loop {
+            return match raw::recv(fd, p, len, flags) {
+                Ok(0) => {
+                    self.end_old_subflow(fd);
+                    None
+                }
+                Ok(_) if !skip => Some(Ok(0)),
+                Ok(n) => {
+                    dst.skip(n);
+                    if !peek {
+                        self.count_read(n);
+                    }
+                    Some(Ok(n))
+                }
+                Err(Errno::INTR) => continue,
+                Err(e @ (Errno::AGAIN | Errno::FAULT)) => Some(Err(e)),
+                Err(e) => {
+                    // The error that the kernel reports is the connection's.
+                    self.end_old_subflow(fd);
+                    self.die(e);
+                    match self.error.swap(0, Ordering::AcqRel) {
+                        0 => None,
+                        e if peek || !skip => {
+                            self.error.store(e, Ordering::Release);
+                            None
+                        }
+                        e => Some(Err(Errno(e))),
+                    }
+                }
+            };
+        }
+    }
+
+    /// Number of bytes in the kernel's rest, and whether these are all.
+    fn old_subflow_left(&self) -> (usize, bool) {
+        let _using = self.using();
+        let fd = self.old_subflow_fd();
+        let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // In this order: all bytes before the end are counted.
+        let ended = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1);
+        let mut n = 0i32;
+        let asked = raw::ioctl(fd, libc::FIONREAD as usize, &raw mut n as usize);
+        (if asked.is_ok() { n.max(0) as usize } else { 0 }, ended)
+    }
+
+    /// Number of bytes to read, those of the kernel's rest included.
+    pub(super) fn waiting_in_all(&self, v: &View) -> u64 {
+        if self.old_subflow.load(Ordering::Relaxed) == 0 {
+            return self.waiting_in(v) + self.overdue(v);
+        }
+        let (n, ended) = self.old_subflow_left();
+        n as u64 + if ended { self.waiting_in(v) } else { 0 }
+    }
+
+    /// Reads what the kernel's rest has, so that one call gets that and the ring's bytes behind it, as from one
+    /// stream. `Err`: this is the call's result. `Ok`: the number of bytes that were read, and the ring is next.
+    #[cold]
+    pub(super) fn read_before(&self, dst: &mut Iov<'_>, peek: bool) -> core::result::Result<usize, Result<usize>> {
+        let mut got = 0;
+        while self.old_subflow.load(Ordering::Relaxed) != 0 {
+            match self.read_old_subflow(dst, peek) {
+                None => break,
+                Some(Ok(n)) => {
+                    got += n;
+                    if n == 0 || dst.left() == 0 {
+                        return Err(Ok(got));
+                    }
+                    if peek {
+                        return if self.old_subflow_left() == (n, true) { Ok(n) } else { Err(Ok(n)) };
+                    }
+                }
+                Some(Err(e)) => {
+                    if got > 0 && e != Errno::AGAIN {
+                        self.error.store(e.0, Ordering::Release);
+                    }
+                    return Err(if got > 0 { Ok(got) } else { Err(e) });
+                }
+            }
+        }
+        Ok(got)
+    }
+
+    /// Discards up to `n` bytes of the kernel's rest.
+    #[cold]
+    pub(super) fn discard_before(&self, n: usize) -> usize {
+        let _using = self.using();
+        // tcp(7): with MSG_TRUNC the kernel discards without a buffer.
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        match raw::recv(self.old_subflow_fd(), core::ptr::null_mut(), n, flags) {
+            Ok(k) if k > 0 => {
+                self.count_read(k);
+                k
+            }
+            _ => 0,
+        }
+    }
+
+    /// Whether the kernel's rest has something; `None` when there is none any more.
+    #[cold]
+    pub(super) fn old_subflow_ready(&self) -> Option<bool> {
+        let v = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
+        match self.read_old_subflow(&mut Iov::one(&v), true)? {
+            Err(Errno::AGAIN) => Some(false),
+            _ => Some(true),
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The peer's end of its liveness socket, which tells when the last one of its sharers is gone: how it comes, and how long it
+//! stays.
+
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{DEAD, PEER_GONE, SHARED, UNTOLD, View};
+use crate::shm::guard::dismiss_shared;
+use crate::shm::link::Side;
+use crate::shm::wait_budget::WaitBudget;
+use core::sync::atomic::Ordering;
+use netacc_ring::SWITCHED;
+use netacc_sys::errno::Errno;
+use netacc_sys::{raw, reserved_fds, time};
+use rustix::fd::OwnedFd;
+
+/// Whether descriptors wait to be taken from a socket of ours. They stay there, so that the child can take them as
+/// well.
+#[allow(unsafe_code)]
+fn brings_descriptors(fd: i32) -> bool {
+    let mut byte = 0u8;
+    let mut iov = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    // SAFETY: a message header of zeroes is one without anything.
+    let mut m: libc::msghdr = unsafe { core::mem::zeroed() };
+    m.msg_iov = &raw mut iov;
+    m.msg_iovlen = 1;
+    // unix(7): without room for them the descriptors are not taken, and the flag reports them.
+    fd >= 0
+        && raw::recvmsg(fd, &raw mut m, libc::MSG_PEEK | libc::MSG_DONTWAIT).is_ok()
+        && m.msg_flags & libc::MSG_CTRUNC != 0
+}
+
+impl ShmEndpoint {
+    /// To be called between [`ShmEndpoint::share`] and the fork: what the peer says of its own fork or switch over
+    /// the control socket must have come, since a child hears nothing there. The peer may have told a switch over
+    /// our liveness socket instead.
+    ///
+    /// What did not come within `budget` may still come to the child over the liveness socket.
+    pub fn before_fork(&self, budget: &WaitBudget) {
+        let link = self.link();
+        // No lock keeps other threads from closing the connection meanwhile, which may be the last one that holds the
+        // link.
+        if !link.hold_if_used() {
+            return;
+        }
+        if let Some(v) = self.view().filter(|v| !v.link.is_inherited()) {
+            self.await_peer_liveness(&v, budget);
+            let fin = &line!(v, producer, v.me.other()).fin;
+            if !link.trusts_peer() {
+                // A stranger does not switch, whatever its mark says.
+                return link.put();
+            }
+            let told = || {
+                let _using = self.using();
+                self.kernel_fd() >= 0 || brings_descriptors(self.liveness_fd())
+            };
+            self.await_word(&v, budget, || fin.load(Ordering::SeqCst) & SWITCHED == 0 || told());
+        }
+        link.put();
+    }
+
+    /// A child that is about to be forked cannot know what becomes of the connection: its copy is reset, since
+    /// otherwise a byte could be lost in silence, or the child could wait for an end that nobody reports. The
+    /// connection goes on here.
+    pub(super) fn reset_in_child(&self) {
+        self.flags.fetch_or(UNTOLD, Ordering::AcqRel);
+    }
+
+    /// Whether [`ShmEndpoint::reset_in_child`] was called.
+    pub fn is_untold(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & UNTOLD != 0
+    }
+
+    /// In the child of the fork: resets the connection here, and tells nobody else.
+    pub fn reset_if_untold(&self) {
+        if self.is_untold() {
+            self.die(Errno::CONNRESET);
+        }
+    }
+
+    /// In the parent, after the fork. True: the child did not get what it needed, nor does a later one without a
+    /// liveness socket.
+    pub fn forget_untold(&self) -> bool {
+        // A connection that has died in a child is reset there for ever, and in that process's own children too.
+        let mine = self.flags.load(Ordering::Acquire) & DEAD == 0;
+        mine && self.flags.fetch_and(!UNTOLD, Ordering::AcqRel) & UNTOLD != 0 && self.liveness_fd() < 0
+    }
+
+    /// If the peer forks, its end of the liveness socket comes: waits for it. False: it has not come.
+    pub(super) fn await_peer_liveness(&self, v: &View, budget: &WaitBudget) -> bool {
+        let forked = &line!(v, side, v.me.other()).forked;
+        self.await_word(v, budget, || self.peer_liveness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so
+    /// this is short, unless the peer was stopped or lies. False: it has not come.
+    pub(super) fn await_word(&self, v: &View, budget: &WaitBudget, there: impl Fn() -> bool) -> bool {
+        if v.link.is_inherited() || there() {
+            return true;
+        }
+        budget.wait(v.link.trusts_peer(), |until| self.await_word_until(v, until, there))
+    }
+
+    fn await_word_until(&self, v: &View, until: u64, there: impl Fn() -> bool) -> bool {
+        loop {
+            let lost = v.link.is_lost();
+            // Another thread may be the one that reads.
+            v.link.service();
+            if there() {
+                return true;
+            }
+            if lost || time::now() >= until {
+                return false;
+            }
+            let mut p = libc::pollfd { fd: v.link.control_fd(), events: libc::POLLIN, revents: 0 };
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+        }
+    }
+
+    /// Takes the end of the liveness socket that the peer passed for connection `generation`, perhaps before we have
+    /// taken that.
+    pub(crate) fn learn_liveness(&self, generation: u32, fd: OwnedFd) {
+        if !self.expects(generation) {
+            return reserved_fds::drop_raw(fd);
+        }
+        match reserved_fds::adopt(fd) {
+            Ok(fd) => {
+                self.peer_token.store(0, Ordering::Relaxed);
+                self.learn_peer_liveness(generation, fd);
+            }
+            Err(_) => self.poke_self(),
+        }
+    }
+
+    /// From now on `fd` (private) tells of the end of the peer's last holder.
+    pub(super) fn learn_peer_liveness(&self, generation: u32, fd: i32) {
+        let new = u64::from(generation) << 32 | (fd + 1) as u64;
+        // A connection has one liveness socket. A peer that sends a second does not make us close what another thread reads.
+        let first = |old: u64| (old as u32 == 0 || (old >> 32) as u32 != generation).then_some(new);
+        match self.peer_liveness.fetch_update(Ordering::AcqRel, Ordering::Acquire, first) {
+            Ok(old) => self.close_word(old),
+            Err(_) => reserved_fds::close(fd),
+        }
+        self.ring_if_owed();
+        // Connections that cost a descriptor more than by TCP can be given back only while there are some descriptors.
+        reserved_fds::reserve();
+        self.poke_self();
+        if let Some(v) = self.view() {
+            self.wake_for_peer_liveness(&v);
+        }
+    }
+
+    /// The generation of the connection that the peer liveness socket belongs to, if there is one.
+    pub(super) fn peer_liveness_generation(&self) -> Option<u32> {
+        let word = self.peer_liveness.load(Ordering::Acquire);
+        (word as u32 != 0).then_some((word >> 32) as u32)
+    }
+
+    /// The connection ends here. A client keeps the peer liveness socket: if the server has sharers, none of its
+    /// processes can say that it was the last to use the slot, but the kernel can.
+    pub(super) fn release_peer_liveness(&self, v: &View) {
+        let told = self.flags.load(Ordering::Acquire) & (PEER_GONE | SHARED) != 0;
+        if told || v.me == Side::Server || v.link.is_inherited() {
+            self.close_peer_liveness();
+        }
+    }
+
+    /// Client: whether no process is left of a server's sharers that had the last connection in this slot. The slot is
+    /// closed here, and no other process of ours has it.
+    pub(super) fn servers_gone(&self) -> bool {
+        let fd = self.peer_liveness_fd();
+        if fd < 0 || self.is_live() {
+            return false;
+        }
+        let mut rest = [0u8; 64];
+        // Before the end there may be wake-up bytes that nobody needs any more; a sharers that goes on sending them is
+        // asked again later.
+        let ended = (0..64).find_map(|_| match raw::recv(fd, rest.as_mut_ptr(), rest.len(), libc::MSG_DONTWAIT) {
+            Ok(0) | Err(Errno::CONNRESET) => Some(true),
+            Ok(_) => None,
+            Err(_) => Some(false),
+        });
+        let gone = ended == Some(true) && self.has_peer_ended();
+        if gone {
+            self.close_peer_liveness();
+        }
+        gone
+    }
+
+    pub(super) fn close_peer_liveness(&self) {
+        // A look first: most connections have none.
+        let there = self.peer_liveness.load(Ordering::Relaxed) != 0;
+        if there {
+            self.close_word(self.peer_liveness.swap(0, Ordering::AcqRel));
+        }
+    }
+
+    /// Closes the descriptor of a word of `peer_liveness`. A stranger may have put something into it that blocks.
+    fn close_word(&self, w: u64) {
+        let fd = w as u32 as i32 - 1;
+        if fd >= 0 {
+            if self.link().trusts_peer() { reserved_fds::close(fd) } else { dismiss_shared(fd) }
+        }
+    }
+
+    /// Connection `generation` begins: a peer liveness socket that lies here belongs to it, if it came early, or to the
+    /// connection before.
+    pub(super) fn forget_stale_peer_liveness(&self, generation: u32) {
+        let w = self.peer_liveness.load(Ordering::Acquire);
+        // If the word changes here, the peer liveness socket of this connection is coming.
+        if w != 0
+            && (w >> 32) as u32 != generation
+            && self.peer_liveness.compare_exchange(w, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            self.close_word(w);
+        }
+    }
+
+    /// The peer liveness socket'ss descriptor, or -1.
+    pub fn peer_liveness_fd(&self) -> i32 {
+        self.peer_liveness.load(Ordering::Acquire) as u32 as i32 - 1
+    }
+}

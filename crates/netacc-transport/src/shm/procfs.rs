@@ -1,0 +1,221 @@
+//! What can be known of another process: of the sharers, in the middle of an operation, or of the peer.
+
+use crate::shm::Link;
+use core::fmt::{self, Write};
+use core::sync::atomic::Ordering;
+use netacc_sys::{raw, reserved_fds};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
+
+/// The name of a file about a process, on the stack: nothing can be allocated in a process that was copied while
+/// another thread was in the middle of an allocation.
+#[derive(Default)]
+struct ProcPath {
+    bytes: [u8; 32],
+    len: usize,
+}
+
+impl ProcPath {
+    fn new(pid: u32, file: &str) -> ProcPath {
+        let mut path = ProcPath::default();
+        // The longest name has 21 bytes.
+        let _ = write!(path, "/proc/{pid}/{file}");
+        path
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Write for ProcPath {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let end = self.len + s.len();
+        self.bytes.get_mut(self.len..end).ok_or(fmt::Error)?.copy_from_slice(s.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}
+
+/// Whether `pid` has ended and was not waited for: the kernel still has its number. False where that cannot be seen.
+pub(super) fn is_zombie(pid: u32) -> bool {
+    matches!(state_of(pid), Some(b'Z' | b'X'))
+}
+
+impl Link {
+    /// Of a peer in a PID namespace that has no number for it here a file is kept (`SO_PEERPIDFD`, Linux 6.5), which
+    /// tells of its end. A child of ours keeps it too.
+    pub(super) fn know_peer_process(&self, control: i32) {
+        const SO_PEERPIDFD: i32 = 77;
+        self.peer_process.store(0, Ordering::Relaxed);
+        if self.peer_pid.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        if let Ok(fd @ 0..) = raw::getsockopt_int(control, libc::SOL_SOCKET, SO_PEERPIDFD) {
+            #[allow(unsafe_code)]
+            // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+            if let Ok(fd) = reserved_fds::adopt(fd) {
+                self.peer_process.store(fd + 1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(super) fn forget_peer_process(&self) {
+        let fd = self.peer_process.swap(0, Ordering::Relaxed) - 1;
+        if fd >= 0 {
+            reserved_fds::close(fd);
+        }
+    }
+
+    /// Whether the process that the kernel named as the peer has not ended. One in another PID namespace counts as
+    /// there where the kernel cannot tell.
+    pub(super) fn has_peer_process(&self) -> bool {
+        let file = self.peer_process.load(Ordering::Relaxed) - 1;
+        if file >= 0 {
+            let mut p = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+            return p.revents & libc::POLLIN == 0;
+        }
+        let pid = self.peer_pid.load(Ordering::Relaxed);
+        raw::process_exists(pid) && !is_zombie(pid)
+    }
+}
+
+/// Whether `pid` is stopped, by a signal or by who traces it. False where that cannot be seen.
+pub(super) fn is_stopped(pid: u32) -> bool {
+    matches!(state_of(pid), Some(b'T' | b't'))
+}
+
+fn state_of(pid: u32) -> Option<u8> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = open(ProcPath::new(pid, "stat").as_bytes(), flags, Mode::empty()).ok()?;
+    let mut text = [0u8; 256];
+    let read = raw::read(file.as_raw_fd(), text.as_mut_ptr(), text.len(), None);
+    reserved_fds::drop_raw(file);
+    state(text.get(..read.ok()?)?)
+}
+
+/// The third field of `/proc/PID/stat` (proc(5)). The second is a name in parentheses, with any characters in it.
+fn state(stat: &[u8]) -> Option<u8> {
+    let end = stat.iter().rposition(|b| *b == b')')?;
+    stat.get(end + 2).copied()
+}
+
+/// Whether `pid` has the file of our descriptor `ours` open. False where that cannot be seen: for a process of another
+/// user, or without /proc.
+pub(super) fn has_open(pid: u32, ours: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(file) = fstat(ours) else { return false };
+    let Ok(folder) = open(ProcPath::new(pid, "fd").as_bytes(), flags, Mode::empty()) else { return false };
+    let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut buf);
+    let mut found = false;
+    while let Some(Ok(entry)) = entries.next() {
+        let theirs = statat(&folder, entry.file_name(), AtFlags::empty());
+        found |= theirs.is_ok_and(|t| (t.st_dev, t.st_ino) == (file.st_dev, file.st_ino));
+    }
+    reserved_fds::drop_raw(folder);
+    found
+}
+
+/// Whether `pid` has the socket with this number open. False where that cannot be seen: for a process of another user,
+/// or without /proc.
+pub(super) fn has_socket(pid: u32, inode: u32) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = open(format!("/proc/{pid}/fd").as_str(), flags, Mode::empty()) else { return false };
+    let wanted = format!("socket:[{inode}]");
+    let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut buf);
+    let mut found = false;
+    while let Some(Ok(entry)) = entries.next() {
+        // No path of a file looks like this: those begin with a slash.
+        let mut text = [0u8; 64];
+        let length = readlinkat_raw(&folder, entry.file_name(), &mut text);
+        found |= length.is_ok_and(|n| text.get(..n) == Some(wanted.as_bytes()));
+    }
+    reserved_fds::drop_raw(folder);
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::process::{Child, Command};
+
+    /// When this returns the child has none of our descriptors any more: they are closed in order when it begins to
+    /// run, a little after `spawn` has returned, and the end of the last one is waited for.
+    fn start(command: &mut Command) -> Child {
+        let _alone = crate::starting();
+        let (end, first) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let last = rustix::io::fcntl_dupfd_cloexec(&first, 900).unwrap();
+        drop(first);
+        let child = command.spawn().unwrap();
+        drop(last);
+        assert_eq!(rustix::io::read(&end, &mut [0]), Ok(0));
+        child
+    }
+
+    #[test]
+    fn names_of_any_process_fit() {
+        assert_eq!(ProcPath::new(u32::MAX, "stat").as_bytes(), b"/proc/4294967295/stat");
+        assert_eq!(ProcPath::new(1, "fd").as_bytes(), b"/proc/1/fd");
+    }
+
+    #[test]
+    fn the_state_follows_any_name() {
+        assert_eq!(state(b"12 (sh) S 1 12"), Some(b'S'));
+        assert_eq!(state(b"12 (a) Z (b)) Z 1 12"), Some(b'Z'));
+        assert_eq!(state(b"12 (cut"), None);
+        assert_eq!(state(b"12 (cut)"), None);
+        assert!(!is_zombie(std::process::id()));
+    }
+
+    #[test]
+    fn who_has_ended_is_a_zombie_until_it_is_waited_for() {
+        let mut child = start(&mut Command::new("true"));
+        let pid = child.id();
+        while !is_zombie(pid) {
+            raw::sched_yield();
+        }
+        assert!(raw::process_exists(pid));
+        child.wait().unwrap();
+        assert!(!is_zombie(pid));
+    }
+
+    #[test]
+    fn who_is_stopped_goes_on() {
+        let mut child = start(Command::new("sleep").arg("100"));
+        let pid = rustix::process::Pid::from_child(&child);
+        let signal = |s| rustix::process::kill_process(pid, s).unwrap();
+        assert!(!is_stopped(child.id()));
+        signal(rustix::process::Signal::STOP);
+        while !is_stopped(child.id()) {
+            raw::sched_yield();
+        }
+        signal(rustix::process::Signal::CONT);
+        while is_stopped(child.id()) {
+            raw::sched_yield();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_file_is_found_under_any_number() {
+        let pair = |_| socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let [(a, _b), (c, d)] = [0, 1].map(pair);
+        let mut sleeper = start(Command::new("sleep").arg("100").stdin(c.try_clone().unwrap()));
+        assert!(has_open(sleeper.id(), c.as_fd()));
+        assert!(!has_open(sleeper.id(), d.as_fd()));
+        assert!(has_open(std::process::id(), a.as_fd()));
+        let [held, not] = [c.as_fd(), d.as_fd()].map(|fd| fstat(fd).unwrap().st_ino as u32);
+        assert!(has_socket(sleeper.id(), held) && !has_socket(sleeper.id(), not));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(!has_open(sleeper.id(), c.as_fd()));
+    }
+}

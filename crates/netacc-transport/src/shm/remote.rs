@@ -1,0 +1,159 @@
+//! Links to servers on other hosts: both sides are in this process, the client's with the socket layer, the server's
+//! with an engine, which sends over the network what comes by the rings.
+
+use crate::shm::Link;
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::{
+    DEAD, LIVE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
+};
+use crate::shm::link::Side;
+use crate::shm::segment::{Mapped, SERVER_OPEN, SERVER_WITHDRAWN, Segment};
+use crate::shm::slots::SLOTS;
+use core::ptr;
+use core::sync::atomic::Ordering;
+use netacc_stats::{LinkEntry, page};
+use netacc_sys::errno::Result;
+use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Guards [`Link::mate`], and is taken last.
+static PAIRS: Lock = Lock::new();
+
+/// Called in the child of a fork: frees the lock.
+pub(super) fn reset_after_fork() {
+    PAIRS.reset();
+}
+
+/// Flags by which an endpoint that only this process uses, and that stays where it is, is told: of these it has the
+/// last one alone.
+const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | SHARER_SWITCHED | LIVE;
+
+impl Link {
+    /// Makes both sides of a link: the client's, and the server's, which the RDMA engine of this number has.
+    pub fn pair(engine: usize) -> Result<(&'static Link, &'static Link)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (local_end, peer_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let memfd = Segment::create()?;
+        let seg = Segment::map_own(memfd.as_fd());
+        reserved_fds::drop_raw(memfd);
+        let mapped = Mapped { seg: seg?, file: 0 };
+        let one = |side, control: OwnedFd| {
+            reserved_fds::adopt(control).and_then(|control| Link::new(side, mapped, control, true, raw::getpid()))
+        };
+        let client = one(Side::Client, local_end).inspect_err(|_| mapped.discard())?;
+        let server = one(Side::Server, peer_end).inspect_err(|_| client.put())?;
+        {
+            let _g = PAIRS.lock();
+            client.mate.store(ptr::from_ref(server).cast_mut(), Ordering::Relaxed);
+            server.mate.store(ptr::from_ref(client).cast_mut(), Ordering::Relaxed);
+        }
+        client.remote.store(engine as u32 + 1, Ordering::Relaxed);
+        if let Some(seg) = server.segment() {
+            seg.header().backlog.store(SLOTS as u32 + 1, Ordering::Relaxed);
+            seg.header().server.store(SERVER_OPEN, Ordering::SeqCst);
+        }
+        Ok((client, server))
+    }
+
+    /// The other side in this process, for as long as the lock is held.
+    #[allow(unsafe_code)]
+    fn mate(&self, _held: &Guard<'_>) -> Option<&'static Link> {
+        // SAFETY: null or a link, which is never freed; it takes itself out under the lock before it becomes another one.
+        unsafe { self.mate.load(Ordering::Relaxed).as_ref() }
+    }
+
+    /// To be called when the last user of this side goes. Returns whether the other side keeps the mapping that both
+    /// have used.
+    pub(super) fn part(&self) -> bool {
+        let held = PAIRS.lock();
+        let mate = self.mate(&held);
+        for link in mate.into_iter().chain([self]) {
+            link.mate.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        mate.is_some()
+    }
+
+    /// Gives the other side, if it is in this process, a waker of ours; false if it is not.
+    pub(super) fn hand_waker(&self, id: u32, fd: i32) -> Result<bool> {
+        // A handler may have interrupted the thread that has the lock: then the other side is told by a message.
+        let held = if lock::interrupted() { PAIRS.try_lock() } else { Some(PAIRS.lock()) };
+        let Some(mate) = held.as_ref().and_then(|held| self.mate(held)) else { return Ok(false) };
+        mate.learn_waker(id, reserved_fds::copy(fd)?);
+        Ok(true)
+    }
+
+    /// Whether the server is on another host (client side).
+    #[inline]
+    pub fn is_remote(&self) -> bool {
+        self.remote.load(Ordering::Relaxed) != 0
+    }
+
+    /// The RDMA engine at its server's side, if that is on another host.
+    #[inline]
+    pub fn engine(&self) -> Option<usize> {
+        (self.remote.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
+    /// Has connects that wait here made another way; no more are to come (server side).
+    pub fn refuse_connects(&'static self) {
+        let Some(seg) = self.segment() else { return };
+        // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+        seg.header().server.store(SERVER_WITHDRAWN, Ordering::SeqCst);
+        for slot in core::iter::from_fn(|| self.pop()).take(SLOTS) {
+            if let Some(ep) = self.endpoint(slot as usize) {
+                ep.stir_peer();
+            }
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Whether the other program is on another host.
+    #[inline]
+    pub fn is_remote(&self) -> bool {
+        self.remote.load(Ordering::Relaxed) != 0
+    }
+
+    /// The RDMA engine that carries the connection, if the other program is on another host. At a server's end it
+    /// is an engine of the process that listens for RDMA, perhaps not this one; and it is a hint, since a peer can
+    /// write it.
+    #[inline]
+    pub fn engine(&self) -> Option<usize> {
+        (self.remote.load(Ordering::Relaxed) as usize).checked_sub(1)
+    }
+
+    /// The number under which the engine of the connection is shown: its queue pair, as far as that belongs to this
+    /// process and is known by now, else the link.
+    pub fn stats_link(&self) -> u64 {
+        let link = self.link();
+        let qp = || {
+            let place = self.view().and_then(|v| v.slot.open.qp())?;
+            page().link(place).filter(|entry| entry.is_rdma()).map(LinkEntry::id)
+        };
+        let ours = self.is_remote() && link.peer_pid() == raw::getpid();
+        ours.then(qp).flatten().filter(|id| *id != 0).unwrap_or(link.id()).into()
+    }
+
+    /// Whether what comes next may go to a reader's buffers without the ring: nothing is before it, and no other
+    /// process reads. The caller reads for the program, and nothing comes into the ring meanwhile.
+    pub fn may_read_past(&self) -> bool {
+        self.view().is_some_and(|v| {
+            self.observe(&v) & (ALONE | RX_SHUT | PEER_FIN) == LIVE
+                && self.lowat() <= 1
+                && self.old_subflow.load(Ordering::Relaxed) == 0
+                && !self.has_data(&v)
+        })
+    }
+
+    /// Whether what is written next may go on without the ring, as far as this side knows: the other side has to have
+    /// read all that is there. The caller writes for the program.
+    pub fn may_write_past(&self) -> bool {
+        self.view().is_some_and(|v| self.observe(&v) & (ALONE | TX_SHUT) == LIVE && !self.peer_closed(&v))
+    }
+
+    /// The peer liveness socket, as long as something can be heard from it; else -1.
+    pub fn peer_liveness_to_poll(&self) -> i32 {
+        if self.flags.load(Ordering::Acquire) & PEER_GONE != 0 { -1 } else { self.peer_liveness_fd() }
+    }
+}

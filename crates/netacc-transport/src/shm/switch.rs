@@ -1,0 +1,505 @@
+//! Leaving the rings while the connection lives: its stream goes on over a pair of kernel sockets.
+//!
+//! One side *switches*, because exec, another process or a call that no ring carries needs a kernel socket
+//! under the number. It makes the pair, marks its producer's word with [`SWITCHED`], puts what it had not read
+//! into the *peer's* socket and passes that one to the peer. The peer *follows*: what it had written and was not read goes
+//! into its socket next, then everything it writes; it reads the ring to its end and then the socket. So each direction
+//! changes its path at its own byte, and no byte is counted.
+//!
+//! Only sides that trust each other do so, since a side that passes a socket keeps a copy of it. What a side does that
+//! does not trust its peer is described in [`super::strangers`].
+//!
+//! [`SWITCHED`] is one word for both directions: the side stores it (SeqCst) and then looks at the other ring for
+//! the last time; the peer publishes (SeqCst) and then looks at the word. One of them sees the other.
+//!
+//! Among sharers (see [`super::sharers`]) any process may switch. The socket goes to the peer over the liveness socket,
+//! with a copy of the local one, which the peer sends back over its peer liveness socket for the other sharers. Sharers
+//! take what comes over its liveness socket by looking, and leaves it there for the others (unix(7): a look at a
+//! message duplicates its descriptors).
+
+use crate::iov::Iov;
+use crate::shm::ShmEndpoint;
+use crate::shm::control::{pass_descriptors, patiently};
+use crate::shm::endpoint::{
+    DEAD, LIVE, LIVENESS_GONE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
+    UNTOLD, View,
+};
+use crate::shm::link::Side;
+use crate::shm::sharers::{Direction, FORKED, GIVING};
+use crate::shm::sockets::{SWITCH_DRAIN, empty, reset_at_close, reset_pair, send_all};
+use crate::shm::wait_budget::WaitBudget;
+use core::sync::atomic::Ordering;
+use netacc_ring::{Consumer, FIN, RESET, SWITCHED};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{raw, reserved_fds};
+use netacc_wire::Message;
+use rustix::fd::{AsRawFd, OwnedFd};
+
+impl ShmEndpoint {
+    /// Whether the peer or one of our sharers has left the rings and we have not followed yet. A connection that was reset does
+    /// not follow.
+    #[inline]
+    pub fn is_moving(&self) -> bool {
+        self.flags.load(Ordering::Relaxed) & (MOVING | ON_KERNEL | DEAD) == MOVING
+    }
+
+    /// Whether the connection has to go on elsewhere: its server died before it took it, or a process left the rings
+    /// and the socket on which the connection goes on is here. As of the last look at the readiness or attempt to read
+    /// or write.
+    pub fn must_switch(&self) -> bool {
+        let flags = self.flags.load(Ordering::Acquire);
+        if flags & LIVE == 0 {
+            return false;
+        }
+        self.view().is_some_and(|v| match flags & (MOVING | ON_KERNEL | DEAD) {
+            // Asked last: the socket may have come during the look whether it can still come.
+            MOVING => self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0,
+            f if f & (ON_KERNEL | DEAD) == ON_KERNEL => self.drained(&v),
+            _ => self.is_orphan(&v),
+        })
+    }
+
+    /// Whether a process has left the rings, as of the last look: we have not followed, or have to read the ring to its
+    /// end.
+    #[inline]
+    pub fn is_leaving(&self) -> bool {
+        let flags = self.flags.load(Ordering::Relaxed);
+        flags & (MOVING | ON_KERNEL) != 0 && flags & DEAD == 0
+    }
+
+    /// Whether we followed, and the ring has to be read to its end before the socket.
+    pub fn has_accepted(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & ON_KERNEL != 0
+    }
+
+    /// Puts what is left to read into `peer_end`, for the reader of `local_end`. False: there are more bytes that
+    /// cannot be had, and the connection is reset. The caller holds both direction locks.
+    pub fn drain_rest(&self, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<bool> {
+        let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
+        let Ok(_read) = self.enter(&v, Direction::Read) else { return Err(Errno::CONNRESET) };
+        // A process that left before us had come over, so its half of the kernel's stream has ended.
+        let poured = self.drain_to_peer(&v, peer_end, true);
+        if let Err(e) = poured {
+            self.cut(&v, e);
+            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+        }
+        Ok(poured.is_ok())
+    }
+
+    fn drained(&self, v: &View) -> bool {
+        self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 || !(self.has_data(v) || self.old_subflow_fd() >= 0)
+    }
+
+    /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of connected
+    /// sockets. The caller holds both direction locks and then calls [`ShmEndpoint::let_go`]. `EAGAIN` if the peer or
+    /// another of our sharers was faster.
+    pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
+        let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
+        let done = self.offer_to(&v, local_end, &peer_end);
+        if done.is_err() {
+            // It is too late to stay: both ends learn that something is missing.
+            reset_at_close(peer_end.as_raw_fd());
+            // What was put into the socket is no longer in the ring.
+            self.fail(Errno::CONNRESET);
+        }
+        reserved_fds::drop_raw(peer_end);
+        match done {
+            Ok(false) => Err(Errno::AGAIN),
+            Ok(true) => Ok(()),
+            Err(e) => Err(if e == Errno::AGAIN { Errno::TIMEDOUT } else { e }),
+        }
+    }
+
+    /// Does the work of `offer_switch`. False if another process was faster.
+    fn offer_to(&'static self, v: &View, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<bool> {
+        let (Ok(_write), Ok(_read)) = (self.enter(v, Direction::Write), self.enter(v, Direction::Read)) else {
+            return Err(self.violated(v));
+        };
+        self.push();
+        let own = line!(v, producer, v.me);
+        let flags = self.observe(v);
+        if flags & UNTOLD != 0 && flags & DEAD != 0 {
+            // Of the sharers only this process has lost the connection.
+            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+            return Ok(true);
+        }
+        // The process that left first may have died before it passed the socket: then this connection is reset, and
+        // nobody comes after us.
+        let first = flags & MOVING == 0 && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
+        if !first && flags & DEAD == 0 {
+            return Ok(false);
+        }
+        own.fin.fetch_or(SWITCHED, Ordering::SeqCst);
+        // Before the last look: an end that is marked now comes after bytes that are visible now.
+        let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
+        let ended = fin & FIN != 0;
+        // A peer that has ended its stream in the ring, or is gone, does not come again.
+        let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
+        let (old_subflow, lost) = match self.drain_to_peer(v, peer_end, !comes) {
+            Ok(old_subflow) => (old_subflow, false),
+            Err(e) => {
+                self.cut(v, e);
+                (None, true)
+            }
+        };
+        if ended || flags & PEER_FIN != 0 {
+            let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
+        }
+        if lost || flags & DEAD != 0 {
+            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+        } else if !self.peer_died(v) && !self.pass_socket(v, local_end, peer_end, old_subflow, fin)? {
+            return Ok(false);
+        }
+        // Done only now: a reset may have to be sent by it.
+        for (bit, how) in [(TX_SHUT, libc::SHUT_WR), (RX_SHUT, libc::SHUT_RD)] {
+            if flags & bit != 0 {
+                let _ = raw::shutdown(local_end.as_raw_fd(), how);
+            }
+        }
+        self.announce_data(v);
+        self.announce_room(v, true);
+        Ok(true)
+    }
+
+    /// Resets the connection, since bytes that were to be read cannot be had: the peer is told, and the reader of
+    /// `local_end` finds the reset after what came before it, as with a kernel socket that is passed on after its reset.
+    fn cut(&self, v: &View, e: Errno) {
+        line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
+        self.die(e);
+    }
+
+    /// Puts what we have not read into `peer_end`, for the reader of `local_end`, in order: the kernel's rest, then the ring.
+    ///
+    /// The peer ends its half of the kernel's stream when it comes over, which it does at its next call, whenever that
+    /// is. `Some`: it has not, and was not waited for. The kernel's socket then goes to the peer, which puts the rest
+    /// of both into its socket when it has come.
+    fn drain_to_peer(&self, v: &View, peer_end: &OwnedFd, wait: bool) -> Result<Option<i32>> {
+        let old_subflow = self.old_subflow_fd();
+        if old_subflow >= 0 && !empty(old_subflow, peer_end.as_raw_fd(), if wait { SWITCH_DRAIN } else { 0 })? {
+            return if wait { Err(Errno::CONNRESET) } else { Ok(Some(old_subflow)) };
+        }
+        let (own, peer) = (line!(v, consumer, v.me), line!(v, producer, v.me.other()));
+        let Some(area) = v.rx_area() else { return Err(Errno::CONNRESET) };
+        self.end_hold(v);
+        while let Some((p, n)) = self.rx.chunk(&area, own, peer, 0).map_err(|_| self.violated(v))? {
+            send_all(peer_end.as_raw_fd(), p.as_ptr(), n)?;
+            self.rx.advance(n);
+        }
+        self.rx.publish(own);
+        Ok(None)
+    }
+
+    /// Passes the peer's socket to the peer, or finds that no process is there to take it. False: the server died before
+    /// it took the connect, which is made once more, elsewhere.
+    fn pass_socket(
+        &'static self,
+        v: &View,
+        local_end: &OwnedFd,
+        peer_end: &OwnedFd,
+        old_subflow: Option<i32>,
+        fin: u32,
+    ) -> Result<bool> {
+        let refused = loop {
+            // Our mark is set: a peer that forks sees it or is seen here.
+            self.await_peer_liveness(v, &WaitBudget::of_one());
+            let peer_liveness = self.peer_liveness_fd();
+            match self.deliver(v, peer_liveness, local_end.as_raw_fd(), peer_end.as_raw_fd(), old_subflow) {
+                // The peer has closed, or is gone as its liveness socket of either side tells: what it sent is in the socket.
+                Err(Errno::PIPE | Errno::CONNRESET)
+                    if fin & (FIN | RESET) != 0 || peer_liveness >= 0 || v.link.is_inherited() =>
+                {
+                    return Ok(true);
+                }
+                Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
+                    // The process at the other end of the link is gone. Its last message may be that others of its
+                    // sharers have the connection.
+                    self.await_word(v, &WaitBudget::of_one(), || self.peer_liveness_fd() >= 0);
+                    if self.peer_liveness_fd() < 0 {
+                        break e;
+                    }
+                }
+                done => return done.map(|()| true),
+            }
+        };
+        if self.is_orphan(v) {
+            return Ok(false);
+        }
+        if !self.peer_died(v) {
+            return Err(refused);
+        }
+        // The peer may have written after our last look and died before it saw the mark.
+        if let Err(e) = self.drain_to_peer(v, peer_end, true) {
+            self.cut(v, e);
+        }
+        if self.observe(v) & DEAD != 0 {
+            reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+        }
+        Ok(true)
+    }
+
+    fn deliver(
+        &'static self,
+        v: &View,
+        peer_liveness: i32,
+        local_end: i32,
+        peer_end: i32,
+        old_subflow: Option<i32>,
+    ) -> Result<()> {
+        let liveness = self.liveness_fd();
+        // If the peer is shared itself, the socket goes to all of it.
+        let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
+        if over >= 0 {
+            let all = [peer_end, local_end];
+            let pass = if liveness >= 0 { &all[..] } else { &all[..1] };
+            return patiently(|| pass_descriptors(over, pass, old_subflow));
+        }
+        let (slot, generation) = (v.index as u32, self.generation.load(Ordering::Relaxed));
+        if let Some(old_subflow) = old_subflow {
+            // First: a peer that has the socket looks for this.
+            v.link.send_patiently(
+                Message::OldSubflow { slot, generation },
+                Some(old_subflow),
+                &WaitBudget::of_one(),
+            )?;
+        }
+        v.link.send_patiently(Message::SwitchToKernel { slot, generation }, Some(peer_end), &WaitBudget::of_one())
+    }
+
+    /// Looks whether the socket has come; never waits.
+    fn seek_kernel(&self, v: &View) -> bool {
+        if self.kernel_fd() < 0 {
+            v.link.service();
+            self.poll_liveness_ends(v, true);
+        }
+        self.kernel_fd() >= 0
+    }
+
+    /// Whether no process is left that could pass the socket, and it has not come; or it was lost.
+    fn is_hopeless(&self, v: &View) -> bool {
+        if self.has_missed() {
+            return true;
+        }
+        if !(v.link.is_lost() || v.link.is_inherited()) {
+            return false;
+        }
+        // Asked after that: another thread may have taken in a peer liveness socket before it marked the link as lost.
+        let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
+        let flags = self.flags.load(Ordering::Acquire);
+        // To the other sharers that left the socket comes over the liveness socket. A peer that left may have nothing
+        // but its own liveness socket, whose other end is the peer liveness socket: then it says nothing that no
+        // process holds the other end of ours.
+        let said = if flags & SHARER_SWITCHED != 0 { PEER_GONE | LIVENESS_GONE } else { PEER_GONE };
+        let gone = flags & said != 0;
+        // The socket may have come before the peer liveness socket was seen to end.
+        (unheard || gone) && !self.seek_kernel(v)
+    }
+
+    /// A leaving side marks its word, puts what it had not read into the socket, passes that, and then wakes us. So
+    /// there is hardly anything to wait for; but bytes that we wrote in between would stay here if the program does not
+    /// call us again soon. A peer of another user could make every such write slow, so it is not waited for that long.
+    #[cold]
+    pub fn await_kernel(&self) {
+        let Some(v) = self.view() else { return };
+        let steps = if v.link.trusts_peer() { 1_000 } else { 10 };
+        for _ in 0..steps {
+            if self.seek_kernel(&v) || self.is_hopeless(&v) {
+                return;
+            }
+            let fds = [v.link.control_fd(), self.peer_liveness_fd(), self.liveness_fd()];
+            let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
+        }
+    }
+
+    /// Follows the peer, or one of our sharers, off the rings. The caller holds both direction locks.
+    /// `Some`: the endpoint's descriptor of the socket that is all of the connection now, to be put under the
+    /// application's numbers before [`ShmEndpoint::let_go`]; `None`: the ring has to be read to its end first.
+    pub fn accept_switch(&'static self) -> Result<Option<i32>> {
+        let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
+        self.push();
+        let flags = self.flags.load(Ordering::Acquire);
+        if flags & ON_KERNEL == 0 {
+            if !self.seek_kernel(&v) {
+                // The socket is still to come, and wakes us then, or no process is left to send it.
+                return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
+            }
+            let fd = self.kernel_fd();
+            if flags & SHARER_SWITCHED == 0 {
+                self.forward_sibling_copy();
+                let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
+                self.give_once(&v, fd)?;
+                if flags & TX_SHUT != 0 {
+                    let _ = raw::shutdown(fd, libc::SHUT_WR);
+                }
+            }
+            self.flags.fetch_or(ON_KERNEL, Ordering::AcqRel);
+        }
+        if !self.drained(&v) {
+            return Ok(None);
+        }
+        let fd = self.kernel_fd();
+        if flags & RX_SHUT != 0 {
+            let _ = raw::shutdown(fd, libc::SHUT_RD);
+        }
+        Ok(Some(fd))
+    }
+
+    fn forward_sibling_copy(&self) {
+        let spare = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
+        let peer_liveness = self.peer_liveness_fd();
+        if spare >= 0 {
+            if peer_liveness >= 0 {
+                let _ = patiently(|| pass_descriptors(peer_liveness, &[spare], None));
+            }
+            reserved_fds::close(spare);
+            if let Some(v) = self.view() {
+                // The process of that sharers that has the link sleeps on its ready set.
+                self.announce_data(&v);
+                self.announce_room(&v, true);
+            }
+        }
+    }
+
+    /// Puts what we wrote and nobody has read into the socket: one process of sharers does that. If it was killed
+    /// while it did so, no process knows how far it came, and the connection ends rather than a byte comes twice.
+    fn give_once(&self, v: &View, fd: i32) -> Result<()> {
+        let state = &line!(v, side, v.me).forked;
+        if !self.is_shared() {
+            self.return_unread(v, fd)?;
+            return self.give_rest(v, fd);
+        }
+        // Relaxed: a thread that looks holds the word of [`ShmEndpoint::enter`], as we do.
+        if state.load(Ordering::Relaxed) == GIVING {
+            return Err(Errno::CONNRESET);
+        }
+        state.store(GIVING, Ordering::Relaxed);
+        self.return_unread(v, fd)?;
+        self.give_rest(v, fd)?;
+        state.store(FORKED, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Puts what we sent by TCP and the peer has not read into the socket. We have ended that stream, so it has an end;
+    /// a peer of another user that passed us something else is not waited for.
+    fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
+        let left = self.unread_return.swap(0, Ordering::AcqRel) - 1;
+        if left < 0 {
+            return Ok(());
+        }
+        let all = empty(left, fd, if v.link.trusts_peer() { SWITCH_DRAIN } else { 10 });
+        reserved_fds::close(left);
+        if all? { Ok(()) } else { Err(Errno::CONNRESET) }
+    }
+
+    /// Puts what we wrote and the peer has not read, nor put into the socket itself, into the socket. The peer has left
+    /// the ring, so its word `old_subflow` is final, and we read our own ring in its place.
+    fn give_rest(&self, v: &View, fd: i32) -> Result<()> {
+        let (theirs, ours) = (line!(v, consumer, v.me.other()), line!(v, producer, v.me));
+        let Some(area) = v.tx_area() else { return Err(Errno::CONNRESET) };
+        let rest = Consumer::default();
+        rest.resync(theirs, ours).map_err(|_| Errno::CONNRESET)?;
+        while let Some((p, n)) = rest.chunk(&area, theirs, ours, 0).map_err(|_| Errno::CONNRESET)? {
+            send_all(fd, p.as_ptr(), n)?;
+            rest.advance(n);
+        }
+        // The peer is gone from the ring: its word now says how far our sharers have come with this.
+        rest.publish(theirs);
+        Ok(())
+    }
+
+    /// Gives the endpoint up after the connection went elsewhere. What the peer sends afterwards it sends there.
+    pub fn let_go(&'static self) {
+        let Some(v) = self.view() else { return };
+        // A sharer may look at the words at any time later.
+        let shared = self.flags.load(Ordering::Acquire) & SHARED != 0;
+        if !shared {
+            let side = line!(v, side, v.me);
+            for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
+                w.store(0, Ordering::Relaxed);
+            }
+        }
+        self.release_peer_liveness(&v);
+        self.drop_kernel();
+        let _last = self.take_liveness();
+        self.end_old_subflow(self.old_subflow_fd());
+        self.flags.store(0, Ordering::Release);
+        if v.me == Side::Server && !shared {
+            // Release: after this the client may use the slot again, once it has left it too.
+            v.slot.open.server_done.store(self.generation.load(Ordering::Relaxed), Ordering::Release);
+        }
+        if v.me == Side::Client && !v.link.is_inherited() {
+            if shared {
+                v.link.slots.parked(v.index);
+            } else {
+                v.link.slots.closed(v.index);
+            }
+        }
+        v.link.count_slot_closed();
+        v.link.put();
+    }
+
+    /// Writes to the kernel socket, after we have followed.
+    #[cold]
+    pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
+        if self.flags.load(Ordering::Acquire) & ON_KERNEL == 0 {
+            return Err(Errno::AGAIN);
+        }
+        let mut done = 0;
+        while let Some((p, n)) = src.first() {
+            match raw::send(self.kernel_fd(), p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                Ok(k) => {
+                    src.skip(k);
+                    done += k;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) if done > 0 => break,
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes as [`ShmEndpoint::write_kernel`] does, for sendfile and splice. What was taken from the source is sent,
+    /// even if that takes a moment.
+    #[cold]
+    pub(super) fn fill_kernel(
+        &self,
+        want: usize,
+        mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
+    ) -> Result<usize> {
+        if self.flags.load(Ordering::Acquire) & ON_KERNEL == 0 || !self.kernel_room() {
+            return Err(Errno::AGAIN);
+        }
+        let mut buf = [0u8; 4096];
+        let n = fill(buf.as_mut_ptr(), want.min(buf.len()))?.min(buf.len());
+        send_all(self.kernel_fd(), buf.as_ptr(), n)?;
+        Ok(n)
+    }
+
+    /// Whether the kernel socket takes bytes, once we have followed.
+    #[cold]
+    pub(super) fn kernel_room(&self) -> bool {
+        let mut p = libc::pollfd { fd: self.kernel_fd(), events: libc::POLLOUT, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+    }
+
+    /// shutdown(2) and close(2) after a switch: what we wrote before is still sent.
+    #[cold]
+    pub(super) fn close_switched(&'static self, abort: bool) {
+        let Some(v) = self.view() else { return };
+        if self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 {
+            // The other one of our sharers has the connection.
+            return self.let_go();
+        }
+        let unread = self.has_data(&v);
+        self.await_kernel();
+        let _ = self.accept_switch();
+        let fd = self.kernel_fd();
+        if fd >= 0 && (unread || abort) {
+            reset_at_close(fd);
+        }
+        self.let_go();
+    }
+}

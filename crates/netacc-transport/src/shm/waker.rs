@@ -1,0 +1,186 @@
+//! How threads are woken over a link: ready sets and the wakers of both sides.
+
+use crate::shm::link::{Link, WAKERS};
+use crate::shm::segment::READY_SETS;
+use crate::wakers;
+use core::sync::atomic::Ordering;
+use netacc_ring::{ReadySet, Ring};
+use netacc_stats::{Counter, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::reserved_fds;
+use netacc_wire::Message;
+
+impl Link {
+    /// Our ready set `n`.
+    #[inline]
+    pub fn my_ready_set(&self, n: u32) -> Option<&'static ReadySet> {
+        self.segment()?.ready_set(self.side(), n)
+    }
+
+    /// Takes a ready set with its waker. `EMFILE` when all are in use.
+    pub fn open_ready_set(&self) -> Result<u32> {
+        // In the child of a fork the ready sets are the parent's.
+        if self.is_inherited() {
+            return Err(Errno::PIPE);
+        }
+        let _g = self.lock.lock();
+        let used = self.ready_sets.load(Ordering::Relaxed);
+        let n = (!used).trailing_zeros();
+        if n as usize >= READY_SETS {
+            return Err(Errno::MFILE);
+        }
+        if self.waker_fd(n) < 0 {
+            self.make_waker(n)?;
+        }
+        self.ready_sets.store(used | 1 << n, Ordering::Relaxed);
+        if let Some(c) = self.my_ready_set(n) {
+            let _ = c.take();
+        }
+        Ok(n)
+    }
+
+    /// Gives a ready set back; its waker is kept for the next user.
+    pub fn close_ready_set(&self, n: u32) {
+        let _g = self.lock.lock();
+        // In the child of a fork the ready set is the parent's, which may sleep on it.
+        if let Some(c) = self.my_ready_set(n)
+            && !self.is_inherited()
+        {
+            c.disarm();
+        }
+        self.ready_sets.fetch_and(!(1 << n), Ordering::Relaxed);
+    }
+
+    /// The descriptor of our waker `id`, or -1.
+    #[inline]
+    pub fn waker_fd(&self, id: u32) -> i32 {
+        self.waker_pair(id).map_or(0, |b| b.mine.load(Ordering::Relaxed)) - 1
+    }
+
+    fn make_waker(&self, id: u32) -> Result<i32> {
+        let fd = wakers::create()?;
+        // In the child of a fork it is for threads of the child. A peer that may not have it wakes us by messages.
+        let sent = if self.is_inherited() {
+            Ok(())
+        } else {
+            match self.hand_waker(id, fd) {
+                Ok(true) => Ok(()),
+                Ok(false) if !self.trust_is_mutual() => Ok(()),
+                Ok(false) => self.send(Message::Waker { id }, Some(fd)),
+                Err(e) => Err(e),
+            }
+        };
+        match (sent, self.waker_pair(id)) {
+            (Ok(()), Some(waker)) => waker.mine.store(fd + 1, Ordering::Relaxed),
+            (r, _) => {
+                reserved_fds::close(fd);
+                return Err(r.err().unwrap_or(Errno::MFILE));
+            }
+        }
+        Ok(fd)
+    }
+
+    /// Borrows a waker for a thread that goes to sleep.
+    pub fn borrow_waker(&self) -> Result<u32> {
+        let _g = self.lock.lock();
+        for (i, w) in self.idle_wakers.iter().enumerate() {
+            let word = w.load(Ordering::Relaxed);
+            if word != 0 {
+                w.store(word & (word - 1), Ordering::Relaxed);
+                return Ok(i as u32 * 64 + word.trailing_zeros());
+            }
+        }
+        let id = self.next_waker.load(Ordering::Relaxed);
+        if id as usize >= WAKERS {
+            return Err(Errno::MFILE);
+        }
+        self.make_waker(id)?;
+        self.next_waker.store(id + 1, Ordering::Relaxed);
+        Ok(id)
+    }
+
+    /// Gives a borrowed waker back.
+    pub fn return_waker(&self, id: u32) {
+        let _g = self.lock.lock();
+        if self.waker_fd(id) >= 0
+            && let Some(w) = self.idle_wakers.get(id as usize / 64)
+        {
+            w.fetch_or(1 << (id % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// Rings the peer's wakers that a publication asked for.
+    #[inline]
+    pub fn ring(&'static self, ring: Ring) {
+        for id in [ring.ready_set, ring.thread] {
+            if id != 0 {
+                self.ring_peer(id);
+            }
+        }
+    }
+
+    /// Rings a waker whose eventfd we have; false if we have not.
+    pub(crate) fn ring_known(&self, id: u32) -> bool {
+        match self.peer_waker(id) {
+            Some(fd) => {
+                page().count(Counter::Doorbells);
+                wakers::ring(fd);
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[cold]
+    pub(crate) fn ring_peer(&'static self, id: u32) {
+        page().count(Counter::Doorbells);
+        if let Some(fd) = self.peer_waker(id) {
+            wakers::ring(fd);
+            return;
+        }
+        // Its announcement is still in the control socket, or the peer's wakers may not be written to.
+        self.service();
+        match self.peer_waker(id) {
+            Some(fd) => wakers::ring(fd),
+            None => {
+                if self.send(Message::Wake { id }, None).is_err()
+                    && let Some(cell) =
+                        self.segment().and_then(|s| s.header().kick_all.get(self.side().other().index()))
+                {
+                    // The socket is full, so the peer will be awake to read it; then the peer rings them all.
+                    cell.store(1, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// The peer's waker, if we have it and may write to it: a write to an eventfd of another user's process may
+    /// block.
+    fn peer_waker(&self, id: u32) -> Option<i32> {
+        let fd = self.waker_pair(id)?.peers.load(Ordering::Acquire);
+        (fd != 0 && self.trusts_peer()).then_some(fd - 1)
+    }
+
+    /// Remembers a waker the peer sent.
+    pub(crate) fn learn_waker(&self, id: u32, fd: i32) {
+        let old = self.waker_pair(id).map_or(fd + 1, |b| b.peers.swap(fd + 1, Ordering::AcqRel));
+        if old != 0 {
+            reserved_fds::close(old - 1);
+        }
+    }
+
+    /// Rings our own waker, on the peer's word or for a thread of ours.
+    pub fn ring_own(&self, id: u32) {
+        let fd = self.waker_fd(id);
+        if fd >= 0 {
+            wakers::ring(fd);
+        }
+    }
+
+    /// Rings every waker of ours.
+    pub(crate) fn ring_all_own(&self) {
+        for id in 0..WAKERS as u32 {
+            self.ring_own(id);
+        }
+    }
+}

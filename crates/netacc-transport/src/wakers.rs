@@ -1,0 +1,23 @@
+//! Wakers: eventfds on which one side sleeps and which the other side rings.
+
+use netacc_sys::errno::Result;
+use netacc_sys::{raw, reserved_fds};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Makes a waker of ours, at a private descriptor number.
+pub fn create() -> Result<i32> {
+    let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+    reserved_fds::adopt(fd)
+}
+
+/// Rings a waker. A full counter means that it rings already, so errors do not matter.
+pub fn ring(fd: i32) {
+    let one = 1u64.to_ne_bytes();
+    let _ = raw::write(fd, one.as_ptr(), one.len());
+}
+
+/// Takes the ringing of a waker back.
+pub fn silence(fd: i32) {
+    let mut buf = [0u8; 8];
+    let _ = raw::read(fd, buf.as_mut_ptr(), buf.len(), None);
+}
