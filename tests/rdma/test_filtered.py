@@ -115,7 +115,7 @@ def a_companion_comes_to_the_listeners_own_port(ctx):
 
 @case(limit=250)
 def a_companion_comes_to_a_listener_in_epoll(ctx):
-    """The same of a program that waits by epoll."""
+    """A program that waits by epoll does not see the companion either."""
     by_own_port(ctx, "AcceptingByEpoll")
 
 

@@ -332,7 +332,7 @@ impl Engine {
         }
     }
 
-    /// The server has answered, or whoever accepts connections there does not know the companion.
+    /// The server has answered, or the program that accepts connections there does not know the companion.
     fn hear_welcome(&mut self, at: usize, fd: i32) {
         let mut said = [0u8; WELCOME];
         let peek = libc::MSG_DONTWAIT | libc::MSG_PEEK;

@@ -86,7 +86,7 @@ fn expect(token: &[u8; TOKEN], engine: usize) {
     }
     place.engine.store(engine, Ordering::Relaxed);
     EXPECTED.fetch_add(1, Ordering::Relaxed);
-    // Release: who claims the place sees the token.
+    // Release: an accept that claims the place sees the token.
     place.state.store(AWAITED, Ordering::Release);
 }
 
