@@ -144,7 +144,7 @@ pub(crate) struct Module {
     /// The version of the module that runs, and the checksum of its sources.
     pub(crate) version: Option<String>,
     pub(crate) srcversion: Option<String>,
-    /// Whether the file of the module, which may have been installed since, takes that parameter.
+    /// The version and checksum of the file of the module, which may have been installed since.
     pub(crate) file_version: Option<String>,
     pub(crate) file_srcversion: Option<String>,
     /// The version that DKMS has of it.
