@@ -143,6 +143,18 @@ pub fn is_socket(fd: i32, f: impl Fn(&Socket) -> bool) -> bool {
     }
 }
 
+/// Whether `fd` is an epoll instance of which `f` is true, or a number to be given back, which [`get`] does.
+#[inline]
+pub fn is_epoll(fd: i32, f: impl Fn(&Epoll) -> bool) -> bool {
+    // Acquire: the object was filled in before it was entered.
+    let word = cell(fd).map_or(0, |c| c.load(Ordering::Acquire));
+    match decode(word) {
+        Some(Entry::Epoll(r)) => f(r.obj),
+        Some(Entry::Socket(_)) => false,
+        None => word != 0,
+    }
+}
+
 /// What `fd` stands for, if it is ours.
 #[inline]
 pub fn get(fd: i32) -> Option<Entry> {

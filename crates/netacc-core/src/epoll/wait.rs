@@ -54,11 +54,8 @@ pub(super) struct Polled {
 /// Whether a wait for `timeout` nanoseconds, for ever if negative, is for us.
 #[inline]
 pub fn concerns(fd: i32, timeout: i64) -> bool {
-    match fdtable::epoll(fd) {
-        // A call that does not sleep misses nothing that another thread adds.
-        Some(r) => timeout != 0 || !r.obj.is_plain(),
-        None => closing::has_later(),
-    }
+    // A call that does not sleep misses nothing that another thread adds.
+    fdtable::is_epoll(fd, |e| timeout != 0 || !e.is_plain()) || closing::has_later()
 }
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2) for `timeout` nanoseconds, for ever if negative. `pass` is libc's

@@ -47,9 +47,17 @@ enum Removed {
 /// The number leaves the table; see above. `None`: it was not there. The second part is dropped when another file lies there.
 fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     not_later(fd);
+    if !fdtable::knows(fd) {
+        return None;
+    }
     if file == File::There && lock::interrupted() && set_aside(fd) {
         return Some((Removed::Aside, None));
     }
+    removed(fd, file)
+}
+
+/// As [`remove`], for a thread that has interrupted no holder of locks.
+fn removed(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     let mut kernels = false;
     if let Some(r) = fdtable::socket(fd) {
         before(fd, r);
@@ -296,11 +304,17 @@ pub fn close(fd: i32) -> Outcome {
         return if later(fd) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
     }
     close_later();
-    close_now(fd)
+    not_later(fd);
+    closed(fd, removed(fd, File::There))
 }
 
 fn close_now(fd: i32) -> Outcome {
-    match remove(fd, File::There) {
+    closed(fd, remove(fd, File::There))
+}
+
+#[inline]
+fn closed(fd: i32, removed: Option<(Removed, Option<Leaving>)>) -> Outcome {
+    match removed {
         Some((Removed::Socket { domain, cached }, _leaving)) => {
             progress::progress();
             if cached && fd_cache::keep(fd, domain) {

@@ -308,6 +308,9 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
     }
     // A number that a handler has closed is not to be closed once more when it stands for something else.
     closing::finish_later();
+    if !fdtable::knows(old) && !fdtable::knows(new) {
+        return Outcome::Pass;
+    }
     if is_stdio(new) {
         socket::demote::by_number_if_connected(old, Reason::Stdio);
     }

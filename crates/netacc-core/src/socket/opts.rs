@@ -91,15 +91,15 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         // SAFETY: the caller's promise.
         return unsafe { to_ipv4(fd, r, p, len) }.into();
     }
-    if (level, name) == (IPPROTO_TCP, libc::TCP_ULP) && path == Path::Shm {
+    if path == Path::Shm && (level, name) == (IPPROTO_TCP, libc::TCP_ULP) {
         return connected::upper_layer(fd, r, p, len);
     }
     let packets = kernel_options::concerns(level, name, path == Path::Shm);
     // SAFETY: the caller's promise.
     if let Some(done) = unsafe { set_own(s, level, name, p, len) } {
-        if level == IPPROTO_TCP
+        if path == Path::Shm
+            && level == IPPROTO_TCP
             && matches!(name, libc::TCP_CORK | libc::TCP_NODELAY)
-            && path == Path::Shm
             && done.is_ok()
         {
             cork::set(r, name);
