@@ -59,7 +59,7 @@ counters! {
     LinksLost,      "links_lost",      Total, "Links that ended because the peer process died or broke the protocol.";
     SlotsInUse,     "slots_in_use",    Gauge, "Connection slots of links in use now.";
     Wakeups,        "wakeups",         Total, "Sleeps in the kernel that a peer's waker ended.";
-    Doorbells,      "waker",       Total, "Doorbells rung to wake a sleeping peer.";
+    Doorbells,      "doorbells",       Total, "Wakers written to wake a sleeping peer.";
     Sleeps,         "sleeps",          Total, "Times a thread slept in the kernel for a connection.";
     SpinsWon,       "spins_won",       Total, "Busy waits that saw their data before the budget ran out.";
     SpinsLost,      "spins_lost",      Total, "Busy waits that gave up and slept or returned.";

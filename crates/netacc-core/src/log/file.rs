@@ -144,9 +144,10 @@ mod tests {
         assert!(!append(&path("log"), b"c\n") && !append(&path("second"), b"c\n"));
         symlink(path("elsewhere"), path("link")).unwrap();
         assert!(!append(&path("link"), b"c\n") && !fs::exists(path("elsewhere")).unwrap());
-        rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("fifo").as_str(), FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .unwrap();
         assert!(!append(&path("fifo"), b"c\n"), "nobody reads");
-        let reader = open(path("fifo"), OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
+        let reader = open(path("fifo").as_str(), OFlags::RDWR | OFlags::NONBLOCK, Mode::empty()).unwrap();
         assert!(!append(&path("fifo"), b"c\n"));
         assert!(rustix::io::read(&reader, &mut [0u8; 8]).is_err(), "the FIFO was written to");
         assert!(!append("/dev/null", b"c\n") && !append("/dev/full", b"c\n") && !append(&path("."), b"c\n"));
