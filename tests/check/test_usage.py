@@ -43,7 +43,7 @@ def levels(ctx):
     equal(set(first), {"warn", "fail", "why:", "do:"}, "quiet")
     plain, verbose = run(ctx, "--facts", ENA).out, run(ctx, "--verbose", "--facts", ENA).out
     check("why: " not in plain and "why: " in verbose, "reasons of notes")
-    check(re.search(r"^19 ok, 2 note, 0 warn, 0 fail$", plain, re.M), f"the sum: {plain[-60:]}")
+    check(re.search(r"^20 ok, 2 note, 0 warn, 0 fail$", plain, re.M), f"the sum: {plain[-60:]}")
 
 
 @case(modes=ONE)

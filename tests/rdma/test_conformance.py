@@ -102,6 +102,6 @@ def endpoints(ctx):
 @case(limit=600)
 def endpoints_whose_queue_pairs_fail(ctx):
     """The tests have their queue pairs fail themselves, and look whether they have."""
-    for which, tests, base in ("rdma_moved", 13, 1), ("rdma_moved_on", 1, 1), ("rdma_cut", 1, 0):
+    for which, tests, base in ("rdma_failed_over", 13, 1), ("rdma_failed_over_on", 1, 1), ("rdma_cut", 1, 0):
         with round_trip(ctx) as here:
             endpoints_of(here, which, tests, 64, T_BREAK=f"rdma link delete {here.near.device}", NACC_TCP_COMPANION=base)

@@ -17,8 +17,9 @@ def node(major):
 
 
 def asgi(server):
-    """A server of ASGI applications: uvicorn, hypercorn."""
-    return need("asgi", f"bin/{server}")
+    """The command of a server of ASGI applications: uvicorn, hypercorn. Its script names the folder in which it was installed
+    first, so the interpreter runs the module."""
+    return [need("asgi", "bin/python3"), "-m", server]
 
 
 def uvloop_python():

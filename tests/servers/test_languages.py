@@ -106,7 +106,7 @@ def gunicorn_aiohttp(ctx):
 
 def asgi(ctx, server, *options):
     """The parent binds, and each of two workers, a program that it executes, listens and accepts."""
-    command = [releases.asgi(server), "web_app:asgi", "--workers", 2, *options]
+    command = [*releases.asgi(server), "web_app:asgi", "--workers", 2, *options]
     bind = {"uvicorn": lambda port: ["--port", port], "hypercorn": lambda port: ["--bind", f"127.0.0.1:{port}"]}[server]
     server = ctx.serve(lambda port: [*command, *bind(port)],
                        env={"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(PROGRAMS)})
