@@ -227,6 +227,12 @@ impl Listener {
         }
     }
 
+    /// Whether this process has links of its own at the listener; those of a parent are its own to serve.
+    pub(super) fn serves_here(&'static self) -> bool {
+        let _g = self.lock.lock();
+        self.links().any(|link| !link.is_inherited())
+    }
+
     /// Calls `f` with the links that there are, without a lock: each is held meanwhile.
     pub(super) fn with_links_held(&'static self, f: impl FnOnce(&[Option<&'static Link>])) {
         let mut held = [None; HELD];

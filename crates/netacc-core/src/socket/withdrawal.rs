@@ -54,7 +54,8 @@ pub(super) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
     }
 }
 
-/// The process ends: what waits at the listeners that others have goes to these.
+/// The process ends: what waits at the listeners that others have goes to these. A process that has served none of them,
+/// such as a child that only executes a program, leaves them alone.
 pub fn hand_on_all() {
     if lock::interrupted() {
         return;
@@ -64,6 +65,7 @@ pub fn hand_on_all() {
             && let Some(_pin) = r.pin()
             && let Some(l) = r.obj.listener()
             && l.many.load(Ordering::Relaxed) != 0
+            && l.serves_here()
         {
             l.take_all_links();
             l.with_links_held(|links| hand_on(links.iter().copied().flatten()));
@@ -82,7 +84,8 @@ pub fn settle_orphans() {
             && let Some(_pin) = r.pin()
             && r.obj.path() == Path::Shm
             && !r.obj.has(SHARED)
-            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_remote() && ep.is_queued())
+            // In the child of a fork a connect that another thread of the parent was making is the parent's.
+            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_remote() && !ep.link().is_inherited() && ep.is_queued())
         {
             ep.link().service_if_readable();
             if ep.orphaned() {
