@@ -204,11 +204,20 @@ const MAX_CODE: u64 = 1 << 28;
 
 /// Whether the program enters the kernel by itself, for what NetACC has to answer.
 fn own_call(elf: &Elf, file: &File) -> Option<Obstacle> {
-    elf.code.iter().find_map(|(offset, size)| {
+    let found = elf.code.iter().find_map(|(offset, size)| {
         let mut code = vec![0; usize::try_from(*size.min(&MAX_CODE)).ok()?];
         let count = ReadAt::read_at(file, &mut code, *offset);
         own_calls::find(code.get(..count)?).map(|call| Obstacle::OwnCall(call.name))
-    })
+    })?;
+    (!is_linked(file)).then_some(found)
+}
+
+/// Whether the program is one of ours, which makes its connections through the C library whatever else it calls.
+fn is_linked(file: &File) -> bool {
+    let size = file.metadata().map_or(0, |meta| meta.len()).min(MAX_CODE);
+    let mut whole = vec![0; usize::try_from(size).unwrap_or(0)];
+    let count = ReadAt::read_at(file, &mut whole, 0);
+    whole.get(..count).is_some_and(own_calls::is_linked)
 }
 
 /// The `EM_` number of the machine this is built for, where we know it.

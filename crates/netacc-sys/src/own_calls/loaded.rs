@@ -1,7 +1,7 @@
 //! The code that is loaded into this process.
 #![allow(unsafe_code)]
 
-use super::{OwnCall, find};
+use super::{OwnCall, contains, find, is_linked};
 use crate::reserved_fds;
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
@@ -93,6 +93,14 @@ unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, data: *mu
             }
         });
     }
+    // SAFETY: the linker gives a valid description of a loaded object.
+    unsafe {
+        each_segment(info, |header, bytes| {
+            if header.p_flags & libc::PF_W == 0 && search.found.is_some() && is_linked(bytes) {
+                search.found = None;
+            }
+        });
+    }
     c_int::from(search.found.is_some())
 }
 
@@ -119,11 +127,6 @@ unsafe extern "C" fn look_for(info: *mut libc::dl_phdr_info, _size: usize, data:
 
 fn holds(bytes: &[u8], p: *const u8) -> bool {
     bytes.as_ptr_range().contains(&p)
-}
-
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    let (Some((first, _)), Some((last, _))) = (text.split_first(), text.split_last()) else { return true };
-    super::any_at(bytes, *first, *last, text.len() - 1, |at| bytes.get(at..at + text.len()) == Some(text))
 }
 
 /// Whether the object is one of the system's: its file lies in the folders of the distribution's libraries, or it is the

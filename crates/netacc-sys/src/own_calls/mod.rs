@@ -27,6 +27,23 @@ pub struct OwnCall {
     pub kind: Kind,
 }
 
+/// A text that every program which is linked with this crate has among its constants, as the project's own tools are. They
+/// make raw system calls for their own work, and connections through libc.
+#[used]
+static LINKED: [u8; 32] = *b"netacc-sys makes these calls...\0";
+
+/// Whether the file or segment is of a program that is linked with this crate.
+#[must_use]
+pub fn is_linked(bytes: &[u8]) -> bool {
+    contains(bytes, &LINKED)
+}
+
+/// Whether `bytes` have `text` in them.
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    let (Some((first, _)), Some((last, _))) = (text.split_first(), text.split_last()) else { return true };
+    any_at(bytes, *first, *last, text.len() - 1, |at| bytes.get(at..at + text.len()) == Some(text))
+}
+
 /// The first call of such a kind in `code`, which is for this machine.
 #[must_use]
 pub fn find(code: &[u8]) -> Option<OwnCall> {
