@@ -183,7 +183,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Who goes to sleep for bytes wakes at the end of a hold.
+    /// Makes a sleep that waits for bytes end when the hold does.
     #[inline]
     pub(super) fn bound_by_hold(&self, v: &View, set: &mut WaitSet) {
         if self.is_held(v)
