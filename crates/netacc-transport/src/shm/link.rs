@@ -127,7 +127,7 @@ pub struct Link {
     /// Set when the peer passed descriptors for connections: some may lie here for a connection that is not open when
     /// the link ends.
     pub(super) passed: AtomicU32,
-    /// Among the links that the process ever had, and the next one of them: see [`super::identity`].
+    /// Among the links that the process ever had, and the next one of them: see [`super::registry`].
     pub(super) listed: AtomicU32,
     pub(super) next_listed: AtomicPtr<Link>,
     /// Those below this may have been used ([`Link::endpoint`]). Kept when the link's memory is used again.

@@ -46,6 +46,7 @@ mod pending;
 mod procfs;
 pub mod promote;
 mod queue;
+mod registry;
 mod remote;
 pub mod rendezvous;
 pub mod segment;

@@ -63,7 +63,7 @@ impl ShmEndpoint {
     }
 
     /// Drops what was passed for an earlier connection.
-    fn of_generation(&self, generation: u32) {
+    pub(super) fn of_generation(&self, generation: u32) {
         if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation {
             self.drop_kernel();
         }

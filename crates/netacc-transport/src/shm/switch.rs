@@ -25,6 +25,7 @@ use crate::shm::endpoint::{
     UNTOLD, View,
 };
 use crate::shm::link::Side;
+use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
@@ -271,6 +272,38 @@ impl ShmEndpoint {
             v.link.service();
             self.poll_liveness_ends(v, true);
         }
+        if self.kernel_fd() < 0 && self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 && self.wake_own_peer(v) {
+            self.poll_liveness_ends(v, true);
+        }
+        self.kernel_fd() >= 0
+    }
+
+    /// Where this process has the other end of the connection as well, has that end send our copy of the socket, which
+    /// it has received: the thread that waits for it here may be the one that would use that end next. Returns whether
+    /// it may have come by that.
+    #[cold]
+    fn wake_own_peer(&self, v: &View) -> bool {
+        let generation = self.generation.load(Ordering::Relaxed);
+        let mut sent = false;
+        registry::each_used(|link| {
+            let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
+            if let Some(peer) = peer.filter(|peer| peer.expects(generation)) {
+                sent |= peer.receive_switch(generation);
+            }
+        });
+        sent
+    }
+
+    /// Takes in the socket on which connection `generation` goes on, and sends the copy of it that is for the peer's
+    /// sharers. A connect that has not been taken keeps the socket until it is.
+    fn receive_switch(&self, generation: u32) -> bool {
+        let Some(v) = self.view() else { return false };
+        v.link.service();
+        if !self.is_live() {
+            self.of_generation(generation);
+        }
+        self.poll_liveness_ends(&v, true);
+        self.forward_sibling_copy();
         self.kernel_fd() >= 0
     }
 

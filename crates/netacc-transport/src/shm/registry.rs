@@ -1,0 +1,45 @@
+//! Every link that this process has, for what concerns all of them or needs the other side of one of them.
+
+use crate::shm::Link;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// Every link that this process ever had, in use or not. It only grows, since the memory of links is used again.
+static ALL: AtomicPtr<Link> = AtomicPtr::new(ptr::null_mut());
+
+#[allow(unsafe_code)]
+fn at(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+    // SAFETY: null or a link, which is never freed. Acquire: a link's own pointer was written before it was listed.
+    unsafe { p.load(Ordering::Acquire).as_ref() }
+}
+
+impl Link {
+    /// The link's memory is used for the first time, or again.
+    pub(super) fn list(&'static self) {
+        if self.listed.swap(1, Ordering::Relaxed) != 0 {
+            return;
+        }
+        let mut first = ALL.load(Ordering::Relaxed);
+        loop {
+            self.next_listed.store(first, Ordering::Relaxed);
+            let this = ptr::from_ref(self).cast_mut();
+            // Release: a reader that finds the link finds the next one.
+            match ALL.compare_exchange_weak(first, this, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+}
+
+/// Calls `f` with each link that has a user, which is held meanwhile.
+pub(super) fn each_used(mut f: impl FnMut(&'static Link)) {
+    let mut next = at(&ALL);
+    while let Some(link) = next {
+        next = at(&link.next_listed);
+        if link.hold_if_used() {
+            f(link);
+            link.put();
+        }
+    }
+}
