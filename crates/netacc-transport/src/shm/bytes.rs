@@ -321,6 +321,9 @@ impl ShmEndpoint {
             return None;
         }
         let flags = self.observe(v);
+        if flags & (SHARER_SWITCHED | RX_SHUT | PEER_FIN | DEAD) == 0 {
+            return Some(Err(Errno::AGAIN));
+        }
         // What is in the ring, and the end after it, went with the process of one of our sharers that left it.
         if flags & (SHARER_SWITCHED | DEAD) == SHARER_SWITCHED {
             return Some(Err(Errno::AGAIN));

@@ -325,6 +325,7 @@ impl ShmEndpoint {
     }
 
     /// Whether every process that could answer at the other end is gone.
+    #[inline]
     pub(super) fn peer_died(&self, v: &View) -> bool {
         // First: another thread may read the control socket, and it marks the link after it has taken in all that came
         // over that socket, including a peer liveness socket.
