@@ -63,7 +63,7 @@ pub struct Forking {
     /// descriptors and then the memory, and the child would know of what comes in between without having it.
     unread: Unread,
     /// What is carried to other hosts is at rest meanwhile: the child goes through it.
-    engines: crate::engine::AtRest,
+    engines: netacc_transport::rdma::engine::AtRest,
 }
 
 /// Namespaces in which a child begins and its parent is not (clone(2)).
@@ -131,7 +131,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         each_shared(|ep| forking.unread.stop(ep.link(), timeout));
     }
     // Last: the engine is the peer of its connections, and has to read what they were passed.
-    forking.engines = crate::engine::before_fork(in_handler);
+    forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);
     forking
 }
 
@@ -208,12 +208,12 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
             // What is left in the kernel of a promoted connection is still to be read.
             ep.keep_old_subflow();
             if let Err(e) = put_under(fd, r, &liveness) {
-                crate::log!(Warn, "fd {fd}: cannot put the liveness socket under its number: {e}");
+                netacc_log::log!(Warn, "fd {fd}: cannot put the liveness socket under its number: {e}");
             }
             reserved_fds::drop_raw(liveness);
         }
         Ok(None) => {}
-        Err(e) => crate::log!(
+        Err(e) => netacc_log::log!(
             Warn,
             "fd {fd}: cannot create the liveness socket ({e}); the child's copy of the connection is reset"
         ),
@@ -449,7 +449,7 @@ pub fn child(f: Forking) {
     socket::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
-    crate::engine::after_fork(&f.engines);
+    netacc_transport::rdma::engine::after_fork(&f.engines);
     socket::queued_connects::after_fork();
     socket::redispatch::after_fork();
     socket::adopt::after_fork();

@@ -6,14 +6,12 @@
 
 extern crate alloc;
 
-pub mod addr;
-pub mod engine;
 pub mod epoll;
 pub mod fdtable;
 pub mod fork;
+mod host;
 pub mod identity;
 mod limits;
-pub mod log;
 pub mod namespace;
 pub mod outcome;
 pub mod poll;
@@ -25,4 +23,6 @@ mod timeouts;
 pub mod vfork;
 pub mod wait;
 
+/// What a process that ends or executes another program has to tell the RDMA engines.
+pub use netacc_transport::rdma::engine;
 pub use outcome::Outcome;

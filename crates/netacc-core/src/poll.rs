@@ -4,7 +4,6 @@
 //! The application's array is read and written within its stated length.
 #![allow(unsafe_code)]
 
-use crate::engine::progress;
 use crate::epoll;
 use crate::fdtable::{self, Entry, Ref};
 use crate::outcome::Outcome;
@@ -21,6 +20,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, reserved_fds, user};
+use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
 

@@ -3,7 +3,6 @@
 //! kernel's, its listeners are left to it.
 
 use crate::fdtable::{self, Entry, Ref};
-use crate::log;
 use crate::socket::{self, Path, Socket, demote, listen};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
@@ -32,7 +31,7 @@ pub(crate) fn from_the_start(why: Reason) {
 /// Nothing more is accelerated; connections go on where they are.
 pub fn from_here(why: Reason) {
     WHY.store(why as u32, Ordering::Relaxed);
-    crate::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
+    netacc_log::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
     each(|fd, r| {
         if r.obj.path() == Path::Listener {
             listen::abandon(fd, r.obj);
@@ -48,7 +47,7 @@ pub fn from_here(why: Reason) {
 pub fn before_filter() {
     netacc_sys::user::stop_probing();
     fall_back(Reason::Confined);
-    log::end();
+    netacc_log::end();
 }
 
 /// A server has used up its descriptors for connections. Some are ours: a link's, an epoll instance's, and one for each
@@ -86,7 +85,7 @@ pub fn fall_back(why: Reason) {
                 && !costs_more(r, why)
                 && let Err(e) = demote::demote(fd, r, why)
             {
-                crate::log!(
+                netacc_log::log!(
                     Warn,
                     "fd {fd}: cannot become a kernel socket ({}: {e}); stays in shared memory",
                     why.name()

@@ -1,5 +1,6 @@
 //! What a process has once it opens its first TCP socket: configuration and stats page.
 
+use crate::host;
 use crate::process_fallback;
 use alloc::boxed::Box;
 use alloc::string::ToString;
@@ -10,6 +11,7 @@ use netacc_conf::Config;
 use netacc_stats::{Reason, page};
 use netacc_sys::own_calls::{self, OwnCall};
 use netacc_sys::{Lock, raw, reserved_fds};
+use netacc_transport::shm::strangers::Offence;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 
@@ -80,16 +82,29 @@ fn start() -> Option<&'static Runtime> {
     }
     let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
     let rt = Box::leak(Box::new(Runtime { conf, random: AtomicU64::new(seed | 1) }));
-    netacc_transport::shm::strangers::on_offence(crate::log::offence);
-    RUNTIME.store(rt, Ordering::Release);
+    netacc_transport::shm::strangers::on_offence(log_offence);
+    netacc_transport::host::set(&host::HOST);
+    let rt: &'static Runtime = rt;
+    netacc_log::begin(&rt.conf);
+    RUNTIME.store(core::ptr::from_ref(rt).cast_mut(), Ordering::Release);
     STARTER.store(0, Ordering::Relaxed);
     for d in &diags {
-        crate::log!(Warn, "{d}");
+        netacc_log::log!(Warn, "{d}");
     }
     if let Some(call) = own {
-        crate::log!(Info, "program: calls {} by an instruction of its own; its connections use kernel TCP", call.name);
+        netacc_log::log!(
+            Info,
+            "program: calls {} by an instruction of its own; its connections use kernel TCP",
+            call.name
+        );
     }
     Some(rt)
+}
+
+/// Logs what a peer did that ends its connection.
+fn log_offence(o: &Offence) {
+    let Offence { pid, uid, slot, what } = o;
+    netacc_log::log!(Warn, "peer {pid} of user {uid}: {what} (slot {slot}); its connection is reset");
 }
 
 /// Why a program that makes such a call by itself is not accelerated.

@@ -1,7 +1,6 @@
 //! How a thread waits for a connection: it spins a little when that has paid lately, then sleeps in the
 //! kernel.
 
-use crate::engine::progress::{self, ArmOutcome, ProgressScope};
 use crate::fdtable::{self, Ref};
 use crate::poll::Held;
 use crate::socket::Path;
@@ -12,6 +11,7 @@ use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
+use netacc_transport::rdma::engine::progress::{self, ArmOutcome, ProgressScope};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 

@@ -1,7 +1,7 @@
 //! A socket address as the page stores and shows it.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// An IPv4 or IPv6 address with its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -41,6 +41,15 @@ impl SockAddr {
             Self::INET => Some(IpAddr::V4(Ipv4Addr::new(a, b, c, d))),
             Self::INET6 => Some(IpAddr::V6(Ipv6Addr::from(self.ip))),
             _ => None,
+        }
+    }
+}
+
+impl From<SocketAddr> for SockAddr {
+    fn from(a: SocketAddr) -> SockAddr {
+        match a.ip() {
+            IpAddr::V4(ip) => SockAddr::v4(ip.octets(), a.port()),
+            IpAddr::V6(ip) => SockAddr::v6(ip.octets(), a.port()),
         }
     }
 }

@@ -4,6 +4,7 @@
 //! re-enter our own hooks. `unsafe` is fenced: each module that needs it re-allows it at its top
 //! and says why.
 
+pub mod addr;
 pub mod cancel;
 pub mod closer;
 pub mod cpu;

@@ -4,12 +4,15 @@
 //! One folder per transport: [`shm`] within a host. Between hosts bytes go over the queue pairs of [`rdma`]; a connection
 //! there has a ring at each end, and its endpoint is that of the ring.
 
+extern crate alloc;
+
 pub mod endpoint;
+pub mod host;
 pub mod iov;
 mod limits;
 pub mod rdma;
 pub mod shm;
-mod timeouts;
+pub mod timeouts;
 pub mod wait;
 pub mod wakers;
 

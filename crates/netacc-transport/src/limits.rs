@@ -16,3 +16,18 @@ pub const ACCEPTS_PER_LOOK: usize = 32;
 
 /// Ticks (`Pool::tick`) after which a memory region that nobody has used is deregistered.
 pub const UNUSED_REGION_TICKS: u32 = 10;
+
+/// Companion connections that are accepted before other threads get the engine's lock.
+pub const COMPANIONS_PER_PASS: usize = 16;
+
+/// Messages of one companion connection that are taken before other threads get the engine's lock.
+pub const FAILOVER_MESSAGES_PER_PASS: usize = 32;
+
+/// Messages of one connection that go out before the engine serves the next connection.
+pub const MESSAGES_PER_PASS: usize = 8;
+
+/// Events of the connection manager that are dealt with before other threads get the engine's lock: anybody can cause them.
+pub const CM_EVENTS_PER_PASS: usize = 8;
+
+/// Reachability questions that are answered before other threads get the engine's lock.
+pub const PROBES_PER_PASS: usize = 64;

@@ -1,6 +1,5 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
-use crate::engine::progress::{self, ArmOutcome, ProgressScope};
 use crate::epoll::call::Call;
 use crate::epoll::cookies::{Named, Value, open};
 use crate::epoll::fairness;
@@ -22,6 +21,7 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, cpu, raw, time, user};
 use netacc_transport::WaitSet;
+use netacc_transport::rdma::engine::progress::{self, ArmOutcome, ProgressScope};
 use netacc_transport::shm::Link;
 use netacc_transport::wait::longer;
 

@@ -4,12 +4,12 @@
 //! ECONNRESET if the connection was alive. So it gets a kernel socket that really was connected, to a
 //! listener of our own, and really was given up.
 
-use crate::addr;
 use crate::epoll;
 use crate::socket::create::replace_everywhere;
 use crate::socket::{ABORTED, CONNECTING, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::addr;
 use netacc_sys::errno::Result;
 use netacc_sys::raw;
 use netacc_transport::Endpoint;

@@ -1,7 +1,5 @@
 //! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
 
-use crate::addr;
-use crate::engine::{self, progress};
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
 use crate::process_fallback;
@@ -17,9 +15,12 @@ use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cpu, raw, time};
+use netacc_transport::rdma::engine::{self, progress};
+use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
 use netacc_transport::{Endpoint, WaitSet};
@@ -182,7 +183,7 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     if entered && let Some(e) = r.obj.stats() {
         e.open(State::Established, Transport::Tcp, reason, time::realtime());
         if let Some(local) = local {
-            e.set_addrs(&addr::shown(local), &peer.map(addr::shown).unwrap_or_default());
+            e.set_addrs(&local.into(), &peer.map(Into::into).unwrap_or_default());
         }
     }
 }
@@ -219,7 +220,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     })?;
     let remote = ep.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
-    crate::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
+    netacc_log::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
     if create::is_stdio(new) {
         let _ = demote::by_number(new, Reason::Stdio);
     }
@@ -249,39 +250,10 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
     if let Some(e) = s.stats() {
         let transport = if ep.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
-        e.set_addrs(&addr::shown(local), &addr::shown(peer));
+        e.set_addrs(&local.into(), &peer.into());
         // Of a connection from another host only the engine in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(ep.stats_link());
-    }
-}
-
-/// Begins the server's side of a queued slot. A client that names an impossible slot, or one that is in
-/// use, loses its link.
-pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
-    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
-    let generation =
-        link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.generation.load(Ordering::Relaxed));
-    match (ep, generation) {
-        (Some(ep), Some(_)) if !ep.has_windows() => {
-            // Nothing of it has been read: the client makes the connect again, by TCP if it cannot have a further link
-            // either.
-            page().fallback(Reason::NoMemory);
-            link.refuse_connects();
-            ep.stir_peer();
-            None
-        }
-        (Some(ep), Some(generation)) => {
-            if !ep.take() {
-                ep.never_mind(generation);
-                return None;
-            }
-            ep.begin(generation).then_some(ep)
-        }
-        _ => {
-            link.expel();
-            None
-        }
     }
 }
 

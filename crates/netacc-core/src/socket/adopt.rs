@@ -5,13 +5,13 @@
 //! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
 //! it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
-use crate::addr;
 use crate::fdtable::Ref;
 use crate::process_fallback;
 use crate::runtime;
 use crate::socket::create::{enter, is_stdio};
 use crate::socket::{INHERITED, NONBLOCK, Path, Socket, listen, opts};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_sys::addr;
 use netacc_sys::{Lock, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};

@@ -10,18 +10,17 @@
 //! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
 //! 4. the kernel may give the number to another file.
 
-use crate::engine::progress;
 use crate::epoll;
 use crate::fdtable::{self, Entry, Leaving, Ref};
 use crate::outcome::Outcome;
 use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, fd_cache, promote, redispatch};
-use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::Errno;
 use netacc_sys::reserved_fds::MAX_FDS;
 use netacc_sys::{Guard, Lock, lock, raw, reserved_fds, time};
+use netacc_transport::rdma::engine::progress;
 
-const HANDLER_LOCK_WAIT: u64 = time::ns(timeouts::HANDLER_LOCK_WAIT);
+const HANDLER_LOCK_WAIT: u64 = time::ns(netacc_transport::timeouts::HANDLER_LOCK_WAIT);
 
 /// The file that was under a number when the number left the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

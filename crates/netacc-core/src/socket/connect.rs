@@ -1,7 +1,5 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
-use crate::addr;
-use crate::engine::{self, RouteHandle, order};
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::outcome::Outcome;
@@ -18,8 +16,11 @@ use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
+use netacc_transport::rdma::engine::{self, RouteHandle, order};
+use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
 use netacc_transport::{Endpoint, Interest};
@@ -134,7 +135,11 @@ fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) 
         Ok(()) => {
             let remote = s.endpoint().is_some_and(|e| e.link().is_remote());
             page().count(if remote { Counter::ConnectsRdma } else { Counter::ConnectsShm });
-            crate::log!(Debug, "fd {fd}: connected to {dest} over {}", if remote { "RDMA" } else { "shared memory" });
+            netacc_log::log!(
+                Debug,
+                "fd {fd}: connected to {dest} over {}",
+                if remote { "RDMA" } else { "shared memory" }
+            );
             if s.endpoint().is_some_and(|e| e.link().may_be_served_by_many()) {
                 queued_connects::note(r);
             }
@@ -165,7 +170,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
             if let Some(e) = s.stats() {
                 e.open(State::Established, Transport::Tcp, reason, time::realtime());
                 let local = addr::local_of(fd).unwrap_or(dest);
-                e.set_addrs(&addr::shown(local), &addr::shown(dest));
+                e.set_addrs(&local.into(), &dest.into());
             }
             if reason == Reason::TcpFirst {
                 // The next connect(2) reports that the connection was established, even if it has gone over to shared
@@ -185,7 +190,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     promote::advance(fd, r);
                 }
             }
-            crate::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
+            netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
         }
         // The program may try again with this socket, and find a rendezvous then.
         Err(Errno::CONNREFUSED) => s.set_path(Path::New),
@@ -305,7 +310,7 @@ fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>
 fn occupy(
     fd: i32,
     s: &'static Socket,
-    claim: pool::Claim,
+    claim: Claim,
     bound: Option<SocketAddr>,
     from: SocketAddr,
     target: SocketAddr,
@@ -346,7 +351,7 @@ fn occupy(
     // the locks.
     let locks = (s.rx.lock(), s.tx.lock());
     take_path(s, Path::Shm);
-    let pushed = pool::push(claim);
+    let pushed = claim.push();
     if !pushed || (!link.accepting() && ep.withdraw()) {
         // The listener went away in between and had not taken us: TCP will find out what is there now. The server
         // cannot say that it is done with a slot that was never queued.
@@ -365,7 +370,7 @@ fn occupy(
     if let Some(e) = s.stats() {
         let transport = if link.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
-        e.set_addrs(&addr::shown(local), &addr::shown(target));
+        e.set_addrs(&local.into(), &target.into());
         // Of a connection to another host only the engine in our own process is seen here.
         e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
         e.set_link(link.id().into());

@@ -2,7 +2,6 @@
 //! own that could be asked, and an unconnected one answers otherwise: with the buffers and the segment size that a
 //! socket begins with, without a path's MTU, and with success where a connection gets an error.
 
-use crate::addr;
 use crate::fdtable::Ref;
 use crate::outcome::Outcome;
 use crate::socket::{Socket, demote};
@@ -11,6 +10,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET};
 use netacc_stats::Reason;
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 

@@ -1,7 +1,5 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
-use crate::addr;
-use crate::engine::progress;
 use crate::epoll;
 use crate::fdtable;
 use crate::outcome::Outcome;
@@ -11,8 +9,10 @@ use crate::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket, create, demote,
 use core::ffi::c_void;
 use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
+use netacc_sys::addr;
 use netacc_sys::errno::Errno;
 use netacc_sys::{raw, user};
+use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Shut};
 
 /// fcntl(2); the libc crate does not have it for every target.

@@ -29,7 +29,7 @@ const TRIES: usize = 2_000;
 pub fn by_number(fd: i32, why: Reason) -> Result<()> {
     let done = fdtable::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
     if let Err(e) = done {
-        crate::log!(Warn, "fd {fd}: cannot become a kernel socket ({}): {e}", why.name());
+        netacc_log::log!(Warn, "fd {fd}: cannot become a kernel socket ({}): {e}", why.name());
     }
     done
 }
@@ -142,7 +142,7 @@ pub fn accept(r: Ref<Socket>) {
             epoll::stirred(s);
         }
         Err(e) => {
-            crate::log!(
+            netacc_log::log!(
                 Warn,
                 "fd {}: the peer left shared memory and passed no socket ({e}); the connection is reset",
                 s.first_fd()
@@ -161,7 +161,7 @@ fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reas
     // The liveness socket under the numbers, if there is one, has to outlive what we do to the slot.
     ep.keep_liveness();
     if let Err(e) = replace_everywhere(s, kernel) {
-        crate::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
+        netacc_log::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
     }
     s.set(PLACEHOLDER | CONNECTING, false);
     s.set(DEMOTED, true);
@@ -172,7 +172,7 @@ fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reas
         e.set_transport(Transport::Tcp);
         e.set_reason(why);
     }
-    crate::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
+    netacc_log::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();
     s.drop_endpoint();
@@ -192,7 +192,10 @@ pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
             && (handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
             && let Err(e) = demote(fd, r, Reason::Exec)
         {
-            crate::log!(Warn, "fd {fd}: cannot become a kernel socket ({e}); the next program gets no working socket");
+            netacc_log::log!(
+                Warn,
+                "fd {fd}: cannot become a kernel socket ({e}); the next program gets no working socket"
+            );
         }
     });
 }

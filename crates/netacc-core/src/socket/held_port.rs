@@ -4,11 +4,11 @@
 //! accepted connection in shared memory has no port. So the kernel's listener itself stays behind, under a number of ours and
 //! without listening: it has the address and the options by which the kernel judges a bind.
 
-use crate::addr;
 use crate::fdtable::{self, Entry};
 use crate::socket::{HOLDS_PORT, Path, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use netacc_sys::addr;
 use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds};
 use netacc_transport::shm::Side;

@@ -1,8 +1,7 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
-use crate::addr;
-use crate::engine::{progress, ring_bypass};
 use crate::fdtable::{self, Ref};
+use crate::host;
 use crate::outcome::Outcome;
 use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, redispatch};
 use crate::wait;
@@ -10,9 +9,11 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, user};
+use netacc_transport::rdma::engine::{progress, ring_bypass};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 
@@ -169,7 +170,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
 /// Progress of the engine for a reader that has found nothing: how many bytes have come straight to `dst`.
 fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
     if plain && dst.left() > 0 {
-        return ring_bypass::receive(r, ep, dst);
+        return ring_bypass::receive(host::token(r), ep, dst);
     }
     progress::progress_for(ep);
     0
@@ -259,7 +260,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     let mut pin = None;
     loop {
         if ep.is_remote() && src.left() > 0 {
-            let n = ring_bypass::send(r, ep, src);
+            let n = ring_bypass::send(host::token(r), ep, src);
             sent += n;
             if n > 0
                 && let Some(e) = s.stats()

@@ -1,7 +1,5 @@
 //! listen(2) and the rendezvous that goes with it.
 
-use crate::addr;
-use crate::engine;
 use crate::epoll;
 use crate::fdtable::{self, Entry};
 use crate::outcome::Outcome;
@@ -13,8 +11,10 @@ use crate::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD, kernel_
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
+use netacc_sys::addr;
 use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds, time};
+use netacc_transport::rdma::engine;
 use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous;
 use netacc_wire::companion::OwnPort;
@@ -140,14 +140,18 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
     if let Some(e) = s.stats() {
         let t = if reason == Reason::None { Transport::Shm } else { Transport::Tcp };
         e.open(State::Listening, t, reason, time::realtime());
-        e.set_addrs(&addr::shown(local), &Default::default());
+        e.set_addrs(&local.into(), &Default::default());
     }
     if reason != Reason::None {
         page().fallback(reason);
-        crate::log!(Warn, "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {}", reason.sentence());
+        netacc_log::log!(
+            Warn,
+            "fd {fd}: listener at {local} has no rendezvous; clients use TCP: {}",
+            reason.sentence()
+        );
     }
     if reason == Reason::None {
-        crate::log!(Info, "fd {fd}: listening at {local} and for shared memory");
+        netacc_log::log!(Info, "fd {fd}: listening at {local} and for shared memory");
     }
     s.local.set(local);
     if !s.registrations.load(Ordering::Acquire).is_null() {
@@ -278,7 +282,7 @@ fn kernel_only(fd: i32, s: &'static Socket) {
 #[cold]
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    crate::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
+    netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     kernel_only(fd, s);
     l.withdraw();
 }

@@ -1,6 +1,5 @@
 //! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait at either.
 
-use crate::engine;
 use crate::epoll;
 use crate::socket::crowd;
 use crate::socket::withdrawal::hand_on;
@@ -10,6 +9,8 @@ use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, raw, reserved_fds};
+use netacc_transport::rdma::engine;
+use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::segment::SERVER_CLOSED;
 use netacc_transport::shm::slots::{CONTROL_SLOT, SLOTS};
 use netacc_transport::shm::{Link, guard};
@@ -191,7 +192,7 @@ impl Listener {
                 seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
                 // A client that goes on and on is not waited for.
                 for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
-                    if let Some(ep) = super::accept::take_slot(link, slot) {
+                    if let Some(ep) = take_slot(link, slot) {
                         netacc_transport::Endpoint::close(ep, true);
                     }
                 }

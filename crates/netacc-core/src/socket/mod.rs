@@ -494,5 +494,5 @@ impl Socket {
 /// Writes an address as the kernel has it into a buffer of ours.
 pub(crate) fn addr_of(a: SocketAddr, domain: i32, buf: &mut [u64; 4], len: &mut u32) {
     *len = 32;
-    crate::addr::write(a, domain, buf.as_mut_ptr().cast(), len);
+    netacc_sys::addr::write(a, domain, buf.as_mut_ptr().cast(), len);
 }

@@ -1,11 +1,11 @@
 //! A connected pair of kernel sockets, for a connection that leaves shared memory.
 
-use crate::addr;
 use crate::socket::Socket;
 use crate::socket::abort::with_address;
 use crate::timeouts;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
 use netacc_sys::{raw, reserved_fds};

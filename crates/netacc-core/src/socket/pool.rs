@@ -13,9 +13,9 @@ use netacc_sys::errno::Errno;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_transport::shm::Link;
+use netacc_transport::shm::claim::{Claim, segment_lacks};
 use netacc_transport::shm::owner::{self, Word};
 use netacc_transport::shm::rendezvous::{self, NoLink};
-use netacc_transport::shm::slots::Claimed;
 
 /// A destination and our links to it.
 #[derive(Debug)]
@@ -137,17 +137,6 @@ fn sweep_all() {
     }
 }
 
-/// A claimed slot on a link, which the caller may fill in and then [`push`] before any other thread does.
-pub struct Claim {
-    /// The link that the slot is on.
-    pub link: &'static Link,
-    /// The claimed slot and its generation.
-    pub claimed: Claimed,
-    /// The listener's queue is full: the connect is pending.
-    full: bool,
-    _order: netacc_sys::Guard<'static>,
-}
-
 fn claim_on(
     link: &'static Link,
     order: netacc_sys::Guard<'static>,
@@ -158,7 +147,7 @@ fn claim_on(
         link.slots.unpark(left);
     }
     match link.claim() {
-        Some(claimed) => Ok(Claim { link, claimed, full: false, _order: order }),
+        Some(claimed) => Ok(Claim { link, claimed, pending: false, order }),
         None => Err(order),
     }
 }
@@ -389,7 +378,7 @@ fn claim_known(
             return Err(Reason::BacklogFull);
         }
         match claim_on(link, order) {
-            Ok(c) => return Ok(Ok(Claim { full: full && !late, ..c })),
+            Ok(c) => return Ok(Ok(Claim { pending: full && !late, ..c })),
             Err(o) => order = o,
         }
         late_and_full |= full;
@@ -411,31 +400,10 @@ fn why_not(e: NoLink, in_group: bool) -> Reason {
     }
 }
 
-/// The reason that is reported when there is no segment for a link.
-pub fn segment_lacks(e: Errno) -> Reason {
-    if e == Errno(libc::EFBIG) { Reason::FileSize } else { Reason::NoMemory }
-}
-
 /// Whether links to `dest` lead to listeners that share a port, and `which` is true of that group.
 pub fn is_group(dest: SocketAddr, which: impl FnOnce(&ReuseportGroup) -> bool) -> bool {
     let _order = POOL.lock();
     target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))
-}
-
-/// Queues the connect and tells the server.
-pub fn push(c: Claim) -> bool {
-    if c.full
-        && let Some(ep) = c.link.endpoint(c.claimed.slot)
-    {
-        ep.begin_pending();
-    }
-    let pushed = c.link.push(c.claimed.slot as u32);
-    let link = c.link;
-    drop(c);
-    if pushed && let Some(q) = link.endpoint(netacc_transport::shm::slots::CONTROL_SLOT) {
-        q.announce();
-    }
-    pushed
 }
 
 /// Called in the child of a fork: the links are the parent's; connections of the child make their own.

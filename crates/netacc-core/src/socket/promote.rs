@@ -69,7 +69,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     match s.endpoint() {
         None => {
             // Until the kernel has connected there is nothing to offer. One thread makes the offer.
-            if crate::addr::peer_of(fd).is_some() && !s.set(LINKING, true) && offer(fd, r).is_err() {
+            if netacc_sys::addr::peer_of(fd).is_some() && !s.set(LINKING, true) && offer(fd, r).is_err() {
                 decide(fd, r, true);
             }
             s.path() == Path::Shm
@@ -114,8 +114,8 @@ fn listen_for_offers() {
 /// Client: offers the connection to the server.
 fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     let s = r.obj;
-    let local = crate::addr::local_of(fd).ok_or(Reason::Refused)?;
-    let target = crate::addr::peer_of(fd).ok_or(Reason::Refused)?;
+    let local = netacc_sys::addr::local_of(fd).ok_or(Reason::Refused)?;
+    let target = netacc_sys::addr::peer_of(fd).ok_or(Reason::Refused)?;
     let ip = netacc_transport::shm::rendezvous::destination;
     let local = core::net::SocketAddr::new(ip(local.ip()), local.port());
     let target = core::net::SocketAddr::new(ip(target.ip()), target.port());
@@ -231,7 +231,7 @@ pub(super) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
         e.set_peer_pid(if remote { 0 } else { ep.link().peer_pid() });
         e.set_link(ep.stats_link());
     }
-    crate::log!(Info, "fd {fd}: promoted to {}", if remote { "RDMA" } else { "shared memory" });
+    netacc_log::log!(Info, "fd {fd}: promoted to {}", if remote { "RDMA" } else { "shared memory" });
 }
 
 /// Server: looks for the connections that clients offered to promote.

@@ -9,13 +9,13 @@
 //! watched in the same way: if the thread that is to connect their queue pair does not get to it, no other thread would
 //! make them again.
 
-use crate::engine;
 use crate::fdtable::Ref;
 use crate::socket::{Path, Socket, redispatch};
 use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{Lock, lock};
+use netacc_transport::rdma::engine;
 use netacc_transport::shm::ShmEndpoint;
 
 const QUEUED_CONNECT: u64 = time::ns(timeouts::QUEUED_CONNECT);

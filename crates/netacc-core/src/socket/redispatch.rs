@@ -4,7 +4,6 @@
 //! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
 //! byte it has written so far.
 
-use crate::engine::{self, progress};
 use crate::epoll;
 use crate::fdtable::{self, Ref};
 use crate::fork;
@@ -13,15 +12,15 @@ use crate::socket::beliefs::Beliefs;
 use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, ports, queued_connects};
 use crate::timeouts;
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{lock, raw};
+use netacc_transport::Endpoint;
+use netacc_transport::rdma::engine::{self, progress};
 use netacc_transport::shm::ShmEndpoint;
-use netacc_transport::{Endpoint, Iov, Shut};
 
 /// Settles a connection that is [told to switch](ShmEndpoint::must_switch): it goes on elsewhere. Takes both direction locks.
 #[cold]
@@ -204,11 +203,11 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
 /// Makes a connect that was withdrawn once more, with what was written so far. Under both direction locks.
 fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
     let s = r.obj;
-    let (mut bytes, first) = written(old);
+    let (mut bytes, first) = old.written();
     let ended = old.ended();
     match reconnect(s, old) {
         Ok(new) => {
-            if !rewrite(new, &mut bytes, first, ended) {
+            if !new.rewrite(&mut bytes, first, ended) {
                 new.fail(Errno::CONNRESET);
             }
             epoll::switched(s, old, new, || s.set_endpoint(new));
@@ -220,7 +219,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
                 queued_connects::note_redispatched(r);
             }
             old.close(false);
-            crate::log!(
+            netacc_log::log!(
                 Info,
                 "fd {}: the server did not accept; queued at another process with {} bytes",
                 s.first_fd(),
@@ -230,7 +229,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
         Err(not) => {
             let why = if not == Reason::Refused { not } else { why };
             let done = by_tcp(r, old, &bytes, ended, why);
-            crate::log!(
+            netacc_log::log!(
                 Info,
                 "fd {}: {}; using kernel TCP with {} bytes: {done:?}",
                 s.first_fd(),
@@ -247,44 +246,6 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             }
         }
     }
-}
-
-/// Everything that was written so far, and how much of it the first window held.
-fn written(old: &ShmEndpoint) -> (Vec<u8>, usize) {
-    let mut bytes = Vec::new();
-    let mut first = None;
-    old.replay(|p, n| {
-        first.get_or_insert(n);
-        let at = bytes.len();
-        bytes.resize(at + n, 0);
-        #[allow(unsafe_code)]
-        // SAFETY: `replay` hands out n readable bytes of our own ring; `bytes` has n more.
-        unsafe {
-            core::ptr::copy_nonoverlapping(p, bytes.as_mut_ptr().add(at), n);
-        }
-    });
-    (bytes, first.unwrap_or(0))
-}
-
-/// Writes the same bytes into the ring of a new connect, and the end after them. False: they do not fit.
-fn rewrite(new: &'static ShmEndpoint, bytes: &mut [u8], first: usize, ended: bool) -> bool {
-    // The ring is as large as the one that held these bytes, if they come into the same windows.
-    let (small, large) = bytes.split_at_mut(first);
-    let fits = [small, large].into_iter().filter(|b| !b.is_empty()).all(|b| {
-        let v = libc::iovec { iov_base: b.as_mut_ptr().cast(), iov_len: b.len() };
-        new.try_write(&mut Iov::one(&v)) == Ok(b.len())
-    });
-    if ended {
-        new.shutdown(Shut::Write);
-    }
-    fits
-}
-
-/// Gives what was written to a connect that was withdrawn to the one that is made instead of it. False: it does not
-/// fit.
-pub fn hand_off(old: &'static ShmEndpoint, new: &'static ShmEndpoint) -> bool {
-    let (mut bytes, first) = written(old);
-    rewrite(new, &mut bytes, first, old.ended())
 }
 
 /// Makes a connect that waits too long at its process by TCP, where any of the processes that serve the listener may
@@ -309,9 +270,14 @@ pub fn bypass(r: Ref<Socket>) {
     } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
         move_on(r, old, Reason::LinkLost);
     } else {
-        let bytes = written(old).0;
+        let bytes = old.written().0;
         let done = send_drained(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
-        crate::log!(Info, "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}", s.first_fd(), bytes.len());
+        netacc_log::log!(
+            Info,
+            "fd {}: its server takes nothing, by TCP with {} bytes: {done:?}",
+            s.first_fd(),
+            bytes.len()
+        );
         if done.and_then(|()| replace_everywhere(s, real)).is_ok() {
             s.set(PLACEHOLDER, false);
             old.link().stuck.store(1, Ordering::Relaxed);
@@ -357,7 +323,7 @@ fn reconnect(s: &'static Socket, old: &ShmEndpoint) -> core::result::Result<&'st
     if let Some(sl) = link.segment().and_then(|seg| seg.slot(slot)) {
         sl.open.write(local, target);
     }
-    let pushed = pool::push(claim);
+    let pushed = claim.push();
     if !pushed || (!link.accepting() && ep.withdraw()) {
         if !pushed {
             ep.never_mind(generation);

@@ -12,7 +12,6 @@
 //! Where the connection was shared before, other sharers stay at the ring. A program that closes its socket has
 //! then left the connection to them, and the peer is not to hear of that.
 
-use crate::addr;
 use crate::fork::{self, Heir};
 use crate::limits::RELAY_END_CHECKS;
 use crate::namespace;
@@ -20,6 +19,7 @@ use crate::socket::shed::shed;
 use crate::socket::{SHARED, Socket, pair};
 use crate::timeouts;
 use core::sync::atomic::AtomicU32;
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Owned;
 use netacc_sys::time::Deadline;

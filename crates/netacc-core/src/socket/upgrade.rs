@@ -16,7 +16,6 @@
 //! All decisions are made with both direction locks held, by the program's threads or by an engine, which has its engine's
 //! lock besides.
 
-use crate::engine::{self, progress};
 use crate::fdtable::{self, Entry, Ref};
 use crate::socket::promote::{decided, number, promoted, switch_to_ring};
 use crate::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
@@ -27,6 +26,8 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, time};
+use netacc_transport::host::UpgradeAnswer;
+use netacc_transport::rdma::engine::{self, progress};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, WaitSet};
 use netacc_wire::companion::TOKEN;
@@ -103,7 +104,7 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
                     // The client may have gone over, or may not: neither may be taken for the other.
                     stay(s, ep);
                     abort(fd);
-                    crate::log!(
+                    netacc_log::log!(
                         Warn,
                         "fd {fd}: the other host does not say which path the connection takes; it is reset"
                     );
@@ -329,28 +330,17 @@ pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     found
 }
 
-/// The answer to a client's question.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The client may go over, and sends this token before.
-    Ready([u8; TOKEN]),
-    /// The program has not read everything that the client had sent.
-    NotYet,
-    /// The client may not go over.
-    No,
-}
-
 /// Server: the client has sent `sent` bytes, and would go over to `ep`.
-pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> Answer {
+pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {
     const ESTABLISHED: u8 = 1;
     let s = r.obj;
     if s.kernel_read.load(Ordering::Relaxed) < sent && r.valid() && s.has(CANDIDATE) {
         s.upgrade.wanted.store(sent, Ordering::Relaxed);
-        return Answer::NotYet;
+        return UpgradeAnswer::NotYet;
     }
     let _g = (s.rx.lock(), s.tx.lock());
     let is_free = r.valid() && s.has(CANDIDATE) && !s.has(PREPARED) && s.path() == Path::Tcp;
-    let Some(fd) = number(s.first_fd(), r).filter(|_| is_free) else { return Answer::No };
+    let Some(fd) = number(s.first_fd(), r).filter(|_| is_free) else { return UpgradeAnswer::No };
     s.upgrade.wanted.store(0, Ordering::Relaxed);
     accepted(s);
     let mut info = [0u8; 8];
@@ -362,12 +352,12 @@ pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> Answer {
         || state != ESTABLISHED
         || getrandom(&mut token, GetRandomFlags::empty()) != Ok(TOKEN)
     {
-        return Answer::No;
+        return UpgradeAnswer::No;
     }
     s.upgrade.set_token(token);
     s.set_endpoint(ep);
     s.set(PREPARED, true);
-    Answer::Ready(token)
+    UpgradeAnswer::Ready(token)
 }
 
 /// Server: the client says that it has not gone over to `ep`.

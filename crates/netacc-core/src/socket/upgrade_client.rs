@@ -1,6 +1,5 @@
 //! From kernel TCP to RDMA, while the connection lives: the client's part. See [`upgrade`].
 
-use crate::engine::{self, progress};
 use crate::fdtable::Ref;
 use crate::socket::promote::{number, promoted, switch_to_ring};
 use crate::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket, upgrade};
@@ -8,6 +7,7 @@ use crate::timeouts;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, time};
+use netacc_transport::rdma::engine::{self, progress};
 use netacc_transport::shm::{ShmEndpoint, rendezvous};
 use netacc_wire::companion::TOKEN;
 
@@ -58,7 +58,7 @@ pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
         return s.has(CANDIDATE);
     }
     // Nothing is asked before the kernel has connected.
-    let Some((local, peer)) = crate::addr::local_of(fd).zip(crate::addr::peer_of(fd)) else { return true };
+    let Some((local, peer)) = netacc_sys::addr::local_of(fd).zip(netacc_sys::addr::peer_of(fd)) else { return true };
     let plain = |a: SocketAddr| SocketAddr::new(rendezvous::destination(a.ip()), a.port());
     if s.set(LINKING, true) {
         return true;
@@ -66,7 +66,7 @@ pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
     s.local.set(plain(local));
     s.peer.set(plain(peer));
     s.upgrade.when.store(time::now(), Ordering::Relaxed);
-    match engine::request_upgrade(r, plain(local), plain(peer)) {
+    match engine::request_upgrade(crate::host::token(r), plain(local), plain(peer)) {
         Ok(true) => true,
         Ok(false) => {
             s.upgrade.when.store(time::coarse().saturating_add(UPGRADE_RETRY_FIRST), Ordering::Relaxed);

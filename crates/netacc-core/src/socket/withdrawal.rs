@@ -9,11 +9,11 @@
 //! A connect of another user's process, and one for which the kernel's queue has no room, stays as it is: its client makes it
 //! once more at its next call (see [`super::redispatch`]).
 
-use crate::addr;
 use crate::fdtable::{self, Entry};
 use crate::socket::{Path, SHARED, pair, redispatch, relay};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
+use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{lock, raw};
 use netacc_transport::Endpoint;
@@ -41,7 +41,7 @@ pub(super) fn hand_on(links: impl Iterator<Item = &'static Link> + Clone) {
         let Some(ep) = link.endpoint(slot as usize).filter(|ep| slot != 0 && !ep.is_live()) else { continue };
         let done = if able && link.trust_is_mutual() { to_kernel(link, ep) } else { Err(Errno::NOTCONN) };
         match done {
-            Ok(()) => crate::log!(
+            Ok(()) => netacc_log::log!(
                 Info,
                 "listener: a connect that waited here goes to the kernel's queue, for another process"
             ),

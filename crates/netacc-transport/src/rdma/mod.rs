@@ -6,12 +6,13 @@
 //!
 //! If a queue pair fails, its messages go on over a [`Stream`]; a [`MsgPath`] is one of the two.
 //!
-//! This folder does not know what the connections are: `netacc-core`'s `engine` joins them to rings.
+//! [`engine`] joins the connections to rings; the files beside it do not know what the connections are.
 
 mod chain;
 mod conn;
 mod credits;
 mod device;
+pub mod engine;
 mod failover;
 mod line;
 mod path;

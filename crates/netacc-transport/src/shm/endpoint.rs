@@ -493,13 +493,6 @@ impl ShmEndpoint {
         any
     }
 
-    /// Gives everything that was written so far, piece by piece, for a connection whose peer has read nothing.
-    pub fn replay(&self, mut piece: impl FnMut(*const u8, usize)) {
-        let Some(v) = self.view() else { return };
-        let Some(area) = v.tx_area() else { return };
-        self.tx.replay(&area, |p, n| piece(p.as_ptr(), n));
-    }
-
     /// Whether our stream was ended.
     pub fn ended(&self) -> bool {
         self.flags.load(Ordering::Acquire) & TX_SHUT != 0

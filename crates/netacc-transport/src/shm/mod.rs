@@ -26,6 +26,7 @@ macro_rules! line {
 }
 
 mod bytes;
+pub mod claim;
 mod contract;
 pub mod control;
 mod cork;
@@ -49,6 +50,7 @@ mod queue;
 mod registry;
 mod remote;
 pub mod rendezvous;
+mod replay;
 pub mod segment;
 pub mod sharers;
 pub mod slots;

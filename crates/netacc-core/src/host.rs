@@ -1,0 +1,182 @@
+//! The socket layer as the transports below it see it (see [`netacc_transport::host`]).
+
+use crate::fdtable::{self, Entry, Ref};
+use crate::socket::{
+    CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket, listen, opts, pool, ports, queued_connects, redispatch, upgrade,
+    upgrade_client,
+};
+use crate::{epoll, fork, runtime};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use libc::{IPPROTO_TCP, SOL_SOCKET};
+use netacc_conf::Config;
+use netacc_stats::{Reason, SockEntry};
+use netacc_sys::Guard;
+use netacc_sys::time::{self, Deadline};
+use netacc_transport::host::{ConnToken, Direction, Host, Patience, ProgramConn, Reachability, UpgradeAnswer};
+use netacc_transport::shm::claim::Claim;
+use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_wire::companion::{OwnPort, TOKEN};
+
+/// This process.
+struct Program;
+
+/// What the transports are given.
+pub(crate) static HOST: &dyn Host = &Program;
+
+/// The name of a socket for a transport.
+pub(crate) fn token(r: Ref<Socket>) -> ConnToken {
+    ConnToken { object: core::ptr::from_ref(r.obj).addr(), generation: r.generation }
+}
+
+/// The socket that a transport names. It may stand for another connection by now ([`Ref::valid`]).
+fn socket(token: ConnToken) -> Option<Ref<Socket>> {
+    let obj = epoll::at(token.object as *mut Socket)?;
+    Some(Ref { obj, generation: token.generation })
+}
+
+impl Host for Program {
+    fn config(&self) -> Option<&'static Config> {
+        Some(&runtime::get()?.conf)
+    }
+
+    fn is_alone(&self) -> bool {
+        fork::alone()
+    }
+
+    fn has_no_children(&self) -> bool {
+        fork::has_no_children()
+    }
+
+    fn is_fork_under_way(&self) -> bool {
+        fork::under_way()
+    }
+
+    fn claim(&self, client: SocketAddr, server: SocketAddr) -> Result<Claim, Reason> {
+        pool::claim(client, server, None, true)
+    }
+
+    fn claim_remote(&self, server: SocketAddr, link: &'static Link) -> Result<Claim, Reason> {
+        pool::claim_remote(server, link, true)
+    }
+
+    fn learn(&self, dest: SocketAddr, what: Reachability) {
+        match what {
+            Reachability::Reached => ports::note_reached(dest.ip()),
+            Reachability::Broken => ports::note_broken(dest.ip()),
+            Reachability::Refused(why) => ports::note_refused(dest, why, time::coarse()),
+        }
+    }
+
+    fn is_doubted(&self, ip: IpAddr) -> bool {
+        ports::is_doubted(ip)
+    }
+
+    fn takes_companions(&self, port: u16) -> OwnPort {
+        listen::takes_companions(port)
+    }
+
+    fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn)) {
+        fdtable::each(0, usize::MAX, |_, e| {
+            if let Entry::Socket(r) = e
+                && r.obj.path() == Path::Shm
+                && let Some(ep) = r.obj.endpoint()
+            {
+                f(&ProgramConn {
+                    socket: token(r),
+                    ep,
+                    addresses: r.obj.local.get().zip(r.obj.peer.get()),
+                    stats: r.obj.stats(),
+                    shared: r.obj.has(SHARED),
+                });
+            }
+        });
+    }
+
+    fn stats_of(&self, ep: &'static ShmEndpoint) -> Option<&'static SockEntry> {
+        let s = epoll::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
+        s.endpoint().filter(|e| core::ptr::eq(*e, ep))?;
+        s.stats()
+    }
+
+    fn patience(&self, token: ConnToken) -> Patience {
+        let Some(r) = socket(token) else { return Patience::default() };
+        let _g = r.obj.meta.lock();
+        // The defaults are those of a host that was not configured (tcp(7)).
+        let option = |level, name, default| r.obj.opts.get(level, name).map_or(default, |v| v.max(0) as u32);
+        let keepalive = (option(SOL_SOCKET, libc::SO_KEEPALIVE, 0) != 0).then(|| {
+            [(libc::TCP_KEEPIDLE, 7200), (libc::TCP_KEEPINTVL, 75), (libc::TCP_KEEPCNT, 9)]
+                .map(|(name, default)| option(IPPROTO_TCP, name, default))
+        });
+        Patience { user_timeout_ms: option(IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 0), keepalive }
+    }
+
+    fn has_keepalive(&self) -> bool {
+        opts::has_keepalive()
+    }
+
+    fn try_hold(&self, token: ConnToken, ep: &'static ShmEndpoint, direction: Direction) -> Option<Guard<'static>> {
+        let r = socket(token)?;
+        let lock = match direction {
+            Direction::Read => &r.obj.rx,
+            Direction::Write => &r.obj.tx,
+        };
+        let held = lock.try_lock()?;
+        let stands = r.valid() && r.obj.path() == Path::Shm && r.obj.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        stands.then_some(held)
+    }
+
+    fn upgrade_candidate(&self, client: SocketAddr, server: SocketAddr) -> Option<ConnToken> {
+        upgrade::find(client, server).map(token)
+    }
+
+    fn prepare_upgrade(&self, token: ConnToken, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {
+        socket(token).map_or(UpgradeAnswer::No, |r| upgrade::prepare(r, sent, ep))
+    }
+
+    fn withdraw_upgrade(&self, token: ConnToken, ep: &'static ShmEndpoint) {
+        if let Some(r) = socket(token) {
+            upgrade::unprepare(r, ep);
+        }
+    }
+
+    fn request_upgrades(&self) -> bool {
+        let mut left = false;
+        fdtable::each(0, usize::MAX, |fd, e| {
+            if let Entry::Socket(r) = e
+                && r.obj.has(REMOTE)
+                && r.obj.has(OFFERS)
+                && r.obj.has(CANDIDATE)
+            {
+                left |= upgrade_client::try_upgrade(fd, r);
+            }
+        });
+        left
+    }
+
+    fn sent_by_kernel(&self, token: ConnToken) -> u64 {
+        socket(token).map_or(0, |r| upgrade_client::sent(r.obj))
+    }
+
+    fn commit_upgrade(&self, token: ConnToken, sent: u64, proof: [u8; TOKEN], ep: &'static ShmEndpoint) -> bool {
+        socket(token).is_some_and(|r| upgrade_client::commit(r, sent, proof, ep))
+    }
+
+    fn retry_upgrade_later(&self, token: ConnToken) {
+        if let Some(r) = socket(token) {
+            upgrade_client::retry_later(r);
+        }
+    }
+
+    fn decide_upgrades(&self) {
+        upgrade::decide_all();
+    }
+
+    fn settle_queued(&self, until: Deadline) {
+        redispatch::settle_queued(until);
+    }
+
+    fn tend_queued(&self, before: &dyn Fn()) -> bool {
+        queued_connects::tend(before)
+    }
+}

@@ -1,0 +1,141 @@
+//! Admission of peers that have said nothing yet: how many of them there may be at a time, and which one makes room when a
+//! further one comes. Anybody can be such a peer, so their number is bounded for each address and in all.
+
+use crate::rdma::engine::cm::{MAX_QPS, QP_CONNECT};
+use crate::rdma::engine::qp::QpRecord;
+use crate::rdma::engine::worker::Engine;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use netacc_sys::time;
+
+/// The most silent peers that there may be at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    pub per_address: usize,
+    pub all: usize,
+}
+
+/// A peer that has said nothing yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Silent {
+    /// The number by which its owner knows it.
+    pub id: usize,
+    pub ip: IpAddr,
+    /// Since when (ns) it has been there.
+    pub since: u64,
+}
+
+/// The one of `silent` that makes room for a newcomer from `ip`, if there are as many as `bounds` allows: the oldest
+/// from that address, or, if there are too many in all, the oldest from the address that has most of them.
+pub(super) fn evicted(silent: &[Silent], ip: IpAddr, bounds: Bounds) -> Option<Silent> {
+    if silent.iter().filter(|s| s.ip == ip).count() >= bounds.per_address {
+        return oldest_of(silent, ip);
+    }
+    if silent.len() < bounds.all {
+        return None;
+    }
+    let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for s in silent {
+        *counts.entry(s.ip).or_default() += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count)?;
+    oldest_of(silent, most.0)
+}
+
+fn oldest_of(silent: &[Silent], ip: IpAddr) -> Option<Silent> {
+    silent.iter().filter(|s| s.ip == ip).min_by_key(|s| s.since).copied()
+}
+
+/// Time (ns) after which a queue pair whose client has said nothing makes room for another one. Before that the
+/// newcomer goes by TCP instead: a client's first message is under way for a moment, and its connections would be lost
+/// with the queue pair.
+const FIRST_WORD: u64 = 300_000_000;
+
+impl Engine {
+    /// Makes room for a queue pair of a client at `ip`: if there are too many whose clients have said nothing, the
+    /// oldest of those ends, and if there are as many queue pairs as there can be, one without connections. False:
+    /// there is none that could end.
+    pub(super) fn make_room(&mut self, ip: IpAddr) -> bool {
+        let now = time::now();
+        let bounds = self.limits.silent;
+        let full = Bounds { per_address: MAX_QPS, all: 0 };
+        let silent = |e: &QpRecord| !e.used;
+        let idle = |e: &QpRecord| e.conns.is_empty() && now.saturating_sub(e.idle_since) > QP_CONNECT;
+        let ready = |victim: Silent| now.saturating_sub(victim.since) > FIRST_WORD;
+        match evicted(&self.clients(silent), ip, bounds) {
+            Some(victim) if !ready(victim) => return false,
+            None if self.qps.each().count() < MAX_QPS => return true,
+            _ => {}
+        }
+        // What clients have sent may not have been looked at. The engine's thread does what follows from it.
+        self.complete(None);
+        self.ring();
+        let victim = match evicted(&self.clients(silent), ip, bounds) {
+            None if self.qps.each().count() < MAX_QPS => return true,
+            None => evicted(&self.clients(idle), ip, full),
+            victim => victim.filter(|victim| ready(*victim)),
+        };
+        if let Some(victim) = victim {
+            self.end_qp(victim.id, "it has not been used, and others come");
+        }
+        victim.is_some()
+    }
+
+    /// Queue pairs of clients on other hosts for which `are` is true.
+    fn clients(&self, are: impl Fn(&QpRecord) -> bool) -> Vec<Silent> {
+        let clients = self.qps.each().filter(|(_, e)| e.route.is_none() && are(e));
+        clients.filter_map(|(id, e)| Some(Silent { id, ip: e.ips?.1, since: e.idle_since })).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::net::Ipv4Addr;
+
+    const BOUNDS: Bounds = Bounds { per_address: 3, all: 8 };
+
+    fn host(n: u8) -> IpAddr {
+        Ipv4Addr::new(10, 0, 0, n).into()
+    }
+
+    fn silent(id: usize, n: u8, since: u64) -> Silent {
+        Silent { id, ip: host(n), since }
+    }
+
+    #[test]
+    fn below_both_bounds_nobody_goes() {
+        assert_eq!(evicted(&[], host(1), BOUNDS), None);
+        assert_eq!(evicted(&[silent(0, 1, 5), silent(1, 1, 3)], host(1), BOUNDS), None);
+    }
+
+    #[test]
+    fn the_oldest_of_the_same_address_goes_first() {
+        let all = [silent(0, 2, 1), silent(1, 1, 5), silent(2, 1, 3), silent(3, 1, 4)];
+        assert_eq!(evicted(&all, host(1), BOUNDS), Some(silent(2, 1, 3)));
+        assert_eq!(evicted(&all, host(2), BOUNDS), None);
+    }
+
+    #[test]
+    fn of_too_many_in_all_the_address_with_most_gives_way() {
+        let mut all: Vec<Silent> = (0..6).map(|n| silent(n, n as u8, n as u64)).collect();
+        all.extend([silent(6, 9, 20), silent(7, 9, 10)]);
+        assert_eq!(evicted(&all, host(77), BOUNDS), Some(silent(7, 9, 10)));
+    }
+
+    /// In whichever order they come, there are never more than both bounds allow.
+    #[test]
+    fn the_bounds_hold() {
+        let mut all: Vec<Silent> = Vec::new();
+        for n in 0..2_000usize {
+            let newcomer = silent(n, (n * 7 % (1 + n % 40)) as u8, n as u64);
+            if let Some(victim) = evicted(&all, newcomer.ip, BOUNDS) {
+                all.retain(|s| s.id != victim.id);
+            }
+            all.push(newcomer);
+            assert!(all.len() <= BOUNDS.all);
+            assert!(all.iter().filter(|s| s.ip == newcomer.ip).count() <= BOUNDS.per_address);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What the child of a fork does with the parent's engine: it only closes its copies of the descriptors.
+
+use crate::rdma::Device;
+use crate::rdma::engine::worker::Engine;
+use netacc_sys::reserved_fds;
+use netacc_verbs::EventChannel;
+
+impl Engine {
+    /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
+    pub fn close_inherited(&self) {
+        for (_, local) in self.locals.each() {
+            local.link.inherit();
+            local.link.drop_passed_for_closed();
+        }
+        for (link, _) in &self.seats {
+            link.inherit();
+        }
+        // The other ends are the companion connections by which the child's own connections hear that the parent is
+        // gone: from ends that the child holds itself it would hear nothing.
+        for (_, conn) in self.conns.each() {
+            conn.ep.drop_passed();
+            if conn.kernel >= 0 {
+                reserved_fds::close(conn.kernel);
+            }
+        }
+        let fds = self
+            .devices
+            .iter()
+            .flat_map(Device::descriptors)
+            .chain(self.events.as_ref().map(EventChannel::fd))
+            .chain(self.doors());
+        for fd in fds {
+            reserved_fds::close(fd);
+        }
+        reserved_fds::close(self.waker);
+        self.all_companions().for_each(reserved_fds::close);
+    }
+}

@@ -1,0 +1,499 @@
+//! One connection: from its ring to the queue pair, and back.
+
+use crate::limits::MESSAGES_PER_PASS;
+use crate::rdma::MsgPath;
+use crate::rdma::engine::progress::SleepOn;
+use crate::rdma::engine::upgrade_pending::PendingUpgrade;
+use crate::rdma::engine::worker::Engine;
+use crate::shm::{ShmEndpoint, end_at_close, reset_at_close};
+use crate::{Endpoint, Iov, Shut};
+use alloc::collections::VecDeque;
+use alloc::vec;
+use netacc_sys::errno::Errno;
+use netacc_sys::raw;
+use netacc_wire::frame::{ADDRESSES, Brief, Frame, Kind, WINDOW};
+
+/// Number of delivered bytes after which the peer is told of them by a message of their own.
+const WINDOW_UPDATE: u32 = WINDOW / 2;
+/// Most bytes that go into the ring between two looks whether its reader has left it: when the reader leaves, its
+/// socket has to hold what was in the ring, and these bytes.
+const PIECE: usize = 32 * 1024;
+/// Number of bytes for which a look into a short buffer first is worthwhile.
+pub(super) const SHORT: usize = 96;
+
+/// A connection that this engine carries.
+#[derive(Debug)]
+pub(super) struct Conn {
+    /// Our side of the ring. With a `kernel` socket it is not ours any more: another connection may have its place.
+    pub ep: &'static ShmEndpoint,
+    /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to a
+    /// process that has no ring.
+    pub kernel: i32,
+    /// Set while a descriptor of its own can wake it, and is listed.
+    pub listed: bool,
+    /// The descriptor and the events on which the thread sleeps for it, or did when it slept last.
+    pub slept_on: (i32, i16),
+    /// Index of its link, and its place there.
+    pub local: usize,
+    pub slot: usize,
+    /// The queue pair.
+    pub qp: usize,
+    /// Its name on the queue pair.
+    pub id: u16,
+    pub generation: u32,
+    /// Set once each side has sent a frame of this generation.
+    pub generation_confirmed: bool,
+    pub known: bool,
+    /// The addresses of both ends, which are to be sent before anything else.
+    pub opening: Option<[u8; ADDRESSES]>,
+    /// Set while the connection is still on kernel TCP.
+    pub upgrade: Option<PendingUpgrade>,
+    /// Number of bytes that may still be sent.
+    pub credit: u32,
+    /// Number of bytes that have reached the reader here and that the peer has not been told of.
+    pub delivered: u32,
+    /// Bytes that found no room in the ring.
+    pub pending: VecDeque<u8>,
+    /// Set once we have told the other side that our direction has ended.
+    pub fin_sent: bool,
+    /// Set once the other side has told the end of its direction.
+    pub fin_seen: bool,
+    /// Set while the other side has told that more bytes follow the last ones that have come ([`Kind::Part`]).
+    pub broken_off: bool,
+    /// Set while we have told the other side that more bytes follow the last ones that we have sent ([`Kind::Part`]).
+    pub said_part: bool,
+    /// Set once the program here has been told the end of the other side's direction.
+    pub fin_given: bool,
+    /// Set while it waits for the queue pair to have room.
+    pub stalled: bool,
+    /// Set while it is in the queue of connections that are to be looked at.
+    pub queued: bool,
+    /// Set once the queue pair has ended, or the connection there: what has come is still given to the program.
+    pub cut: bool,
+}
+
+/// The source of the bytes that a connection sends.
+#[derive(Debug)]
+pub(super) enum Source<'a, 'b> {
+    /// Its ring, or the kernel socket that took the ring's place.
+    Ring,
+    /// A program's buffers.
+    Program(&'a mut Iov<'b>),
+}
+
+/// How sending went.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    /// There is nothing more for now.
+    All,
+    /// The queue pair has no room.
+    Stalled,
+    /// No buffer to send from is free.
+    Starved,
+    /// Others have their turn first.
+    More,
+    /// The program's side was reset: the other side has been told.
+    Reset,
+    /// The queue pair failed.
+    Broken,
+}
+
+impl Conn {
+    pub(super) fn frame(&mut self, kind: Kind) -> Frame {
+        self.known = true;
+        let frame = self.next_frame(kind);
+        self.delivered -= frame.window;
+        frame
+    }
+
+    /// What [`Conn::frame`] gives next.
+    fn next_frame(&self, kind: Kind) -> Frame {
+        // A larger window does not fit into a brief head; the next frame tells the rest.
+        let most = if matches!(kind, Kind::Data | Kind::Part) { Brief::WINDOW } else { u32::MAX };
+        let window = self.delivered.min(most);
+        Frame { kind, credits: 0, large: false, conn: self.id, generation: self.generation, window, acked: 0, next: 0 }
+    }
+
+    /// Gives bytes to the program here, as many as there is room for; the rest waits, copied by `copy` from the given
+    /// offset on. False: nobody reads any more.
+    pub fn give(&mut self, bytes: *const u8, len: usize, copy: impl FnOnce(usize, &mut [u8]) -> bool) -> bool {
+        let mut done = 0;
+        if self.pending.is_empty() {
+            let Some(n) = self.write(bytes, len) else { return false };
+            done = n;
+        }
+        if done < len {
+            let mut rest = vec![0; len - done];
+            if copy(done, &mut rest) {
+                self.pending.extend(rest);
+            }
+        }
+        true
+    }
+
+    /// Writes into the ring. `None`: nobody reads any more.
+    fn write(&mut self, bytes: *const u8, len: usize) -> Option<usize> {
+        let mut asked = false;
+        let mut done = 0;
+        while done < len {
+            let v =
+                libc::iovec { iov_base: bytes.wrapping_add(done).cast_mut().cast(), iov_len: (len - done).min(PIECE) };
+            let mut iov = Iov::one(&v);
+            let tried = match self.kernel {
+                -1 => self.ep.try_write(&mut iov),
+                fd => send_some(fd, &mut iov),
+            };
+            done += v.iov_len - iov.left();
+            match tried {
+                // The ring is closed: on the wire these bytes would be answered by a reset, and so they are here.
+                Ok(_) if self.kernel < 0 && self.ep.is_dead() => return None,
+                Ok(_) => {}
+                // The reader that was asked for room tells us of it; it may have made some just before.
+                Err(Errno::AGAIN) if self.kernel < 0 && !asked && self.ep.want_room() => asked = true,
+                Err(Errno::AGAIN) => break,
+                Err(_) => return None,
+            }
+        }
+        self.delivered = self.delivered.saturating_add(done as u32);
+        Some(done)
+    }
+
+    /// Moves what waited into the ring, and the end after it. False: nobody reads any more.
+    pub(super) fn give_pending(&mut self) -> bool {
+        while !self.pending.is_empty() {
+            let (front, _) = self.pending.as_slices();
+            let (p, len) = (front.as_ptr(), front.len());
+            let Some(n) = self.write(p, len) else { return false };
+            self.pending.drain(..n);
+            if n == 0 {
+                return true;
+            }
+        }
+        if self.fin_seen && !self.fin_given {
+            self.fin_given = true;
+            match self.kernel {
+                -1 => self.ep.shutdown(Shut::Write),
+                fd => {
+                    end_at_close(fd);
+                    let _ = raw::shutdown(fd, libc::SHUT_WR);
+                }
+            }
+        }
+        true
+    }
+
+    fn send(&mut self, path: &mut MsgPath<'_>, from: &mut Source<'_, '_>) -> Sent {
+        for _ in 0..MESSAGES_PER_PASS {
+            if !path.can_add() {
+                return Sent::Stalled;
+            }
+            if let Some(addresses) = self.opening.take() {
+                let frame = self.frame(Kind::Open);
+                if path.add(frame, &addresses).is_err() {
+                    return Sent::Broken;
+                }
+                continue;
+            }
+            if self.fin_sent || self.credit == 0 {
+                // Nothing is read from the ring now, which would find a reset.
+                let reset = self.kernel < 0 && self.ep.is_reset();
+                return if reset { self.send_reset(path) } else { self.send_window(path) };
+            }
+            let got = self.send_bytes(path, from);
+            match got {
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => return Sent::Starved,
+                Ok(None) => {
+                    let frame = self.frame(Kind::Fin);
+                    self.fin_sent = true;
+                    if path.add(frame, &[]).is_err() {
+                        return Sent::Broken;
+                    }
+                }
+                Err(Errno::AGAIN) => return self.send_window(path),
+                Err(Errno::IO) => return Sent::Broken,
+                Err(_) => return self.send_reset(path),
+            }
+        }
+        Sent::More
+    }
+
+    /// The frame for the `n` bytes that were read from a source that has `there` bytes, or from a socket, where `n`
+    /// fills the `room` or not. If the next frame may have to wait this one is a part as well, since otherwise nobody
+    /// would hear of what the program writes meanwhile. If the program writes nothing, `send_final_acks` says so.
+    fn frame_of(&mut self, n: usize, there: usize, room: usize, path: &MsgPath<'_>) -> Frame {
+        let left = if there == usize::MAX { n == room } else { n < there };
+        self.said_part = left || self.credit == 0 || !path.can_send_two();
+        self.frame(if self.said_part { Kind::Part } else { Kind::Data })
+    }
+
+    /// Sends one message of bytes: returns whether there was a buffer for it; `None` at the end of the stream. `EIO`:
+    /// the queue pair failed.
+    fn send_bytes(&mut self, path: &mut MsgPath<'_>, from: &mut Source<'_, '_>) -> Result<Option<bool>, Errno> {
+        let inline = path.payload_inline().min(self.credit as usize).min(SHORT);
+        let there = match from {
+            Source::Program(bytes) => bytes.left(),
+            Source::Ring if self.kernel < 0 => self.ep.unread(),
+            Source::Ring => usize::MAX,
+        };
+        if there <= inline {
+            return self.send_short(path, from, there, inline);
+        }
+        let brief = self.known && path.can_be_brief(&self.next_frame(Kind::Data));
+        let Some((place, start, room)) = path.take(there.min(self.credit as usize), brief) else {
+            // This is slow, but better than waiting for ever.
+            return if path.is_dry() { self.send_short(path, from, there, inline) } else { Ok(Some(false)) };
+        };
+        let room = room.min(self.credit as usize);
+        match self.read(from, start, room) {
+            Ok(0) => {
+                path.give_back(place);
+                Ok(None)
+            }
+            Err(e) => {
+                path.give_back(place);
+                Err(e)
+            }
+            Ok(n) => {
+                self.credit -= n as u32;
+                let known = self.known;
+                let frame = self.frame_of(n, there, room, path);
+                path.send_placed(frame, place, n, known).map(|()| Some(true)).map_err(|_| Errno::IO)
+            }
+        }
+    }
+
+    /// Sends one message of bytes without a buffer.
+    fn send_short(
+        &mut self,
+        path: &mut MsgPath<'_>,
+        from: &mut Source<'_, '_>,
+        there: usize,
+        room: usize,
+    ) -> Result<Option<bool>, Errno> {
+        let mut bytes = [0u8; SHORT];
+        let n = self.read(from, bytes.as_mut_ptr(), room)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        self.credit -= n as u32;
+        let frame = self.frame_of(n, there, room, path);
+        let bytes = bytes.get(..n).unwrap_or_default();
+        path.add(frame, bytes).map(|()| Some(true)).map_err(|_| Errno::IO)
+    }
+
+    /// Reads from the source. `EAGAIN`: there is nothing now; 0: nothing will come any more.
+    pub(super) fn read(&self, from: &mut Source<'_, '_>, to: *mut u8, room: usize) -> Result<usize, Errno> {
+        let v = libc::iovec { iov_base: to.cast(), iov_len: room };
+        match from {
+            Source::Program(bytes) if bytes.left() == 0 => Err(Errno::AGAIN),
+            // The program's call itself reports memory that cannot be read.
+            Source::Program(bytes) => Some(bytes.copy_into(&mut Iov::one(&v))).filter(|n| *n > 0).ok_or(Errno::AGAIN),
+            Source::Ring if self.kernel < 0 => self.ep.try_read(&mut Iov::one(&v), false),
+            Source::Ring => raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT),
+        }
+    }
+
+    /// What wakes it besides its channel: a descriptor and its events.
+    pub fn waits_on(&self) -> Option<(i32, i16)> {
+        // The program's side has followed, though the ring is not empty: what comes goes to the socket already.
+        if self.kernel < 0 && !self.pending.is_empty() && self.ep.has_accepted() {
+            return Some((self.ep.kernel_fd(), libc::POLLOUT));
+        }
+        match (self.kernel, self.ep.peer_liveness_to_poll()) {
+            (-1, -1) => None,
+            (-1, peer_liveness) => Some((peer_liveness, libc::POLLIN)),
+            (fd, _) => {
+                // For a connection that is cut only its end is awaited, once it has been given everything.
+                let waits = if self.cut { !self.fin_given } else { self.fin_sent || self.stalled || self.credit == 0 };
+                let read = if waits { 0 } else { libc::POLLIN };
+                let write = if self.pending.is_empty() { 0 } else { libc::POLLOUT };
+                Some((fd, read | write))
+            }
+        }
+    }
+
+    /// Whether the thread does not sleep on something that can wake it.
+    fn is_unheard(&self) -> bool {
+        let (fd, events) = self.slept_on;
+        self.listed && self.waits_on().is_some_and(|(now, wanted)| wanted & if now == fd { !events } else { !0 } != 0)
+    }
+
+    /// Follows the program's side, if that went over to a kernel socket. False: the connection is lost.
+    fn accept_switch(&mut self) -> bool {
+        if self.kernel >= 0 || !self.ep.must_switch() {
+            return true;
+        }
+        if self.ep.orphaned() {
+            return false;
+        }
+        match self.ep.accept_switch() {
+            Ok(None) => true,
+            Ok(Some(fd)) => {
+                let Ok(ours) = netacc_sys::reserved_fds::copy(fd) else { return false };
+                self.ep.subscribe(0);
+                self.ep.let_go();
+                // The bytes that we still have to give are lost with us, which is no end of the stream.
+                if !self.fin_given {
+                    reset_at_close(ours);
+                }
+                self.kernel = ours;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether nothing of what the program here writes goes out by the queue pair any more, or none of it does yet.
+    pub(super) fn is_off_qp(&self) -> bool {
+        self.upgrade.is_some() || self.cut || self.fin_sent
+    }
+
+    fn send_reset(&mut self, path: &mut MsgPath<'_>) -> Sent {
+        let frame = self.frame(Kind::Reset);
+        if path.add(frame, &[]).is_err() { Sent::Broken } else { Sent::Reset }
+    }
+
+    fn send_window(&mut self, path: &mut MsgPath<'_>) -> Sent {
+        if self.delivered < WINDOW_UPDATE {
+            return Sent::All;
+        }
+        let frame = self.frame(Kind::Window);
+        if path.add(frame, &[]).is_err() { Sent::Broken } else { Sent::All }
+    }
+}
+
+/// Sends as much as the kernel takes.
+fn send_some(fd: i32, iov: &mut Iov<'_>) -> Result<usize, Errno> {
+    let Some((p, n)) = iov.first() else { return Ok(0) };
+    let done = raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?;
+    iov.skip(done);
+    Ok(done)
+}
+
+impl Engine {
+    /// Moves what can be moved of a connection, in both directions.
+    pub(super) fn pump(&mut self, at: usize) {
+        self.pump_now(at);
+        // A thread of the program may have moved bytes while ours sleeps on something else.
+        if self.sleep_on != SleepOn::Awake && self.conns.get(at).is_some_and(Conn::is_unheard) {
+            self.ring();
+        }
+    }
+
+    fn pump_now(&mut self, at: usize) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        conn.queued = false;
+        if conn.upgrade.is_some() && !self.pump_pending(at) {
+            return;
+        }
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let there = conn.accept_switch();
+        if !conn.listed && conn.waits_on().is_some() {
+            conn.listed = true;
+            self.listed.push(at);
+        }
+        if !there {
+            if !self.redispatch_orphan(at) {
+                self.reset(at);
+            }
+            return;
+        }
+        if !conn.give_pending() {
+            return self.reset(at);
+        }
+        if conn.cut {
+            return self.pump_cut(at);
+        }
+        self.send_from(at, &mut Source::Ring);
+        if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
+            self.drop_conn(at, false);
+        }
+    }
+
+    /// Sends what a connection may send now.
+    pub(super) fn send_from(&mut self, at: usize, from: &mut Source<'_, '_>) {
+        let Some(conn) = self.conns.get_mut(at) else { return };
+        let Some(qp) = self.qps.get_mut(conn.qp) else { return };
+        let Some(mut path) = qp.path(&mut self.devices) else { return };
+        let sent = conn.send(&mut path, from);
+        let (short, waiting) = (path.is_short(), path.is_waiting());
+        let qp_index = conn.qp;
+        match sent {
+            // Only the reading has found that the program's side has left, or has come to the end of what it left in
+            // the ring: nothing else may ever tell us to follow it.
+            Sent::All if conn.kernel < 0 && conn.ep.is_leaving() && conn.ep.must_switch() => self.queue(at),
+            Sent::All => {}
+            Sent::More => self.queue(at),
+            Sent::Stalled => {
+                if !conn.stalled {
+                    conn.stalled = true;
+                    qp.stalled.push_back(at);
+                }
+            }
+            // The connections that hold the buffers may be on other queue pairs.
+            Sent::Starved => {
+                if !conn.stalled {
+                    conn.stalled = true;
+                    self.starved.push_back(at);
+                }
+            }
+            Sent::Reset => self.drop_conn(at, true),
+            Sent::Broken => self.broken.push(qp_index),
+        }
+        // A connection that was given a buffer that is not large counts, too.
+        if short {
+            self.is_short();
+        }
+        if waiting {
+            self.post_later(qp_index);
+        }
+    }
+
+    /// Has what a queue pair has to send go out at the end of the round: other connections may put their messages
+    /// behind it.
+    pub(super) fn post_later(&mut self, qp_index: usize) {
+        if self.unposted.contains(&qp_index) {
+            return;
+        }
+        // A turn allocates nothing, so a full list is posted at once.
+        if self.unposted.len() == self.unposted.capacity() {
+            self.post_all();
+        }
+        self.unposted.push(qp_index);
+    }
+
+    /// Sends all that was put together, in the order in which it was: connects are to arrive as they were made.
+    pub(super) fn post_all(&mut self) {
+        let mut unposted = core::mem::take(&mut self.unposted);
+        for at in unposted.drain(..) {
+            let path = self.qps.get_mut(at).and_then(|e| e.path(&mut self.devices));
+            if path.is_some_and(|mut path| path.post().is_err()) {
+                self.broken.push(at);
+            }
+        }
+        // The list's memory is used again.
+        self.unposted = unposted;
+    }
+
+    /// Has the connections go on, in turn, that wait for buffers to send from, since some are free again.
+    pub(super) fn feed(&mut self) {
+        for _ in 0..self.starved.len() {
+            let Some(at) = self.starved.pop_front() else { return };
+            if let Some(conn) = self.conns.get_mut(at) {
+                conn.stalled = false;
+                self.queue(at);
+            }
+        }
+    }
+
+    /// Puts a connection into the queue of those to be looked at.
+    pub(super) fn queue(&mut self, at: usize) {
+        if let Some(conn) = self.conns.get_mut(at)
+            && !conn.queued
+        {
+            conn.queued = true;
+            self.ready.push_back(at);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Periodic work about what grows old: idle queue pairs, attempts that come to nothing, answers that are no longer
+//! believed.
+
+use crate::rdma::engine::cm::QP_CONNECT;
+use crate::rdma::engine::listeners::{self, RemoteListener};
+use crate::rdma::engine::order;
+use crate::rdma::engine::qp::Stage;
+use crate::rdma::engine::routes::{RouteEntry, State};
+use crate::rdma::engine::worker::Engine;
+use alloc::vec::Vec;
+use netacc_stats::Reason;
+use netacc_sys::errno::Errno;
+use netacc_verbs::Error;
+
+impl Engine {
+    /// Whether something may grow old.
+    pub(super) fn needs_maintenance(&self) -> bool {
+        self.qps.each().next().is_some()
+            || self.routes.each().next().is_some()
+            || self.companions.releases > 0
+            || self.companions.arrivals.has_any()
+            || self.has_missed_a_removal()
+            || self.listeners.iter().any(RemoteListener::has_to_try)
+            || self.devices.iter().any(|d| d.pool.holds_any())
+    }
+
+    /// Registers more memory for connections that have run short of it. Done by the engine thread, since registering
+    /// takes its time, and allocates.
+    pub(super) fn grow(&mut self) {
+        for device in &mut self.devices {
+            device.pool.more();
+        }
+        let all: Vec<usize> = self.qps.each().map(|(at, _)| at).collect();
+        for at in all {
+            let parts = self.qps.get_mut(at).and_then(|e| e.parts(&mut self.devices));
+            if parts.is_some_and(|(qp_index, device)| qp_index.grow(&mut device.pool).is_err()) {
+                self.broken.push(at);
+            }
+        }
+        for device in &mut self.devices {
+            if let Some(why) = device.pool.take_refusal() {
+                netacc_log::log!(Info, "RDMA device {}: cannot register more memory for now: {why}", device.name());
+            }
+        }
+        self.feed();
+    }
+
+    /// Done once in a while: gives back receives and regions that have no use.
+    fn shrink(&mut self) {
+        let all: Vec<usize> = self.qps.each().map(|(at, _)| at).collect();
+        for at in all {
+            let parts = self.qps.get_mut(at).and_then(|e| e.parts(&mut self.devices));
+            if parts.is_some_and(|(qp_index, device)| qp_index.tick(&mut device.pool).is_err()) {
+                self.broken.push(at);
+            }
+        }
+        for device in &mut self.devices {
+            device.pool.tick();
+        }
+    }
+
+    /// Done once in a while: ends queue pairs that do nothing, or are not connected in time; opens listeners whose port
+    /// was taken.
+    pub(super) fn maintain(&mut self, now: u64) {
+        self.probe_silent(now);
+        self.maintain_failovers(now);
+        self.send_final_acks();
+        self.shrink();
+        self.close_unawaited();
+        self.companions.retry_listen();
+        self.redispatch_queued();
+        self.maintain_pending(now);
+        let mut idle = 0;
+        let mut old = Vec::new();
+        for (at, e) in self.qps.each() {
+            let age = now.saturating_sub(e.idle_since);
+            match &e.stage {
+                // And the last that its connections have said is with the other host.
+                Stage::Up(qp_conn)
+                    if e.conns.is_empty() && e.route.is_some() && (qp_conn.is_flushed() || age > QP_CONNECT) =>
+                {
+                    let same = |p: &&usize| self.qps.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
+                    let here =
+                        e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.qps.iter().filter(same).count());
+                    idle += 1;
+                    if self.limits.idle_ns.is_some_and(|ns| age > ns)
+                        || idle > self.limits.idle_all
+                        || here > self.limits.idle_per + old.len()
+                    {
+                        old.push((at, None));
+                    }
+                }
+                // A client connects because it has something to say: a queue pair that is only held costs us memory.
+                Stage::Up(_) if e.route.is_none() && !e.used && age > QP_CONNECT * 5 => old.push((at, None)),
+                // Its client is to ask the process that listens there now, rather than one that may be about to end.
+                // The last connection's end has to arrive first.
+                Stage::Up(_)
+                    if e.route.is_none() && e.conns.is_empty() && age > QP_CONNECT && !listeners::listens(e.port) =>
+                {
+                    old.push((at, None));
+                }
+                Stage::Up(_) | Stage::FailedOver(_) => {}
+                _ if age > QP_CONNECT => {
+                    old.push((at, Some(Error::Verb { verb: "rdma_connect", errno: Errno::TIMEDOUT })))
+                }
+                _ => {}
+            }
+        }
+        for (at, error) in old {
+            match error {
+                None => self.end_qp(at, "it has been idle"),
+                Some(e) => self.failed(at, Reason::PeerPlain, &e),
+            }
+        }
+        let lost: Vec<usize> = self
+            .locals
+            .each()
+            .filter(|(_, l)| {
+                (l.link.is_lost() || (l.route.is_none() && l.link.is_withdrawn())) && l.slots.iter().all(|s| *s == 0)
+            })
+            .map(|(at, _)| at)
+            .collect();
+        for at in lost {
+            self.drop_local(at);
+        }
+        let past = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until <= now);
+        let gone = |r: &RouteEntry| r.qps.is_empty() && r.local.is_none() && (past(r) || r.state == State::Opening);
+        let forgotten: Vec<usize> = self.routes.each().filter(|(_, r)| gone(r)).map(|(at, _)| at).collect();
+        for at in forgotten {
+            self.routes.remove(at);
+        }
+        self.open_listeners();
+        // Whatever became of the connects that had a ticket: no engine waits for a turn that does not come.
+        let holds = |dest| self.routes.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
+        let waits = |dest| holds(dest) || self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
+        order::forget_others(self.index, waits);
+        self.take_all_connects();
+    }
+}

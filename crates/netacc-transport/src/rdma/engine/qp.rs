@@ -1,0 +1,221 @@
+//! What an engine knows of a queue pair.
+
+use crate::rdma::engine::companion::Companion;
+use crate::rdma::engine::failover::Failover;
+use crate::rdma::engine::table::Table;
+use crate::rdma::{Buffer, Device, MsgPath, QpConn};
+use alloc::collections::{BTreeMap, VecDeque};
+use core::net::IpAddr;
+use netacc_sys::errno::Errno;
+use netacc_sys::time;
+use netacc_verbs::CmId;
+use netacc_wire::frame::Frame;
+
+/// How far a queue pair has come.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The connection manager is not there yet.
+    Wanted,
+    Resolving(CmId, usize),
+    Routing(CmId),
+    Connecting(QpConn),
+    Up(QpConn),
+    /// The queue pair has failed; its connections go on by TCP.
+    FailedOver(Failover),
+    Gone,
+}
+
+/// The bytes that belong to a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    /// In this buffer of the queue pair's device: the buffer, the offset in it, the address in memory, and the number
+    /// of bytes.
+    Received(Buffer, usize, *const u8, usize),
+    /// The bytes came by TCP.
+    Bytes(&'a [u8]),
+}
+
+impl Payload<'_> {
+    /// Its first `len` bytes, or all if there are fewer.
+    pub fn first(self, len: usize) -> Self {
+        match self {
+            Payload::Received(n, at, start, all) => Payload::Received(n, at, start, len.min(all)),
+            Payload::Bytes(bytes) => Payload::Bytes(bytes.get(..len).unwrap_or(bytes)),
+        }
+    }
+
+    /// The bytes after its first `len`.
+    pub fn after(self, len: usize) -> Self {
+        match self {
+            Payload::Received(n, at, start, all) => {
+                let len = len.min(all);
+                Payload::Received(n, at + len, start.wrapping_add(len), all - len)
+            }
+            Payload::Bytes(bytes) => Payload::Bytes(bytes.get(len..).unwrap_or_default()),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Payload::Received(_, _, _, len) => *len,
+            Payload::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    pub fn start(&self) -> *const u8 {
+        match self {
+            Payload::Received(_, _, start, _) => *start,
+            Payload::Bytes(bytes) => bytes.as_ptr(),
+        }
+    }
+}
+
+/// The silence of a queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Keepalive {
+    /// When the silence was first noticed (ns).
+    pub since: u64,
+    /// Number of messages that had come until then, modulo 65,536.
+    pub received: u16,
+    /// When we asked the other side to say something (ns); 0: we have not.
+    pub probed_at: u64,
+}
+
+/// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's host).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    /// Index of the connection.
+    pub conn: usize,
+    /// The other side has dealt with it once it has dealt with this many messages; `None`: not known, since the opening
+    /// may not have gone out.
+    pub after: Option<u64>,
+    /// Set when a connect that goes by another queue pair waits for that.
+    pub awaited: bool,
+    /// Set once the other side is asked to say something.
+    pub reply_requested: bool,
+}
+
+/// A queue pair, from the first question for its route to its end.
+#[derive(Debug)]
+pub(super) struct QpRecord {
+    pub stage: Stage,
+    pub device: usize,
+    /// The route whose connections it carries (client's host).
+    pub route: Option<usize>,
+    /// The TCP port of the listener (server's host).
+    pub port: u16,
+    /// Our address and the other side's, once it is connected.
+    pub ips: Option<(IpAddr, IpAddr)>,
+    /// The TCP connection beside it.
+    pub companion: Companion,
+    /// The other side's silence, as far as is known: since when, how many messages had come, and whether we have asked.
+    pub keepalive: Keepalive,
+    pub conns: BTreeMap<u16, usize>,
+    /// See [`Engine::may_send_connect`](crate::rdma::engine::worker::Engine::may_send_connect).
+    pub opened: Option<Opened>,
+    /// Connections that wait for room, in turn.
+    pub stalled: VecDeque<usize>,
+    /// Connections that are over, which the other side is to be told.
+    pub resets: VecDeque<Frame>,
+    pub idle_since: u64,
+    /// Set once it has carried a connection.
+    pub used: bool,
+    /// The error with which its connections ended, if that is known and not the other side's end.
+    pub error: Option<Errno>,
+    /// Until then (ns) it gets no further connection: its companion connection has ended, and so may have the other
+    /// side's process.
+    pub doubted: u64,
+}
+
+impl QpRecord {
+    pub fn new(stage: Stage, device: usize, route: Option<usize>, port: u16) -> QpRecord {
+        QpRecord {
+            stage,
+            device,
+            route,
+            port,
+            ips: None,
+            companion: Companion::None,
+            keepalive: Keepalive::default(),
+            conns: BTreeMap::new(),
+            opened: None,
+            stalled: VecDeque::new(),
+            resets: VecDeque::new(),
+            idle_since: time::now(),
+            used: false,
+            error: None,
+            doubted: 0,
+        }
+    }
+
+    /// Its device, if the queue pair has got that far.
+    pub fn device_if_known(&self) -> Option<usize> {
+        matches!(self.stage, Stage::Connecting(_) | Stage::Up(_)).then_some(self.device)
+    }
+
+    pub fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up(_))
+    }
+
+    /// Whether its connections can go on when this process has ended.
+    pub fn can_hand_off(&self) -> bool {
+        match self.stage {
+            Stage::Up(_) => self.companion.is_hoped_for(),
+            Stage::FailedOver(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it can have a further connection.
+    pub fn takes_more(&self) -> bool {
+        self.is_up() && (self.doubted == 0 || time::now() >= self.doubted)
+    }
+
+    /// The path by which messages go, if it is connected.
+    pub fn path<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<MsgPath<'a>> {
+        match &mut self.stage {
+            Stage::Up(qp_conn) => Some(MsgPath::Qp(qp_conn, &mut devices.get_mut(self.device)?.pool)),
+            Stage::FailedOver(failed) => Some(MsgPath::Companion(&mut failed.stream)),
+            _ => None,
+        }
+    }
+
+    /// Copies a part of a message's payload; false if the payload is shorter.
+    pub fn copy(&mut self, devices: &mut [Device], payload: Payload<'_>, skip: usize, to: &mut [u8]) -> bool {
+        match payload {
+            Payload::Received(n, at, ..) => {
+                devices.get(self.device).is_some_and(|device| device.pool.read(n, at + skip, to))
+            }
+            Payload::Bytes(bytes) => {
+                let part = bytes.get(skip..).and_then(|rest| rest.get(..to.len()));
+                part.map(|part| to.copy_from_slice(part)).is_some()
+            }
+        }
+    }
+
+    /// The queue pair and its device, if it is connected.
+    pub fn parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut QpConn, &'a mut Device)> {
+        match &mut self.stage {
+            Stage::Up(qp_conn) => Some((qp_conn, devices.get_mut(self.device)?)),
+            _ => None,
+        }
+    }
+
+    /// The queue pair and its device, also while it is being connected.
+    pub fn live_parts<'a>(&'a mut self, devices: &'a mut [Device]) -> Option<(&'a mut QpConn, &'a mut Device)> {
+        match &mut self.stage {
+            Stage::Up(qp_conn) | Stage::Connecting(qp_conn) => Some((qp_conn, devices.get_mut(self.device)?)),
+            _ => None,
+        }
+    }
+}
+
+/// The upper half of the numbers of a queue pair's work requests: 24 bits for its place, 8 for the use of that place.
+pub(super) fn tag(qps: &Table<QpRecord>, at: usize) -> u32 {
+    (qps.generation(at) & 0xff) << 24 | at as u32
+}
+
+/// The queue pair that a work request belongs to.
+pub(super) fn qp_of(wr_id: u64) -> usize {
+    (wr_id >> 32) as usize & 0xff_ffff
+}

@@ -1,0 +1,70 @@
+//! A slot on its way from a client that claims it to the server's queue, and the server's taking it from there.
+
+use crate::shm::slots::{CONTROL_SLOT, Claimed};
+use crate::shm::{Link, ShmEndpoint};
+use core::sync::atomic::Ordering;
+use netacc_stats::{Reason, page};
+use netacc_sys::Guard;
+use netacc_sys::errno::Errno;
+
+/// A claimed slot on a link, which the caller fills in and [queues](Claim::push) before any other thread does so there.
+#[derive(Debug)]
+pub struct Claim {
+    /// The link that the slot is on.
+    pub link: &'static Link,
+    /// The claimed slot and its generation.
+    pub claimed: Claimed,
+    /// The listener's queue is full: the connect is pending.
+    pub pending: bool,
+    /// Keeps the order of connects on the link.
+    pub order: Guard<'static>,
+}
+
+impl Claim {
+    /// Queues the connect and tells the server. False: the queue took it no longer.
+    pub fn push(self) -> bool {
+        let Claim { link, claimed, pending, order } = self;
+        if pending && let Some(ep) = link.endpoint(claimed.slot) {
+            ep.begin_pending();
+        }
+        let pushed = link.push(claimed.slot as u32);
+        drop(order);
+        if pushed && let Some(queue) = link.endpoint(CONTROL_SLOT) {
+            queue.announce();
+        }
+        pushed
+    }
+}
+
+/// Begins the server's side of a queued slot. A client that names an impossible slot, or one that is in use, loses its link.
+pub fn take_slot(link: &'static Link, slot: u32) -> Option<&'static ShmEndpoint> {
+    let ep = link.endpoint(slot as usize).filter(|e| slot != 0 && !e.is_live());
+    let generation =
+        link.segment().and_then(|s| s.slot(slot as usize)).map(|s| s.open.generation.load(Ordering::Relaxed));
+    match (ep, generation) {
+        (Some(ep), Some(_)) if !ep.has_windows() => {
+            // Nothing of it has been read: the client makes the connect again, by TCP if it cannot have a further link
+            // either.
+            page().fallback(Reason::NoMemory);
+            link.refuse_connects();
+            ep.stir_peer();
+            None
+        }
+        (Some(ep), Some(generation)) => {
+            if !ep.take() {
+                ep.never_mind(generation);
+                return None;
+            }
+            ep.begin(generation).then_some(ep)
+        }
+        _ => {
+            link.expel();
+            None
+        }
+    }
+}
+
+/// The reason that is reported when there is no segment for a link.
+pub fn segment_lacks(e: Errno) -> Reason {
+    if e == Errno(libc::EFBIG) { Reason::FileSize } else { Reason::NoMemory }
+}
