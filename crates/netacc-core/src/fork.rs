@@ -129,6 +129,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
         let timeout = if in_handler { 0 } else { FORK_QUIESCE };
         forking.guard = FORK_LOCK.lock_within(timeout);
         each_shared(|ep| forking.unread.stop(ep.link(), timeout));
+        each_shared(|ep| ep.about_to_fork(&forking.unread));
     }
     // Last: the engine is the peer of its connections, and has to read what they were passed.
     forking.engines = netacc_transport::rdma::engine::before_fork(in_handler);

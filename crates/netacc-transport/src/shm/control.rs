@@ -197,10 +197,11 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Adds the link, if its reader stops within `budget` ns. The link may end meanwhile: a lock is good for every
-    /// life of the object.
+    /// Adds the link, if its reader stops within `budget` ns, and takes in what has come there: the thread that was reading
+    /// may have lost its processor in the middle, and a child cannot read on. The link may end meanwhile: a lock is good
+    /// for every life of the object.
     pub fn stop(&mut self, link: &'static Link, budget: u64) {
-        if self.iter().any(|l| core::ptr::eq(l, link)) {
+        if self.has(link) {
             return;
         }
         if let Some(reader) = link.reader.lock_within(budget) {
@@ -208,7 +209,21 @@ impl Unread {
             link.next_unread.store(next, Ordering::Relaxed);
             self.first = Some(link);
             core::mem::forget(reader);
+            self.take_in(link);
         }
+    }
+
+    /// Takes in what has come over the link's control socket, if no other thread can read there.
+    pub(super) fn take_in(&self, link: &'static Link) {
+        if self.has(link) && link.hold_if_used() {
+            // An end is found again by the thread that reads next, see `go_on`.
+            let _ = link.read_all();
+            link.put();
+        }
+    }
+
+    fn has(&self, link: &'static Link) -> bool {
+        self.iter().any(|l| core::ptr::eq(l, link))
     }
 
     fn iter(&self) -> impl Iterator<Item = &'static Link> {

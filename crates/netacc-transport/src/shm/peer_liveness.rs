@@ -2,6 +2,7 @@
 //! stays.
 
 use crate::shm::ShmEndpoint;
+use crate::shm::control::Unread;
 use crate::shm::endpoint::{DEAD, PEER_GONE, SHARED, UNTOLD, View};
 use crate::shm::guard::dismiss_shared;
 use crate::shm::link::Side;
@@ -57,6 +58,33 @@ impl ShmEndpoint {
         link.put();
     }
 
+    /// To be called right before the fork, when no other thread reads the control sockets of `unread`. A peer that says
+    /// that it has forked has sent its liveness socket before. If that is not here after another look, no end would
+    /// tell the child that the peer's last process is gone, or the wrong end would. A peer that forks later has ours, and
+    /// so have its children: its processes hold the other end of our liveness socket.
+    ///
+    /// A switch that the peer has marked and not told yet is no such case: the peer tells the child over our liveness socket
+    /// (see `pass_socket`).
+    pub fn about_to_fork(&self, unread: &Unread) {
+        let link = self.link();
+        if !link.hold_if_used() {
+            return;
+        }
+        if let Some(v) = self.view().filter(|v| !v.link.is_inherited() && v.link.trusts_peer()) {
+            let is_missing = || {
+                let gone = v.link.is_lost() || self.flags.load(Ordering::Acquire) & PEER_GONE != 0;
+                !gone && self.peer_liveness_fd() < 0
+            };
+            if self.has_peer_forked(&v) && is_missing() {
+                unread.take_in(v.link);
+                if is_missing() {
+                    self.reset_in_child();
+                }
+            }
+        }
+        link.put();
+    }
+
     /// A child that is about to be forked cannot know what becomes of the connection: its copy is reset, since
     /// otherwise a byte could be lost in silence, or the child could wait for an end that nobody reports. The
     /// connection goes on here.
@@ -84,10 +112,15 @@ impl ShmEndpoint {
         mine && self.flags.fetch_and(!UNTOLD, Ordering::AcqRel) & UNTOLD != 0 && self.liveness_fd() < 0
     }
 
+    /// Whether the peer says that it is several processes. It sends its liveness socket before it says so. SeqCst: the caller
+    /// has just said something to the peer, which looks for that after it has said this.
+    pub(super) fn has_peer_forked(&self, v: &View) -> bool {
+        line!(v, side, v.me.other()).forked.load(Ordering::SeqCst) != 0
+    }
+
     /// If the peer forks, its end of the liveness socket comes: waits for it. False: it has not come.
     pub(super) fn await_peer_liveness(&self, v: &View, budget: &WaitBudget) -> bool {
-        let forked = &line!(v, side, v.me.other()).forked;
-        self.await_word(v, budget, || self.peer_liveness_fd() >= 0 || forked.load(Ordering::SeqCst) == 0)
+        self.await_word(v, budget, || self.peer_liveness_fd() >= 0 || !self.has_peer_forked(v))
     }
 
     /// Waits a moment for something that is on its way over the control socket. It was sent before or is being sent, so

@@ -200,15 +200,26 @@ impl ShmEndpoint {
         old_subflow: Option<i32>,
         fin: u32,
     ) -> Result<bool> {
+        // Whether the process that reads the control socket has been told.
+        let mut told = false;
         let refused = loop {
-            // Our mark is set: a peer that forks sees it or is seen here.
-            self.await_peer_liveness(v, &WaitBudget::of_one());
+            if !self.await_peer_liveness(v, &WaitBudget::of_one()) && !v.link.is_lost() {
+                // Processes of the peer's that cannot read the control socket would never hear of the socket.
+                return Err(Errno::TIMEDOUT);
+            }
             let peer_liveness = self.peer_liveness_fd();
             match self.deliver(v, peer_liveness, local_end.as_raw_fd(), peer_end.as_raw_fd(), old_subflow) {
-                // The peer has closed, or is gone as its liveness socket of either side tells: what it sent is in the socket.
-                Err(Errno::PIPE | Errno::CONNRESET)
-                    if fin & (FIN | RESET) != 0 || peer_liveness >= 0 || v.link.is_inherited() =>
-                {
+                // The peer may have forked after the look at its word, however long this thread lost its processor in between,
+                // and the process that reads the control socket may have given the connection up to its child. So the other
+                // processes of the peer are told as well. A peer that forks later reads the control socket to its end first.
+                Ok(()) if peer_liveness < 0 && !v.link.is_inherited() && self.has_peer_forked(v) => told = true,
+                // No further process is left to be told.
+                Err(Errno::PIPE | Errno::CONNRESET) if told => return Ok(true),
+                // The peer had ended its stream before our last look, so all that it sent is in the socket.
+                Err(Errno::PIPE | Errno::CONNRESET) if fin & (FIN | RESET) != 0 => return Ok(true),
+                // The peer is gone, as its liveness socket of either side tells.
+                Err(Errno::PIPE | Errno::CONNRESET) if peer_liveness >= 0 || v.link.is_inherited() => {
+                    self.drain_after_peer(v, local_end, peer_end);
                     return Ok(true);
                 }
                 Err(e @ (Errno::PIPE | Errno::CONNRESET)) => {
@@ -228,14 +239,18 @@ impl ShmEndpoint {
         if !self.peer_died(v) {
             return Err(refused);
         }
-        // The peer may have written after our last look and died before it saw the mark.
+        self.drain_after_peer(v, local_end, peer_end);
+        Ok(true)
+    }
+
+    /// The peer is gone. It may have written after our last look, and died or given up before it had the socket.
+    fn drain_after_peer(&self, v: &View, local_end: &OwnedFd, peer_end: &OwnedFd) {
         if let Err(e) = self.drain_to_peer(v, peer_end, true) {
             self.cut(v, e);
         }
         if self.observe(v) & DEAD != 0 {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         }
-        Ok(true)
     }
 
     fn deliver(

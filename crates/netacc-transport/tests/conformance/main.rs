@@ -6,6 +6,7 @@
 mod bytes;
 mod closing;
 mod ends;
+mod forking;
 mod shm;
 mod sleeping;
 mod strangers;

@@ -1,0 +1,90 @@
+//! A side that becomes several processes while the other one leaves the rings: no byte and no socket gets lost, however
+//! long either side loses its processor in the middle.
+
+use crate::shm::Links;
+use netacc_ring::SWITCHED;
+use netacc_transport::Endpoint;
+use netacc_transport::shm::control::{Unread, send_message};
+use netacc_transport::shm::{ShmEndpoint, WaitBudget};
+use netacc_wire::Message;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+use std::sync::atomic::Ordering;
+use std::thread;
+
+fn sockets() -> (OwnedFd, OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn until(what: impl Fn() -> bool) {
+    while !what() {
+        thread::yield_now();
+    }
+}
+
+/// Whether the server has marked that it leaves the rings.
+fn has_left(l: &Links, c: &ShmEndpoint) -> bool {
+    let seg = l.client.segment().unwrap();
+    let [_, server] = &seg.slot(c.slot_index()).unwrap().own;
+    server.producer.fin.load(Ordering::SeqCst) & SWITCHED != 0
+}
+
+fn is_empty(control: BorrowedFd<'_>) -> bool {
+    recv(control, &mut [0u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Err(rustix::io::Errno::AGAIN)
+}
+
+#[test]
+fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    // The server's message waits until the client reads.
+    while send_message(Links::control(l.server), Message::Wake { id: 100 }, None).is_ok() {}
+    let (local_end, peer_end) = sockets();
+    let liveness = thread::scope(|scope| {
+        scope.spawn(|| s.offer_switch(&local_end, peer_end).unwrap());
+        until(|| has_left(&l, c));
+        // It reads while it waits for room, and has looked for a fork of the client by then.
+        send_message(Links::control(l.client), Message::Wake { id: 100 }, None).unwrap();
+        until(|| is_empty(Links::control(l.server)));
+        c.share(&WaitBudget::of_a_fork()).unwrap().unwrap()
+    });
+    l.client.service();
+    assert!(c.kernel_fd() >= 0, "the parent, which reads the control socket");
+    let mut byte = [0u8; 1];
+    assert_eq!(recv(&liveness, &mut byte, RecvFlags::DONTWAIT), Ok((1, 1)), "its child");
+    s.let_go();
+    c.close(false);
+}
+
+#[test]
+fn a_child_knows_the_end_of_its_peer_or_is_reset() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    let budget = WaitBudget::of_a_fork();
+    let _of_server = s.share(&budget).unwrap();
+    let _of_client = c.share(&budget).unwrap();
+    let mut unread = Unread::default();
+    unread.stop(l.client, 0);
+    c.about_to_fork(&unread);
+    assert!(c.peer_liveness_fd() >= 0 && !c.is_untold());
+    unread.go_on();
+    // A peer that forks when no thread reads any more.
+    let (c, s) = l.connect().unwrap();
+    let _of_client = c.share(&budget).unwrap();
+    let mut unread = Unread::default();
+    unread.stop(l.client, 0);
+    let _of_server = s.share(&budget).unwrap();
+    c.about_to_fork(&unread);
+    assert!(c.peer_liveness_fd() >= 0 && !c.is_untold());
+    unread.go_on();
+    // One that says so, and whose liveness socket does not come.
+    let (c, _s) = l.connect().unwrap();
+    let _of_client = c.share(&budget).unwrap();
+    let seg = l.client.segment().unwrap();
+    seg.slot(c.slot_index()).unwrap().own[1].side.forked.store(1, Ordering::SeqCst);
+    let mut unread = Unread::default();
+    unread.stop(l.client, 0);
+    c.about_to_fork(&unread);
+    unread.go_on();
+    assert!(c.is_untold());
+}
