@@ -292,6 +292,62 @@ class AcceptingByPoll(Accepting):
             self.greet(listener.accept()[0])
 
 
+class AcceptingAfterStalls(Accepting):
+    """A client that is reset before it has spoken is seen, and is nobody."""
+
+    def greet(self, s):
+        try:
+            super().greet(s)
+        except ConnectionResetError:
+            print("empty", flush=True)
+
+
+class AcceptingElsewhere(Accepting):
+    """A child accepts all connections but the first, which the parent serves."""
+
+    def server(self, listener):
+        hears, tells = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(tells)
+            os.read(hears, 1)
+            self.accept_others(listener)
+        try:
+            s, _ = listener.accept()
+            os.write(tells, b"!")
+            self.serve(s)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+    def serve(self, s):
+        while piece := s.recv(1000):
+            s.sendall(piece)
+
+
+class AcceptingInAChildToCome(AcceptingElsewhere):
+    """As before, with a child that is made at the end of the server's standard input."""
+
+    def server(self, listener):
+        s, _ = listener.accept()
+        child = []
+
+        def fork_at_the_end():
+            sys.stdin.read()
+            if (pid := os.fork()) == 0:
+                s.close()
+                self.accept_others(listener)
+            child.append(pid)
+            print("forked", flush=True)
+
+        threading.Thread(target=fork_at_the_end, daemon=True).start()
+        try:
+            self.serve(s)
+        finally:
+            for pid in child:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
 class Piecemeal:
     """Small pieces, of which each is answered before the next one, until one end is gone."""
 

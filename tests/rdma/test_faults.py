@@ -315,12 +315,12 @@ def a_queue_pair_of_a_host_that_is_gone_is_given_up(ctx):
         os.close(write_end)
 
 
-def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None, on_port=lambda port: None):
+def pair_by_rdma(ctx, what, options=(), to_server=None, to_client=None, on_port=lambda port: None, address=None):
     """Both ends of one of lasting.py's conversations, which wait, and the port, of which `on_port` is told before. Once more
     where the way is not found in time."""
     ctx.accelerated = ("server", "client")
     for _ in range(5):
-        address, port = ctx.server_end.address, ctx.port()
+        address, port = address or ctx.server_end.address, ctx.port()
         on_port(port)
         argv = ["python3", SCRIPT, what]
         server = ctx.spawn([*argv, "server", address, port], role="server", env=dict(options), stdin=to_server)

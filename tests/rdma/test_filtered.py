@@ -5,6 +5,7 @@ What a queue pair has beside it, so that its connections go on when it fails, co
 
 import contextlib
 import os
+import signal
 
 import monitor
 import world
@@ -32,17 +33,28 @@ class Filter:
         world.command(*self.inside, "nft", "add table inet doc\n"
                       "add chain inet doc in { type filter hook input priority 0; policy accept; }\n" + rules)
 
+    def close(self, port):
+        """Nothing comes to that port any more, until it is allowed once more."""
+        world.command(*self.inside, "nft", f"insert rule inet doc in tcp dport {port} drop")
+
     def clear(self):
         world.command(*self.inside, "nft", "add table inet doc\ndelete table inet doc")
 
 
 @contextlib.contextmanager
-def filtered(ctx, what):
-    """A server and a client that talk by RDMA, the port, and where the client is told what to say."""
+def filtered(ctx, what, closed=False, **how):
+    """A server and a client that talk by RDMA, the port, and where the client is told what to say. `closed`: nothing gets
+    through to the port itself at first."""
     rules = Filter(ctx)
+
+    def on_port(port):
+        rules.allow(port)
+        if closed:
+            rules.close(port)
+
     read_end, write_end = os.pipe()
     try:
-        server, client, port = pair_by_rdma(ctx, what, to_client=read_end, on_port=rules.allow)
+        server, client, port = pair_by_rdma(ctx, what, to_client=read_end, on_port=on_port, **how)
         os.close(read_end)
         yield server, client, port, write_end
         os.close(write_end)
@@ -50,10 +62,14 @@ def filtered(ctx, what):
         rules.clear()
 
 
+def at_port(ctx, port):
+    """TCP connections at the server's port, as ss(8) has them."""
+    return world.command(*ctx.enter("server"), "ss", "-Htnp", "state", "established", "sport", "=", f":{port}").splitlines()
+
+
 def companions(ctx, proc, port):
     """TCP connections of the server's process at its listener's port."""
-    lines = world.command(*ctx.enter("server"), "ss", "-Htnp", "state", "established", "sport", "=", f":{port}").splitlines()
-    return [line for line in lines if f"pid={proc.pid}," in line]
+    return [line for line in at_port(ctx, port) if f"pid={proc.pid}," in line]
 
 
 CLIENTS = """import socket, sys
@@ -65,9 +81,9 @@ for name in names:
 """
 
 
-def come_and_go(ctx, port, *names):
+def come_and_go(ctx, address, port, *names):
     """Ordinary clients, which the server's program is to see, each of them."""
-    ctx.run([*ctx.enter("client"), "python3", "-c", CLIENTS, ctx.server_end.address, port, *names], role="nobody")
+    ctx.run([*ctx.enter("client"), "python3", "-c", CLIENTS, address, port, *names], role="nobody")
 
 
 def say(client, write_end, word):
@@ -83,28 +99,43 @@ def warnings(ctx):
 
 
 def others(server):
-    return [line for line in server.stdout().splitlines() if line.startswith(("another", "seen"))]
+    return [line for line in server.stdout().splitlines() if line.startswith(("another", "seen", "empty"))]
 
 
-def by_own_port(ctx, what):
-    with filtered(ctx, what) as (server, client, port, write_end):
-        come_and_go(ctx, port, "first")
-        say(client, write_end, "by RDMA")
-        wait_until(lambda: companions(ctx, server, port) or not server.running(), 60, "the companion connection is there")
-        come_and_go(ctx, port, "second")
-        equal(others(server), ["another first", "another second"], "who was accepted")
-        removal = ctx.spawn(delete(ctx.client_end), role="nobody")
-        try:
-            check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
-            say(client, write_end, "by TCP")
-            equal([monitor.transports(proc.pid) for proc in (server, client)], [["TCP"]] * 2, "transports")
-        finally:
-            world.ensure_device(ctx.client_end, ctx.kind)
-        come_and_go(ctx, port, "third")
-        equal(len(others(server)), 3, "clients that were accepted in the end")
+def await_companion(ctx, server, port):
+    wait_until(lambda: companions(ctx, server, port) or not server.running(), 60, "the companion connection is there")
+    check(server.running(), server.text())
+
+
+def goes_on_by_tcp(ctx, server, client, write_end):
+    """When the queue pair's device is removed."""
+    removal = ctx.spawn(delete(ctx.client_end), role="nobody")
+    try:
+        check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
+        say(client, write_end, "by TCP")
+        equal([monitor.transports(proc.pid) for proc in (server, client)], [["TCP"]] * 2, "transports")
+    finally:
+        world.ensure_device(ctx.client_end, ctx.kind)
+
+
+def both_end_well(ctx, server, client):
     for proc in (client, server):
         proc.result(LIMIT)
     equal(warnings(ctx), [], "what an operator is told")
+
+
+def by_own_port(ctx, what, **how):
+    address = how.get("address") or ctx.server_end.address
+    with filtered(ctx, what, **how) as (server, client, port, write_end):
+        come_and_go(ctx, address, port, "first")
+        say(client, write_end, "by RDMA")
+        await_companion(ctx, server, port)
+        come_and_go(ctx, address, port, "second")
+        equal(others(server), ["another first", "another second"], "who was accepted")
+        goes_on_by_tcp(ctx, server, client, write_end)
+        come_and_go(ctx, address, port, "third")
+        equal(len(others(server)), 3, "clients that were accepted in the end")
+    both_end_well(ctx, server, client)
 
 
 @case(limit=250)
@@ -120,12 +151,63 @@ def a_companion_comes_to_a_listener_in_epoll(ctx):
 
 
 @case(limit=250)
+def a_companion_comes_to_the_listeners_own_port_by_ipv6(ctx):
+    by_own_port(ctx, "Accepting", address=ctx.server_end.address6)
+
+
+@case(limit=250)
+def a_companion_comes_to_another_process(ctx):
+    """A child that was there before accepts it, and the parent has the queue pair; and so for further connections."""
+    by_own_port(ctx, "AcceptingElsewhere")
+
+
+@case(limit=250)
+def a_companion_comes_to_a_child_made_after_the_yes(ctx):
+    """It waits in the kernel's queue when the process of its queue pair forks, and the child accepts it."""
+    read_end, to_server = os.pipe()
+    with filtered(ctx, "AcceptingInAChildToCome", to_server=read_end) as (server, client, port, write_end):
+        os.close(read_end)
+        wait_until(lambda: at_port(ctx, port) or not server.running(), 60, "the companion waits to be accepted")
+        equal(companions(ctx, server, port), [], "companions that were accepted")
+        os.close(to_server)
+        await_companion(ctx, server, port)
+        come_and_go(ctx, ctx.server_end.address, port, "first")
+        equal(others(server), ["another first"], "who was accepted")
+        goes_on_by_tcp(ctx, server, client, write_end)
+    both_end_well(ctx, server, client)
+
+
+@case(limit=250)
+def a_client_that_is_stalled_shows_few_empty_connections(ctx):
+    """Without TCP's fast open a companion is seen by the program if its client gets no processor just then: once, and the next
+    one is taken out."""
+    fast_open = "ipv4/tcp_fastopen"
+    world.setting(ctx.client_end.namespace, fast_open, 0)
+    try:
+        with filtered(ctx, "AcceptingAfterStalls", closed=True) as (server, client, port, write_end):
+            rules = Filter(ctx)
+            asks = [*ctx.enter("client"), "ss", "-Htn", "state", "syn-sent", "dport", "=", f":{port}"]
+            wait_until(lambda: world.command(*asks).strip() or not client.running(), 60, "the companion is being connected")
+            client.signal(signal.SIGSTOP)
+            rules.allow(port)
+            wait_until(lambda: companions(ctx, server, port), 60, "the program has accepted it")
+            client.signal(signal.SIGCONT)
+            wait_until(lambda: others(server), 60, "the program has seen its end")
+            await_companion(ctx, server, port)
+            equal(others(server), ["empty"], "who was accepted")
+            goes_on_by_tcp(ctx, server, client, write_end)
+        both_end_well(ctx, server, client)
+    finally:
+        world.setting(ctx.client_end.namespace, fast_open, 1)
+
+
+@case(limit=250)
 def where_there_can_be_no_companion_that_is_said(ctx):
     """A program that would hang in accept(2): one warning, with the reason, and its own clients come through."""
     with filtered(ctx, "AcceptingByPoll") as (server, client, port, write_end):
         wait_until(lambda: warnings(ctx) or not client.running(), 60, "the client says that there is no companion")
         said = warnings(ctx)
         check(len(said) == 1 and "blocking accept" in said[0] and f":{port}:" in said[0], f"{said}")
-        come_and_go(ctx, port, "first")
+        come_and_go(ctx, ctx.server_end.address, port, "first")
         equal(others(server), ["seen", "another first"], "what the server's program has seen")
         say(client, write_end, "by RDMA")

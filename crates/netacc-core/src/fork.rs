@@ -111,7 +111,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
             }
             Path::Listener => {
                 if let Some(l) = r.obj.listener() {
-                    l.many.store(1, Ordering::Relaxed);
+                    l.note_sharers(crate::engine::share_companions());
                 }
             }
             Path::Tcp => {}

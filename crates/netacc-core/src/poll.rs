@@ -76,7 +76,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
         Ours::Connection(s) => s.endpoint().map_or(POLLNVAL as u32, |e| e.readiness().0),
         Ours::Listener(s) => match s.listener() {
             Some(l) => {
-                l.polled.store(1, Ordering::Relaxed);
+                l.note_polled(s);
                 l.take_links();
                 if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
             }

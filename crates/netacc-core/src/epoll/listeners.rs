@@ -90,7 +90,7 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
     let Some(l) = s.listener() else {
         return Err(Errno::BADF);
     };
-    l.polled.store(1, Ordering::Relaxed);
+    l.note_polled(s);
     let events = listener_events(reg.events.load(Ordering::Relaxed));
     let exclusive = events & EPOLLEXCLUSIVE as u32;
     e.enter(EPOLL_CTL_ADD, fd, events, cookie(Kind::TcpListener, reg))?;

@@ -188,7 +188,11 @@ fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reas
 pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        if raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0)
+        let stays = raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
+        if stays && r.obj.path() == Path::Listener {
+            crate::engine::note_unknown_sharer();
+        }
+        if stays
             && (handed_over(r.obj, spawns) || is_stdio(fd) || named(fd))
             && let Err(e) = demote(fd, r, Reason::Exec)
         {

@@ -5,7 +5,7 @@ use crate::fdtable::{self, Entry};
 use crate::outcome::Outcome;
 use crate::process_fallback;
 use crate::socket::create::to_kernel;
-use crate::socket::listener::LISTENERS;
+use crate::socket::listener::{LISTENERS, SHARED_BY_FORK};
 pub use crate::socket::listener::{Listener, tcp_ready};
 use crate::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD, kernel_options, opts, ports};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -119,7 +119,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 // they know it: where one of them is faster, we block until the next connection, or until a client that
                 // waits for us comes by TCP.
                 if adopted {
-                    l.many.store(1, Ordering::Relaxed);
+                    l.note_sharers(false);
                 } else {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }
@@ -231,7 +231,8 @@ pub fn take_all() {
 }
 
 /// Whether the TCP connection beside a queue pair of ours may come to this port, at which the program listens: it can be
-/// taken out of what accept(2) gives, but not out of what poll(2) has said, nor out of another process' accept(2).
+/// taken out of what accept(2) gives, but not out of what poll(2) has said, nor out of the accept(2) of a process that does not
+/// know of it.
 pub fn takes_companions(port: u16) -> OwnPort {
     let mut answer = None;
     fdtable::each(0, usize::MAX, |fd, e| {
@@ -244,12 +245,14 @@ pub fn takes_companions(port: u16) -> OwnPort {
         let grouped = raw::getsockopt_int(l.kernel_fd(fd), libc::SOL_SOCKET, libc::SO_REUSEPORT) != Ok(0);
         // A program that has seen a connection in poll(2) would hang in a blocking accept(2) that finds none.
         let hangs = !s.has(NONBLOCK) && l.polled.load(Ordering::Relaxed) != 0;
-        let this = if grouped || l.many.load(Ordering::Relaxed) != 0 {
+        let this = if grouped || l.many.load(Ordering::Relaxed) > SHARED_BY_FORK {
             OwnPort::Shared
         } else if l.is_shut() || l.served.load(Ordering::Relaxed) == 0 {
             OwnPort::Closed
         } else if hangs {
             OwnPort::Blocking
+        } else if l.many.load(Ordering::Relaxed) != 0 {
+            engine::shared_answer(port)
         } else {
             OwnPort::Come
         };

@@ -3,7 +3,7 @@
 use crate::epoll;
 use crate::socket::crowd;
 use crate::socket::withdrawal::hand_on;
-use crate::socket::{DORMANT, Socket, UNHEARD};
+use crate::socket::{DORMANT, NONBLOCK, Socket, UNHEARD};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::mem::Zeroed;
 use netacc_sys::signals::Blocked;
@@ -22,6 +22,10 @@ pub(super) const HELLOS: usize = 8;
 
 /// The kernel's own bound of a backlog (net.core.somaxconn) unless the host says otherwise.
 const MOST: u32 = 4096;
+/// Of [`Listener::many`]: the processes came from one another by fork(2), and know of each other's companions.
+pub const SHARED_BY_FORK: u32 = 1;
+/// Of [`Listener::many`]: there may be others.
+const SHARED_BEYOND: u32 = 2;
 /// Most links that are looked at when the process ends.
 const HELD: usize = 64;
 
@@ -52,7 +56,7 @@ pub struct Listener {
     pub(super) shut: AtomicU32,
     /// Set when the only link there was at the last look had more connects than the one taken: a hint.
     waits: AtomicU32,
-    /// Set when more than one process serves this listener.
+    /// Not 0 when more than one process serves this listener: [`SHARED_BY_FORK`], or more.
     pub many: AtomicU32,
     /// Set when the kernel said, or may have said, that a TCP connection waits.
     pub tcp_waits: AtomicU32,
@@ -99,6 +103,25 @@ impl Listener {
         self.backlog.store(limit, Ordering::Relaxed);
         for seg in self.links().filter_map(Link::segment) {
             seg.header().backlog.store(limit, Ordering::Relaxed);
+        }
+    }
+
+    /// More than one process serves it from here on. `by_fork`: all of them know of the companions that one of them awaits.
+    pub fn note_sharers(&self, by_fork: bool) {
+        self.many.fetch_max(if by_fork { SHARED_BY_FORK } else { SHARED_BEYOND }, Ordering::Relaxed);
+    }
+
+    /// The program waits for it by poll(2) or the like.
+    pub fn note_polled(&self, s: &Socket) {
+        if self.polled.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        self.polled.store(1, Ordering::Relaxed);
+        if self.many.load(Ordering::Relaxed) != 0
+            && !s.has(NONBLOCK)
+            && let Some(local) = s.local.get()
+        {
+            engine::note_blocking(local.port());
         }
     }
 

@@ -44,13 +44,17 @@ impl OpenDevice {
         Some(OpenDevice { commands, events, file: found.st_rdev })
     }
 
+    /// Its descriptors, unless the program has closed them, and the numbers are something else by now.
+    #[must_use]
+    pub fn descriptors(self) -> Option<[RawFd; 2]> {
+        (OpenDevice::of(self.commands, self.events) == Some(self)).then_some([self.commands, self.events])
+    }
+
     /// Makes its descriptors others for `fd`, so that the kernel sees the device closed. Not if the program has closed them,
     /// and the numbers are something else by now.
     pub fn cover(self, fd: RawFd) {
-        if OpenDevice::of(self.commands, self.events) == Some(self) {
-            for ours in [self.commands, self.events] {
-                let _ = raw::dup3(fd, ours, libc::O_CLOEXEC);
-            }
+        for ours in self.descriptors().into_iter().flatten() {
+            let _ = raw::dup3(fd, ours, libc::O_CLOEXEC);
         }
     }
 }

@@ -7,6 +7,7 @@
 use crate::limits::COMPANIONS_PER_PASS;
 use crate::rdma::engine::admission::{Bounds, Silent, evicted};
 use crate::rdma::engine::companion::{COMPANION_CONNECT, Companion, Companions, KIND};
+use crate::rdma::engine::handover::Handover;
 use crate::rdma::engine::own_port;
 use crate::rdma::engine::qp::{QpRecord, tag};
 use crate::rdma::engine::worker::Engine;
@@ -46,17 +47,19 @@ pub(super) struct Arrivals {
     strangers: VecDeque<Stranger>,
     /// Set when a listening socket is not watched, since there was no descriptor for a client.
     deaf: bool,
+    /// Where companions come from that other processes have accepted.
+    pub handover: Handover,
 }
 
 impl Arrivals {
     /// The descriptors of all of them.
     pub fn fds(&self) -> impl Iterator<Item = i32> {
-        self.listening.iter().map(|l| l.fd).chain(self.strangers.iter().map(|s| s.fd))
+        self.listening.iter().map(|l| l.fd).chain(self.strangers.iter().map(|s| s.fd)).chain(self.handover.fds())
     }
 
     /// Whether something here has to be looked at once in a while.
     pub fn has_any(&self) -> bool {
-        !self.listening.is_empty() || !self.strangers.is_empty()
+        !self.listening.is_empty() || !self.strangers.is_empty() || self.handover.fds().next().is_some()
     }
 }
 
@@ -177,7 +180,7 @@ impl Companions {
 
 /// Closes a watched descriptor. Closing it alone would leave it watched as long as a child that is about to execute a program
 /// has a copy.
-fn forget(epoll: i32, fd: i32) {
+pub(super) fn forget(epoll: i32, fd: i32) {
     let _ = raw::epoll_ctl(epoll, EPOLL_CTL_DEL, fd, 0, 0);
     reserved_fds::close(fd);
 }
@@ -239,17 +242,21 @@ impl Engine {
     /// Companion connections that came to the program's own port, and that it was not given.
     pub(super) fn take_guests(&mut self) {
         while let Some(fd) = own_port::next(self.index) {
-            let from = addr::peer_of(fd).map(|a| a.ip().to_canonical());
-            let Some(ip) =
-                from.filter(|_| self.companions.epoll_ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_ok())
-            else {
-                reserved_fds::close(fd);
-                continue;
-            };
-            crate::rdma::engine::companion::without_delay(fd);
-            self.companions.arrivals.strangers.push_back(Stranger { fd, ip, since: time::now(), said: Vec::new() });
-            self.on_stranger_data(fd);
+            self.admit_guest(fd);
         }
+    }
+
+    /// Lets a companion in that came to the program's own port; what it has said is read again.
+    pub(super) fn admit_guest(&mut self, fd: i32) {
+        let from = addr::peer_of(fd).map(|a| a.ip().to_canonical());
+        let Some(ip) =
+            from.filter(|_| self.companions.epoll_ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (2 * KIND) | fd as u64).is_ok())
+        else {
+            return reserved_fds::close(fd);
+        };
+        crate::rdma::engine::companion::without_delay(fd);
+        self.companions.arrivals.strangers.push_back(Stranger { fd, ip, since: time::now(), said: Vec::new() });
+        self.on_stranger_data(fd);
     }
 
     /// Closes what is not needed any more: where no queue pair waits for its companion nobody can connect, and no
@@ -260,6 +267,9 @@ impl Engine {
         }
         let (awaited, now) = (self.awaited(), time::now());
         self.companions.keep_listening(|ip| awaited.iter().any(|(ours, _)| *ours == ip));
+        if awaited.is_empty() {
+            self.companions.close_handover();
+        }
         self.companions.keep_strangers(|s| {
             now.saturating_sub(s.since) <= COMPANION_CONNECT && awaited.iter().any(|(_, theirs)| *theirs == s.ip)
         });

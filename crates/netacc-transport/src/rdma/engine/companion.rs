@@ -33,7 +33,8 @@ pub(super) const COMPANION_CONNECT: u64 = time::ns(timeouts::COMPANION_CONNECT);
 const COMPANION_AWAITED: u64 = 3 * COMPANION_CONNECT;
 const QP_END_AFTER_COMPANION: u64 = time::ns(timeouts::QP_END_AFTER_COMPANION);
 
-/// What an event of the epoll instance is about: a queue pair's companion connection, a listening socket, a stranger, a door.
+/// What an event of the epoll instance is about: a queue pair's companion connection, a listening socket, a stranger, a door,
+/// where other processes pass companions, one that does.
 pub(super) const KIND: u64 = 1 << 32;
 
 /// A queue pair's companion connection.
@@ -106,6 +107,8 @@ pub(super) struct Companions {
     pub removed: Vec<i32>,
     /// Devices that librdmacm had open when it was asked last.
     pub open: Vec<OpenDevice>,
+    /// The devices of the host and the removals as they were then, if that was before a fork.
+    pub open_at: Option<(u64, u32)>,
     /// Number of looks for such descriptors that are still to be made.
     pub releases: u32,
     /// The host's devices at the last look ([`devices_there`](super::sysfs::devices_there)).
@@ -125,6 +128,7 @@ impl Default for Companions {
             failed_over: Vec::new(),
             removed: Vec::new(),
             open: Vec::new(),
+            open_at: None,
             releases: 0,
             there: 0,
             removals: REMOVALS.load(Ordering::Relaxed),
@@ -226,6 +230,8 @@ impl Engine {
                         probe::answer(fd);
                     }
                 }
+                4 => self.accept_couriers((what % KIND) as i32),
+                5 => self.on_courier((what % KIND) as i32),
                 _ => self.on_stranger_data((what % KIND) as i32),
             }
         }

@@ -16,7 +16,7 @@ use crate::rdma::engine::qp::{QpRecord, tag};
 use crate::rdma::engine::worker::Engine;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
@@ -26,8 +26,13 @@ use netacc_wire::frame::{Frame, Kind};
 
 /// After this time (ns) a port that does not answer is taken for filtered, if another one is left.
 const FILTERED: u64 = 1_000_000_000;
-/// How often a companion is made anew that was connected before it had said anything.
-const TRIES: u32 = 3;
+/// How often a companion is tried that was connected before it had said anything.
+const TRIES: u32 = 2;
+/// How many companions of that kind, which the server's program sees as connections that are reset at once, a process makes in
+/// all. Only where `net.ipv4.tcp_fastopen` is off and the thread gets no processor for a fifth of a second are there any.
+const MOST_EMPTY: u32 = 8;
+/// How many there have been.
+static EMPTY: AtomicU32 = AtomicU32::new(0);
 /// Servers that are known to be filtered.
 const KNOWN: usize = 256;
 
@@ -233,8 +238,8 @@ impl Engine {
 
     fn ask_for_own_port(&mut self, at: usize) {
         let Some(qp) = self.qps.get_mut(at) else { return };
-        // A queue pair that has failed cannot ask.
-        if !qp.is_up() {
+        // A queue pair that has failed cannot ask; and a process that is stalled over and over is not to show more.
+        if !qp.is_up() || EMPTY.load(Ordering::Relaxed) >= MOST_EMPTY {
             return self.port_failed(at, Why::Error(Errno::TIMEDOUT));
         }
         let kind = Kind::OwnPort;
@@ -317,7 +322,8 @@ impl Engine {
         }
         if attempt.port == Port::Own && was_too_slow(fd) {
             attempt.tries += 1;
-            let again = attempt.tries < TRIES;
+            // Relaxed: nothing else depends on it.
+            let again = EMPTY.fetch_add(1, Ordering::Relaxed) < MOST_EMPTY && attempt.tries < TRIES;
             attempt.stage = Stage::Asking;
             reset(fd);
             return if again { self.ask_for_own_port(at) } else { self.port_failed(at, Why::Error(Errno::TIMEDOUT)) };

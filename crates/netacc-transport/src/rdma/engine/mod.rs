@@ -44,6 +44,7 @@ mod drain;
 mod ending;
 mod exit_handoff;
 mod failover;
+mod handover;
 mod keepalive;
 mod limits;
 mod listeners;
@@ -100,7 +101,9 @@ const LOADING: u64 = 4;
 pub use drain::{before_exec, finish, go_on};
 pub use exit_handoff::Fork;
 pub use listeners::{listen, note_unheard, retry_due, unlisten};
-pub use own_port::take as take_companion;
+pub use own_port::{
+    before_fork as share_companions, note_blocking, note_unknown_sharer, shared_answer, take as take_companion,
+};
 pub use routes::RouteHandle;
 pub use upgrade_client::{begin_lookup, request_upgrade, upgrade_soon};
 pub use upgrade_server::{accepted, cancel, may_be_upgraded};
@@ -389,6 +392,9 @@ pub fn before_fork(in_handler: bool) -> AtRest {
     if cell::all().is_empty() {
         // Nothing is loaded without one.
         return AtRest::default();
+    }
+    if !in_handler && let Some(first) = cell::first() {
+        first.with_from_app(Engine::note_open_devices);
     }
     let loading = manager::at_rest(in_handler);
     AtRest { engines: cell::stop(in_handler), loading }

@@ -6,57 +6,160 @@
 //! other end of the queue pair knows; every other connection goes to the program as it is, at once. Nobody accepts for
 //! the program, so nothing is held up, and nobody's addresses are believed.
 //!
+//! Several processes may serve a listener, and any of them may accept the companion of a queue pair that another one
+//! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and whoever
+//! accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::handover)). The board has the
+//! first half of each token: it tells which connection is a companion, and is not enough to pass for one.
+//!
 //! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must not
-//! see it later either. In the child of a fork the tokens of its parent are known, too, and such a companion is closed; its
-//! client then tries the other port.
+//! see it later either.
 
 use crate::host::host;
-use crate::rdma::engine::cell;
-use crate::rdma::engine::companion::Companion;
 use crate::rdma::engine::local::RESETS;
 use crate::rdma::engine::worker::Engine;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::rdma::engine::{cell, handover};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::Result;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{mem, raw, reserved_fds};
 use netacc_wire::companion::{self as wire, HELLO, OwnPort, TOKEN};
 use netacc_wire::frame::{Frame, Kind};
+use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Companions that may be awaited at a time; beyond that the oldest is forgotten.
 const PLACES: usize = 256;
+/// Companions that may have come and not be with their engines yet.
+const ARRIVALS: usize = 32;
 
 /// Of [`Place::state`]: nothing; one thread has the place; a companion is awaited.
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const AWAITED: u32 = 2;
 
-/// A companion that is awaited, and then its connection.
+/// The engine that awaits a companion: the random name of its process, which is never 0, and its index there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner {
+    pub process: u64,
+    pub engine: usize,
+}
+
+/// A companion that is awaited.
 #[derive(Debug)]
 struct Place {
     state: AtomicU32,
-    token: [AtomicU64; 2],
-    /// The connection that came (number + 1), until the engine has it.
-    came: AtomicI32,
+    engine: AtomicU32,
+    process: AtomicU64,
+    /// The first half of its token.
+    half: AtomicU64,
+}
+
+/// What processes forked from one another know of the companions that they await. A process that writes nonsense here has the
+/// listener too: it can keep companions from their queue pairs, and nothing else.
+#[derive(Debug)]
+struct Board {
+    /// How many are awaited: while there are none accept has nothing to look at.
+    awaited: AtomicUsize,
+    /// The place that is written over next if there is no free one.
+    oldest: AtomicUsize,
+    /// Set once a process may accept connections that does not know the board.
+    unknown_sharers: AtomicU32,
+    /// Ports (modulo their number) at which a process polls before a blocking accept(2), a bit each.
+    blocking: AtomicU64,
+    places: [Place; PLACES],
+}
+
+/// The board, once there is one.
+static BOARD: AtomicPtr<Board> = AtomicPtr::new(core::ptr::null_mut());
+/// The random name of this process, or 0 while it has none.
+static NAME: AtomicU64 = AtomicU64::new(0);
+
+/// A companion that has come and is not with its engine yet: its number + 1, and the engine.
+#[derive(Debug)]
+struct Arrived {
+    fd: AtomicI32,
     engine: AtomicUsize,
 }
 
-static ALL: [Place; PLACES] = [const {
-    Place {
-        state: AtomicU32::new(FREE),
-        token: [const { AtomicU64::new(0) }; 2],
-        came: AtomicI32::new(0),
-        engine: AtomicUsize::new(0),
-    }
-}; PLACES];
-/// How many are awaited: while there are none accept has nothing to look at.
-static EXPECTED: AtomicUsize = AtomicUsize::new(0);
-/// How many have come and are not with their engine yet.
+static ARRIVED: [Arrived; ARRIVALS] =
+    [const { Arrived { fd: AtomicI32::new(0), engine: AtomicUsize::new(0) } }; ARRIVALS];
+/// How many of them there are.
 static CAME: AtomicUsize = AtomicUsize::new(0);
-/// The place that is written over next if there is no free one.
-static OLDEST: AtomicUsize = AtomicUsize::new(0);
 
-fn halves(token: &[u8; TOKEN]) -> [u64; 2] {
-    let n = u128::from_ne_bytes(*token);
-    [n as u64, (n >> 64) as u64]
+/// The board, if there is one.
+#[inline]
+#[allow(unsafe_code)]
+fn board() -> Option<&'static Board> {
+    // SAFETY: null, or a mapping of this size that is never unmapped; it was mapped as zeroes and has atomics alone, for which
+    // every value is good. Acquire: with what was written when it was made.
+    unsafe { BOARD.load(Ordering::Acquire).as_ref() }
+}
+
+/// The board, which is made if there is none: `None` if there is no memory.
+fn make_board() -> Option<&'static Board> {
+    if BOARD.load(Ordering::Acquire).is_null() {
+        let fresh = mem::map_shared(size_of::<Board>()).ok()?;
+        // If another thread was faster, a mapping of a few pages is left over, once.
+        let _ =
+            BOARD.compare_exchange(core::ptr::null_mut(), fresh.cast().as_ptr(), Ordering::AcqRel, Ordering::Acquire);
+    }
+    board()
+}
+
+/// Before a fork of a process with listeners that clients on other hosts may find: whether all processes that share them will
+/// know of the companions that one of them awaits.
+pub fn before_fork() -> bool {
+    (!cell::all().is_empty() || super::available()) && make_board().is_some()
+}
+
+/// Another program may get a listener of ours, and accept connections that are companions.
+pub fn note_unknown_sharer() {
+    if let Some(board) = board() {
+        board.unknown_sharers.store(1, Ordering::Relaxed);
+    }
+}
+
+/// A process polls at this port, which it shares with others, and calls a blocking accept(2) then.
+pub fn note_blocking(port: u16) {
+    if let Some(board) = board() {
+        board.blocking.fetch_or(bit_of(port), Ordering::Relaxed);
+    }
+}
+
+fn bit_of(port: u16) -> u64 {
+    1 << (port % 64)
+}
+
+/// What to say of a listener that several processes share, all of which came from forks.
+pub fn shared_answer(port: u16) -> OwnPort {
+    match board() {
+        Some(board) if board.unknown_sharers.load(Ordering::Relaxed) == 0 => {
+            if board.blocking.load(Ordering::Relaxed) & bit_of(port) != 0 { OwnPort::Blocking } else { OwnPort::Come }
+        }
+        _ => OwnPort::Shared,
+    }
+}
+
+/// The random name of this process.
+fn name() -> Option<u64> {
+    let known = NAME.load(Ordering::Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let mut bytes = [0u8; 8];
+    if getrandom(&mut bytes, GetRandomFlags::empty()) != Ok(bytes.len()) {
+        return None;
+    }
+    let fresh = u64::from_ne_bytes(bytes) | 1;
+    // Another engine of this process may have been faster.
+    Some(NAME.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed).map_or_else(|other| other, |_| fresh))
+}
+
+/// The name of an engine of this process, by which others pass it what is its own.
+pub(super) fn owner(engine: usize) -> Option<Owner> {
+    name().map(|process| Owner { process, engine })
+}
+
+fn first_half(token: &[u8; TOKEN]) -> u64 {
+    token.first_chunk().map_or(0, |half| u64::from_ne_bytes(*half))
 }
 
 impl Place {
@@ -69,79 +172,111 @@ impl Place {
     fn free(&self) {
         self.state.store(FREE, Ordering::Release);
     }
-}
 
-/// The companion with this token is awaited by an engine.
-fn expect(token: &[u8; TOKEN], engine: usize) {
-    let claimed = ALL.iter().find(|cell| cell.claim(FREE)).or_else(|| {
-        let oldest = ALL.get(OLDEST.fetch_add(1, Ordering::Relaxed) % PLACES)?;
-        oldest.claim(AWAITED).then(|| {
-            EXPECTED.fetch_sub(1, Ordering::Relaxed);
-            oldest
-        })
-    });
-    let Some(place) = claimed else { return };
-    for (cell, half) in place.token.iter().zip(halves(token)) {
-        cell.store(half, Ordering::Relaxed);
+    fn owner(&self) -> Owner {
+        Owner { process: self.process.load(Ordering::Relaxed), engine: self.engine.load(Ordering::Relaxed) as usize }
     }
-    place.engine.store(engine, Ordering::Relaxed);
-    EXPECTED.fetch_add(1, Ordering::Relaxed);
-    // Release: an accept that claims the place sees the token.
-    place.state.store(AWAITED, Ordering::Release);
 }
 
-/// The place of the companion with this token, which is not awaited any more and which the caller has to free.
-fn claim(token: &[u8; TOKEN]) -> Option<&'static Place> {
-    let wanted = halves(token);
-    ALL.iter().find(|cell| {
-        let [a, b] = &cell.token;
-        let is = || [a.load(Ordering::Relaxed), b.load(Ordering::Relaxed)] == wanted;
-        if cell.state.load(Ordering::Acquire) != AWAITED || !is() || !cell.claim(AWAITED) {
-            return false;
-        }
-        if is() {
-            EXPECTED.fetch_sub(1, Ordering::Relaxed);
-            return true;
-        }
-        // It became another companion's just before.
-        cell.state.store(AWAITED, Ordering::Release);
-        false
-    })
+impl Board {
+    /// The companion with this token is awaited by an engine.
+    fn expect(&self, token: &[u8; TOKEN], owner: Owner) {
+        // Counted first, so that a process that is killed here leaves accept looking for nothing, rather than missing one.
+        self.awaited.fetch_add(1, Ordering::Relaxed);
+        let claimed = self.places.iter().find(|place| place.claim(FREE)).or_else(|| {
+            let oldest = self.places.get(self.oldest.fetch_add(1, Ordering::Relaxed) % PLACES)?;
+            oldest.claim(AWAITED).then(|| {
+                self.awaited.fetch_sub(1, Ordering::Relaxed);
+                oldest
+            })
+        });
+        let Some(place) = claimed else {
+            self.awaited.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
+        place.half.store(first_half(token), Ordering::Relaxed);
+        place.process.store(owner.process, Ordering::Relaxed);
+        place.engine.store(owner.engine as u32, Ordering::Relaxed);
+        // Release: an accept that claims the place sees the token.
+        place.state.store(AWAITED, Ordering::Release);
+    }
+
+    /// Who awaits the companion with this token, which is not awaited any more then.
+    fn claim(&self, token: &[u8; TOKEN]) -> Option<Owner> {
+        let wanted = first_half(token);
+        self.places.iter().find_map(|place| {
+            let is = || place.half.load(Ordering::Relaxed) == wanted;
+            if place.state.load(Ordering::Acquire) != AWAITED || !is() || !place.claim(AWAITED) {
+                return None;
+            }
+            if is() {
+                self.awaited.fetch_sub(1, Ordering::Relaxed);
+                let owner = place.owner();
+                place.free();
+                return Some(owner);
+            }
+            // It became another companion's just before.
+            place.state.store(AWAITED, Ordering::Release);
+            None
+        })
+    }
 }
 
 /// Whether `fd`, which accept(2) has just got from the kernel, is a companion: then the program never hears of it.
 #[inline]
 pub fn take(fd: i32) -> bool {
     // Relaxed: the client comes after it has our answer, and that after the count.
-    EXPECTED.load(Ordering::Relaxed) != 0 && take_if_expected(fd)
+    board().is_some_and(|board| board.awaited.load(Ordering::Relaxed) != 0 && take_if_awaited(board, fd))
 }
 
 #[cold]
-fn take_if_expected(fd: i32) -> bool {
+fn take_if_awaited(board: &Board, fd: i32) -> bool {
     let mut said = [0u8; HELLO];
     let got = raw::recv(fd, said.as_mut_ptr(), HELLO, libc::MSG_DONTWAIT | libc::MSG_PEEK);
     if got != Ok(HELLO) {
         return false;
     }
-    let Some(place) = wire::token(&said).and_then(|token| claim(&token)) else { return false };
+    let Some(owner) = wire::token(&said).and_then(|token| board.claim(&token)) else { return false };
     let fd = reserved_fds::raise(fd);
-    let engine = cell::at(place.engine.load(Ordering::Relaxed)).filter(|_| without_blocking(fd).is_ok());
-    match engine {
-        Some(engine) => {
-            place.came.store(fd + 1, Ordering::Relaxed);
-            CAME.fetch_add(1, Ordering::Release);
-            engine.ring();
+    let given = if owner.process == NAME.load(Ordering::Relaxed) {
+        arrive(fd, owner.engine)
+    } else {
+        // The client hears of the end, and that the listener's own port will not do.
+        let passed = handover::pass(owner, fd);
+        if let Err(e) = passed {
+            netacc_log::log!(
+                Info,
+                "fd {fd}: a companion TCP connection cannot be passed to the process of its queue pair ({e})"
+            );
         }
-        // The engine is the parent's.
-        None => {
-            reserved_fds::close(fd);
-            place.free();
-        }
+        false
+    };
+    if !given {
+        reserved_fds::close(fd);
     }
     true
 }
 
-fn without_blocking(fd: i32) -> Result<()> {
+/// A companion has come for an engine of this process. False: it cannot be kept.
+fn arrive(fd: i32, engine: usize) -> bool {
+    let Some(cell) = cell::at(engine).filter(|_| without_blocking(fd).is_ok()) else { return false };
+    let placed = ARRIVED.iter().any(|place| {
+        // The engine is written by whoever has the place, and read after the count has grown.
+        let mine = place.fd.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if mine {
+            place.engine.store(engine, Ordering::Relaxed);
+            place.fd.store(fd + 1, Ordering::Release);
+        }
+        mine
+    });
+    if placed {
+        CAME.fetch_add(1, Ordering::Release);
+        cell.ring();
+    }
+    placed
+}
+
+pub(super) fn without_blocking(fd: i32) -> Result<()> {
     let flags = raw::fcntl(fd, libc::F_GETFL, 0)?;
     raw::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize).map(drop)
 }
@@ -158,26 +293,24 @@ pub(super) fn next(engine: usize) -> Option<i32> {
     if CAME.load(Ordering::Acquire) == 0 {
         return None;
     }
-    ALL.iter().find_map(|cell| {
-        if cell.engine.load(Ordering::Relaxed) != engine || cell.state.load(Ordering::Relaxed) != BUSY {
+    ARRIVED.iter().find_map(|place| {
+        if place.fd.load(Ordering::Acquire) <= 0 || place.engine.load(Ordering::Relaxed) != engine {
             return None;
         }
-        let came = cell.came.swap(0, Ordering::AcqRel);
-        (came != 0).then(|| {
-            CAME.fetch_sub(1, Ordering::Relaxed);
-            cell.free();
-            came - 1
-        })
+        // Each engine takes its own alone, under its lock.
+        let came = place.fd.swap(0, Ordering::AcqRel);
+        CAME.fetch_sub(1, Ordering::Relaxed);
+        Some(came - 1)
     })
 }
 
-/// In the child of a fork: what has come is the parent's.
+/// In the child of a fork: what has come is the parent's, and so is its name.
 pub(super) fn after_fork() {
-    for place in &ALL {
-        let came = place.came.swap(0, Ordering::Relaxed);
-        if came != 0 {
+    NAME.store(0, Ordering::Relaxed);
+    for place in &ARRIVED {
+        let came = place.fd.swap(0, Ordering::Relaxed);
+        if came > 0 {
             reserved_fds::close(came - 1);
-            place.free();
         }
     }
     CAME.store(0, Ordering::Relaxed);
@@ -195,19 +328,10 @@ impl Engine {
             // It goes on asking, and gives us no room to answer.
             return false;
         }
-        let answer = match &qp.companion {
-            Companion::Awaited(token, _) => {
-                let answer = host().map_or(OwnPort::Closed, |host| host.takes_companions(qp.port));
-                // Where the client asks once more it is awaited already.
-                claim(token).into_iter().for_each(Place::free);
-                if answer == OwnPort::Come {
-                    expect(token, self.index);
-                }
-                answer
-            }
-            _ => OwnPort::Closed,
-        };
+        let (port, token) = (qp.port, qp.companion.awaits().copied());
+        let answer = token.map_or(OwnPort::Closed, |token| self.await_at_own_port(port, &token));
         let generation = answer.code();
+        let Some(qp) = self.qps.get_mut(at) else { return true };
         qp.resets.push_back(Frame {
             kind: Kind::OwnPort,
             credits: 0,
@@ -219,6 +343,25 @@ impl Engine {
             next: 0,
         });
         true
+    }
+
+    /// Awaits a companion at the listener's own port, if it may come there. Where the client asks once more it is awaited
+    /// already.
+    fn await_at_own_port(&mut self, port: u16, token: &[u8; TOKEN]) -> OwnPort {
+        let answer = host().map_or(OwnPort::Closed, |host| host.takes_companions(port));
+        if let Some(board) = board() {
+            let _ = board.claim(token);
+        }
+        if answer != OwnPort::Come {
+            return answer;
+        }
+        let (Some(board), Some(owner)) = (make_board(), owner(self.index)) else { return OwnPort::Closed };
+        // Also where no other process has the listener: a child may get it before the companion comes.
+        if let Err(e) = self.companions.open_handover(owner) {
+            netacc_log::log!(Info, "companion TCP connections cannot come from other processes ({e})");
+        }
+        board.expect(token, owner);
+        answer
     }
 }
 
@@ -232,6 +375,17 @@ mod tests {
 
     /// The places are the process's.
     static ALONE: Mutex<()> = Mutex::new(());
+
+    impl Board {
+        fn zeroed() -> &'static Board {
+            let fresh = mem::map_shared(size_of::<Board>()).unwrap();
+            #[allow(unsafe_code)]
+            // SAFETY: as in `board`.
+            unsafe {
+                fresh.cast().as_ref()
+            }
+        }
+    }
 
     #[test]
     fn only_the_token_makes_a_companion() {
@@ -249,19 +403,28 @@ mod tests {
             (client, fd)
         };
         let (token, other) = ([3; TOKEN], [4; TOKEN]);
-        expect(&token, 0);
+        let board = make_board().unwrap();
+        board.expect(&token, Owner { process: 1, engine: 0 });
         for said in [&[] as &[u8], b"GET / HTTP/1.1\r\n\r\n and more", &wire::hello(&other), &wire::hello(&token)[..23]]
         {
             let (_client, fd) = accepted(said);
             assert!(!take(fd), "{said:?}");
             reserved_fds::close(fd);
         }
-        // Without an engine it is closed; and it was the only one.
+        // Where its owner is gone it is closed; and it was the only one.
         let (_client, fd) = accepted(&wire::hello(&token));
         assert!(take(fd));
         let (_client, fd) = accepted(&wire::hello(&token));
         assert!(!take(fd));
         reserved_fds::close(fd);
+    }
+
+    #[test]
+    fn what_has_come_is_its_engines() {
+        let _g = ALONE.lock();
+        // There is no engine here that could have it.
+        assert!(!arrive(0, 3) && !any_came());
+        assert_eq!(next(3), None);
     }
 
     #[test]
@@ -271,12 +434,16 @@ mod tests {
             token[..8].copy_from_slice(&n.to_ne_bytes());
             token
         };
-        let _g = ALONE.lock();
+        let board = Board::zeroed();
+        let owner = Owner { process: 5, engine: 1 };
         for n in 0..PLACES * 2 {
-            expect(&token(n), 1);
+            board.expect(&token(n), owner);
         }
-        assert!(claim(&token(PLACES * 2 - 1)).inspect(|cell| cell.free()).is_some());
-        assert!(claim(&token(0)).is_none());
-        (0..PLACES * 2).filter_map(|n| claim(&token(n))).for_each(Place::free);
+        assert_eq!(board.awaited.load(Ordering::Relaxed), PLACES);
+        assert_eq!(board.claim(&token(PLACES * 2 - 1)), Some(owner));
+        assert_eq!(board.claim(&token(PLACES * 2 - 1)), None);
+        assert_eq!(board.claim(&token(0)), None);
+        assert_eq!((0..PLACES * 2).filter_map(|n| board.claim(&token(n))).count(), PLACES - 1);
+        assert_eq!(board.awaited.load(Ordering::Relaxed), 0);
     }
 }

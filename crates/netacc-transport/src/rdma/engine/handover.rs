@@ -1,0 +1,208 @@
+//! Server's host: a companion connection that another process has accepted than the one that has its queue pair, and the
+//! way from the first to the second.
+//!
+//! While an engine awaits companions at the listener's own port it has a UNIX socket with a random name in the abstract
+//! namespace, which its sharers find on the [board](crate::rdma::engine::own_port). They connect, pass the connection with one
+//! message, and are done. Each side looks who the other one is, by what the kernel says: only processes of one user, or of
+//! root, pass each other connections. The token, of which the board has one half, is looked at by the engine.
+
+use crate::limits::COMPANIONS_PER_PASS;
+use crate::rdma::engine::arrivals::forget;
+use crate::rdma::engine::companion::{Companions, KIND};
+use crate::rdma::engine::own_port::{self, Owner};
+use crate::rdma::engine::worker::Engine;
+use crate::shm::guard;
+use crate::shm::users::trusted;
+use alloc::format;
+use core::mem::MaybeUninit;
+use libc::{EPOLL_CTL_ADD, EPOLLIN};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{raw, reserved_fds};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::io::{IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    socket_with,
+};
+
+const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+/// Processes that may have connected and not passed anything yet.
+const COURIERS: usize = 16;
+/// What the message says that passes a companion.
+const PASSES: u8 = 1;
+
+/// Where an engine gets what others have accepted for it.
+#[derive(Debug)]
+pub(super) struct Handover {
+    /// The listening socket, or -1.
+    socket: i32,
+    /// Processes that have connected.
+    couriers: [i32; COURIERS],
+}
+
+impl Default for Handover {
+    fn default() -> Handover {
+        Handover { socket: -1, couriers: [-1; COURIERS] }
+    }
+}
+
+impl Handover {
+    /// The descriptors of all of this.
+    pub fn fds(&self) -> impl Iterator<Item = i32> {
+        [self.socket].into_iter().chain(self.couriers).filter(|fd| *fd >= 0)
+    }
+}
+
+fn address(owner: Owner) -> Result<SocketAddrUnix> {
+    let name = format!("netacc-companion-{:016x}-{}", owner.process, owner.engine);
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+/// Passes a companion that this process has accepted to the engine that awaits it. It waits for nothing.
+pub(super) fn pass(to: Owner, companion: i32) -> Result<()> {
+    let ours = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+    let sent = connect(&ours, &address(to)?).map_err(Errno::from).and_then(|()| {
+        // The name may be another's by now, where the process is gone.
+        if !raw::peer_credentials(ours.as_raw_fd()).is_ok_and(|(_, uid)| trusted(uid)) {
+            return Err(Errno(libc::EPERM));
+        }
+        send(ours.as_fd(), companion)
+    });
+    reserved_fds::drop_raw(ours);
+    sent
+}
+
+#[allow(unsafe_code)]
+fn send(over: BorrowedFd<'_>, companion: i32) -> Result<()> {
+    // SAFETY: the caller has the descriptor until this returns.
+    let passed = [unsafe { BorrowedFd::borrow_raw(companion) }];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&passed));
+    sendmsg(over, &[IoSlice::new(&[PASSES])], &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// What a process passes; `Err(AGAIN)` as long as it has not.
+fn receive(over: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let mut byte = [0u8];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    recvmsg(over, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let mut passed = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            fds.for_each(|fd| {
+                if let Some(before) = passed.replace(fd) {
+                    reserved_fds::drop_raw(before);
+                }
+            });
+        }
+    }
+    let passed = passed.ok_or(Errno::PROTO)?;
+    let option = |name| raw::getsockopt_int(passed.as_raw_fd(), libc::SOL_SOCKET, name);
+    let is_tcp = matches!(option(libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
+        && option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+        && own_port::without_blocking(passed.as_raw_fd()).is_ok();
+    if is_tcp {
+        return Ok(passed);
+    }
+    reserved_fds::drop_raw(passed);
+    Err(Errno::PROTO)
+}
+
+impl Companions {
+    /// From here on other processes can pass this engine what is its own.
+    pub(super) fn open_handover(&mut self, owner: Owner) -> Result<()> {
+        if self.arrivals.handover.socket >= 0 {
+            return Ok(());
+        }
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
+        let socket = reserved_fds::adopt(socket)?;
+        let opened = address(owner).and_then(|name| {
+            #[allow(unsafe_code)]
+            // SAFETY: it is open, and ours.
+            let fd = unsafe { BorrowedFd::borrow_raw(socket) };
+            bind(fd, &name)?;
+            listen(fd, COURIERS as i32)?;
+            self.epoll_ctl(EPOLL_CTL_ADD, socket, EPOLLIN, (4 * KIND) | socket as u64)
+        });
+        opened.inspect_err(|_| reserved_fds::close(socket))?;
+        self.arrivals.handover.socket = socket;
+        Ok(())
+    }
+
+    /// Nothing is awaited any more.
+    pub(super) fn close_handover(&mut self) {
+        let epoll = self.epoll;
+        for fd in core::mem::take(&mut self.arrivals.handover).fds() {
+            forget(epoll, fd);
+        }
+    }
+
+    /// The next process that has connected and may pass something.
+    fn next_courier(&mut self, socket: i32) -> Option<i32> {
+        #[allow(unsafe_code)]
+        // SAFETY: it is open, and ours.
+        let fd = accept_with(unsafe { BorrowedFd::borrow_raw(socket) }, FLAGS).ok()?;
+        if !raw::peer_credentials(fd.as_raw_fd()).is_ok_and(|(_, uid)| trusted(uid)) {
+            guard::dismiss(fd);
+            return None;
+        }
+        let fd = reserved_fds::adopt(fd).ok()?;
+        let place = self.arrivals.handover.couriers.iter_mut().find(|place| **place < 0);
+        match place {
+            Some(place) => *place = fd,
+            None => {
+                reserved_fds::close(fd);
+                return None;
+            }
+        }
+        if self.epoll_ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (5 * KIND) | fd as u64).is_err() {
+            self.end_courier(fd);
+            return None;
+        }
+        Some(fd)
+    }
+
+    fn end_courier(&mut self, fd: i32) {
+        if let Some(place) = self.arrivals.handover.couriers.iter_mut().find(|place| **place == fd) {
+            *place = -1;
+            forget(self.epoll, fd);
+        }
+    }
+}
+
+impl Engine {
+    /// Processes have connected to pass companions. The socket stays readable while there are more.
+    pub(super) fn accept_couriers(&mut self, socket: i32) {
+        if self.companions.arrivals.handover.socket != socket {
+            return;
+        }
+        for _ in 0..COMPANIONS_PER_PASS {
+            match self.companions.next_courier(socket) {
+                Some(courier) => self.on_courier(courier),
+                None => return,
+            }
+        }
+    }
+
+    /// A process that has connected has passed something, or has ended.
+    pub(super) fn on_courier(&mut self, courier: i32) {
+        if !self.companions.arrivals.handover.couriers.contains(&courier) {
+            return;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: it is open, and ours.
+        let got = receive(unsafe { BorrowedFd::borrow_raw(courier) });
+        if matches!(got, Err(Errno::AGAIN | Errno::INTR)) {
+            return;
+        }
+        self.companions.end_courier(courier);
+        if let Ok(companion) = got {
+            self.admit_guest(reserved_fds::raise(companion.into_raw_fd()));
+        }
+    }
+}
