@@ -4,7 +4,6 @@
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 ARCHIVE := netacc-$(VERSION)-$(ARCH)-linux-gnu
 OUTPUT ?= build/packages
-CARGO_TOOLS := build/cargo-tools/bin
 FOREIGN := $(filter-out $(shell uname -m),$(ARCH))
 STRIP ?= $(if $(FOREIGN),$(ARCH)-linux-gnu-strip,strip)
 # Into a clean folder, laid out for a system that need not be this one: where the library, zsh's completions, and the link to
@@ -28,17 +27,16 @@ dist: all
 	@cp dist/install.sh "$(OUTPUT)/"
 	@echo "made: $(OUTPUT)/$(ARCHIVE).tar.gz, its .sha256 and install.sh; needs `grep glibc= "$(OUTPUT)/stage/$(ARCHIVE)/REQUIRES"` or newer"
 
-# Where the assets in crates/netacc-tools/Cargo.toml look.
 DEB_STAGE := build/stage-deb
-DEB_ARCH := $(ARCH:x86_64=amd64)
+DEB_ARCH := $(patsubst aarch64,arm64,$(patsubst x86_64,amd64,$(ARCH)))
 
 deb: all
+	@command -v dpkg-deb >/dev/null && command -v dpkg-shlibdeps >/dev/null || { \
+		echo "dpkg-deb or dpkg-shlibdeps is missing (packages dpkg and dpkg-dev)" >&2; exit 1; }
 	@$(call STAGE,$(DEB_STAGE),/usr/lib/$(ARCH)-linux-gnu,/usr/share/zsh/vendor-completions,/usr/lib64)
+	@dist/debian "$(DEB_STAGE)" "$(VERSION)" "$(DEB_ARCH)" "$(EPOCH)"
 	@mkdir -p "$(OUTPUT)"
-	@PATH="$(CURDIR)/$(CARGO_TOOLS):$$PATH"; command -v cargo-deb >/dev/null || { \
-		echo "cargo-deb is missing; \"scripts/deps packages\" gets it, or: cargo install --locked cargo-deb" >&2; exit 1; }; \
-	SOURCE_DATE_EPOCH=$(EPOCH) $(CARGO) deb --package netacc-tools --no-build --no-strip $(addprefix --target ,$(TARGET)) \
-		--output "$(OUTPUT)/"
+	SOURCE_DATE_EPOCH=$(EPOCH) dpkg-deb --root-owner-group -Zxz --build "$(DEB_STAGE)" "$(OUTPUT)/"
 
 RPM_STAGE := build/stage-rpm
 

@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netacc_tools::elf::parse;
+use netacc_tools::elf::parse_data;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Some(elf) = parse(bytes) {
+    if let Some(elf) = parse_data(bytes) {
         assert!(
             elf.interpreter
                 .is_none_or(|path| path.len() <= 4096 && !path.contains(&0))

@@ -3,6 +3,38 @@
 use super::*;
 use proptest::prelude::*;
 
+/// Where fields lie in a file of one class: (offset, size).
+struct Layout {
+    phoff: (u64, u64),
+    shoff: (u64, u64),
+    /// e_phentsize; e_phnum, e_shentsize, e_shnum and e_shstrndx follow, two bytes each.
+    counts: u64,
+    p_offset: (u64, u64),
+    p_filesz: (u64, u64),
+    sh_offset: (u64, u64),
+    sh_size: (u64, u64),
+}
+
+const LAYOUT_64: Layout = Layout {
+    phoff: (32, 8),
+    shoff: (40, 8),
+    counts: 54,
+    p_offset: (8, 8),
+    p_filesz: (32, 8),
+    sh_offset: (24, 8),
+    sh_size: (32, 8),
+};
+
+const LAYOUT_32: Layout = Layout {
+    phoff: (28, 4),
+    shoff: (32, 4),
+    counts: 42,
+    p_offset: (4, 4),
+    p_filesz: (16, 4),
+    sh_offset: (16, 4),
+    sh_size: (20, 4),
+};
+
 /// A file with program headers of the given types and contents, and sections of the given names.
 struct Image {
     is_64: bool,
@@ -30,6 +62,7 @@ impl Image {
         out[..4].copy_from_slice(b"\x7fELF");
         out[4] = if self.is_64 { 2 } else { 1 };
         out[5] = if self.little_endian { 1 } else { 2 };
+        out[6] = 1;
         self.put(&mut out, 18, 2, 62);
         let put = |out: &mut [u8], base: usize, field: (u64, u64), value: usize| {
             self.put(out, base + field.0 as usize, field.1 as usize, value as u64);
@@ -97,7 +130,7 @@ fn plain_dynamic_program() {
         image.segments.push((6, vec![0; 8]));
         image.segments.push((3, b"/lib64/ld-linux-x86-64.so.2\0".to_vec()));
         image.sections = vec!["", ".text", ".go.build"];
-        let elf = parse(image.build().as_slice()).unwrap();
+        let elf = parse_data(image.build().as_slice()).unwrap();
         assert_eq!((elf.is_64, elf.little_endian, elf.machine), (image.is_64, image.little_endian, 62));
         assert_eq!(elf.interpreter.as_deref(), Some(&b"/lib64/ld-linux-x86-64.so.2"[..]));
         assert!(!elf.go);
@@ -107,7 +140,7 @@ fn plain_dynamic_program() {
 #[test]
 fn static_program() {
     for image in variants() {
-        let elf = parse(image.build().as_slice()).unwrap();
+        let elf = parse_data(image.build().as_slice()).unwrap();
         assert_eq!((elf.interpreter, elf.go), (None, false));
     }
 }
@@ -117,16 +150,16 @@ fn go_by_section_and_by_note() {
     for name in [".go.buildinfo", ".note.go.buildid"] {
         for mut image in variants() {
             image.sections = vec!["", ".text", name];
-            assert!(parse(image.build().as_slice()).unwrap().go, "{name}");
+            assert!(parse_data(image.build().as_slice()).unwrap().go, "{name}");
         }
     }
     for mut image in variants() {
         let mut notes = image.note(b"GNU\0", 3, &[1; 20]);
         notes.extend(image.note(b"Go\0\0", 4, b"id"));
         image.segments.push((4, notes));
-        assert!(parse(image.build().as_slice()).unwrap().go);
+        assert!(parse_data(image.build().as_slice()).unwrap().go);
         image.segments[0].1 = image.note(b"GNU\0", 4, b"Go\0\0");
-        assert!(!parse(image.build().as_slice()).unwrap().go);
+        assert!(!parse_data(image.build().as_slice()).unwrap().go);
     }
 }
 
@@ -141,7 +174,7 @@ fn libraries_that_are_asked_for() {
         }
         image.segments.push((1, b"\0libc.1\0liburing.so.2\0".to_vec()));
         image.segments.push((2, dynamic));
-        let elf = parse(image.build().as_slice()).unwrap();
+        let elf = parse_data(image.build().as_slice()).unwrap();
         assert_eq!(elf.needed, [b"libc.1".to_vec(), b"liburing.so.2".to_vec()], "what is behind the end is not read");
     }
 }
@@ -159,7 +192,7 @@ fn this_program() {
 #[test]
 fn what_is_no_elf_file() {
     for bytes in [&b""[..], b"#!/bin/sh\n", b"\x7fELF", &[0; 64], b"\x7fELF\x03\x01\x01\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
-        assert_eq!(parse(bytes), None);
+        assert_eq!(parse_data(bytes), None);
     }
 }
 
@@ -174,7 +207,7 @@ fn absurd_offsets_and_counts() {
                 for byte in bad.iter_mut().skip(at).take(8) {
                     *byte = value;
                 }
-                parse(bad.as_slice());
+                parse_data(bad.as_slice());
             }
         }
     }
@@ -200,9 +233,9 @@ proptest! {
                 *byte = value;
             }
         }
-        parse(bytes.as_slice());
+        parse_data(bytes.as_slice());
         bytes.truncate(cut);
-        parse(bytes.as_slice());
+        parse_data(bytes.as_slice());
     }
 
     #[test]
@@ -210,6 +243,7 @@ proptest! {
         bytes[..4].copy_from_slice(b"\x7fELF");
         bytes[4] = class;
         bytes[5] = 1;
-        parse(bytes.as_slice());
+        bytes[6] = 1;
+        parse_data(bytes.as_slice());
     }
 }

@@ -4,6 +4,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use rustix::fs::{Access, AtFlags, CWD};
 
 use netacc_sys::own_calls;
 
-use crate::elf::{self, Elf, ReadAt};
+use crate::elf::{self, Elf};
 
 /// Why a command cannot be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,19 +206,23 @@ const MAX_CODE: u64 = 1 << 28;
 /// Whether the program enters the kernel by itself, for what NetACC has to answer.
 fn own_call(elf: &Elf, file: &File) -> Option<Obstacle> {
     let found = elf.code.iter().find_map(|(offset, size)| {
-        let mut code = vec![0; usize::try_from(*size.min(&MAX_CODE)).ok()?];
-        let count = ReadAt::read_at(file, &mut code, *offset);
-        own_calls::find(code.get(..count)?).map(|call| Obstacle::OwnCall(call.name))
+        own_calls::find(&piece(file, *offset, *size)).map(|call| Obstacle::OwnCall(call.name))
     })?;
     (!is_linked(file)).then_some(found)
 }
 
 /// Whether the program is one of ours, which makes its connections through the C library whatever else it calls.
 fn is_linked(file: &File) -> bool {
-    let size = file.metadata().map_or(0, |meta| meta.len()).min(MAX_CODE);
-    let mut whole = vec![0; usize::try_from(size).unwrap_or(0)];
-    let count = ReadAt::read_at(file, &mut whole, 0);
-    whole.get(..count).is_some_and(own_calls::is_linked)
+    own_calls::is_linked(&piece(file, 0, MAX_CODE))
+}
+
+/// What there is of a piece of a file. It ends where the file does, or where that cannot be read.
+fn piece(mut file: &File, offset: u64, size: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if file.seek(SeekFrom::Start(offset)).is_ok() {
+        let _ = file.take(size.min(MAX_CODE)).read_to_end(&mut bytes);
+    }
+    bytes
 }
 
 /// The `EM_` number of the machine this is built for, where we know it.
@@ -259,9 +264,7 @@ fn privileges(file: &Path) -> Option<Obstacle> {
 
 /// The interpreter of a script; `/bin/sh` for a text without `#!`, as `execvp` does it.
 fn interpreter(file: &File) -> Option<PathBuf> {
-    let mut head = [0; 4096];
-    let count = ReadAt::read_at(file, &mut head, 0);
-    let head = head.get(..count)?;
+    let head = piece(file, 0, 4096);
     let Some(rest) = head.strip_prefix(b"#!") else {
         return Some(PathBuf::from("/bin/sh"));
     };

@@ -328,6 +328,20 @@ fn size(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use netacc_tools::manual;
+
+    #[test]
+    fn the_manual_page_has_every_option() {
+        let page = include_str!("../../../../../man/netacc_bench.1");
+        let whole = Args::command();
+        let of_all = manual::options_of(&whole);
+        assert_eq!(manual::options_in(page, "OPTIONS OF ALL"), of_all);
+        for command in whole.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let section = format!("OPTIONS OF {}", command.get_name().to_uppercase());
+            let own: Vec<String> = manual::options_of(command).difference(&of_all).cloned().collect();
+            assert_eq!(manual::options_in(page, &section), own.into_iter().collect(), "{section}");
+        }
+    }
 
     #[test]
     fn the_definition_holds_together() {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use netacc_tools::columns::{self, Align};
+
 use crate::args::{Ends, Workload};
 use crate::conclusion::Conclusion;
 use crate::facts;
@@ -90,19 +92,8 @@ fn ping_row(baseline: &Baseline) -> Vec<String> {
 
 /// Text to the left in the first column, everything else to the right.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
-    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..count).map(|column| width(column).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let _ = if column == 0 { write!(line, "{cell:<width$}") } else { write!(line, "  {cell:>width$}") };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-    out
+    let lines = columns::lines(rows, |column| if column == 0 { Align::Left } else { Align::Right });
+    lines.into_iter().flat_map(|line| [line, "\n".into()]).collect()
 }
 
 /// What the rows mean: how much better, and what was not accelerated, and why.

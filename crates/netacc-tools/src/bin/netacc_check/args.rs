@@ -93,6 +93,13 @@ pub(crate) struct Args {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use netacc_tools::manual;
+
+    #[test]
+    fn the_manual_page_has_every_option() {
+        let page = include_str!("../../../../../man/netacc_check.1");
+        assert_eq!(manual::options_in(page, "OPTIONS"), manual::options_of(&Args::command()));
+    }
 
     #[test]
     fn the_definition_holds_together() {

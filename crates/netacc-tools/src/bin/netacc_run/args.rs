@@ -89,3 +89,15 @@ fn help() -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netacc_tools::manual;
+
+    #[test]
+    fn the_manual_page_has_every_option() {
+        let page = include_str!("../../../../../man/netacc_run.1");
+        assert_eq!(manual::options_in(page, "OPTIONS"), manual::options_of(&Args::command()));
+    }
+}

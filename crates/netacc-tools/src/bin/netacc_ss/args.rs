@@ -159,9 +159,16 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use netacc_tools::manual;
 
     fn groups(line: &[&str]) -> Vec<Group> {
         Args::try_parse_from(line).unwrap().groups()
+    }
+
+    #[test]
+    fn the_manual_page_has_every_option() {
+        let page = include_str!("../../../../../man/netacc_ss.1");
+        assert_eq!(manual::options_in(page, "OPTIONS"), manual::options_of(&Args::command()));
     }
 
     #[test]

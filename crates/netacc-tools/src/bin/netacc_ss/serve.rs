@@ -1,20 +1,24 @@
 //! `--serve`: the metrics over HTTP, for a scraper.
 
+use std::fmt::Display;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use httparse::Status;
 use netacc_stats::reader;
 
 use crate::args::Group;
 use crate::{metrics, note, openmetrics};
 
-/// A client has so long for its request and for taking the answer.
+/// How long a client may take for its request, and once more for taking the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest request; what is beyond it is refused.
 const REQUEST: usize = 8192;
+/// The most lines of a header; what has more is refused.
+const LINES: usize = 64;
 /// Most clients at once; for a further one another has to go.
 const CLIENTS: usize = 64;
 
@@ -40,14 +44,23 @@ struct Look {
     text: Result<String, String>,
 }
 
+/// One client looks at a time, and what it sees is for all that asked before it began to look. Nobody holds the lock
+/// while it looks: the others take the answer as soon as it is there, and need not wait for each other's turn.
+#[derive(Default)]
+struct Looks {
+    last: Option<Look>,
+    looking: bool,
+}
+
 /// What is served.
 struct Service {
     pid: Option<u32>,
     groups: Vec<Group>,
     /// The oldest first.
     clients: Mutex<Vec<Client>>,
-    /// The last look. One looks at a time, and what it sees is for all who asked before it began to look.
-    last: Mutex<Option<Look>>,
+    looks: Mutex<Looks>,
+    /// A look has ended.
+    looked: Condvar,
 }
 
 /// Serves until the program is ended.
@@ -56,7 +69,7 @@ pub(crate) fn run(addr: SocketAddr, pid: Option<u32>, groups: Vec<Group>) -> Res
     let addr = listener.local_addr().map_err(|error| error.to_string())?;
     note(format_args!("metrics at http://{addr}/metrics"));
     let clients = Mutex::new(Vec::new());
-    let service = Arc::new(Service { pid, groups, clients, last: Mutex::new(None) });
+    let service = Arc::new(Service { pid, groups, clients, looks: Mutex::default(), looked: Condvar::new() });
     for number in 0.. {
         match listener.accept() {
             Ok((client, _)) => take(&service, number, client),
@@ -73,21 +86,33 @@ pub(crate) fn run(addr: SocketAddr, pid: Option<u32>, groups: Vec<Group>) -> Res
 impl Service {
     /// What there is to see, not older than the question.
     fn look(&self, asked: Instant) -> Result<String, String> {
-        let mut last = lock(&self.last);
-        if let Some(look) = last.as_ref().filter(|look| look.began >= asked) {
-            return look.text.clone();
-        }
-        let began = Instant::now();
-        let listing = match self.pid {
-            None => reader::list_processes(),
-            // A process that has ended is no failure of the scrape: its metrics end.
-            Some(pid) => {
-                Ok(reader::Listing { processes: reader::open(pid).into_iter().collect(), ..Default::default() })
+        let mut looks = lock(&self.looks);
+        loop {
+            if let Some(look) = looks.last.as_ref().filter(|look| look.began >= asked) {
+                return look.text.clone();
             }
-        };
-        let text = listing.map(|listing| metrics::text(listing, &self.groups)).map_err(|error| error.to_string());
-        *last = Some(Look { began, text: text.clone() });
+            if !looks.looking {
+                break;
+            }
+            looks = self.looked.wait(looks).unwrap_or_else(PoisonError::into_inner);
+        }
+        looks.looking = true;
+        drop(looks);
+        let began = Instant::now();
+        let text = self.see();
+        let mut looks = lock(&self.looks);
+        *looks = Looks { last: Some(Look { began, text: text.clone() }), looking: false };
+        self.looked.notify_all();
         text
+    }
+
+    fn see(&self) -> Result<String, String> {
+        let listing = match self.pid {
+            None => reader::list_processes().map_err(|error| error.to_string())?,
+            // A process that has ended is no failure of the scrape: its metrics end.
+            Some(pid) => reader::Listing { processes: reader::open(pid).into_iter().collect(), ..Default::default() },
+        };
+        Ok(metrics::text(listing, &self.groups))
     }
 }
 
@@ -140,15 +165,15 @@ impl Drop for Turn {
 }
 
 fn serve(turn: &Turn, client: &TcpStream) -> io::Result<()> {
-    let until = Instant::now() + PATIENCE;
-    let request = request(client, until)?;
+    let request = request(client, Instant::now() + PATIENCE)?;
     turn.comes_to(Stage::Asking);
     let answer = match request {
         Ok(Request::Metrics) => Answer::metrics(&turn.service),
         Ok(Request::Head) => Answer { head: true, ..Answer::metrics(&turn.service) },
         Err(answer) => answer,
     };
-    send(client, &answer.bytes(!answer.head), until)?;
+    // Its time begins anew: how long the look took was not the client's affair.
+    send(client, &answer.bytes(!answer.head), Instant::now() + PATIENCE)?;
     // Before the client sees the end: what comes in its stead may not find all places taken by those that ask.
     turn.comes_to(Stage::Answered);
     client.shutdown(Shutdown::Write)?;
@@ -198,7 +223,7 @@ enum Request {
 fn request(client: &TcpStream, until: Instant) -> io::Result<Result<Request, Answer>> {
     let mut seen = Vec::new();
     let mut buffer = [0; 1024];
-    while !ends(&seen) {
+    while !is_whole(&seen) {
         match receive(client, &mut buffer, until) {
             // A client that says nothing at all, as one that looks whether the port is open.
             Ok(0) if seen.is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -214,53 +239,44 @@ fn request(client: &TcpStream, until: Instant) -> io::Result<Result<Request, Ans
             Err(error) => return Err(error),
         }
         if seen.len() > REQUEST {
-            return Ok(Err(Answer::plain(431, "Request Header Fields Too Large", "the request is too long\n")));
+            return Ok(Err(too_long()));
         }
     }
     Ok(understand(&seen))
 }
 
-/// Whether the empty line is there that ends a header.
-fn ends(seen: &[u8]) -> bool {
-    seen.windows(4).any(|end| end == b"\r\n\r\n") || seen.windows(2).any(|end| end == b"\n\n")
+/// Whether nothing more has to come: the header has its end, or is wrong already.
+fn is_whole(seen: &[u8]) -> bool {
+    !matches!(httparse::Request::new(&mut [httparse::EMPTY_HEADER; LINES]).parse(seen), Ok(Status::Partial))
 }
 
 /// Judges a request.
 fn understand(seen: &[u8]) -> Result<Request, Answer> {
-    let wrong = |what: &str| Answer::plain(400, "Bad Request", &format!("{what}\n"));
-    if !ends(seen) {
-        return Err(wrong("the request has no end"));
+    let wrong = |what: &dyn Display| Answer::plain(400, "Bad Request", &format!("{what}\n"));
+    let mut lines = [httparse::EMPTY_HEADER; LINES];
+    let mut request = httparse::Request::new(&mut lines);
+    match request.parse(seen) {
+        Ok(Status::Complete(_)) => {}
+        Ok(Status::Partial) => return Err(wrong(&"the request has no end")),
+        Err(httparse::Error::TooManyHeaders) => return Err(too_long()),
+        Err(error) => return Err(wrong(&error)),
     }
-    let text = std::str::from_utf8(seen).map_err(|_| wrong("the request is not text"))?;
-    let mut lines = text.lines();
-    let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    let [method, target, version] = *words.as_slice() else {
-        return Err(wrong("the request line is not METHOD TARGET VERSION"));
-    };
-    if !matches!(version, "HTTP/1.1" | "HTTP/1.0") {
-        return Err(wrong("the version is not HTTP/1.0 or HTTP/1.1"));
+    let named = |line: &httparse::Header<'_>| line.name.eq_ignore_ascii_case("host");
+    if request.version == Some(1) && !request.headers.iter().any(named) {
+        return Err(wrong(&"the header names no host"));
     }
-    let token = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
-    let mut host = false;
-    for line in lines.take_while(|line| !line.is_empty()) {
-        let name = line.split_once(':').map(|(name, _)| name).filter(|name| token(name));
-        let name = name.ok_or_else(|| wrong("a line of the header is not NAME: VALUE"))?;
-        host |= name.eq_ignore_ascii_case("host");
-    }
-    if version == "HTTP/1.1" && !host {
-        return Err(wrong("the header names no host"));
-    }
-    if !token(method) {
-        return Err(wrong("the method is no word"));
-    }
-    if path(target) != Some("/metrics") {
+    if request.path.and_then(path) != Some("/metrics") {
         return Err(Answer::plain(404, "Not Found", "the metrics are at /metrics\n"));
     }
-    match method {
-        "GET" => Ok(Request::Metrics),
-        "HEAD" => Ok(Request::Head),
+    match request.method {
+        Some("GET") => Ok(Request::Metrics),
+        Some("HEAD") => Ok(Request::Head),
         _ => Err(Answer::plain(405, "Method Not Allowed", "GET and HEAD only\n")),
     }
+}
+
+fn too_long() -> Answer {
+    Answer::plain(431, "Request Header Fields Too Large", "the request is too long\n")
 }
 
 /// The path of a target, which may be a whole URL.
@@ -343,9 +359,9 @@ mod tests {
 
     #[test]
     fn a_look_is_for_those_who_asked_before() {
-        let service =
-            Service { pid: Some(u32::MAX), groups: Vec::new(), clients: Mutex::default(), last: Mutex::default() };
-        let began = |service: &Service| lock(&service.last).as_ref().map(|look| look.began);
+        let (clients, looks, looked) = (Mutex::default(), Mutex::default(), Condvar::new());
+        let service = Service { pid: Some(u32::MAX), groups: Vec::new(), clients, looks, looked };
+        let began = |service: &Service| lock(&service.looks).last.as_ref().map(|look| look.began);
         let asked = Instant::now();
         assert!(service.look(asked).unwrap().ends_with("# EOF\n"));
         let first = began(&service);

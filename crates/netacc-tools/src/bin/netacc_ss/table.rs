@@ -1,15 +1,10 @@
-//! Aligned columns.
+//! A table that a terminal has room for.
 
+pub(crate) use netacc_tools::columns::Align;
+
+use netacc_tools::columns;
 use netacc_tools::terminal::{Style, paragraph};
-
-/// To which side a column is aligned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
-    /// Texts.
-    Left,
-    /// Numbers.
-    Right,
-}
+use unicode_width::UnicodeWidthStr;
 
 /// Numbers from here on are shortened where a terminal is too narrow for them.
 const LONG: u64 = 100_000;
@@ -63,27 +58,18 @@ impl<const N: usize> Table<N> {
                 }
             }
         }
-        self.lines(&shown, style, out);
+        for (index, line) in self.lines(&shown).iter().enumerate() {
+            out.push_str(&if index == 0 { style.paint("1", line) } else { line.clone() });
+            out.push('\n');
+        }
         if !missing.is_empty() {
             let list = missing.join(", ");
             paragraph("", &format!("({list}: in a wider terminal or a pipe)"), 0, style.width, out);
         }
     }
 
-    fn widths(&self) -> [usize; N] {
-        let mut widths = [0; N];
-        for row in &self.rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = cell.chars().count().max(*width);
-            }
-        }
-        widths
-    }
-
     fn width(&self, shown: &[bool; N]) -> usize {
-        let widths = self.widths();
-        let visible = widths.iter().zip(shown).filter(|(_, shown)| **shown);
-        visible.map(|(width, _)| width + 2).sum::<usize>().saturating_sub(2)
+        self.lines(shown).iter().map(|line| line.width()).max().unwrap_or_default()
     }
 
     fn shorten(&mut self) {
@@ -98,26 +84,17 @@ impl<const N: usize> Table<N> {
         }
     }
 
-    fn lines(&self, shown: &[bool; N], style: Style, out: &mut String) {
-        let widths = self.widths();
-        for (index, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for (((cell, width), align), _) in
-                row.iter().zip(widths).zip(self.align).zip(shown).filter(|(_, shown)| **shown)
-            {
-                if !line.is_empty() {
-                    line.push_str("  ");
-                }
-                match align {
-                    Align::Left => line.push_str(&format!("{cell:<width$}")),
-                    Align::Right => line.push_str(&format!("{cell:>width$}")),
-                }
-            }
-            let line = line.trim_end();
-            out.push_str(&if index == 0 { style.paint("1", line) } else { line.to_owned() });
-            out.push('\n');
-        }
+    /// The titles and rows, without the columns that are left out.
+    fn lines(&self, shown: &[bool; N]) -> Vec<String> {
+        let sides: Vec<Align> = visible(&self.align, shown).copied().collect();
+        let side = |column: usize| sides.get(column).copied().unwrap_or(Align::Left);
+        columns::lines(self.rows.iter().map(|row| visible(row, shown)), side)
     }
+}
+
+/// Those of a row that are shown.
+fn visible<'a, T, const N: usize>(row: &'a [T; N], shown: &[bool; N]) -> impl Iterator<Item = &'a T> {
+    row.iter().zip(*shown).filter_map(|(cell, shown)| shown.then_some(cell))
 }
 
 /// A number in four digits or less: `107.7M`.
