@@ -192,6 +192,7 @@ def what_others_installed_is_left_alone(ctx):
 
 @case(modes=made.ONE)
 def scripts_are_clean(ctx):
-    scripts = [SCRIPT, *(ROOT / "dist" / name for name in made.scripts()), ROOT / "scripts/zig-cc", ROOT / "scripts/glibc-needed", ROOT / "scripts/deps"]
+    scripts = [SCRIPT, *(ROOT / "dist" / name for name in made.scripts()), ROOT / "dist/debian", ROOT / "scripts/zig-cc",
+               ROOT / "scripts/glibc-needed", ROOT / "scripts/deps"]
     done = subprocess.run([need("shellcheck"), *scripts], capture_output=True, text=True)
     check(done.returncode == 0, done.stdout)
