@@ -255,8 +255,8 @@ def shared_files():
     for name in _listdir("/dev/shm"):
         found.add(f"/dev/shm/{name}")
     for name in _listdir("/tmp"):
-        # Directories are made by people and tools, never by the library.
-        if name.startswith("netacc") and ".log" not in name and not os.path.isdir(f"/tmp/{name}"):
+        # Directories and packages are made by people and tools, never by the library.
+        if name.startswith("netacc") and not (".log" in name or name.endswith((".deb", ".rpm")) or os.path.isdir(f"/tmp/{name}")):
             found.add(f"/tmp/{name}")
     return found
 

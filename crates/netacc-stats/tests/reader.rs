@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-use netacc_stats::reader::{self, Error};
+use netacc_stats::reader::{self, Error, Snapshot};
 use netacc_stats::{LAYOUT_VERSION, LINK_ENTRIES, LinkKind, MAGIC, PAGE_SIZE, State};
 use proptest::prelude::*;
 
@@ -147,6 +147,21 @@ fn a_recorded_page_is_read_to_the_last_number() {
         wrong[at] ^= 1 << (at % 8);
         let _ = reader::parse(&wrong);
     }
+}
+
+#[test]
+fn a_page_with_holes_is_read_as_one_with_zeros() {
+    let page = recorded(include_str!("pages/redis-server.2"));
+    let seen = |found: Result<Snapshot, Error>| format!("{:?}", found.unwrap());
+    let last = page.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    // Stretches that begin and end in the middle of what one read copies, and of an entry.
+    let ends = [0, SOCKS_AT - 1, SOCKS_AT + 300, SOCKS_AT + 301, last];
+    let stretches: Vec<_> = ends.windows(2).map(|two| (two[0] as u64, &page[two[0]..two[1]])).collect();
+    assert_eq!(seen(reader::parse_sparse(page.len() as u64, &stretches)), seen(reader::parse(&page)));
+    let short = reader::parse_sparse(page.len() as u64 - 1, &stretches);
+    assert!(matches!(short, Err(Error::Truncated(_))));
+    // What lies beyond the end is not there.
+    let _ = reader::parse_sparse(page.len() as u64, &[(page.len() as u64 - 1, &page[..64]), (u64::MAX, &page[..64])]);
 }
 
 proptest! {

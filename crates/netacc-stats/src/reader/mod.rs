@@ -296,6 +296,16 @@ pub fn parse(bytes: &[u8]) -> Result<Snapshot, Error> {
     parse::snapshot(&bytes)
 }
 
+/// Checks and decodes a page of `len` bytes of which only `stretches` hold anything but zeros: each is its offset and its
+/// bytes, in the order of the offsets.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn parse_sparse(len: u64, stretches: &[(u64, &[u8])]) -> Result<Snapshot, Error> {
+    parse::snapshot(&source::Sparse { len, stretches })
+}
+
 /// Copies the page behind a descriptor of it.
 ///
 /// # Errors

@@ -82,3 +82,44 @@ impl Source for &[u8] {
         (from < end).then_some(from..end)
     }
 }
+
+/// A page of `len` bytes of which only some stretches hold anything but zeros, as that of a process with few connections:
+/// each is its offset and its bytes, in the order of the offsets.
+pub(super) struct Sparse<'a> {
+    pub(super) len: u64,
+    pub(super) stretches: &'a [(u64, &'a [u8])],
+}
+
+impl Sparse<'_> {
+    /// The stretches with the range that each covers.
+    fn ranges(&self) -> impl Iterator<Item = (Range<u64>, &[u8])> {
+        self.stretches.iter().map(|&(at, bytes)| (at..at.saturating_add(<[u8]>::len(bytes) as u64), bytes))
+    }
+}
+
+impl Source for Sparse<'_> {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buf.len() as u64).filter(|end| *end <= self.len);
+        let Some(end) = end else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+        buf.fill(0);
+        for (covers, bytes) in self.ranges() {
+            let (from, to) = (covers.start.max(offset), covers.end.min(end));
+            // Both lie within a slice, so they fit.
+            let within = |base: u64| Range { start: (from - base) as usize, end: (to - base) as usize };
+            if from < to
+                && let (Some(there), Some(here)) = (bytes.get(within(covers.start)), buf.get_mut(within(offset)))
+            {
+                here.copy_from_slice(there);
+            }
+        }
+        Ok(())
+    }
+
+    fn next_data(&self, from: u64, end: u64) -> Option<Range<u64>> {
+        self.ranges().map(|(covers, _)| covers.start.max(from)..covers.end.min(end)).find(|covers| !covers.is_empty())
+    }
+}
