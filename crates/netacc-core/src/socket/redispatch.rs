@@ -13,7 +13,7 @@ use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, ports, queued_connects};
 use crate::timeouts;
 use core::net::{IpAddr, SocketAddr};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::{self, Deadline};
@@ -256,7 +256,7 @@ pub fn bypass(r: Ref<Socket>) {
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_queued()) else { return };
-    if s.has(SHARED) || fork::under_way() || !old.link().served_by_many() {
+    if s.has(SHARED) || fork::under_way() || !old.link().served_by_many() || is_kernel_full() {
         return;
     }
     let (Some(target), Ok(real)) = (s.peer.get(), raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))
@@ -267,8 +267,11 @@ pub fn bypass(r: Ref<Socket>) {
     // First the decision: a connection by TCP that is not needed after all would be one more that the server accepts.
     if !old.withdraw() {
         // The server has taken the connect just now.
-    } else if dial(s, real, target, Deadline::after(AT_ONCE)).is_err() {
+    } else if dial_or_not(s, real, target).is_err() {
+        // Closed before anything else: a handshake that ends meanwhile would be a connection that the server accepts.
+        let _ = raw::close(real);
         move_on(r, old, Reason::LinkLost);
+        return;
     } else {
         let bytes = old.written().0;
         let done = send_drained(s, real, &bytes, old.ended(), Deadline::within(timeouts::REDISPATCH_LOCAL));
@@ -356,8 +359,42 @@ fn note_silent(host: IpAddr) {
     SILENT.note(SocketAddr::new(host, 0), time::coarse());
 }
 
-/// How long (ns) the kernel may take for a connect that could also stay where it is.
-const AT_ONCE: i64 = 20_000_000;
+/// How long (ns) the kernel may take for a connect that could also stay where it is. On a busy host its own packets may be
+/// under way for tens of milliseconds; if the listener's queue is full, it tries again after a second.
+const AT_ONCE: i64 = 100_000_000;
+/// After it took too long, how long (ns) the kernel is not asked again: the caller may have other things to do.
+const KERNEL_FULL: u64 = 1_000_000_000;
+/// When that happened last.
+static FULL_SINCE: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the kernel's queue of some listener was full just now.
+fn is_kernel_full() -> bool {
+    let since = FULL_SINCE.load(Ordering::Relaxed);
+    since != 0 && time::now().saturating_sub(since) < KERNEL_FULL
+}
+
+/// Connects the kernel's socket `fd` at once, or else not at all: then the server does not accept it later, and the connect
+/// may be made elsewhere.
+fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()> {
+    match dial(s, fd, target, Deadline::after(AT_ONCE)) {
+        Err(Errno::TIMEDOUT) => {}
+        done => return done,
+    }
+    if tcp_state(fd) == Some(TCP_ESTABLISHED) {
+        return Ok(());
+    }
+    // The caller closes it, which ends a connect that is under way: the kernel answers what comes late by a reset.
+    FULL_SINCE.store(time::now(), Ordering::Relaxed);
+    Err(Errno::TIMEDOUT)
+}
+
+/// The kernel's state of a connection (linux/tcp.h).
+const TCP_ESTABLISHED: u8 = 1;
+
+fn tcp_state(fd: i32) -> Option<u8> {
+    let (mut state, mut len) = (0u8, 1u32);
+    raw::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len).ok().map(|()| state)
+}
 
 /// Makes the connect of `old` by the kernel, and writes the bytes after it.
 fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
