@@ -24,7 +24,7 @@ import socket
 import subprocess
 import sys
 
-MAGIC, QUESTION, ANSWER = b"NACK", 1, 2
+MAGIC, QUESTION, ANSWER = b"NAPR", 1, 2
 NONCE = bytes(range(16))
 # More than a connection takes before somebody reads.
 LONG = 2_000_000

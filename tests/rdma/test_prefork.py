@@ -47,7 +47,7 @@ class Talk:
 @case(limit=150)
 def a_connection_that_is_not_taken(ctx):
     """It was given to a process that is killed, stopped or closes the listener before accept(2): another one gets it."""
-    talk = Talk(ctx, "Untaken")
+    talk = Talk(ctx, "NeverAccepts")
     ctx.mark()
     for how in ("killed", "stopped", "closed"):
         wait_until(lambda how=how: how in talk.server.stdout() or not talk.server.running(), 60, how)
@@ -140,7 +140,7 @@ def quit_all(talk):
 
 def carriers():
     """Processes that go on with what others carried."""
-    return [stat for stat in pathlib.Path("/proc").glob("[0-9]*/stat") if "(netacc-carrier) S" in reads(stat)]
+    return [stat for stat in pathlib.Path("/proc").glob("[0-9]*/stat") if "(netacc-engine) S" in reads(stat)]
 
 
 def reads(path):

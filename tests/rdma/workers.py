@@ -12,7 +12,7 @@ import remote
 from remote import data, main, receive
 
 
-class Untaken:
+class NeverAccepts:
     """A process that a connection has come to does not take it: it is killed, stopped, or closes the listener."""
 
     SIZE = 100_000

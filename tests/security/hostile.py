@@ -33,21 +33,21 @@ VERSION = 13
 SLOTS = 512
 SEALS = 0x1 | 0x2 | 0x4
 F_ADD_SEALS = 1033
-# Where a segment has what: the header's words, the connect queue, the slots, the channels, the windows.
+# Where a segment has what: the header's words, the connect queue, the slots, the ready sets, the windows.
 SERVER_WORD, BACKLOG, SERVER_PID, KICK_ALL = 0, 4, 8, 20
 PUSHED, POPPED = 64, 128
-NEAR_CHANNELS, QUEUE, SLOT, FAR_CHANNELS = 256, 1280, 3328, 167168
+CLIENT_READY_SETS, QUEUE, SLOT, SERVER_READY_SETS = 256, 1280, 3328, 167168
 SMALL, LARGE = 184320, 2281472
-SLOT_SIZE, CHANNEL_SIZE, WINDOW, LARGE_WINDOW = 320, 128, 2048, 262144
+SLOT_SIZE, READY_SET_SIZE, WINDOW, LARGE_WINDOW = 320, 128, 2048, 262144
 SEGMENT = LARGE + SLOTS * 2 * LARGE_WINDOW
 # A line of a side, from its beginning: its producer's words, and whom to wake.
-FIN, WATCH, RX_WAITER, TX_WAITER, WANT_ROOM, OWNER_READ, OWNER_WRITE, FORKED = 16, 32, 36, 40, 44, 52, 56, 60
+FIN, SUBSCRIBER, RX_WAITER, TX_WAITER, WANT_ROOM, OWNER_READ, OWNER_WRITE, FORKED = 16, 32, 36, 40, 44, 52, 56, 60
 # Offsets of the words of a connect.
-EPOCH, FATE, WHEN, SERVER_DONE = 40, 44, 48, 56
+GENERATION, OUTCOME, WHEN, SERVER_DONE = 40, 44, 48, 56
 SERVER_OPEN, TAKEN = 1, 1
-BASE_BELL = 0xFFFFFFFF
+LIVENESS_WAKER = 0xFFFFFFFF
 # Kinds of message on a control socket.
-HELLO, DOORBELL, WAKE, BASE, PROMOTE, MOVED, TAIL = 1, 2, 3, 4, 5, 6, 7
+HELLO, WAKER, WAKE, LIVENESS, PROMOTE, SWITCH_TO_KERNEL, OLD_SUBFLOW = 1, 2, 3, 4, 5, 6, 7
 
 CLIENT_SIDE, SERVER_SIDE = 0, 1
 
@@ -121,10 +121,10 @@ class Link:
         """Tells the other end, as a correct one does, that there is something new in a slot."""
         other = 1 - self.side
         line = self.line(slot, other)
-        channel = self.word(line + WATCH)
+        channel = self.word(line + SUBSCRIBER)
         if 0 < channel < 64:
             near = channel < 4
-            at = (NEAR_CHANNELS if near else FAR_CHANNELS) + ((channel if near else channel - 4) * 2 + other) * CHANNEL_SIZE
+            at = (CLIENT_READY_SETS if near else SERVER_READY_SETS) + ((channel if near else channel - 4) * 2 + other) * READY_SET_SIZE
             bits = at + 8 * (slot // 64)
             self.long(bits, self.long(bits) | 1 << slot % 64)
             if self.word(at + 64):
@@ -135,8 +135,8 @@ class Link:
             self.word(line + RX_WAITER, 0)
             self.wake(waiter)
 
-    def wake(self, bell):
-        if not self.say(WAKE, bell):
+    def wake(self, waker):
+        if not self.say(WAKE, waker):
             self.word(KICK_ALL + 4 * (1 - self.side), 1)
 
     def window(self, slot, side):
@@ -183,8 +183,8 @@ class Client(Link):
         for side, port in enumerate((source, self.port)):
             self.word(at + 16 * side, 0x7F000001)
             self.word(at + 32 + 4 * side, socket.AF_INET << 16 | port)
-        self.word(at + EPOCH, epoch)
-        self.word(at + FATE, 0)
+        self.word(at + GENERATION, epoch)
+        self.word(at + OUTCOME, 0)
         self.long(at + WHEN, time.monotonic_ns())
         self.word(QUEUE + 4 * (self.pushed % SLOTS), slot)
         self.pushed += 1
@@ -192,7 +192,7 @@ class Client(Link):
         self.ring(0)
 
     def taken(self, slot):
-        return self.word(self.open(slot) + FATE) == TAKEN
+        return self.word(self.open(slot) + OUTCOME) == TAKEN
 
     def await_taken(self, slot, limit=30):
         def taken():
@@ -233,7 +233,7 @@ class Server(Link):
         slot = self.word(QUEUE + 4 * (self.popped % SLOTS))
         self.popped += 1
         self.long(POPPED, self.popped)
-        self.word(self.open(slot) + FATE, TAKEN)
+        self.word(self.open(slot) + OUTCOME, TAKEN)
         return slot
 
 

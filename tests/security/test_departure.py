@@ -12,7 +12,7 @@ import host
 from harness import check, equal
 from host import wait_until
 from hostile import (
-    BASE, CLIENT, EPOCH, FIN, MOVED, PROGRAMS, SERVER, SERVER_SIDE, SLOTS, TAIL, Client, Server, Stranger, message, name, ping,
+    LIVENESS, CLIENT, GENERATION, FIN, SWITCH_TO_KERNEL, PROGRAMS, SERVER, SERVER_SIDE, SLOTS, OLD_SUBFLOW, Client, Server, Stranger, message, name, ping,
     victim)
 from matrix import case
 
@@ -89,9 +89,9 @@ def passing(kinds, marked=True, times=1, slot=1):
 def before_accept(port):
     link = Client(port)
     mine, his = pair()
-    link.word(link.open(1) + EPOCH, 1)
+    link.word(link.open(1) + GENERATION, 1)
     mark(link, 1)
-    link.say(MOVED, 1, 1, [his.fileno()])
+    link.say(SWITCH_TO_KERNEL, 1, 1, [his.fileno()])
     his.close()
     link.connect(1)
     return link, [mine]
@@ -118,7 +118,7 @@ def over_the_witness(byte, count):
     def act(port):
         link = opened(port)
         mine, his = socket.socketpair()
-        link.say(BASE, 1, 1, [his.fileno()])
+        link.say(LIVENESS, 1, 1, [his.fileno()])
         his.close()
         ends = [pair() for _ in range(count)]
         pass_over(mine, byte, [his.fileno() for _, his in ends])
@@ -133,20 +133,20 @@ def over_the_witness(byte, count):
 def no_message(port):
     """The message without the descriptor that belongs to it."""
     link = opened(port)
-    link.control.send(message(MOVED, 1, 1))
+    link.control.send(message(SWITCH_TO_KERNEL, 1, 1))
     link.ring(1)
     return link, []
 
 
 ACTS = {
-    "moved": passing([MOVED]),
-    "moved_without_a_mark": passing([MOVED], marked=False),
-    "moved_twice": passing([MOVED], times=2),
-    "tail": passing([TAIL], marked=False),
-    "tail_and_moved": passing([TAIL, MOVED]),
-    "tail_and_moved_often": passing([TAIL, MOVED], times=20),
-    "slot_that_is_not_open": passing([MOVED], marked=False, slot=77),
-    "slot_that_cannot_be": passing([MOVED], marked=False, slot=SLOTS + 5),
+    "moved": passing([SWITCH_TO_KERNEL]),
+    "moved_without_a_mark": passing([SWITCH_TO_KERNEL], marked=False),
+    "moved_twice": passing([SWITCH_TO_KERNEL], times=2),
+    "tail": passing([OLD_SUBFLOW], marked=False),
+    "tail_and_moved": passing([OLD_SUBFLOW, SWITCH_TO_KERNEL]),
+    "tail_and_moved_often": passing([OLD_SUBFLOW, SWITCH_TO_KERNEL], times=20),
+    "slot_that_is_not_open": passing([SWITCH_TO_KERNEL], marked=False, slot=77),
+    "slot_that_cannot_be": passing([SWITCH_TO_KERNEL], marked=False, slot=SLOTS + 5),
     "before_accept": before_accept,
     "mark_alone": mark_alone,
     "mark_of_the_server": mark_of_the_server,
@@ -157,7 +157,7 @@ ACTS = {
 }
 
 
-def depart(voice, port, what):
+def leave(voice, port, what):
     link, ends = ACTS[what](port)
     wait_until(lambda: link.refused or has_ended(link, 1), 30, f"{what}: the connection ends")
     await_closed(ends)
@@ -171,7 +171,7 @@ def hostile(ctx):
     ping(server.port)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as other:
         for what in ACTS:
-            with Stranger(depart, server.port, what) as stranger:
+            with Stranger(leave, server.port, what) as stranger:
                 stranger.hear("ended", 90)
                 other.sendall(b"still here")
                 check(other.recv(100) == b"still here", "another client is disturbed")
@@ -184,9 +184,9 @@ def flood(voice, port):
     link = opened(port)
     source, tail = pair()
     sink, socket_of_its_own = pair()
-    link.say(TAIL, 1, 1, [tail.fileno()])
+    link.say(OLD_SUBFLOW, 1, 1, [tail.fileno()])
     mark(link, 1)
-    link.say(MOVED, 1, 1, [socket_of_its_own.fileno()])
+    link.say(SWITCH_TO_KERNEL, 1, 1, [socket_of_its_own.fileno()])
     link.ring(1)
     moved = 0
     voice.say("passed")
@@ -239,7 +239,7 @@ def depart_from_a_child(voice, port, byte, count):
     link.write(1, b"x")
     check(link.await_bytes(1)[0] == b"x", "the echo is wrong")
     link.drain()
-    held = [fd for data, fd in link.passed if data[6] == BASE and stat.S_ISSOCK(os.fstat(fd).st_mode)]
+    held = [fd for data, fd in link.passed if data[6] == LIVENESS and stat.S_ISSOCK(os.fstat(fd).st_mode)]
     ends = []
     for fd in held:
         passed = [pair() for _ in range(count)]
@@ -313,7 +313,7 @@ def serve_and_depart(voice, kinds):
     mark(link, slot)
     for kind in kinds:
         mine, his = pair()
-        link.say(kind, slot, link.word(link.open(slot) + EPOCH), [his.fileno()])
+        link.say(kind, slot, link.word(link.open(slot) + GENERATION), [his.fileno()])
         his.close()
         ends.append(mine)
     link.ring(slot)
@@ -325,7 +325,7 @@ def serve_and_depart(voice, kinds):
 @case(modes=CLIENT)
 def hostile_server(ctx):
     shutil.copy(PROGRAMS / "asker.py", ctx.dir)
-    for kinds in [MOVED], [TAIL], [TAIL, MOVED], []:
+    for kinds in [SWITCH_TO_KERNEL], [OLD_SUBFLOW], [OLD_SUBFLOW, SWITCH_TO_KERNEL], []:
         with Stranger(serve_and_depart, kinds) as stranger:
             question, feed = os.pipe()
             client = ctx.client([sys.executable, ctx.dir / "asker.py", "127.0.0.1", stranger.hear("listens")], stdin=question)

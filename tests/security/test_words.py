@@ -3,7 +3,7 @@
 import os
 
 from harness import check
-from hostile import (BASE_BELL, FORKED, OWNER_READ, OWNER_WRITE, RX_WAITER, SERVER, SERVER_SIDE, TX_WAITER, Client, Stranger,
+from hostile import (LIVENESS_WAKER, FORKED, OWNER_READ, OWNER_WRITE, RX_WAITER, SERVER, SERVER_SIDE, TX_WAITER, Client, Stranger,
                      ping, victim)
 from matrix import case
 
@@ -21,8 +21,8 @@ def ask_with_a_forged_bell(voice, port, count, forked):
     for slot in slots:
         line = link.line(slot)
         link.word(line + FORKED, int(forked))
-        link.word(line + RX_WAITER, BASE_BELL)
-        link.word(line + TX_WAITER, BASE_BELL)
+        link.word(line + RX_WAITER, LIVENESS_WAKER)
+        link.word(line + TX_WAITER, LIVENESS_WAKER)
         link.write(slot, b"q")
     for slot in slots:
         check(link.await_bytes(slot)[0] == b"q", "the echo is wrong")

@@ -64,7 +64,7 @@ static int carrier_was_killed(struct slot *s, int side)
 {
 	if (s->engine[side] > 0 && L->proc[s->engine[side]].killed)
 		return 1;
-	return side == SERVER && L->killed_of[s->server] != s->kin;
+	return side == SERVER && L->killed_of[s->server] != s->killed_before;
 }
 // Whether a process was killed that held an end of it. That the process that carried it at this end is gone is no end
 // of what the other one has to say: it is to be told as a reset.

@@ -24,7 +24,7 @@ struct slot {
 	word done;	// bit 0: the client's end saw everything, bit 1: the server's, bit 2: lost with a killed process
 	// Between hosts: who connected and who accepted. It goes on carrying what its children have.
 	word engine[2];
-	word kin; // how many processes of that port had been killed before
+	word killed_before; // how many processes of that port had been killed before
 	word server;
 	word trail[2]; // what was done to each end, the last in the lowest octal digit
 };

@@ -201,7 +201,7 @@ static void *call(void *x)
 		while (!L->port[server])
 			server = draw(&seed) % SERVERS;
 		L->slot[slot].server = server;
-		L->slot[slot].kin = L->killed_of[server];
+		L->slot[slot].killed_before = L->killed_of[server];
 		int fd = dial(server);
 		if (fd < 0) {
 			failed(NULL, "no connection to server %d in time", server);

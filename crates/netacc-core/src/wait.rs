@@ -22,7 +22,7 @@ const FEW_PAUSES: u32 = 1;
 /// If sched_yield() returns within this many ticks (about a microsecond), no other thread was runnable.
 const ALONE: u64 = 3_000;
 /// Least number of yields before a wait for another host is given up, however long they took.
-const TURNS: u32 = 4;
+const ROUNDS: u32 = 4;
 /// Time (ns) that a wait goes on looking between yields.
 const YIELD_FOR: u64 = 50_000;
 /// Time (ticks, about a millisecond) above which a yield went to a thread that wanted the CPU for itself.
@@ -46,15 +46,15 @@ pub fn sleep(
     sleep_before(set, scope, deadline, sigmask, disarm, true)
 }
 
-/// Sleeps as [`sleep`] does; unless `turn`, the caller does the turn that follows, so that what the turn finds is the
-/// caller's.
+/// Sleeps as [`sleep`] does; unless `makes_progress` is set, the caller makes the engine's progress afterwards, so that
+/// what comes by that is the caller's.
 fn sleep_before(
     set: &mut WaitSet,
     scope: ProgressScope,
     deadline: Deadline,
     sigmask: *const c_void,
     disarm: impl FnOnce(&WaitSet),
-    turn: bool,
+    makes_progress: bool,
 ) -> Result<usize> {
     let token = progress::arm(set, scope);
     let slept = if matches!(token, ArmOutcome::Ready) {
@@ -63,10 +63,10 @@ fn sleep_before(
         before_sleep();
         set.sleep(deadline, sigmask)
     };
-    // Before the turn: what the turn finds needs to wake no thread here.
+    // Before the progress: what that brings needs to wake no thread here.
     disarm(set);
     if let ArmOutcome::Yes(token) = token {
-        progress::disarm(token, set, turn);
+        progress::disarm(token, set, makes_progress);
     }
     slept
 }
@@ -165,7 +165,7 @@ impl Spin {
             cpu::pause();
         }
         let end = time::now() + YIELD_FOR;
-        for turn in 1.. {
+        for round in 1.. {
             let Some(took) = timed_yield() else { return false };
             let alone = took < ALONE;
             self.alone.store(alone, Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl Spin {
                 }
                 cpu::pause();
             }
-            let enough = !remote || turn >= TURNS;
+            let enough = !remote || round >= ROUNDS;
             if (enough && time::now() >= end) || deadline.passed() {
                 break;
             }
@@ -206,14 +206,14 @@ pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Dea
     })
 }
 
-/// Waits for a connection to another host as [`until`] does, with `turn` for the turns of the work: it says whether the
-/// wait is over by that.
+/// Waits for a connection to another host as [`until`] does, with `progress` to make the engine's progress: it says whether
+/// the wait is over by that.
 pub fn until_done(
     sock: Ref<Socket>,
     interest: Interest,
     enough: usize,
     deadline: Deadline,
-    mut turn: impl FnMut(&'static ShmEndpoint) -> bool,
+    mut progress: impl FnMut(&'static ShmEndpoint) -> bool,
 ) -> Result<()> {
     const ENDED: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
     let s = sock.obj;
@@ -222,7 +222,7 @@ pub fn until_done(
     };
     let remote = ep.is_remote();
     let mut is_ready = || {
-        if remote && turn(ep) {
+        if remote && progress(ep) {
             return true;
         }
         let r = ep.readiness();

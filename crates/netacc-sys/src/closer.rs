@@ -253,32 +253,32 @@ mod tests {
     /// A connected socket whose last close would wait for `seconds`: its peer does not read what it has sent.
     fn lingering(seconds: i32) -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let far = listener.accept().unwrap().0;
-        near.set_nonblocking(true).unwrap();
-        while near.write(&[0; 65536]).is_ok() {}
+        let mut lingers = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let reader = listener.accept().unwrap().0;
+        lingers.set_nonblocking(true).unwrap();
+        while lingers.write(&[0; 65536]).is_ok() {}
         let linger = [1, seconds];
-        raw::setsockopt(near.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger.as_ptr().cast(), 8).unwrap();
-        (near, far)
+        raw::setsockopt(lingers.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, linger.as_ptr().cast(), 8).unwrap();
+        (lingers, reader)
     }
 
     #[test]
     fn a_socket_that_holds_a_lingering_one_is_closed_without_waiting() {
-        let (near, mut far) = lingering(1000);
+        let (lingers, mut reader) = lingering(1000);
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut anc = SendAncillaryBuffer::new(&mut space);
         let theirs = reserved_fds::adopt(theirs).unwrap();
         // SAFETY: both are open until they are closed below.
-        let (passed, over) = unsafe { ([BorrowedFd::borrow_raw(near.as_raw_fd())], BorrowedFd::borrow_raw(theirs)) };
+        let (passed, over) = unsafe { ([BorrowedFd::borrow_raw(lingers.as_raw_fd())], BorrowedFd::borrow_raw(theirs)) };
         assert!(anc.push(SendAncillaryMessage::ScmRights(&passed)));
         sendmsg(over, &[rustix::io::IoSlice::new(b"x")], &mut anc, SendFlags::empty()).unwrap();
-        drop(near);
+        drop(lingers);
         close(reserved_fds::adopt(ours).unwrap());
         // The other end of it: what was sent, and then the end.
         let mut all = Vec::new();
-        let _ = far.read_to_end(&mut all);
+        let _ = reader.read_to_end(&mut all);
         assert!(!all.is_empty());
         // The socket itself is closed too: its peer finds nobody.
         while raw::send(theirs, b"x".as_ptr(), 1, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT).is_ok() {

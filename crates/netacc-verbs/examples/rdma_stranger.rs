@@ -47,7 +47,7 @@ struct Stranger {
 
 impl Stranger {
     /// As far as the question to connect. Where the port that we had is somebody else's, from another one.
-    fn knock(address: SocketAddr, private_data: &[u8]) -> Outcome<Stranger> {
+    fn ask(address: SocketAddr, private_data: &[u8]) -> Outcome<Stranger> {
         for _ in 0..20 {
             let stranger = Stranger::ready(address)?;
             match stranger.id.connect(&ConnParam { private_data, ..ConnParam::default() }) {
@@ -211,13 +211,13 @@ fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> V
 }
 
 /// What is said instead of a hello, if there is something.
-fn bad_greeting(scenario: &str, greeting: [u8; QP_HELLO]) -> Option<Vec<u8>> {
+fn bad_greeting(scenario: &str, hello: [u8; QP_HELLO]) -> Option<Vec<u8>> {
     Some(match scenario {
         "nothing" => Vec::new(),
         "garbage" => (0..56).map(|n: u8| n.wrapping_mul(97) ^ 0x5a).collect(),
-        "half-a-greeting" => greeting.into_iter().take(11).collect(),
+        "half-a-hello" => hello.into_iter().take(11).collect(),
         // The version follows four bytes that are always the same.
-        "another-version" => greeting.into_iter().enumerate().map(|(n, b)| if n == 4 { b ^ 0x40 } else { b }).collect(),
+        "another-version" => hello.into_iter().enumerate().map(|(n, b)| if n == 4 { b ^ 0x40 } else { b }).collect(),
         "no-receives" => QpHello { receives: 0, size: 16_384, companion: CompanionOffer::None }.encode().to_vec(),
         "tiny-receives" => QpHello { receives: 16, size: 20, companion: CompanionOffer::None }.encode().to_vec(),
         _ => return None,
@@ -277,12 +277,12 @@ fn wait_for_end() {
     let _ = std::io::read_to_string(std::io::stdin());
 }
 
-fn flood(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
+fn flood(address: SocketAddr, hello: &[u8], count: usize) -> Outcome<()> {
     let mut let_in = 0;
     let mut kept = Vec::new();
     for _ in 0..count {
         // Refusal is an answer too.
-        if let Ok(stranger) = Stranger::knock(address, greeting) {
+        if let Ok(stranger) = Stranger::ask(address, hello) {
             kept.push(stranger);
         }
     }
@@ -295,12 +295,12 @@ fn flood(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
 }
 
 /// Makes queue pairs that say nothing until standard input ends, and keeps the last `count` of them.
-fn flood_on(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
+fn flood_on(address: SocketAddr, hello: &[u8], count: usize) -> Outcome<()> {
     let ended = std::thread::spawn(wait_for_end);
     let mut kept = VecDeque::new();
     let mut made = 0usize;
     while !ended.is_finished() {
-        kept.extend(Stranger::knock(address, greeting).ok());
+        kept.extend(Stranger::ask(address, hello).ok());
         if kept.len() > count {
             kept.pop_front();
         }
@@ -315,9 +315,9 @@ fn flood_on(address: SocketAddr, greeting: &[u8], count: usize) -> Outcome<()> {
 /// Asks for a companion connection, and makes `count` connections there that say nothing. Printed is how many of them the
 /// server has kept, and its port.
 fn companions(address: SocketAddr, count: usize) -> Outcome<()> {
-    let greeting = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::Wanted }.encode();
-    let stranger = Stranger::knock(address, &greeting)?;
-    let answer = stranger.answer()?.ok_or("a good greeting was refused")?;
+    let hello = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::Wanted }.encode();
+    let stranger = Stranger::ask(address, &hello)?;
+    let answer = stranger.answer()?.ok_or("a good hello was refused")?;
     let Ok(QpHello { companion: CompanionOffer::At(port, _), .. }) = QpHello::decode(&answer) else {
         return Err("no companion connection is awaited".into());
     };
@@ -338,34 +338,34 @@ fn companions(address: SocketAddr, count: usize) -> Outcome<()> {
 }
 
 fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outcome<()> {
-    let greeting = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::None }.encode();
+    let hello = QpHello { receives: 16, size: 16_384, companion: CompanionOffer::None }.encode();
     match scenario {
-        "flood" => return flood(address, &greeting, count),
-        "flood-on" => return flood_on(address, &greeting, count),
+        "flood" => return flood(address, &hello, count),
+        "flood-on" => return flood_on(address, &hello, count),
         "companions" => return companions(address, count),
         "gone-at-once" => {
-            let _stranger = Stranger::knock(address, &greeting)?;
+            let _stranger = Stranger::ask(address, &hello)?;
             println!("ended");
             // As if killed: nothing is taken back.
             std::process::exit(0);
         }
         // The answer is not taken from the connection manager, so it never tells the server that it has come.
         "never-established" => {
-            let _stranger = Stranger::knock(address, &greeting)?;
+            let _stranger = Stranger::ask(address, &hello)?;
             println!("open");
             wait_for_end();
             return Ok(());
         }
         _ => {}
     }
-    if let Some(bytes) = bad_greeting(scenario, greeting) {
-        let stranger = Stranger::knock(address, &bytes)?;
+    if let Some(bytes) = bad_greeting(scenario, hello) {
+        let stranger = Stranger::ask(address, &bytes)?;
         println!("{}", if stranger.is_let_in()? { "open" } else { "refused" });
         return Ok(());
     }
-    let stranger = Stranger::knock(address, &greeting)?;
+    let stranger = Stranger::ask(address, &hello)?;
     if !stranger.is_let_in()? {
-        return Err("a good greeting was refused".into());
+        return Err("a good hello was refused".into());
     }
     let ours = SocketAddr::new(stranger.id.local_addr().ok_or("no address")?.ip(), 40_000);
     let server = SocketAddr::new(address.ip(), tcp_port);

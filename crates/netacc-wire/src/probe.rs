@@ -12,7 +12,7 @@ pub const RDMA_PROBE: usize = 24;
 /// Bytes of what an answer repeats.
 pub const NONCE: usize = 16;
 
-const MAGIC: [u8; 4] = *b"NACK";
+const MAGIC: [u8; 4] = *b"NAPR";
 
 /// A datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -414,7 +414,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::Kick | Named::Program => {}
         Named::Waker(w) => {
             activate_own(e, w);
-            // The thread that saw the link's end rang every bell after it. The end's own event on the control socket
+            // The thread that saw the link's end woke every waker after it. The end's own event on the control socket
             // may have come while that thread was still reading, and there is no second one.
             if w.link().is_some_and(Link::is_lost) {
                 serve(e, w);

@@ -23,7 +23,7 @@ pub struct BenchHello {
 }
 
 impl BenchHello {
-    /// The greeting of this program.
+    /// The hello of this program.
     #[must_use]
     pub fn own() -> Self {
         Self { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").into() }

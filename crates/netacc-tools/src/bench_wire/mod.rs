@@ -1,6 +1,6 @@
 //! What the two ends of `netacc_bench` say to each other.
 //!
-//! A control connection carries lines of text: a greeting from each end, then JSON, one message a line. A data
+//! A control connection carries lines of text: a hello from each end, then JSON, one message a line. A data
 //! connection begins with a [`Header`] of fixed length; what follows is what is measured. Everything here comes from
 //! somebody unknown: lengths are bounded before anything is kept, and nothing is believed but what parses whole.
 

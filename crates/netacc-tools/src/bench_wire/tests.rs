@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn any_line_is_judged(line in ".{0,300}") {
-        let _ = BenchHello::parse(&line).map(|greeting| greeting.objection());
+        let _ = BenchHello::parse(&line).map(|hello| hello.objection());
         for said in [parse::<Request>(&line).err(), parse::<Reply>(&line).err()].into_iter().flatten() {
             prop_assert!(!said.chars().any(char::is_control), "{said:?}");
         }

@@ -288,8 +288,8 @@ impl ShmEndpoint {
         let cells =
             [&self.liveness, &self.accepted, &self.old_subflow, &self.kernel, &self.sibling_copy, &self.unread_return]
                 .map(|c| c.load(Ordering::Acquire).max(0) - 1);
-        let [liveness, accepted, old_subflow, kernel, spare, left_over] = cells;
-        [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, spare, left_over]
+        let [liveness, accepted, old_subflow, kernel, sibling_copy, unread_return] = cells;
+        [self.peer_liveness_fd(), liveness, accepted, old_subflow, kernel, sibling_copy, unread_return]
     }
 
     /// To be called when the other sharers are gone: the private cursors are right again. The caller

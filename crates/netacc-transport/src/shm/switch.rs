@@ -394,13 +394,13 @@ impl ShmEndpoint {
     }
 
     fn forward_sibling_copy(&self) {
-        let spare = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
+        let copy = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
         let peer_liveness = self.peer_liveness_fd();
-        if spare >= 0 {
+        if copy >= 0 {
             if peer_liveness >= 0 {
-                let _ = patiently(|| pass_descriptors(peer_liveness, &[spare], None));
+                let _ = patiently(|| pass_descriptors(peer_liveness, &[copy], None));
             }
-            reserved_fds::close(spare);
+            reserved_fds::close(copy);
             if let Some(v) = self.view() {
                 // The process of that sharers that has the link sleeps on its ready set.
                 self.announce_data(&v);

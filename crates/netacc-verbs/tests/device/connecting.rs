@@ -26,7 +26,7 @@ fn nobody_listens() {
     let (listener, to) = listener(&events);
     drop(listener);
     // siw knows it at once, since its connect is one of TCP; the others hear it from the other side.
-    let (client, asked) = knock(to, &ConnParam::default());
+    let (client, asked) = ask(to, &ConnParam::default());
     let outcome = asked.and_then(|()| next_event(client.id.channel()).check());
     let error = outcome.unwrap_err();
     assert_eq!(error.errno(), Errno::CONNREFUSED, "{error}");

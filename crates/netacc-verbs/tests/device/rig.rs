@@ -197,7 +197,7 @@ pub struct Pair {
 
 /// A client that has asked for a connection, and what came of that at once. Where the connection manager's port is somebody
 /// else's of TCP, it asks from another one.
-pub fn knock(to: SocketAddr, param: &ConnParam<'_>) -> (End, Result<()>) {
+pub fn ask(to: SocketAddr, param: &ConnParam<'_>) -> (End, Result<()>) {
     for _ in 0..20 {
         let client = End::new(resolved(&channel(), to));
         match client.id.connect(param) {
@@ -210,7 +210,7 @@ pub fn knock(to: SocketAddr, param: &ConnParam<'_>) -> (End, Result<()>) {
 
 /// One whose question is under way.
 pub fn asking(to: SocketAddr, private_data: &[u8]) -> End {
-    let (client, asked) = knock(to, &ConnParam { private_data, ..ConnParam::default() });
+    let (client, asked) = ask(to, &ConnParam { private_data, ..ConnParam::default() });
     asked.unwrap();
     client
 }

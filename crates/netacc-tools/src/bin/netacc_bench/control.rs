@@ -39,14 +39,14 @@ impl Server {
         let line = hear(&mut wire, PATIENCE).map_err(|ended| {
             format!("{name} is no netacc_bench server: it {ended}; start 'netacc_bench server' there, or name its port by -p")
         })?;
-        let greeting = BenchHello::parse(&line).ok_or_else(|| {
+        let hello = BenchHello::parse(&line).ok_or_else(|| {
             format!(
                 "{name} is no netacc_bench server: it begins with {}; start 'netacc_bench server' there, \
                  or name its port by -p",
                 quote(&line)
             )
         })?;
-        if let Some(objection) = greeting.objection() {
+        if let Some(objection) = hello.objection() {
             return Err(format!("the server at {name} {objection}"));
         }
         match answer(&mut wire, &name, PATIENCE)? {

@@ -156,12 +156,12 @@ fn attend(control: &TcpListener, shared: &Arc<Shared>) {
 fn meet(stream: TcpStream) -> Result<Wire, String> {
     let mut wire = wire(stream).map_err(|error| error.to_string())?;
     let line = hear(&mut wire, GREETING).map_err(|ended| format!("is no netacc_bench client: it {ended}"))?;
-    let greeting = BenchHello::parse(&line)
+    let hello = BenchHello::parse(&line)
         .ok_or_else(|| format!("is no netacc_bench client: it begins with {}", quote(&line)))?;
     // The answer tells the client the same about us.
     tell_line(&mut wire, &format!("{}\n", BenchHello::own()))
         .map_err(|error| format!("cannot be answered: {error}"))?;
-    match greeting.objection() {
+    match hello.objection() {
         None => Ok(wire),
         Some(objection) => Err(objection),
     }

@@ -57,7 +57,7 @@ fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Repo
         (_, None) => format!("{driver}: {} ({kind})", rule.name),
     };
     // Beside a virtual function with the same address the synthetic interface carries nothing.
-    if let Some(function) = twin(host, facts).filter(|_| rule.kind == "paravirtual") {
+    if let Some(function) = passed_through(host, facts).filter(|_| rule.kind == "paravirtual") {
         let text = format!("{text}; its packets go by the function {}", function.name);
         report.add(Level::Ok, &facts.name, "driver", text);
         return;
@@ -74,7 +74,7 @@ fn driver(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Repo
 }
 
 /// Another interface with the same address and another driver: on Hyper-V one of them is the virtual function of the other.
-fn twin<'a>(host: &'a Host, facts: &Interface) -> Option<&'a Interface> {
+fn passed_through<'a>(host: &'a Host, facts: &Interface) -> Option<&'a Interface> {
     let same = |other: &&Interface| other.device && other.mac == facts.mac && other.driver != facts.driver;
     host.interfaces.iter().filter(|_| facts.mac.is_some()).find(same)
 }
@@ -264,7 +264,7 @@ fn name(host: &Host, facts: &Interface, rule: Option<&Rule>, report: &mut Report
     let cmdline = host.cmdline.as_deref().unwrap_or_default();
     let ifnames_off = cmdline.split_ascii_whitespace().any(|word| word == "net.ifnames=0");
     let mut on = report.on(&facts.name, "name");
-    let outer = twin(host, facts).filter(|_| rule.is_none_or(|rule| rule.kind != "paravirtual"));
+    let outer = passed_through(host, facts).filter(|_| rule.is_none_or(|rule| rule.kind != "paravirtual"));
     if let Some(outer) = outer {
         on.add(Level::Ok, format!("does not matter: the addresses are on {}", outer.name));
     } else if let Some(file) = &naming.pinned_by {

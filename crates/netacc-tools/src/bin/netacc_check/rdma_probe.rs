@@ -194,12 +194,12 @@ fn ask(server: SocketAddr, port: u16, config: &Config) -> Result<Reply, Obstacle
     let wants = config.tcp_companion && !config.fast_connect;
     pipe.connect(if wants { CompanionOffer::Wanted } else { CompanionOffer::None })?;
     let answer = next(&events)?;
-    let greeting = QpHello::decode(answer.private_data.as_slice());
-    let result = match (answer.check(), greeting) {
-        (Ok(()), Ok(greeting)) => {
+    let hello = QpHello::decode(answer.private_data.as_slice());
+    let result = match (answer.check(), hello) {
+        (Ok(()), Ok(hello)) => {
             let took = began.elapsed();
-            pipe.start(greeting);
-            let beside = wants.then(|| beside::companion(&mut pipe, &mut device, greeting.companion, server));
+            pipe.start(hello);
+            let beside = wants.then(|| beside::companion(&mut pipe, &mut device, hello.companion, server));
             Ok(Reply { device: device.name().to_owned(), took, beside })
         }
         (_, Err(Stranger::Version)) => Err(Obstacle::Version),

@@ -140,7 +140,7 @@ const _: () = assert!(MOST <= u64::BITS as usize, "AtRest has a bit for each eng
 const HANDLER_LOCK_WAIT: u64 = time::ns(timeouts::HANDLER_LOCK_WAIT);
 
 /// Before a fork: all engines are at rest until the result is dropped, in parent and child. `in_handler`: a signal handler
-/// forks that has interrupted a holder of locks; an engine in the middle of whose turn it does so is not at rest.
+/// forks that has interrupted a holder of locks; an engine in the middle of whose work it does so is not at rest.
 pub(super) fn stop(in_handler: bool) -> AtRest {
     let mut stopped = AtRest::default();
     for (n, place) in all().iter().enumerate() {

@@ -90,7 +90,7 @@ enum Sent {
     Stalled,
     /// No buffer to send from is free.
     Starved,
-    /// Others have their turn first.
+    /// Others are served first.
     More,
     /// The program's side was reset: the other side has been told.
     Reset,
@@ -456,7 +456,7 @@ impl Engine {
         if self.unposted.contains(&qp_index) {
             return;
         }
-        // A turn allocates nothing, so a full list is posted at once.
+        // Progress allocates nothing, so a full list is posted at once.
         if self.unposted.len() == self.unposted.capacity() {
             self.post_all();
         }

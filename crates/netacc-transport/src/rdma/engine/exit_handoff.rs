@@ -145,7 +145,7 @@ fn sleep_ms(ms: i64) {
 
 /// The copy's life. All signals are blocked: it ends when what it carries has ended.
 fn live_on(reading: i32) -> ! {
-    raw::set_name(b"netacc-carrier\0\0");
+    raw::set_name(b"netacc-engine\0\0\0");
     ALONE.store(true, Ordering::Relaxed);
     PID.store(0, Ordering::Relaxed);
     // Not by `with`, which may make progress: until the other process has ended, nothing belongs to us.

@@ -23,7 +23,7 @@ use crate::shm::ShmEndpoint;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::lock;
 
-/// Largest number of rounds of one turn; what is left then is done by the engine thread.
+/// Largest number of rounds of one call; what is left then is done by the engine thread.
 const MAX_ROUNDS: usize = 64;
 
 /// What the engine thread sleeps on.
@@ -241,7 +241,7 @@ impl Engine {
         // Each time they report more, so that this ends.
         while (self.poller.is_some() || self.sleep_on == SleepOn::All) && self.armed != Armed::All && self.arm_queues()
         {
-            // This is no turn of the program's, after which the thread would keep away.
+            // This is no progress of the program's, after which the thread would keep away.
             self.progress_rounds_for(None);
         }
     }
@@ -263,7 +263,7 @@ impl Engine {
         Took::Channels
     }
 
-    /// Ends the duty. The channels were at `first` in the set; returns their number.
+    /// Gives the poller token back. The channels were at `first` in the set; returns their number.
     fn disarm_poller(&mut self, set: &WaitSet, first: usize, progress: bool) -> usize {
         // A thread that took the poller token from us meanwhile may have found another number of devices: an event too many is
         // harmless, and the next thread with the poller token finds one that we miss.

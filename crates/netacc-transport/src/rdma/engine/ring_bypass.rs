@@ -35,7 +35,7 @@ struct Program {
 }
 
 /// Sends bytes of `from` for a thread that writes; returns how many have gone out. The others go by the ring. If none
-/// are left a turn has been done.
+/// are left the engine has made progress.
 pub fn send(socket: ConnToken, ep: &'static ShmEndpoint, from: &mut Iov<'_>) -> usize {
     let left = from.left();
     let program = Program { socket, ep };
@@ -108,7 +108,7 @@ impl Engine {
         if from.left() == 0 {
             self.progress_for(None);
         } else {
-            // The turn is done when the rest is in the ring, unless the connection has gone elsewhere by then.
+            // The engine makes progress when the rest is in the ring, unless the connection has gone elsewhere by then.
             self.post_all();
         }
     }

@@ -37,7 +37,7 @@ impl Engine {
         let Some(qp) = self.qps.get(at) else { return };
         let Some((_, entry)) = qp.stats_entry() else { return };
         let now = time::realtime_coarse();
-        // The same times as in `tidy`.
+        // The times are those of `maintenance`.
         let timeout = match qp.route {
             Some(_) => self.limits.idle_ns,
             None => (!qp.used).then_some(QP_CONNECT * 5),
