@@ -346,7 +346,10 @@ fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
 /// Whether another process than that of `link` waits for connects to `dest`.
 pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
     let _order = POOL.lock();
-    let waits = |l: &'static Link| !core::ptr::eq(l, link) && l.accepting() && l.server_waits();
+    let busy = link.peer_pid();
+    // A process may have several links. Where no number is known (0) another link may have another one.
+    let another = |l: &Link| !core::ptr::eq(l, link) && (busy == 0 || l.peer_pid() != busy);
+    let waits = |l: &'static Link| another(l) && l.accepting() && l.server_waits();
     target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
 }
 
