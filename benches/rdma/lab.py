@@ -5,7 +5,7 @@ import re
 import counting
 import world
 from host import wait_until
-from netacc_bench import proc
+from benchlib import proc
 from sides import BENCH
 
 _ports = iter(range(7000, 9000))

@@ -13,7 +13,7 @@
  *   stream SIZE COUNT   COUNT sends of SIZE bytes, then one byte back
  *   quit                ends in good order */
 #define _GNU_SOURCE
-#include "../net.h"
+#include "net.h"
 
 enum { MAX_SIZE = 1 << 18, MAX_COUNT = 1000000, MAX_HELD = 100 };
 enum { ECHO, SINK };

@@ -1,7 +1,7 @@
 """The tables at the end, and the report as it is written down."""
 
 import rows
-from netacc_bench import show, stats
+from benchlib import show, stats
 
 VERSION = 1
 HEADER = ["", "median", "spread", "of TCP", "target", ""]

@@ -1,6 +1,7 @@
 """What is measured: every cell of the matrix, over what it should be, and what is reckoned from it."""
 
 import json
+import os
 import re
 import shutil
 import statistics
@@ -212,3 +213,62 @@ def progress_on_a_terminal(ctx):
     out, _ = child.communicate(timeout=30)
     check(json.loads(out)["workloads"], "JSON on standard output")
     check("#" in seen and "both ends" in seen and seen.endswith("\r\x1b[K"), f"progress: {seen[-200:]!r}")
+
+
+@case(modes=ONE)
+def ways_of_waiting(ctx):
+    """Each way in which both ends can wait for a message carries round trips, on TCP and accelerated."""
+    for how in ("recv", "epoll", "poll", "select"):
+        found = run(ctx, "client", "-t", "0.03", "-r", 1, "-w", "round-trip", "--wait", how, "-s", 5000, "--json").json()
+        equal(found["settings"]["wait"], how, "settings")
+        for ends in ENDS:
+            one = cell(found, "round-trip", ends)
+            equal((one["error"], one["via"]), (None, "shm" if ends == "both" else "tcp"), f"{how}, {ends}")
+            check(all(r["operations"] > 0 for r in one["rounds"]), f"{how}, {ends}: {one['rounds']}")
+    check("each end waits in poll" in run(ctx, "client", *SHORT, "-w", "round-trip", "--wait", "poll").good().out, "title")
+
+
+@case(modes=ONE)
+def each_byte_compared(ctx):
+    """A stream whose writes are of a size that divides nothing arrives as it was sent."""
+    found = run(ctx, "client", *SHORT, "-w", "stream", "--verify", "-l", 70001, "-e", "plain,both", "--json").json()
+    for ends, via in (("plain", "tcp"), ("both", "shm")):
+        one = cell(found, "stream", ends)
+        equal((one["error"], one["via"]), (None, via), ends)
+        check(all(r["per_second"] > 0 for r in one["rounds"]), one["rounds"])
+
+
+@case(modes=ONE)
+def idle_connections(ctx):
+    """They are counted as connections, and do not ask; without any client nothing is measured."""
+    words = ("-w", "requests", "--idle", 40, "-e", "plain,both", "--json")
+    found = run(ctx, "client", *SHORT, *words, "-c", 3).json()
+    for ends, kind in (("plain", "tcp"), ("both", "shm")):
+        one = cell(found, "requests", ends)
+        equal((one["error"], one["connections"][kind]), (None, 2 * 43), f"43 connections in two rounds: {ends}")
+        equal([r["connections"][kind] for r in one["rounds"]], [43] * 3, f"in each round: {ends}")
+        check(one["metrics"]["open_us"]["median"] > 0, "the time to open one")
+    nobody = cell(run(ctx, "client", *SHORT, *words, "-c", 0).json(), "requests", "both")
+    equal((nobody["error"], nobody["connections"]["shm"], nobody["metrics"]), (None, 2 * 40, {}), "nobody asks")
+
+
+@case(modes=ONE)
+def kept_on_a_cpu(ctx):
+    """Each end's measuring process runs on the CPU that was named."""
+    cpu = max(os.sched_getaffinity(0))
+    server = Server(ctx, "--cpu", cpu)
+    allowed = [os.sched_getaffinity(pid) for pid in host.children(server.proc.pid)]
+    equal(allowed, [{cpu}] * 2, "the server's measuring processes")
+    client = subprocess.Popen([tool(), "client", "127.0.0.1", "-p", str(server.port), "-w", "requests", "-c", "0", "-t", "20",
+                               "--cpu", str(cpu)], env=environment(ctx), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        worker = host.wait_until(lambda: host.children(client.pid), 30, "a measuring process")[0]
+        equal(os.sched_getaffinity(worker), {cpu}, "the client's measuring process")
+    finally:
+        client.kill()
+        client.wait()
+    if max(os.sched_getaffinity(0)) < 1023:
+        run(ctx, "server", "-p", 0, "--cpu", 1023).failed(1, "CPU 1023 cannot be used")
+        answer = run(ctx, "client", *SHORT, "--cpu", 1023)
+        equal(answer.status, 1, "status")
+        check("FAILED: CPU 1023 cannot be used" in " ".join(answer.out.split()), answer.out)

@@ -14,7 +14,7 @@ from host import wait_until
 from matrix import case
 
 ADDRESS = "127.0.0.1"
-GREETING = b"netacc_bench 1 0.1.0\n"
+GREETING = b"netacc_bench 2 0.1.0\n"
 QUICK = ("-t", "0.02", "-r", "1", "-w", "round-trip", "-e", "plain", "--no-icmp")
 
 
@@ -58,7 +58,7 @@ def servers_that_are_none(ctx):
             ((b"\x16\x03\x01\xff\n",), "what is not text"),
             ((b"x" * 200000,), "a line of more than 65536 bytes"),
             ((b"",), "closed the connection"),
-            ((b"netacc_bench 1",), "in the middle of a message"),
+            ((b"netacc_bench 2",), "in the middle of a message"),
             ((b"netacc_bench 999 9.9.9\n",), "version 999 of the protocol (netacc_bench 9.9.9)"),
             ((GREETING,), "closed the connection"),
             ((GREETING + b"\0\1\2\n",), "no message of the protocol"),
@@ -123,18 +123,18 @@ def clients_that_are_none(ctx):
     equal(talk(server.port, b""), b"", "to a port scanner")
     equal(talk(server.port, b"y" * 300000), b"", "to one without an end of line")
     server.heard("a line of more than 65536 bytes")
-    equal(talk(server.port, b"netacc_bench 2 7.0.0\n"), GREETING, "to a later version")
-    server.heard("version 2 of the protocol (netacc_bench 7.0.0)")
+    equal(talk(server.port, b"netacc_bench 3 7.0.0\n"), GREETING, "to a later version")
+    server.heard("version 3 of the protocol (netacc_bench 7.0.0)")
     for nonsense in (b"{}\n", b"\xff\n", b"{\"mark\":{\"side\":\"plain\",\"seconds\":-1}}\n", b"{\"mark\":"):
         check(talk(server.port, GREETING + nonsense).startswith(GREETING + b"{\"welcome\""), f"to {nonsense}")
     server.heard("before it was done")
     # The data ports answer no nonsense either.
     for port in (server.plain, server.netacc):
-        for nonsense in (b"", b"N", b"NACB", b"GET / HTTP/1.1\r\n\r\n", b"NACB\1\0\0\0\0\0\0\0\0\0\0\1", b"NACB\2" + b"\1" * 99,
+        for nonsense in (b"", b"N", b"NACB", b"GET / HTTP/1.1\r\n\r\n", b"NACB\2\0\0\0\0\0\0\0\0\0\0\1", b"NACB\1" + b"\1" * 99, b"NACB\2\0\5\0\0\0\0\1\0\0\0\1",
                          ctx.bytes(100000)):
             equal(talk(port, nonsense), b"", f"{nonsense[:20]} at a data port")
         # Out of turn: a second request before the first answer.
-        talk(port, b"NACB\1\0\0\0\0\0\0\2\0\0\0\2" + b"abcdef")
+        talk(port, b"NACB\2\0\0\0\0\0\0\2\0\0\0\2" + b"abcdef")
     run(ctx, "client", ADDRESS, "-p", server.port, *QUICK).good()
 
 
@@ -205,7 +205,8 @@ def usage(ctx):
         check("Usage: netacc_bench" in text and all(len(line) <= 100 for line in text.splitlines()), text)
     check(run(ctx, "-v").good().out.startswith("netacc_bench 0."), "version")
     for wrong in ([], ["ping"], ["client", "-t", "0"], ["client", "-w", "x"], ["client", "-e", "x"], ["client", "-s", "17M"],
-                  ["server", "-p", "65535"], ["server", "-B", "x"], ["redis", "-n", "0"], ["client", "-p", "9"]):
+                  ["server", "-p", "65535"], ["server", "-B", "x"], ["redis", "-n", "0"], ["client", "-p", "9"], ["client", "--wait", "x"],
+                  ["client", "h", "--server-cpu", "0"], ["client", "--cpu", "1024"]):
         answer = run(ctx, *wrong)
         equal((answer.status, answer.out), (2, ""), f"status and output of {wrong}")
         check(answer.err.strip(), f"nothing is said of {wrong}")

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::text::{clean, quote};
 
 /// Both ends must speak the same one; it grows whenever a message or a header changes.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// The first word of either end.
 const NAME: &str = "netacc_bench";
 

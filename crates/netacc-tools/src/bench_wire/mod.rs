@@ -8,7 +8,7 @@ mod header;
 mod line;
 mod message;
 
-pub use header::{HEADER_LEN, Header, Job, MAX_MESSAGE};
+pub use header::{HEADER_LEN, Header, Job, MAX_MESSAGE, Waiting};
 pub use line::{Ended, Lines, MAX_LINE};
 pub use message::{BenchHello, Door, HostFacts, PROTOCOL, Reply, Request, Side, Welcome, parse, write};
 

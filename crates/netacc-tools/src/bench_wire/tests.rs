@@ -89,10 +89,13 @@ fn messages_come_back() {
 
 #[test]
 fn headers_with_impossible_sizes() {
-    let good = Header { job: Job::Count, request: 1, reply: MAX_MESSAGE };
+    let good = Header { job: Job::Count, waiting: Waiting::Select, request: 1, reply: MAX_MESSAGE };
     assert_eq!(Header::decode(&good.encode()), Some(good));
     for (request, reply) in [(0, 1), (1, 0), (MAX_MESSAGE + 1, 1), (1, u32::MAX)] {
-        assert_eq!(Header::decode(&Header { job: Job::Answer, request, reply }.encode()), None);
+        assert_eq!(
+            Header::decode(&Header { job: Job::Answer, waiting: Waiting::Usual, request, reply }.encode()),
+            None
+        );
     }
 }
 
@@ -128,7 +131,7 @@ proptest! {
 
     #[test]
     fn any_header_is_refused_or_comes_back(bytes in any::<[u8; HEADER_LEN]>(), near in 0..HEADER_LEN, to in any::<u8>()) {
-        let mut almost = Header { job: Job::Answer, request: 64, reply: 64 }.encode();
+        let mut almost = Header { job: Job::Answer, waiting: Waiting::Usual, request: 64, reply: 64 }.encode();
         almost[near] = to;
         for bytes in [bytes, almost] {
             if let Some(header) = Header::decode(&bytes) {

@@ -4,11 +4,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
-use netacc_tools::bench_wire::{MAX_MESSAGE, Side};
+use netacc_tools::bench_wire::{MAX_MESSAGE, Side, Waiting};
 use serde::{Deserialize, Serialize};
 
 /// Where a server listens unless told otherwise; the next two ports are for data.
 pub(crate) const PORT: u16 = 5220;
+
+/// The most clients of a measurement, and the most idle connections beside them.
+const MOST_CONNECTIONS: i64 = 10_000;
 
 /// Measure what acceleration brings on your own hosts
 #[derive(Debug, Parser)]
@@ -71,6 +74,10 @@ pub(crate) struct ServerArgs {
     /// Listen on this address only
     #[arg(short = 'B', long, value_name = "ADDRESS")]
     pub(crate) bind: Option<IpAddr>,
+
+    /// Keep each measuring process of this end on this CPU
+    #[arg(long, value_name = "N", value_parser = cpu())]
+    pub(crate) cpu: Option<u16>,
 
     /// End after one client
     #[arg(short = '1', long)]
@@ -217,13 +224,25 @@ pub(crate) struct ClientArgs {
     #[arg(short = 's', long, value_name = "SIZE", default_value = "64", value_parser = size)]
     pub(crate) size: u32,
 
+    /// Wait for the bytes of a round trip in this call: recv, epoll, poll, select
+    #[arg(hide_possible_values = true, long, value_name = "CALL", value_parser = waiting)]
+    pub(crate) wait: Option<Waiting>,
+
     /// Bytes of a write of the stream
     #[arg(short = 'l', long, value_name = "SIZE", default_value = "128K", value_parser = size)]
     pub(crate) block: u32,
 
-    /// Clients that make requests at the same time
-    #[arg(short = 'c', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Compare each byte of the stream when it arrives
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Clients that make requests at the same time; 0: nobody asks
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=MOST_CONNECTIONS))]
     pub(crate) clients: u32,
+
+    /// Idle connections beside those of the clients
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_CONNECTIONS))]
+    pub(crate) idle: u32,
 
     /// Bytes of a request
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
@@ -232,6 +251,14 @@ pub(crate) struct ClientArgs {
     /// Bytes of the answer to it
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = size)]
     pub(crate) reply: u32,
+
+    /// Keep the measuring process of this end on this CPU
+    #[arg(long, value_name = "N", value_parser = cpu())]
+    pub(crate) cpu: Option<u16>,
+
+    /// Keep the server that is started here on this CPU
+    #[arg(long, value_name = "N", conflicts_with = "host", value_parser = cpu())]
+    pub(crate) server_cpu: Option<u16>,
 
     /// Reckon for a request that makes so many round trips
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
@@ -305,6 +332,21 @@ pub(crate) struct RedisArgs {
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
     help: Option<bool>,
+}
+
+/// A number that fits into the kernel's set of CPUs.
+fn cpu() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(..1024)
+}
+
+fn waiting(text: &str) -> Result<Waiting, String> {
+    match text {
+        "recv" => Ok(Waiting::Recv),
+        "epoll" => Ok(Waiting::Epoll),
+        "poll" => Ok(Waiting::Poll),
+        "select" => Ok(Waiting::Select),
+        _ => Err("expected recv, epoll, poll or select".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -16,6 +16,7 @@ use netacc_tools::bench_wire::Side;
 use netacc_tools::library;
 use netacc_tools::text::clean;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// How much of what a child complains of is kept.
 const KEPT: usize = 4096;
@@ -51,11 +52,20 @@ pub(crate) fn ourselves(words: &[impl AsRef<OsStr>]) -> Result<Command, String> 
 }
 
 impl Child {
-    /// Starts this program as `words` say; the first of them is what the child is called.
-    pub(crate) fn start(name: &'static str, words: &[String], side: Side) -> Result<Self, String> {
+    /// Starts this program as `words` say, on one CPU alone if that is given; `name` is what the child is called.
+    pub(crate) fn start(name: &'static str, words: &[String], side: Side, on_cpu: Option<u16>) -> Result<Self, String> {
         let mut command = ourselves(words)?;
         on_side(&mut command, side);
-        Self::spawn(name, command)
+        let Some(number) = on_cpu else { return Self::spawn(name, command) };
+        // A child takes over the set of the thread that starts it.
+        let before = sched_getaffinity(None).map_err(|error| format!("the CPUs of this process: {error}"))?;
+        let mut only = CpuSet::new();
+        only.set(usize::from(number));
+        sched_setaffinity(None, &only).map_err(|error| format!("CPU {number} cannot be used: {error}"))?;
+        let child = Self::spawn(name, command);
+        // It was allowed before; and if not, this process only waits while the other measures.
+        let _ = sched_setaffinity(None, &before);
+        child
     }
 
     /// Starts any command whose standard streams are to be ours.

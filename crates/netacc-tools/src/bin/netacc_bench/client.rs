@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use netacc_tools::bench_wire::Side;
+use netacc_tools::bench_wire::{Side, Waiting};
 use netacc_tools::text::quote;
 
 use crate::args::{ClientArgs, Ends, Workload};
@@ -29,7 +29,7 @@ enum Trouble {
 pub(crate) fn run(args: &ClientArgs) -> Result<Results, String> {
     let settings = settings(args);
     // Started before the clock: a server of our own takes a moment.
-    let own = if args.host.is_none() { Some(OwnServer::start()?) } else { None };
+    let own = if args.host.is_none() { Some(OwnServer::start(args.server_cpu)?) } else { None };
     let (host, port) = match (&own, &args.host) {
         (Some(own), _) => ("127.0.0.1", own.port),
         (None, Some(host)) => (host.as_str(), args.port),
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ClientArgs) -> Result<Results, String> {
         baseline: None,
     };
     let start = Instant::now();
-    let mut run = Run { settings, server, progress: Progress::new(total) };
+    let mut run = Run { settings, on_cpu: args.cpu, server, progress: Progress::new(total) };
     let lost = run.all(&workloads, &ends, pings > 0, &mut results);
     results.seconds = start.elapsed().as_secs_f64();
     let Run { server, progress, .. } = run;
@@ -78,8 +78,11 @@ fn settings(args: &ClientArgs) -> Settings {
         seconds: args.time,
         rounds: args.rounds,
         size: args.size,
+        waiting: args.wait.unwrap_or_default(),
         block: args.block,
+        verify: args.verify,
         clients: args.clients,
+        idle: args.idle,
         request: args.request,
         reply: args.reply,
         trips: args.trips,
@@ -105,8 +108,9 @@ struct OwnServer {
 }
 
 impl OwnServer {
-    fn start() -> Result<Self, String> {
+    fn start(on_cpu: Option<u16>) -> Result<Self, String> {
         let mut command: Command = ourselves(&["server", "-B", "127.0.0.1", "-p", "0", "--one-off", "--with-parent"])?;
+        command.args(on_cpu.map(|number| format!("--cpu={number}")));
         on_side(&mut command, Side::Plain);
         let mut child = Child::spawn("server on this host", command)?;
         let line = child.hear(PATIENCE)?;
@@ -119,6 +123,7 @@ impl OwnServer {
 
 struct Run {
     settings: Settings,
+    on_cpu: Option<u16>,
     server: Server,
     progress: Progress,
 }
@@ -181,8 +186,8 @@ impl Run {
     fn measure(&mut self, workload: Workload, ends: Ends) -> Result<Sample, Trouble> {
         let time = self.time();
         let task = self.task(workload, ends);
-        let mut worker =
-            Child::start("measuring process", &["worker".to_owned()], ends.client()).map_err(Trouble::Cell)?;
+        let mut worker = Child::start("measuring process", &["worker".to_owned()], ends.client(), self.on_cpu)
+            .map_err(Trouble::Cell)?;
         let ready = said(&mut worker, &netacc_tools::bench_wire::write(&task), time);
         // Its warm-up is over, and so is that of the listener: from here on only the measurement uses CPU time. And where
         // it failed, this tells whether the whole server is gone.
@@ -206,8 +211,10 @@ impl Run {
             Workload::Stream => (self.settings.block, 1),
             Workload::Requests => (self.settings.request, self.settings.reply),
         };
-        let (clients, seconds) = (self.settings.clients, self.settings.seconds);
-        Task { workload, side: ends.client(), to: self.server.door(ends), request, reply, clients, seconds }
+        let Settings { clients, idle, verify, seconds, .. } = self.settings;
+        let waiting = if workload == Workload::RoundTrip { self.settings.waiting } else { Waiting::Usual };
+        let (side, to) = (ends.client(), self.server.door(ends));
+        Task { workload, side, to, waiting, request, reply, clients, idle, verify, seconds }
     }
 }
 
@@ -247,6 +254,7 @@ pub(crate) fn measured(average_us: f64, paths: crate::page::Paths) -> crate::wor
         seconds: 1.0,
         cpu_ns: 500_000_000,
         latency: Some(latency),
+        open_ns: None,
         paths,
     }
 }

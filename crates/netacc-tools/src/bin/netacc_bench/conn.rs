@@ -1,13 +1,21 @@
 //! One data connection at the server's end.
 
 use std::io::{self, Read, Write};
+use std::sync::LazyLock;
 
-use netacc_tools::bench_wire::{HEADER_LEN, Header, Job};
+use netacc_tools::bench_wire::{HEADER_LEN, Header, Job, Waiting};
 
+use crate::pattern::Pattern;
+
+/// The longest buffer that is read into.
+pub(crate) const MOST_AT_ONCE: usize = 256 << 10;
 /// The bytes of a request that an answer repeats, at most.
 pub(crate) const STAMP: usize = 8;
-/// What answers consist of.
-static FILLER: [u8; 64 << 10] = [0x5a; 64 << 10];
+/// What the rest of an answer consists of.
+pub(crate) const FILLER: u8 = 0x5a;
+static FILLING: [u8; 64 << 10] = [FILLER; 64 << 10];
+/// What a stream consists of that is compared.
+static PATTERN: LazyLock<Pattern> = LazyLock::new(|| Pattern::new(MOST_AT_ONCE));
 
 /// What is to be done with a connection after a step.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,15 +42,27 @@ pub(crate) struct Conn {
     answered: Option<usize>,
     /// Nothing further is read.
     last: bool,
+    /// A byte of a stream was another one than it should be: those behind it do not count.
+    wrong: bool,
 }
 
 impl Conn {
     pub(crate) fn new() -> Self {
         let (head, stamp) = ([0; HEADER_LEN], [0; STAMP]);
-        Self { head, got: 0, header: None, taken: 0, stamp, answered: None, last: false }
+        Self { head, got: 0, header: None, taken: 0, stamp, answered: None, last: false, wrong: false }
     }
 
-    /// Sends or reads once.
+    /// How the client wants this end to wait, once its header is there.
+    pub(crate) fn waiting(&self) -> Option<Waiting> {
+        self.header.map(|header| header.waiting)
+    }
+
+    /// Whether the next step sends rather than reads.
+    pub(crate) fn owes(&self) -> bool {
+        self.answered.is_some()
+    }
+
+    /// Sends or reads once, into a buffer of at most [`MOST_AT_ONCE`] bytes.
     pub(crate) fn step(&mut self, wire: &mut (impl Read + Write), buffer: &mut [u8], thorough: bool) -> State {
         if self.answered.is_some() {
             return self.answer(wire, thorough);
@@ -83,8 +103,26 @@ impl Conn {
                 self.taken = self.taken.saturating_add(bytes.len() as u64);
                 true
             }
+            Some(Header { job: Job::Compare, .. }) => {
+                self.compare(bytes);
+                true
+            }
             Some(header) => self.request(bytes, header),
         }
+    }
+
+    fn compare(&mut self, bytes: &[u8]) {
+        if self.wrong {
+            return;
+        }
+        let expected = PATTERN.at(self.taken, bytes.len());
+        let right = if bytes == expected {
+            bytes.len()
+        } else {
+            self.wrong = true;
+            bytes.iter().zip(expected).take_while(|(is, should)| is == should).count()
+        };
+        self.taken = self.taken.saturating_add(right as u64);
     }
 
     fn request(&mut self, bytes: &[u8], header: Header) -> bool {
@@ -103,7 +141,7 @@ impl Conn {
 
     fn ended(&mut self) -> State {
         match self.header {
-            Some(Header { job: Job::Count, .. }) if !self.last => {
+            Some(Header { job: Job::Count | Job::Compare, .. }) if !self.last => {
                 self.stamp = self.taken.to_be_bytes();
                 (self.answered, self.last) = (Some(0), true);
                 State::Goes
@@ -115,7 +153,7 @@ impl Conn {
     fn answer(&mut self, wire: &mut impl Write, thorough: bool) -> State {
         let (Some(header), Some(sent)) = (self.header, self.answered) else { return State::Over };
         let length = match header.job {
-            Job::Count => STAMP,
+            Job::Count | Job::Compare => STAMP,
             Job::Answer | Job::AnswerOnce => header.reply as usize,
         };
         match self.send(wire, header, sent, length) {
@@ -136,12 +174,12 @@ impl Conn {
     /// One write of what is left of an answer of `length` bytes.
     fn send(&self, wire: &mut impl Write, header: Header, sent: usize, length: usize) -> io::Result<usize> {
         let repeated = match header.job {
-            Job::Count => STAMP,
+            Job::Count | Job::Compare => STAMP,
             Job::Answer | Job::AnswerOnce => STAMP.min(header.request as usize).min(length),
         };
         // One write for an answer of the usual sizes: its first bytes and the others lie together.
         if sent == 0 {
-            let mut first = [0x5a; 4096];
+            let mut first = [FILLER; 4096];
             let count = length.min(first.len());
             for (place, byte) in first.iter_mut().zip(self.stamp.iter().take(repeated)) {
                 *place = *byte;
@@ -150,7 +188,7 @@ impl Conn {
         }
         match self.stamp.get(sent..repeated) {
             Some(rest @ [_, ..]) => wire.write(rest),
-            _ => wire.write(FILLER.get(..(length - sent).min(FILLER.len())).unwrap_or_default()),
+            _ => wire.write(FILLING.get(..(length - sent).min(FILLING.len())).unwrap_or_default()),
         }
     }
 }
@@ -203,7 +241,7 @@ mod tests {
     }
 
     fn with_header(job: Job, request: u32, reply: u32, body: &[u8]) -> Vec<u8> {
-        [Header { job, request, reply }.encode().as_slice(), body].concat()
+        [Header { job, waiting: Waiting::Usual, request, reply }.encode().as_slice(), body].concat()
     }
 
     #[test]
@@ -229,6 +267,17 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_compared() {
+        let mut body = PATTERN.at(0, 100_000).to_vec();
+        assert_eq!(all(&with_header(Job::Compare, 1, 1, &body), 4096, 8), 100_000_u64.to_be_bytes());
+        body[70_000] ^= 1;
+        assert_eq!(all(&with_header(Job::Compare, 1, 1, &body), 999, 3), 70_000_u64.to_be_bytes());
+        // Its neighbour is another one, so the byte is missed at its own place.
+        body.remove(60);
+        assert_eq!(all(&with_header(Job::Compare, 1, 1, &body), 4096, 8), 60_u64.to_be_bytes());
+    }
+
+    #[test]
     fn who_speaks_out_of_turn_is_left() {
         assert!(all(&with_header(Job::Answer, 3, 3, b"abcd"), 99, 99).is_empty());
         assert!(all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 99, 99).is_empty());
@@ -239,13 +288,13 @@ mod tests {
         #[test]
         fn any_bytes_come_to_an_end(
             bytes in prop::collection::vec(any::<u8>(), 0..500),
-            job in prop_oneof![Just(Job::Answer), Just(Job::AnswerOnce), Just(Job::Count)],
+            job in prop_oneof![Just(Job::Answer), Just(Job::AnswerOnce), Just(Job::Count), Just(Job::Compare)],
             request in 1..50_u32, reply in 1..5000_u32, piece in 1..600_usize, room in 1..600_usize,
         ) {
             let stranger = all(&bytes, piece, room);
             prop_assert!(stranger.is_empty() || bytes.starts_with(b"NACB"));
             let heard = all(&with_header(job, request, reply, &bytes), piece, room).len();
-            let most = if job == Job::Count { STAMP } else { reply as usize * (bytes.len() + 1) };
+            let most = if matches!(job, Job::Count | Job::Compare) { STAMP } else { reply as usize * (bytes.len() + 1) };
             prop_assert!(heard <= most, "{heard} of {most}");
         }
     }

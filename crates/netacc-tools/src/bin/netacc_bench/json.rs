@@ -21,8 +21,8 @@ pub(crate) fn value(results: &Results) -> Value {
         },
         "settings": {
             "seconds": settings.seconds, "rounds": settings.rounds, "discarded_rounds": 1, "size": settings.size,
-            "block": settings.block, "clients": settings.clients, "request": settings.request,
-            "reply": settings.reply,
+            "wait": settings.waiting, "block": settings.block, "verify": settings.verify, "clients": settings.clients,
+            "idle": settings.idle, "request": settings.request, "reply": settings.reply,
         },
         "workloads": results.parts.iter().map(|part| workload(part, results)).collect::<Vec<Value>>(),
         "icmp_echo": results.baseline.as_ref().map(icmp),
@@ -66,6 +66,8 @@ fn round(number: u32, sample: &Sample, workload: Workload) -> Value {
     values.insert("counts".into(), json!(number > 0));
     values.insert("operations".into(), json!(sample.client.operations));
     values.insert("seconds".into(), json!(sample.client.seconds));
+    let paths = &sample.client.paths;
+    values.insert("connections".into(), json!({ "shm": paths.shm, "rdma": paths.rdma, "tcp": paths.tcp }));
     values.into()
 }
 

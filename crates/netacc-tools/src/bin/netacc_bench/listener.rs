@@ -5,15 +5,19 @@
 
 use std::io::{self, BufRead, Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
+use netacc_tools::bench_wire::Waiting;
 use serde::{Deserialize, Serialize};
 
 use crate::args::ListenerArgs;
-use crate::conn::{Conn, State};
+use crate::conn::{Conn, MOST_AT_ONCE, State};
+use crate::waiter::Waiter;
 use crate::{bound, cpu, page};
 
 /// The first line that it says.
@@ -32,7 +36,9 @@ pub(crate) enum Opened {
 
 const LISTENER: Token = Token(usize::MAX);
 /// Connections at a time.
-const MOST: usize = 4096;
+const MOST: usize = 20_480;
+/// Connections that have a thread of their own, at a time.
+const MOST_ALONE: usize = 64;
 /// One connection is served so often in a row before the others have their turn.
 const TURNS: usize = 16;
 
@@ -81,15 +87,17 @@ struct Loop {
     /// accept failed, or there were too many: the kernel does not tell again.
     accept_again: bool,
     buffer: Vec<u8>,
+    /// How many connections have a thread of their own.
+    alone: Arc<AtomicUsize>,
 }
 
 impl Loop {
     fn new(mut listener: TcpListener) -> io::Result<Self> {
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let buffer = vec![0; 256 << 10];
+        let buffer = vec![0; MOST_AT_ONCE];
         let (conns, free, again) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { poll, listener, conns, free, again, accept_again: false, buffer })
+        Ok(Self { poll, listener, conns, free, again, accept_again: false, buffer, alone: Arc::default() })
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -159,6 +167,9 @@ impl Loop {
     fn serve(&mut self, index: usize, thorough: bool) {
         let Some(Some((stream, conn))) = self.conns.get_mut(index) else { return };
         for _ in 0..TURNS {
+            if conn.waiting().is_some_and(|waiting| waiting != Waiting::Usual) {
+                return self.leave(index);
+            }
             match conn.step(&mut Wire(stream), &mut self.buffer, thorough) {
                 State::Waits => return,
                 State::Goes => {}
@@ -173,12 +184,47 @@ impl Loop {
         }
         self.again.push(index);
     }
+
+    /// Gives a connection that is to be waited for in another way to a thread of its own; of too many it is closed.
+    fn leave(&mut self, index: usize) {
+        let taken = self.conns.get_mut(index).and_then(Option::take);
+        self.free.push(index);
+        let Some((mut stream, conn)) = taken else { return };
+        // What the loop is told of it afterwards finds no connection.
+        let left = self.poll.registry().deregister(&mut stream);
+        // The order of the counts of several threads is of no meaning: only this one looks at the sum.
+        if left.is_err() || self.alone.load(Relaxed) >= MOST_ALONE {
+            return;
+        }
+        self.alone.fetch_add(1, Relaxed);
+        let alone = Arc::clone(&self.alone);
+        thread::spawn(move || {
+            // A connection that fails is closed, like others.
+            let _ = attend(stream.into(), conn);
+            alone.fetch_sub(1, Relaxed);
+        });
+    }
+}
+
+/// Serves one connection to its end, and waits for it as its header says.
+fn attend(mut stream: std::net::TcpStream, mut conn: Conn) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let waiter = Waiter::new(conn.waiting().unwrap_or_default(), &stream)?;
+    let mut buffer = vec![0; MOST_AT_ONCE];
+    loop {
+        if !conn.owes() {
+            waiter.wait(&stream)?;
+        }
+        if conn.step(&mut Wire(&mut stream), &mut buffer, false) == State::Over {
+            return Ok(());
+        }
+    }
 }
 
 /// A stream whose interrupted calls are made again.
-struct Wire<'a>(&'a mut TcpStream);
+struct Wire<'a, S>(&'a mut S);
 
-impl Read for Wire<'_> {
+impl<S: Read> Read for Wire<'_, S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buffer) {
@@ -189,7 +235,7 @@ impl Read for Wire<'_> {
     }
 }
 
-impl Write for Wire<'_> {
+impl<S: Write> Write for Wire<'_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         loop {
             match self.0.write(bytes) {

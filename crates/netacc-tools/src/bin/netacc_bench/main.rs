@@ -13,6 +13,7 @@ mod json;
 mod listener;
 mod load;
 mod page;
+mod pattern;
 mod ping;
 mod progress;
 mod redis;
@@ -24,6 +25,7 @@ mod stats;
 mod svg;
 mod table;
 mod timed;
+mod waiter;
 mod worker;
 
 use std::fs::File;

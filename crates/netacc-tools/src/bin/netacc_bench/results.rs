@@ -1,6 +1,6 @@
 //! What a run has found.
 
-use netacc_tools::bench_wire::HostFacts;
+use netacc_tools::bench_wire::{HostFacts, Waiting};
 
 use crate::args::{Ends, Workload};
 use crate::page::Paths;
@@ -56,8 +56,11 @@ pub(crate) struct Settings {
     pub(crate) seconds: f64,
     pub(crate) rounds: u32,
     pub(crate) size: u32,
+    pub(crate) waiting: Waiting,
     pub(crate) block: u32,
+    pub(crate) verify: bool,
     pub(crate) clients: u32,
+    pub(crate) idle: u32,
     pub(crate) request: u32,
     pub(crate) reply: u32,
     pub(crate) trips: u64,
@@ -78,11 +81,13 @@ pub(crate) enum Metric {
     Cpu,
     CpuClient,
     CpuServer,
+    /// What it took to open a connection that stays open.
+    Open,
 }
 
 impl Metric {
     /// Names as they are in the JSON.
-    pub(crate) const NAMED: [(Metric, &'static str); 9] = [
+    pub(crate) const NAMED: [(Metric, &'static str); 10] = [
         (Metric::Rate, "per_second"),
         (Metric::Average, "average_us"),
         (Metric::P50, "p50_us"),
@@ -92,6 +97,7 @@ impl Metric {
         (Metric::Cpu, "cpu_us"),
         (Metric::CpuClient, "cpu_client_us"),
         (Metric::CpuServer, "cpu_server_us"),
+        (Metric::Open, "open_us"),
     ];
 }
 
@@ -114,6 +120,7 @@ impl Sample {
             Metric::P99 => us(time?.p99 as f64),
             Metric::P999 => us(time?.p999 as f64),
             Metric::Max => us(time?.max as f64),
+            Metric::Open => us(client.open_ns?),
             Metric::CpuClient => us(client.cpu_ns as f64) / units,
             Metric::CpuServer => us(self.server_cpu_ns as f64) / units,
             Metric::Cpu => us(client.cpu_ns as f64 + self.server_cpu_ns as f64) / units,
@@ -197,13 +204,26 @@ fn one_end(obstacle: Option<&str>) -> String {
 pub(crate) fn title(workload: Workload, settings: &Settings) -> String {
     let bytes = |count: u32| if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") };
     match workload {
-        Workload::RoundTrip => format!("Round trip, {}", bytes(settings.size)),
-        Workload::Stream => format!("Stream, writes of {}", bytes(settings.block)),
+        Workload::RoundTrip => {
+            let waiting = match settings.waiting {
+                Waiting::Usual => "",
+                Waiting::Recv => ", each end waits in recv",
+                Waiting::Epoll => ", each end waits in epoll",
+                Waiting::Poll => ", each end waits in poll",
+                Waiting::Select => ", each end waits in select",
+            };
+            format!("Round trip, {}{waiting}", bytes(settings.size))
+        }
+        Workload::Stream => {
+            let verify = if settings.verify { ", each byte compared" } else { "" };
+            format!("Stream, writes of {}{verify}", bytes(settings.block))
+        }
         Workload::Connect => format!("Connections, each with a round trip of {}", bytes(settings.size)),
         Workload::Requests => {
             let clients =
                 if settings.clients == 1 { "1 client".into() } else { format!("{} clients", settings.clients) };
-            format!("Requests of {}, answers of {}, {clients}", bytes(settings.request), bytes(settings.reply))
+            let idle = if settings.idle == 0 { String::new() } else { format!(", {} idle", settings.idle) };
+            format!("Requests of {}, answers of {}, {clients}{idle}", bytes(settings.request), bytes(settings.reply))
         }
     }
 }

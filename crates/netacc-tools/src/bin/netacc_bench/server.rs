@@ -103,7 +103,7 @@ impl Listener {
             Side::Plain => "plain listener",
             Side::Netacc => "accelerated listener",
         };
-        let mut child = Child::start(name, &listener::words(args.bind, port), side)?;
+        let mut child = Child::start(name, &listener::words(args.bind, port), side, args.cpu)?;
         let line = child.hear(CHILD)?;
         match serde_json::from_str(&line) {
             Ok(Opened::Listens { port, obstacle }) => {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::client::measured;
 use crate::results::{Sample, Settings};
-use netacc_tools::bench_wire::HostFacts;
+use netacc_tools::bench_wire::{HostFacts, Waiting};
 
 pub(crate) fn results(workload: Workload, cells: &[(Ends, f64, Paths)]) -> Results {
     let cells = cells
@@ -18,8 +18,11 @@ pub(crate) fn results(workload: Workload, cells: &[(Ends, f64, Paths)]) -> Resul
             seconds: 1.0,
             rounds: 2,
             size: 64,
+            waiting: Waiting::Usual,
             block: 131_072,
+            verify: false,
             clients: 50,
+            idle: 0,
             request: 64,
             reply: 512,
             trips: 100,

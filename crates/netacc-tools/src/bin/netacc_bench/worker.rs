@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use netacc_tools::bench_wire::Side;
+use netacc_tools::bench_wire::{Side, Waiting};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Workload;
@@ -22,9 +22,12 @@ pub(crate) struct Task {
     pub(crate) workload: Workload,
     pub(crate) side: Side,
     pub(crate) to: SocketAddr,
+    pub(crate) waiting: Waiting,
     pub(crate) request: u32,
     pub(crate) reply: u32,
     pub(crate) clients: u32,
+    pub(crate) idle: u32,
+    pub(crate) verify: bool,
     pub(crate) seconds: f64,
 }
 
@@ -46,6 +49,8 @@ pub(crate) struct Measured {
     pub(crate) seconds: f64,
     pub(crate) cpu_ns: u64,
     pub(crate) latency: Option<Latency>,
+    /// What it took to open one of the connections that were open all the time, on average.
+    pub(crate) open_ns: Option<f64>,
     pub(crate) paths: Paths,
 }
 
@@ -102,6 +107,8 @@ impl Times {
 
 /// Runs; everything is said on standard output.
 pub(crate) fn run() -> Result<(), String> {
+    // While it measures it does not hear that nobody is left to tell.
+    crate::server::end_with_parent()?;
     let mut lines = io::stdin().lock().lines();
     let mut next = || lines.next().and_then(Result::ok);
     let task = next().ok_or("no task")?;

@@ -10,6 +10,7 @@ use netacc_tools::bench_wire::Job;
 
 use super::{Exchange, Load, Watch, lost, open, wrong};
 use crate::page::{self, Paths};
+use crate::waiter::Waiter;
 use crate::worker::{Measured, Task, Times};
 
 pub(crate) struct Connect {
@@ -25,7 +26,7 @@ impl Connect {
 
     fn once(&mut self) -> Result<(), String> {
         let mut stream = open(&self.task, Job::AnswerOnce)?;
-        self.exchange.once(&mut stream, &self.task)?;
+        self.exchange.once(&mut stream, &Waiter::Recv, &self.task)?;
         self.made += 1;
         match stream.read(&mut [0; 1]) {
             Ok(0) => Ok(()),
@@ -58,7 +59,7 @@ impl Load for Connect {
         let mut paths = page::made(self.made);
         let mut stream = open(&self.task, Job::AnswerOnce)?;
         let now = page::open_to(port, 1);
-        self.exchange.once(&mut stream, &self.task)?;
+        self.exchange.once(&mut stream, &Waiter::Recv, &self.task)?;
         if now.rdma > 0 {
             (paths.rdma, paths.shm) = (paths.rdma + paths.shm, 0);
         }

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use netacc_tools::bench_wire::{Header, Job};
 
-use crate::conn::STAMP;
+use crate::conn::{FILLER, STAMP};
 use crate::cpu;
 use crate::page::{self, Paths};
+use crate::waiter::Waiter;
 use crate::worker::{Measured, Task, Times};
 
 /// A workload with its connections.
@@ -54,6 +55,7 @@ impl Watch {
             seconds,
             cpu_ns: cpu::nanoseconds(cpu::used().saturating_sub(self.cpu)),
             latency: times.latency(),
+            open_ns: None,
             paths: Paths::default(),
         }
     }
@@ -62,7 +64,7 @@ impl Watch {
 /// A data connection with its header sent.
 fn open(task: &Task, job: Job) -> Result<TcpStream, String> {
     let mut stream = TcpStream::connect(task.to).map_err(|error| refused(task, &error))?;
-    let header = Header { job, request: task.request, reply: task.reply }.encode();
+    let header = Header { job, waiting: task.waiting, request: task.request, reply: task.reply }.encode();
     stream.set_nodelay(true).and_then(|()| stream.write_all(&header)).map_err(|error| lost(task, &error))?;
     Ok(stream)
 }
@@ -93,12 +95,18 @@ fn lost(task: &Task, error: &io::Error) -> String {
 struct Exchange {
     request: Vec<u8>,
     reply: Vec<u8>,
+    /// What follows in an answer on the first bytes of its request, as far as it is compared.
+    filler: Vec<u8>,
     number: u64,
 }
 
 impl Exchange {
     fn new(task: &Task) -> Self {
-        Self { request: vec![0x33; task.request as usize], reply: vec![0; task.reply as usize], number: 0 }
+        let (request, reply) = (task.request as usize, task.reply as usize);
+        let repeated = STAMP.min(request).min(reply);
+        // Of an answer of any size the comparison takes a small part of the time.
+        let filler = vec![FILLER; (reply - repeated).min(4096)];
+        Self { request: vec![0x33; request], reply: vec![0; reply], filler, number: 0 }
     }
 
     /// Makes the request another one than the last.
@@ -112,12 +120,15 @@ impl Exchange {
 
     /// Whether the answer is one to this request.
     fn matches(&self) -> bool {
-        self.reply.iter().zip(&self.request).take(STAMP).all(|(a, b)| a == b)
+        let repeated = STAMP.min(self.request.len()).min(self.reply.len());
+        self.reply.get(..repeated) == self.request.get(..repeated)
+            && self.reply.get(repeated..).is_some_and(|rest| rest.starts_with(&self.filler))
     }
 
-    fn once(&mut self, stream: &mut TcpStream, task: &Task) -> Result<(), String> {
+    fn once(&mut self, stream: &mut TcpStream, waiter: &Waiter, task: &Task) -> Result<(), String> {
         self.next();
         stream.write_all(&self.request).map_err(|error| lost(task, &error))?;
+        waiter.wait(stream).map_err(|error| lost(task, &error))?;
         stream.read_exact(&mut self.reply).map_err(|error| lost(task, &error))?;
         if self.matches() { Ok(()) } else { Err(wrong(task)) }
     }

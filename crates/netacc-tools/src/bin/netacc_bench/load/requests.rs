@@ -8,6 +8,7 @@ use mio::{Events, Interest, Poll, Token};
 use netacc_tools::bench_wire::Job;
 
 use super::{Exchange, Load, Watch, lost, open, wrong};
+use crate::waiter::Waiter;
 use crate::worker::{Measured, Task, Times};
 
 struct Client {
@@ -25,25 +26,48 @@ pub(crate) struct Requests {
     task: Task,
     poll: Poll,
     clients: Vec<Client>,
+    /// Connections that say nothing. They have tokens behind those of the clients.
+    idle: Vec<TcpStream>,
+    open: Duration,
 }
 
 impl Requests {
     pub(crate) fn open(task: &Task) -> Result<Self, String> {
         let poll = Poll::new().map_err(|error| format!("no event loop: {error}"))?;
-        let mut clients = Vec::new();
-        for index in 0..task.clients as usize {
-            let mut stream = open(task, Job::Answer)?;
-            let mut exchange = Exchange::new(task);
-            // An answered connection is an accepted one: connecting faster than the server accepts would fill its queue.
-            exchange.once(&mut stream, task)?;
-            stream.set_nonblocking(true).map_err(|error| lost(task, &error))?;
-            let mut stream = TcpStream::from_std(stream);
-            poll.registry()
-                .register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)
-                .map_err(|error| lost(task, &error))?;
-            clients.push(Client { stream, exchange, sent: 0, got: 0, since: Instant::now(), asks: false });
+        let (active, all) = (task.clients as usize, task.clients as usize + task.idle as usize);
+        let mut requests =
+            Self { task: task.clone(), poll, clients: Vec::new(), idle: Vec::new(), open: Duration::ZERO };
+        // The idle connections of 64 KiB messages need not have a place for one each.
+        let mut exchange = Exchange::new(task);
+        // The clients' connections are spread evenly over all of them.
+        let every = all.checked_div(active).unwrap_or(usize::MAX);
+        for number in 0..all {
+            if number.is_multiple_of(every) && requests.clients.len() < active {
+                let stream = requests.connect(&mut exchange, Token(requests.clients.len()))?;
+                let exchange = Exchange::new(task);
+                requests.clients.push(Client { stream, exchange, sent: 0, got: 0, since: Instant::now(), asks: false });
+            } else {
+                let stream = requests.connect(&mut exchange, Token(active + requests.idle.len()))?;
+                requests.idle.push(stream);
+            }
         }
-        Ok(Self { task: task.clone(), poll, clients })
+        Ok(requests)
+    }
+
+    fn connect(&mut self, exchange: &mut Exchange, token: Token) -> Result<TcpStream, String> {
+        let task = &self.task;
+        let start = Instant::now();
+        let mut stream = open(task, Job::Answer)?;
+        self.open += start.elapsed();
+        // An answered connection is an accepted one: connecting faster than the server accepts would fill its queue.
+        exchange.once(&mut stream, &Waiter::Recv, task)?;
+        stream.set_nonblocking(true).map_err(|error| lost(task, &error))?;
+        let mut stream = TcpStream::from_std(stream);
+        self.poll
+            .registry()
+            .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)
+            .map_err(|error| lost(task, &error))?;
+        Ok(stream)
     }
 
     /// One event of a client. Until `end` the next request follows an answer.
@@ -114,8 +138,11 @@ impl Load for Requests {
             client.ask(Instant::now()).map_err(|error| lost(task, &error))?;
         }
         let mut busy = self.clients.len();
-        while busy > 0 {
-            match self.poll.poll(&mut events, None) {
+        // Where nobody asks, idle connections are looked at from outside for that time.
+        let nobody = busy == 0;
+        while busy > 0 || nobody && Instant::now() < end {
+            let most = nobody.then(|| end.saturating_duration_since(Instant::now()));
+            match self.poll.poll(&mut events, most) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(format!("the event loop failed: {error}")),
                 Ok(()) => {}
@@ -126,10 +153,11 @@ impl Load for Requests {
                 }
             }
         }
-        Ok(watch.done(&times))
+        let open_ns = self.open.as_nanos() as f64 / self.connections().max(1) as f64;
+        Ok(Measured { open_ns: Some(open_ns), ..watch.done(&times) })
     }
 
     fn connections(&self) -> u64 {
-        self.clients.len() as u64
+        (self.clients.len() + self.idle.len()) as u64
     }
 }

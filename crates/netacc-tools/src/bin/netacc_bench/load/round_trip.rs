@@ -5,18 +5,22 @@ use std::time::{Duration, Instant};
 
 use netacc_tools::bench_wire::Job;
 
-use super::{Exchange, Load, Watch, open};
+use super::{Exchange, Load, Watch, lost, open};
+use crate::waiter::Waiter;
 use crate::worker::{Measured, Task, Times};
 
 pub(crate) struct RoundTrip {
     task: Task,
     stream: TcpStream,
+    waiter: Waiter,
     exchange: Exchange,
 }
 
 impl RoundTrip {
     pub(crate) fn open(task: &Task) -> Result<Self, String> {
-        Ok(Self { task: task.clone(), stream: open(task, Job::Answer)?, exchange: Exchange::new(task) })
+        let stream = open(task, Job::Answer)?;
+        let waiter = Waiter::new(task.waiting, &stream).map_err(|error| lost(task, &error))?;
+        Ok(Self { task: task.clone(), stream, waiter, exchange: Exchange::new(task) })
     }
 }
 
@@ -27,7 +31,7 @@ impl Load for RoundTrip {
         // The end of one is the beginning of the next: one reading of the clock each.
         let mut last = watch.start;
         while last.duration_since(watch.start) < time {
-            self.exchange.once(&mut self.stream, &self.task)?;
+            self.exchange.once(&mut self.stream, &self.waiter, &self.task)?;
             let now = Instant::now();
             times.add(now.duration_since(last));
             last = now;

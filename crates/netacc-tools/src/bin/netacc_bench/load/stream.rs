@@ -7,17 +7,41 @@ use std::time::{Duration, Instant};
 use netacc_tools::bench_wire::Job;
 
 use super::{Load, Watch, lost, open, wrong};
+use crate::pattern::Pattern;
 use crate::worker::{Measured, Task, Times};
 
 pub(crate) struct Stream {
     task: Task,
     stream: TcpStream,
-    block: Vec<u8>,
+    source: Source,
+}
+
+/// What is written.
+enum Source {
+    /// The same block again and again.
+    Same(Vec<u8>),
+    /// Bytes which the server knows.
+    Pattern(Pattern),
+}
+
+impl Source {
+    fn open(&self, task: &Task) -> Result<TcpStream, String> {
+        open(task, if matches!(self, Self::Same(_)) { Job::Count } else { Job::Compare })
+    }
+
+    fn block(&self, position: u64, length: usize) -> &[u8] {
+        match self {
+            Self::Same(block) => block,
+            Self::Pattern(pattern) => pattern.at(position, length),
+        }
+    }
 }
 
 impl Stream {
     pub(crate) fn open(task: &Task) -> Result<Self, String> {
-        Ok(Self { task: task.clone(), stream: open(task, Job::Count)?, block: vec![0x33; task.request as usize] })
+        let block = task.request as usize;
+        let source = if task.verify { Source::Pattern(Pattern::new(block)) } else { Source::Same(vec![0x33; block]) };
+        Ok(Self { task: task.clone(), stream: source.open(task)?, source })
     }
 
     /// The server says how many bytes it has got: what still lies in a buffer is not measured as sent.
@@ -39,17 +63,25 @@ impl Load for Stream {
         let watch = Watch::start();
         let end = watch.start + time;
         while Instant::now() < end {
-            self.stream.write_all(&self.block).map_err(|error| lost(&self.task, &error))?;
-            sent += self.block.len() as u64;
+            let block = self.source.block(sent, self.task.request as usize);
+            self.stream.write_all(block).map_err(|error| lost(&self.task, &error))?;
+            sent += block.len() as u64;
             writes += 1;
         }
         let bytes = self.counted()?;
         let measured = watch.done(&times);
-        if bytes == sent { Ok(Measured { operations: writes, bytes, ..measured }) } else { Err(wrong(&self.task)) }
+        match (bytes == sent, &self.source) {
+            (true, _) => Ok(Measured { operations: writes, bytes, ..measured }),
+            (false, Source::Same(_)) => Err(wrong(&self.task)),
+            (false, Source::Pattern(_)) => Err(format!(
+                "of {sent} bytes to {} the one at {bytes} arrived as another one, or not at all",
+                self.task.to
+            )),
+        }
     }
 
     fn renew(&mut self) -> Result<(), String> {
-        self.stream = open(&self.task, Job::Count)?;
+        self.stream = self.source.open(&self.task)?;
         Ok(())
     }
 

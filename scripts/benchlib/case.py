@@ -1,10 +1,8 @@
 """The form of every case: what is measured, on which side, and which figure it should reach."""
 
-import os
-import subprocess
 from dataclasses import dataclass
 
-from . import proc, sides, stats
+from . import sides, stats
 
 
 @dataclass(frozen=True)
@@ -86,35 +84,9 @@ class Lab:
         self.scratch = scratch
         self.settings = settings
         self.progress = progress
-        self._built = set()
 
     def seconds(self, usual, quick):
         return quick if self.settings.quick else usual
-
-    def program(self, name):
-        """Compiles one of the measuring programs when its source is newer."""
-        source = os.path.join(sides.ROOT, "benches", name + ".c")
-        header = os.path.join(sides.ROOT, "benches", "net.h")
-        target = os.path.join(sides.BUILD, "bench", name)
-        if name not in self._built:
-            newest = max(os.path.getmtime(source), os.path.getmtime(header))
-            if not os.path.exists(target) or os.path.getmtime(target) < newest:
-                _compile(source, target)
-            self._built.add(name)
-        return target
-
-
-def _compile(source, target):
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    fresh = f"{target}.{os.getpid()}"
-    command = [os.environ.get("CC", "gcc"), "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra"]
-    try:
-        subprocess.run([*command, "-o", fresh, source], check=True)
-        os.replace(fresh, target)
-    except FileNotFoundError:
-        raise proc.Failed(f"{command[0]} is not installed (scripts/deps bench installs it)") from None
-    except subprocess.CalledProcessError:
-        raise proc.Failed(f"cannot compile {source}") from None
 
 
 class Case:
@@ -129,6 +101,7 @@ class Case:
     headline = None  # the metric the progress line shows
     must_be_accelerated = True
     steps_per_round = 2
+    beginning = "preparing"  # what the progress line says before the first round
     has_unix = False  # whether UNIX sockets can be a third side
 
     def __init__(self):

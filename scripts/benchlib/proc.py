@@ -168,15 +168,15 @@ class Finished:
         self.cpu = child.usage.ru_utime + child.usage.ru_stime
 
 
-def run(argv, env=None, timeout=120.0, tick=None):
-    """Runs a program to its end and returns its output, wall and CPU time."""
+def run(argv, env=None, timeout=120.0, tick=None, good=(0,)):
+    """Runs a program to its end and returns its output, wall and CPU time; `good` are the exit statuses that it may have."""
     start = time.monotonic()
     child = Child(argv, env, stdout="file")
     try:
         code = child.wait(timeout, tick)
         if code is None:
             raise child.failure(f"did not end within {timeout:.0f} s")
-        if code != 0:
+        if code not in good:
             last = child.errors() or child.output().strip()[-400:] or "no message"
             raise Failed(f"{child.name()} ended with {code}: {last}")
         return Finished(child, time.monotonic() - start)

@@ -76,7 +76,7 @@ def run_case(case, lab):
         return outcome
     rounds = case.rounds(lab.settings)
     try:
-        lab.progress.step(f"{case.title}, preparing")
+        lab.progress.step(f"{case.title}, {case.beginning}")
         case.prepare()
         for index in range(rounds):
 

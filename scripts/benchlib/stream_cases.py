@@ -4,6 +4,7 @@ import json
 
 from . import proc
 from .case import Case, Metric, Target
+from .ours import Ours
 from .redisctl import free_port
 
 CHUNK = 128 * 1024
@@ -66,26 +67,21 @@ class IperfReverse(Iperf):
     direction = ("-R",)
 
 
-class Bulk(Stream):
+class Bulk(Ours):
     name = "bulk"
     title = "one stream, 128 KiB writes, every byte compared on arrival"
+    workload = "stream"
+    metrics = Stream.metrics
+    usual_rounds = Stream.usual_rounds
+    headline = Stream.headline
+    seconds = Stream.seconds
 
-    def sample(self, side):
-        program = self.lab.program("bulk")
-        server = side.start(program, "server")
-        try:
-            told = server.read_json()
-            return self.values(side, told["pid"], lambda: self._client(side, program, told["port"]))
-        except proc.Failed as error:
-            raise proc.Failed(f"{error}\n{server.errors()}".strip()) from None
-        finally:
-            server.stop()
+    def options(self):
+        return ("--verify", "-l", CHUNK)
 
-    def _client(self, side, program, port):
-        seconds = self.lab.seconds(*self.seconds)
-        done = side.run(program, "client", port, seconds, CHUNK, tick=self.lab.progress.tick)
-        told = json.loads(done.output)
-        return told["bytes"], told["seconds"], done.cpu
+    def values(self, found):
+        # It counts in millions of bytes.
+        return {"gbytes": found["per_second"] / 1e3, "cpu_ms_gib": found["cpu_us"] / 1e3 * (GIB / 1e6)}
 
 
 ALL = (Iperf, IperfReverse, Bulk)
