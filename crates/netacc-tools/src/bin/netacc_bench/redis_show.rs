@@ -68,20 +68,25 @@ fn row(found: &Found) -> Vec<String> {
                 row.push(rate(summary.map(|summary| summary.median)));
                 row.push(percent(summary.and_then(|summary| summary.spread())));
             }
-            7 => row.push(summary.map_or_else(|| "-".into(), |summary| format!("{:.2}", summary.median))),
+            7 => row.push(summary.map_or_else(|| "-".into(), |summary| microseconds(summary.median))),
             _ => row.push(summary.map_or_else(|| "-".into(), |summary| milliseconds(summary.median))),
         }
     }
     row
 }
 
-/// As redis-benchmark writes them, in at most six characters.
+/// In at most five characters: the table has 80 columns, however slow the machine is.
 fn milliseconds(value: f64) -> String {
     match value {
-        value if value < 99.9995 => format!("{value:.3}"),
+        value if value < 9.9995 => format!("{value:.3}"),
+        value if value < 99.995 => format!("{value:.2}"),
         value if value < 9999.5 => format!("{value:.0}"),
         value => format!("{:.0}s", value / 1e3),
     }
+}
+
+fn microseconds(value: f64) -> String {
+    if value < 99.995 { format!("{value:.2}") } else { format!("{value:.0}") }
 }
 
 /// Why connections that should have been accelerated were not, in a sentence.
