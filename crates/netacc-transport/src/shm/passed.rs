@@ -25,7 +25,7 @@ impl ShmEndpoint {
 
     /// The peer passed the kernel socket of connection `generation` that it has not read to its end.
     pub(crate) fn learn_unread_return(&self, generation: u32, fd: OwnedFd) {
-        if !(self.expects(generation) && self.will_go_on()) {
+        if !(self.expects(generation) && self.will_go_on()) || self.goes_on(generation) {
             return reserved_fds::drop_raw(fd);
         }
         self.of_generation(generation);
@@ -48,8 +48,15 @@ impl ShmEndpoint {
     }
 
     fn lose_kernel(&self) {
-        replace(&self.kernel, LOST);
+        let _ = self.take_kernel(LOST);
         self.poke_self();
+    }
+
+    /// Stores the socket that the connection goes on over. False: it has one, which came another way and which another
+    /// thread may be working with.
+    fn take_kernel(&self, word: i32) -> bool {
+        // AcqRel: a thread that finds the socket sees what was passed with it.
+        self.kernel.compare_exchange(0, word, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Whether what the peer passed was lost.
@@ -62,9 +69,10 @@ impl ShmEndpoint {
         self.kernel.load(Ordering::Acquire).max(0) - 1
     }
 
-    /// Drops what was passed for an earlier connection.
+    /// Drops what was passed for an earlier connection. Of an open connection nothing earlier lies here since it began
+    /// (see [`ShmEndpoint::forget_kernel_of_another`]), and what came over its liveness sockets is its own.
     pub(super) fn of_generation(&self, generation: u32) {
-        if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation {
+        if self.kernel_generation.swap(generation, Ordering::Relaxed) != generation && !self.is_live() {
             self.drop_kernel();
         }
     }
@@ -103,8 +111,9 @@ impl ShmEndpoint {
             return reserved_fds::drop_raw(fd);
         }
         match reserved_fds::adopt(fd) {
-            Ok(fd) => replace(&self.kernel, fd + 1),
-            Err(_) => replace(&self.kernel, LOST),
+            Ok(fd) if self.take_kernel(fd + 1) => {}
+            Ok(fd) => reserved_fds::close(fd),
+            Err(_) => drop(self.take_kernel(LOST)),
         }
         self.poke_self();
     }
@@ -116,10 +125,22 @@ impl ShmEndpoint {
         }
     }
 
-    /// Takes in what came over a liveness socket of either side.
+    /// Takes in what came over a liveness socket of either side. The same may come over the control socket, to which
+    /// another thread listens: what comes second is dropped.
     pub(super) fn learn_passed(&self, passed: Passed) {
-        if passed.lost && self.kernel_fd() < 0 {
+        if self.kernel_fd() >= 0 {
+            return [passed.kernel, passed.sibling_copy, passed.old_subflow]
+                .into_iter()
+                .flatten()
+                .for_each(reserved_fds::drop_raw);
+        }
+        if passed.lost {
             return self.lose_kernel();
+        }
+        // A connect that has not been taken has its generation only in what was passed for it.
+        if passed.kernel.is_some() && self.is_live() {
+            // First, so that a thread that finds the socket knows whose it is.
+            self.kernel_generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         if let Some(t) = passed.old_subflow {
             self.keep_unread_return(t);

@@ -7,13 +7,21 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::control::{Unread, send_message};
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use netacc_wire::Message;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use std::sync::atomic::Ordering;
 use std::thread;
 
 fn sockets() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn borrowed<'a>(fd: i32) -> BorrowedFd<'a> {
+    // SAFETY: only asked about.
+    #[allow(unsafe_code)]
+    unsafe {
+        BorrowedFd::borrow_raw(fd)
+    }
 }
 
 fn until(what: impl Fn() -> bool) {
@@ -48,10 +56,20 @@ fn a_fork_in_the_middle_of_a_switch_is_told_of_the_socket() {
         until(|| is_empty(Links::control(l.server)));
         c.share(&WaitBudget::of_a_fork()).unwrap().unwrap()
     });
-    l.client.service();
-    assert!(c.kernel_fd() >= 0, "the parent, which reads the control socket");
     let mut byte = [0u8; 1];
-    assert_eq!(recv(&liveness, &mut byte, RecvFlags::DONTWAIT), Ok((1, 1)), "its child");
+    let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    assert_eq!(recv(&liveness, &mut byte, look), Ok((1, 1)), "for the child, which cannot read the control socket");
+    // The parent has it from whichever it looks at first, and keeps that.
+    let nobody_reads = l.client.stop_reading(0).unwrap();
+    c.set_liveness(liveness.as_raw_fd());
+    c.readiness();
+    assert!(c.must_switch());
+    let socket = c.kernel_fd();
+    assert!(socket >= 0);
+    drop(nobody_reads);
+    l.client.service();
+    assert_eq!(c.kernel_fd(), socket);
+    assert!(rustix::io::fcntl_getfd(borrowed(socket)).is_ok(), "another thread may be working with it");
     s.let_go();
     c.close(false);
 }
