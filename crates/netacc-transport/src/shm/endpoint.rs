@@ -117,6 +117,9 @@ pub struct ShmEndpoint {
     pub(super) kernel: AtomicI32,
     /// The generation of the connection that `kernel` was passed for.
     pub(super) kernel_generation: AtomicU32,
+    /// The generation of the last connection that this process has left to its other sharers or taken elsewhere: what is
+    /// still passed for it is nobody's here.
+    pub(super) left: AtomicU32,
     /// The peer's end of that pair, for its other sharers (private descriptor + 1).
     pub(super) sibling_copy: AtomicI32,
     /// What we sent by TCP and a peer that left the rings has not read (private descriptor + 1).
@@ -163,6 +166,7 @@ impl ShmEndpoint {
     /// To be called before its link is used anew.
     pub(crate) fn reset(&self) {
         self.flags.store(0, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
     }
 
     /// The link this endpoint belongs to.
@@ -211,10 +215,19 @@ impl ShmEndpoint {
         expected
     }
 
-    /// Whether a connection for which something is kept is not closed here: otherwise no process needs a socket to go
-    /// on over.
-    pub(super) fn will_go_on(&self) -> bool {
-        self.is_live() || self.link().side() == Side::Server
+    /// Whether connection `generation`, for which something is kept, is not over here: otherwise this process needs no
+    /// socket to go on over, and would keep the stream of the one that it got from ending.
+    pub(super) fn will_go_on(&self, generation: u32) -> bool {
+        let left = self.left.load(Ordering::Acquire) == generation;
+        self.is_live() || (self.link().side() == Side::Server && !left)
+    }
+
+    /// The connection is over in this process, and others may go on with it. What another thread has just taken in for it
+    /// is dropped, too.
+    pub(super) fn leave(&self) {
+        self.left.store(self.generation.load(Ordering::Relaxed), Ordering::Release);
+        self.flags.store(0, Ordering::Release);
+        self.drop_kernel();
     }
 
     /// Drops what the peer passed: the link ends, or this is the child of a fork and the endpoint does not belong to

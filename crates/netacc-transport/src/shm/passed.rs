@@ -16,7 +16,7 @@ const LOST: i32 = -1;
 impl ShmEndpoint {
     /// The peer passed our end of the pair for connection `generation`, perhaps before we have taken that.
     pub(crate) fn learn_switch(&self, generation: u32, fd: OwnedFd) {
-        if !(self.expects(generation) && self.will_go_on()) || self.goes_on(generation) {
+        if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
             return reserved_fds::drop_raw(fd);
         }
         self.of_generation(generation);
@@ -25,7 +25,7 @@ impl ShmEndpoint {
 
     /// The peer passed the kernel socket of connection `generation` that it has not read to its end.
     pub(crate) fn learn_unread_return(&self, generation: u32, fd: OwnedFd) {
-        if !(self.expects(generation) && self.will_go_on()) || self.goes_on(generation) {
+        if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
             return reserved_fds::drop_raw(fd);
         }
         self.of_generation(generation);
@@ -35,7 +35,7 @@ impl ShmEndpoint {
     /// The peer passed something for connection `generation`, and it was lost: ends the connection, or else a thread that
     /// waits for the socket would wait for ever.
     pub(crate) fn miss(&self, generation: u32) {
-        if self.expects(generation) && self.will_go_on() && !self.goes_on(generation) {
+        if self.expects(generation) && self.will_go_on(generation) && !self.goes_on(generation) {
             self.of_generation(generation);
             self.lose_kernel();
         }

@@ -316,7 +316,7 @@ impl ShmEndpoint {
         self.drop_kernel();
         self.end_old_subflow(self.old_subflow_fd());
         let _last = self.take_liveness();
-        self.flags.store(0, Ordering::Release);
+        self.leave();
         if v.me == Side::Client && !v.link.is_inherited() {
             v.link.slots.parked(v.index);
         }

@@ -471,7 +471,7 @@ impl ShmEndpoint {
         self.drop_kernel();
         let _last = self.take_liveness();
         self.end_old_subflow(self.old_subflow_fd());
-        self.flags.store(0, Ordering::Release);
+        self.leave();
         if v.me == Side::Server && !shared {
             // Release: after this the client may use the slot again, once it has left it too.
             v.slot.open.server_done.store(self.generation.load(Ordering::Relaxed), Ordering::Release);

@@ -7,7 +7,7 @@ use netacc_transport::Endpoint;
 use netacc_transport::shm::control::{Unread, send_message};
 use netacc_transport::shm::{ShmEndpoint, WaitBudget};
 use netacc_wire::Message;
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -105,4 +105,23 @@ fn a_child_knows_the_end_of_its_peer_or_is_reset() {
     c.about_to_fork(&unread);
     unread.go_on();
     assert!(c.is_untold());
+}
+
+#[test]
+fn what_comes_for_a_connection_that_was_left_is_not_kept() {
+    let l = Links::new(true);
+    let (c, s) = l.connect().unwrap();
+    let _of_server = s.share(&WaitBudget::of_a_fork()).unwrap();
+    let seg = l.client.segment().unwrap();
+    let slot = c.slot_index();
+    let generation = seg.slot(slot).unwrap().open.generation.load(Ordering::Relaxed);
+    // A child goes on with it.
+    s.leave_shared();
+    let (ours, theirs) = sockets();
+    let message = Message::SwitchToKernel { slot: slot as u32, generation };
+    send_message(Links::control(l.client), message, Some(theirs.as_fd())).unwrap();
+    drop(theirs);
+    l.server.service();
+    assert_eq!(recv(&ours, &mut [0u8; 1], RecvFlags::DONTWAIT), Ok((0, 0)), "nobody has the other end");
+    c.close(false);
 }
