@@ -302,7 +302,7 @@ impl ShmEndpoint {
         let mut sent = false;
         registry::each_used(|link| {
             let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
-            if let Some(peer) = peer.filter(|peer| peer.expects(generation)) {
+            if let Some(peer) = peer.filter(|peer| peer.expects(generation) && peer.will_go_on(generation)) {
                 sent |= peer.receive_switch(generation);
             }
         });
