@@ -39,13 +39,13 @@ fn with(mut bytes: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
 fn qp_hellos() -> Vec<(&'static str, Vec<u8>)> {
     let plain = qp_hello(CompanionOffer::None);
     vec![
-        ("greeting", plain.clone()),
-        ("greeting-wants-base", qp_hello(CompanionOffer::Wanted)),
-        ("greeting-with-base", qp_hello(CompanionOffer::At(40_123, TOKEN))),
-        ("base-without-port", with(with(qp_hello(CompanionOffer::At(40_123, TOKEN)), 16, 0), 17, 0)),
+        ("qp-hello", plain.clone()),
+        ("hello-wants-companion", qp_hello(CompanionOffer::Wanted)),
+        ("hello-with-companion", qp_hello(CompanionOffer::At(40_123, TOKEN))),
+        ("companion-without-port", with(with(qp_hello(CompanionOffer::At(40_123, TOKEN)), 16, 0), 17, 0)),
         ("wanted-with-token", with(qp_hello(CompanionOffer::Wanted), QP_HELLO - 1, 1)),
         ("spare-byte-set", with(plain.clone(), 19, 1)),
-        ("half-a-greeting", plain[..10].to_vec()),
+        ("half-a-qp-hello", plain[..10].to_vec()),
         ("other-version", with(plain.clone(), 4, plain[4] - 1)),
         ("another-window", with(plain.clone(), 12, 1)),
         ("no-receives", with(plain.clone(), 6, 0)),
@@ -116,7 +116,7 @@ fn the_seeds_are_of_this_version() {
 #[test]
 fn what_is_called_right_decodes_and_what_is_called_wrong_does_not() {
     for (name, bytes) in qp_hellos() {
-        let right = ["greeting", "greeting-wants-base", "greeting-with-base"].contains(&name);
+        let right = ["qp-hello", "hello-wants-companion", "hello-with-companion"].contains(&name);
         assert_eq!(QpHello::decode(&bytes).is_ok(), right, "{name}");
     }
     for (name, bytes) in frames() {
