@@ -5,7 +5,7 @@ ALWAYS = """verbs devices check.a_server_is_reached_by_rdma strangers servers st
     conformance.endpoints conformance.random_calls probe.a_plain_server probe.handed_on_at_once first.conversations
     first.small_answers first.redis_tcp_first faults.a_device_is_removed_under_load faults.the_path_of_rdma_falls_silent
     faults.peer_is_killed faults.device_of_the_server_goes faults.what_a_killed_process_had_written
-    faults.without_a_base_silence_ends_what_waits_for_room
+    faults.without_a_companion_silence_ends_what_waits_for_room
     settings.connections_per_queue_pair settings.more_connections_than_a_link_has_room_for settings.fast_connect
     settings.half_of_the_connections settings.no_memory_to_lock settings.prefork settings.one_thread settings.redis_with_threads settings.receives_grow_and_are_given_back
     transport.redis_benchmark transport.redis_cli transport.one_end_only transport.bulk transport.half_close
@@ -17,7 +17,7 @@ SHARE = 4
 BOTH = """verbs.pingpong conformance.every_call conformance.endpoints conformance.endpoints_whose_queue_pairs_fail
     transport.redis_benchmark transport.bulk transport.half_close transport.written_before_the_end
     transport.fork_per_connection transport.killed transport.exec_in_the_same_process faults.peer_is_killed
-    faults.what_a_killed_process_had_written faults.without_a_base_room_may_be_long_in_coming first.small_answers
+    faults.what_a_killed_process_had_written faults.without_a_companion_room_may_be_long_in_coming first.small_answers
     servers.nginx storm.storm""".split()
 # And these never: they are about other kinds of devices, or about the machine.
 NEITHER = """bench.matrix check.why_a_server_is_not_reached devices.rping devices.rc_pingpong

@@ -200,7 +200,7 @@ def the_path_of_rdma_falls_silent(ctx):
 
 
 @case(modes=("rxe",), limit=220)
-def without_a_base_silence_is_a_time_out(ctx):
+def without_a_companion_silence_is_a_time_out(ctx):
     """At who has something to say; the other one may hear of the end by the connection manager."""
     transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})
     undo = swallow(ctx, transfer.port)
@@ -224,7 +224,7 @@ def full_pair(ctx):
 
 
 @case(modes=("rxe",), limit=220)
-def without_a_base_silence_ends_what_waits_for_room(ctx):
+def without_a_companion_silence_ends_what_waits_for_room(ctx):
     """Nothing is under way that could fail."""
     server, client, port, write_end = full_pair(ctx)
     undo = swallow(ctx, port)
@@ -239,7 +239,7 @@ def without_a_base_silence_ends_what_waits_for_room(ctx):
 
 
 @case(limit=150)
-def without_a_base_room_may_be_long_in_coming(ctx):
+def without_a_companion_room_may_be_long_in_coming(ctx):
     """The devices ask each other meanwhile, and nobody hears of that."""
     server, client, _, write_end = full_pair(ctx)
     posted = lambda: sum(qp["queue_pair"]["sends_posted"] for qp in queue_pairs(client.pid))  # noqa: E731
@@ -255,7 +255,7 @@ def without_a_base_room_may_be_long_in_coming(ctx):
 
 
 @case(modes=("rxe",), limit=220)
-def without_a_base_keepalive_finds_a_silent_path(ctx):
+def without_a_companion_keepalive_finds_a_silent_path(ctx):
     """Nobody has anything to say; iWARP would hear of it after a quarter of an hour."""
     server, client, port = pair_by_rdma(ctx, "Kept", {"NACC_TCP_BASE": "0"})
     undo = swallow(ctx, port)
@@ -375,7 +375,7 @@ def what_a_killed_process_has_said_of_its_end(ctx):
 
 
 @case(modes=("rxe",))
-def without_a_base_a_failed_queue_pair_ends_its_connections(ctx):
+def without_a_companion_a_failed_queue_pair_ends_its_connections(ctx):
     transfer = Transfer(ctx, options={"NACC_TCP_BASE": "0"})
     removal = ctx.spawn(delete(ctx.client_end), role="nobody")
     check(removal.wait(LIMIT) == 0, f"rdma link delete: {removal.text()}")
