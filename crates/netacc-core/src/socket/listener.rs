@@ -46,6 +46,8 @@ pub struct Listener {
     /// Our own number (+ 1) for the kernel's listener, set when the application closes its last one while a call sleeps
     /// on it, which goes on as in the kernel.
     held: AtomicI32,
+    /// Set in the child of a fork: the rendezvous socket is the parent's as well.
+    inherited: AtomicU32,
     /// Number of threads that sleep on the listener outside of epoll.
     pub(super) waiters: AtomicU32,
     /// Set once the program has called accept(2) here, or had before the fork.
@@ -85,7 +87,7 @@ impl Listener {
         self.rendezvous.store(sock + 1, Ordering::Relaxed);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         self.limit(backlog);
-        for n in [&self.many, &self.served, &self.polled, &self.shut] {
+        for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
             n.store(0, Ordering::Relaxed);
         }
         self.starved.store(0, Ordering::Relaxed);
@@ -235,9 +237,13 @@ impl Listener {
         self.hand_on();
     }
 
-    /// Connects that wait here go to the processes that have the listener too.
+    /// Connects that wait here go to the processes that have the listener too. The clients that wait at the rendezvous are
+    /// left to these where the socket is theirs as well and this process has served nobody, such as the child of a server
+    /// that forks for each connection.
     fn hand_on(&'static self) {
-        self.take_all_links();
+        if self.inherited.load(Ordering::Relaxed) == 0 || self.serves_here() {
+            self.take_all_links();
+        }
         self.end(hand_on);
     }
 
@@ -374,6 +380,8 @@ impl Listener {
     pub fn after_fork(&'static self) {
         self.lock.reset();
         self.waits.store(0, Ordering::Relaxed);
+        // Relaxed: the child has one thread.
+        self.inherited.store(1, Ordering::Relaxed);
         let mut next = load_link(&self.links);
         self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
         while let Some(link) = next {
