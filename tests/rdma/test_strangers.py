@@ -12,7 +12,7 @@ from matrix import case
 from test_settings import Held
 
 # What may come of it. `open`: the stranger alone is worse off.
-REFUSED = ("nothing", "garbage", "half-a-greeting", "another-version", "no-receives", "tiny-receives")
+REFUSED = ("nothing", "garbage", "half-a-hello", "another-version", "no-receives", "tiny-receives")
 ENDED = ("empty-message", "short-message", "unknown-kind", "followed-by-nothing", "followed-by-half",
          "followed-by-garbage", "followed-beyond-its-end", "credits-never-granted", "large-credits-never-granted",
          "longer-than-a-receive", "asks-with-garbage", "asks-by-half", "ready-unasked", "asks-and-talks",

@@ -211,7 +211,7 @@ fn message(kind: Kind, credits: u8, conn: u16, window: u32, payload: &[u8]) -> V
 }
 
 /// What is said instead of a hello, if there is something.
-fn bad_greeting(scenario: &str, hello: [u8; QP_HELLO]) -> Option<Vec<u8>> {
+fn bad_hello(scenario: &str, hello: [u8; QP_HELLO]) -> Option<Vec<u8>> {
     Some(match scenario {
         "nothing" => Vec::new(),
         "garbage" => (0..56).map(|n: u8| n.wrapping_mul(97) ^ 0x5a).collect(),
@@ -358,7 +358,7 @@ fn run(scenario: &str, address: SocketAddr, tcp_port: u16, count: usize) -> Outc
         }
         _ => {}
     }
-    if let Some(bytes) = bad_greeting(scenario, hello) {
+    if let Some(bytes) = bad_hello(scenario, hello) {
         let stranger = Stranger::ask(address, &bytes)?;
         println!("{}", if stranger.is_let_in()? { "open" } else { "refused" });
         return Ok(());

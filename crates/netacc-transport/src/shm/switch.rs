@@ -203,7 +203,8 @@ impl ShmEndpoint {
         // Whether the process that reads the control socket has been told.
         let mut told = false;
         let refused = loop {
-            if !self.await_peer_liveness(v, &WaitBudget::of_one()) && !v.link.is_lost() {
+            let arrived = self.await_peer_liveness(v, &WaitBudget::of_one());
+            if told && !arrived && !v.link.is_lost() {
                 // Processes of the peer's that cannot read the control socket would never hear of the socket.
                 return Err(Errno::TIMEDOUT);
             }
@@ -212,7 +213,11 @@ impl ShmEndpoint {
                 // The peer may have forked after the look at its word, however long this thread lost its processor in between,
                 // and the process that reads the control socket may have given the connection up to its child. So the other
                 // processes of the peer are told as well. A peer that forks later reads the control socket to its end first.
-                Ok(()) if peer_liveness < 0 && !v.link.is_inherited() && self.has_peer_forked(v) => told = true,
+                // A liveness socket that was waited for in vain, since this process has no descriptor left for it, is not
+                // waited for once more.
+                Ok(()) if arrived && peer_liveness < 0 && !v.link.is_inherited() && self.has_peer_forked(v) => {
+                    told = true
+                }
                 // No further process is left to be told.
                 Err(Errno::PIPE | Errno::CONNRESET) if told => return Ok(true),
                 // The peer had ended its stream before our last look, so all that it sent is in the socket.
