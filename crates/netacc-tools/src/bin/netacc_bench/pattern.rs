@@ -1,6 +1,6 @@
 //! The bytes of a stream that is compared.
 
-/// After so many bytes the stream repeats itself. It is a prime, so a byte that is lost, doubled or moved by the size of any
+/// The number of bytes after which the stream repeats itself. It is a prime, so a byte that is lost, doubled or moved by the size of any
 /// buffer is noticed.
 const PERIOD: usize = 1_048_573;
 

@@ -7,8 +7,8 @@
 //! the program, so nothing is held up, and nobody's addresses are believed.
 //!
 //! Several processes may serve a listener, and any of them may accept the companion of a queue pair that another one
-//! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and whoever
-//! accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::handover)). The board has the
+//! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and the process
+//! that accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::handover)). The board has the
 //! first half of each token: it tells which connection is a companion, and is not enough to pass for one.
 //!
 //! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must not
@@ -201,7 +201,7 @@ impl Board {
         place.state.store(AWAITED, Ordering::Release);
     }
 
-    /// Who awaits the companion with this token, which is not awaited any more then.
+    /// The engine that awaits the companion with this token. The companion is no longer awaited afterwards.
     fn claim(&self, token: &[u8; TOKEN]) -> Option<Owner> {
         let wanted = first_half(token);
         self.places.iter().find_map(|place| {
@@ -261,7 +261,7 @@ fn take_if_awaited(board: &Board, fd: i32) -> bool {
 fn arrive(fd: i32, engine: usize) -> bool {
     let Some(cell) = cell::at(engine).filter(|_| without_blocking(fd).is_ok()) else { return false };
     let placed = ARRIVED.iter().any(|place| {
-        // The engine is written by whoever has the place, and read after the count has grown.
+        // Only the thread that has claimed the place writes the engine. Others read it after the descriptor, which is stored last.
         let mine = place.fd.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if mine {
             place.engine.store(engine, Ordering::Relaxed);
