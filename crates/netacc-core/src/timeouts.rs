@@ -82,3 +82,11 @@ pub const REDISPATCH_CLOSED: Duration = Duration::from_secs(4);
 /// How long a connect waits for a server process that takes none before it goes to another one or to TCP.
 /// Longer than a busy server needs, and no longer than a user would notice.
 pub const QUEUED_CONNECT: Duration = Duration::from_millis(200);
+
+/// How long the kernel may take for a connect that bypasses a process which takes none, and could also stay queued there.
+/// On a busy host the kernel's own packets may be under way for tens of milliseconds. Afterwards the connect is queued anew.
+pub const BYPASS_CONNECT: Duration = Duration::from_millis(100);
+
+/// How long the kernel is not asked again after [`BYPASS_CONNECT`] has passed: its listener's queue is full, and it would try
+/// again only after a second. Until then connects wait for their process.
+pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);

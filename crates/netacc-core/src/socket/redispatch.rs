@@ -359,24 +359,21 @@ fn note_silent(host: IpAddr) {
     SILENT.note(SocketAddr::new(host, 0), time::coarse());
 }
 
-/// How long (ns) the kernel may take for a connect that could also stay where it is. On a busy host its own packets may be
-/// under way for tens of milliseconds; if the listener's queue is full, it tries again after a second.
-const AT_ONCE: i64 = 100_000_000;
-/// After it took too long, how long (ns) the kernel is not asked again: the caller may have other things to do.
-const KERNEL_FULL: u64 = 1_000_000_000;
-/// When that happened last.
+const BYPASS_CONNECT: i64 = timeouts::BYPASS_CONNECT.as_nanos() as i64;
+const KERNEL_QUEUE_FULL: u64 = time::ns(timeouts::KERNEL_QUEUE_FULL);
+/// When a connect that bypasses a process last took too long in the kernel ([`time::now`]); 0: never.
 static FULL_SINCE: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the kernel's queue of some listener was full just now.
 fn is_kernel_full() -> bool {
     let since = FULL_SINCE.load(Ordering::Relaxed);
-    since != 0 && time::now().saturating_sub(since) < KERNEL_FULL
+    since != 0 && time::now().saturating_sub(since) < KERNEL_QUEUE_FULL
 }
 
 /// Connects the kernel's socket `fd` at once, or else not at all: then the server does not accept it later, and the connect
 /// may be made elsewhere.
 fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()> {
-    match dial(s, fd, target, Deadline::after(AT_ONCE)) {
+    match dial(s, fd, target, Deadline::after(BYPASS_CONNECT)) {
         Err(Errno::TIMEDOUT) => {}
         done => return done,
     }
