@@ -1,7 +1,7 @@
 //! The reading end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation, bound, eased};
+use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased};
 use core::ptr::NonNull;
 
 const CAPACITY: u64 = (SMALL + LARGE) as u64;
@@ -30,7 +30,7 @@ impl Consumer {
         let pos = own.tail.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
         let head = peer.head.load(Ordering::Acquire);
-        if head.wrapping_sub(pos) > CAPACITY || layout.origin > pos {
+        if head.wrapping_sub(pos) > CAPACITY || layout.origin > pos || pos > LAST_POSITION {
             return Err(Violation);
         }
         self.pos.store(pos, Ordering::Relaxed);

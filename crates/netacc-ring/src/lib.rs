@@ -59,6 +59,10 @@ fn eased(bound: u64) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
+/// The largest stream position that is believed when it is taken up from shared memory. No stream comes near it (a century at a
+/// gigabyte a second), so nothing overflows that is computed from a position below it.
+pub(crate) const LAST_POSITION: u64 = 1 << 62;
+
 /// Which of the two windows holds the bytes, and at which stream position its offset 0 lies.
 ///
 /// Packed into one word (bit 63: large; bits 0..63: origin) so that it is read and written at once.

@@ -1,7 +1,7 @@
 //! The writing end of a ring.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::{Area, ConsumerLine, LARGE, Layout, ProducerLine, SMALL, Violation, bound, eased};
+use crate::{Area, ConsumerLine, LARGE, LAST_POSITION, Layout, ProducerLine, SMALL, Violation, bound, eased};
 use core::ptr::NonNull;
 
 /// The most bytes that can be on their way: a full small window and, after it, a full large one.
@@ -57,7 +57,7 @@ impl Producer {
         let pos = own.head.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
         let tail = peer.tail.load(Ordering::Acquire);
-        if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos {
+        if pos.wrapping_sub(tail) > CAPACITY || layout.origin > pos || pos > LAST_POSITION {
             return Err(Violation);
         }
         self.pos.store(pos, Ordering::Relaxed);

@@ -80,4 +80,10 @@ fn resync_refuses_impossible_positions() {
     p.data.head.store(5, Ordering::SeqCst);
     p.data.layout.store(Layout { large: true, origin: 6 }.pack(), Ordering::SeqCst);
     assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "a window ahead of the bytes");
+    p.data.layout.store(0, Ordering::SeqCst);
+    for word in [&p.data.head, &p.room.tail] {
+        word.store(u64::MAX - 1, Ordering::SeqCst);
+    }
+    assert_eq!(p.tx.resync(&p.data, &p.room), Err(Violation), "no stream is so long");
+    assert_eq!(p.rx.resync(&p.room, &p.data), Err(Violation));
 }
