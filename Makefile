@@ -65,7 +65,7 @@ LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
 # By rename, so that a running program keeps the library it has mapped.
 all: need-cargo
-	$(CARGO) build --release --workspace $(CARGO_BUILD_FLAGS)
+	$(CARGO) build --release --workspace --exclude netacc-fabric $(CARGO_BUILD_FLAGS)
 	@mkdir -p "$(BUILD)"
 	@set -e; for file in libnetacc_preload.so:$(LIBRARY) $(foreach p,$(PROGRAMS),$(p):$(p)); do \
 		from="$(RELEASE_DIR)/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \

@@ -45,9 +45,14 @@ def case(modes=None, limit=90, seldom=False):
     return register
 
 
+def registered():
+    """The cases that have been registered since the last call of `taken`."""
+    return tuple(_cases)
+
+
 def taken(modes):
     """Takes what has been registered since the last time: [(case, mode, name)]."""
-    found = [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in c.modes or modes]
+    found = [(c, mode, f"{c.base}[{mode}]") for c in _cases for mode in (modes if c.modes is None else c.modes)]
     _cases.clear()
     return found
 

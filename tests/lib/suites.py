@@ -160,6 +160,19 @@ class Rdma(Suite):
             self.vm = None
 
 
+class Fabric(Suite):
+    """RDMA's cases on devices that are a library: the modules are those of tests/rdma, registered by one file."""
+
+    @functools.cached_property
+    def cases(self):
+        return {"test_fabric": [found for of_module in super().cases.values() for found in of_module]}
+
+    def run(self, item, seed):
+        with self.names():
+            fabric = importlib.import_module("fabric")
+            return matrix.run_one(fabric.Ctx, item.entry, item.mode, fabric.enter, seed)
+
+
 def shared():
     """The network that we are in."""
     return False
@@ -168,6 +181,7 @@ def shared():
 # In the order in which they begin: the longest first.
 SUITES = {suite.name: suite for suite in (
     Rdma("rdma", "RDMA, in a virtual machine", modes=("rxe", "siw")),
+    Fabric("fabric", "RDMA, with queue pairs over TCP in place of a device", modes=("fabric",), also=("rdma",), together=False),
     Suite("packages", "packages and archives, installed, used and removed in clean systems", also=("servers",),
           prepare="made.prepare"),
     Suite("conformance", "tests of CPython, memcached and redis: what passes on TCP passes accelerated", modes=ONE,

@@ -176,7 +176,7 @@ def swallow(ctx, port):
         nobody = f"{side.address.rpartition('.')[0]}.99"
         # The address of a neighbour that has no host, and a route by it for what carries RDMA.
         which = ["ipproto", "udp"]
-        if ctx.kind == "siw":
+        if ctx.kind != "rxe":
             which = ["ipproto", "tcp", "sport" if side.role == "server" else "dport", str(port + 20000)]
         rule = ["rule", "add", "priority", "100", *which, "table", "100"]
         world.command(*inside, "neigh", "replace", nobody, "lladdr", "02:00:00:00:00:99", "dev", side.netdev,

@@ -228,7 +228,7 @@ class Ctx(harness.Ctx):
         check(out["rdma_sends"] >= messages, f"{sender} sent {out['rdma_sends']} RDMA messages, not {messages}: {out}")
         check(into["rdma_recvs"] >= messages,
               f"{receiver} received {into['rdma_recvs']} RDMA messages, not {messages}: {into}")
-        if self.kind == "siw":
+        if "sent_bytes" in out:
             sent, received = out["sent_bytes"], into["rcvd_bytes"]
         else:
             # rxe counts packets: this is the most that they can have held.

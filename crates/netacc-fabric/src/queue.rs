@@ -1,0 +1,318 @@
+//! Event channels, completion queues and queue pairs.
+
+use crate::device::Note;
+use crate::state::{Context, State, now};
+use crate::wire::{Frame, IMMEDIATE, Kind, SOLICITED};
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+use netacc_verbs::sys::*;
+use rustix::fd::{BorrowedFd, IntoRawFd};
+use std::collections::VecDeque;
+
+/// Events of one kind that wait, and a descriptor that is readable as long as any does.
+pub struct Channel<T> {
+    /// Where the C structure has the descriptor; the program may give it another number.
+    fd: *const c_int,
+    events: VecDeque<T>,
+}
+
+/// A new descriptor for a channel.
+pub fn descriptor() -> Option<c_int> {
+    use rustix::event::{EventfdFlags, eventfd};
+    Some(eventfd(0, EventfdFlags::CLOEXEC).ok()?.into_raw_fd())
+}
+
+impl<T> Channel<T> {
+    /// A channel whose descriptor is at `fd`.
+    pub fn new(fd: *const c_int) -> Channel<T> {
+        Channel { fd, events: VecDeque::new() }
+    }
+
+    fn borrowed(&self) -> BorrowedFd<'_> {
+        // SAFETY: the structure lives as long as the channel, whose descriptor is closed with it.
+        unsafe { BorrowedFd::borrow_raw((*self.fd).max(0)) }
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, event: T) {
+        self.events.push_back(event);
+        let _ = rustix::io::write(self.borrowed(), &1u64.to_ne_bytes());
+    }
+
+    /// Takes the first one.
+    pub fn pop(&mut self) -> Option<T> {
+        let event = self.events.pop_front();
+        self.settle();
+        event
+    }
+
+    /// Removes those that `gone` names.
+    pub fn retain(&mut self, gone: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut gone = gone;
+        let (out, kept): (Vec<T>, Vec<T>) = self.events.drain(..).partition(|e| gone(e));
+        self.events = kept.into();
+        self.settle();
+        out
+    }
+
+    /// The descriptor is readable only while something waits.
+    fn settle(&mut self) {
+        if self.events.is_empty() && ready(self.borrowed(), 0) {
+            let _ = rustix::io::read(self.borrowed(), &mut [0u8; 8]);
+        }
+    }
+
+    /// Whether a caller that finds nothing waits: the descriptor is not non-blocking.
+    pub fn blocks(&self) -> bool {
+        rustix::fs::fcntl_getfl(self.borrowed()).is_ok_and(|f| !f.contains(rustix::fs::OFlags::NONBLOCK))
+    }
+
+    /// The descriptor's number at this moment.
+    pub fn number(&self) -> c_int {
+        // SAFETY: as in `borrowed`.
+        unsafe { *self.fd }
+    }
+}
+
+/// Whether the descriptor is readable within `ms`; -1 waits for ever.
+pub fn ready(fd: BorrowedFd<'_>, ms: i64) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+    poll(&mut fds, (ms >= 0).then_some(&timeout)).is_ok_and(|n| n > 0)
+}
+
+/// What a completion queue is armed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Armed {
+    #[default]
+    Nothing,
+    Solicited,
+    All,
+}
+
+/// A completion queue.
+#[derive(Default)]
+pub struct CompQueue {
+    pub entries: VecDeque<ibv_wc>,
+    pub armed: Armed,
+    /// The channel's address; 0: it has none.
+    pub channel: usize,
+    pub room: usize,
+}
+
+/// A message that was posted and is not completed.
+pub struct Sent {
+    pub wr_id: u64,
+    pub signaled: bool,
+}
+
+/// A queue pair.
+pub struct QueuePair {
+    pub raw: *mut ibv_qp,
+    /// The identifier's number.
+    pub id: u64,
+    /// Gone with the pair.
+    pub _note: Note,
+    pub state: u32,
+    pub cap: ibv_qp_cap,
+    pub all_signaled: bool,
+    pub sends: VecDeque<Sent>,
+    pub receives: VecDeque<(u64, ibv_sge)>,
+}
+
+impl State {
+    /// Adds a completion to a queue, and an event to its channel if it is armed for such a one.
+    pub fn complete(&mut self, cq: *mut ibv_cq, wc: ibv_wc, solicited: bool) {
+        let Some(queue) = self.queues.get_mut(&(cq as usize)) else { return };
+        if queue.entries.len() >= queue.room {
+            eprintln!("netacc-fabric: a completion queue of {} entries has overflowed", queue.room);
+            std::process::abort();
+        }
+        queue.entries.push_back(wc);
+        let told = match queue.armed {
+            Armed::Nothing => false,
+            Armed::Solicited => solicited || wc.status != IBV_WC_SUCCESS,
+            Armed::All => true,
+        };
+        if told {
+            queue.armed = Armed::Nothing;
+            let channel = queue.channel;
+            if let Some(channel) = self.completions.get_mut(&channel) {
+                channel.push(cq);
+            }
+        }
+    }
+
+    /// The queue pair fails: everything that is posted completes, the first send with `status`.
+    pub fn flush(&mut self, number: u32, status: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else { return };
+        if pair.state == IBV_QPS_ERR {
+            return;
+        }
+        pair.state = IBV_QPS_ERR;
+        let sends: Vec<Sent> = pair.sends.drain(..).collect();
+        let receives: Vec<(u64, ibv_sge)> = pair.receives.drain(..).collect();
+        // SAFETY: the pair exists as long as it is listed.
+        let (send_cq, recv_cq) = unsafe { ((*pair.raw).send_cq, (*pair.raw).recv_cq) };
+        let mut status = status;
+        for sent in sends {
+            self.complete(send_cq, failed(sent.wr_id, status, number), false);
+            status = IBV_WC_WR_FLUSH_ERR;
+        }
+        for (wr_id, _) in receives {
+            let wc = ibv_wc { opcode: IBV_WC_RECV, ..failed(wr_id, IBV_WC_WR_FLUSH_ERR, number) };
+            self.complete(recv_cq, wc, false);
+        }
+    }
+
+    /// The other side has `count` messages by now.
+    pub fn acknowledged(&mut self, number: u32, count: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else { return };
+        // SAFETY: the pair exists as long as it is listed, and its context longer.
+        let (cq, page) = unsafe { ((*pair.raw).send_cq, (*(*pair.raw).context.cast::<Context>()).page) };
+        let mut done = Vec::new();
+        for _ in 0..count {
+            match pair.sends.pop_front() {
+                Some(sent) if sent.signaled && !crate::device::Page::takes_one(&page.lost_completions) => {
+                    done.push(sent.wr_id);
+                }
+                Some(_) => {}
+                None => break,
+            }
+        }
+        for wr_id in done {
+            let wc = ibv_wc { wr_id, opcode: IBV_WC_SEND, qp_num: number, ..ibv_wc::default() };
+            self.complete(cq, wc, false);
+        }
+    }
+
+    /// A message has come. False: there was no receive for it, or one that is too short.
+    pub fn received(&mut self, number: u32, frame: &Frame, body: &[u8]) -> bool {
+        let Some(pair) = self.pairs.get_mut(&number) else { return false };
+        if pair.state == IBV_QPS_ERR {
+            return true;
+        }
+        // SAFETY: as above.
+        let (cq, context) = unsafe { ((*pair.raw).recv_cq, &*(*pair.raw).context.cast::<Context>()) };
+        let (page, fits) =
+            (context.page, pair.receives.front().is_some_and(|(_, sge)| sge.length as usize >= body.len()));
+        if !fits {
+            page.without_receive.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let Some((wr_id, sge)) = pair.receives.pop_front() else { return false };
+        if !context.has(&sge) {
+            let wc = ibv_wc { opcode: IBV_WC_RECV, ..failed(wr_id, IBV_WC_LOC_PROT_ERR, number) };
+            self.complete(cq, wc, false);
+            return false;
+        }
+        // SAFETY: registered memory, long enough; the program does not look at it before the completion.
+        unsafe { core::ptr::copy_nonoverlapping(body.as_ptr(), sge.addr as *mut u8, body.len()) };
+        page.receives.fetch_add(1, Ordering::Relaxed);
+        page.bytes_received.fetch_add(body.len() as u64, Ordering::Relaxed);
+        let immediate = frame.flags & IMMEDIATE != 0;
+        let wc = ibv_wc {
+            wr_id,
+            opcode: IBV_WC_RECV,
+            byte_len: body.len() as u32,
+            imm_data: frame.immediate,
+            qp_num: number,
+            wc_flags: if immediate { IBV_WC_WITH_IMM } else { 0 },
+            ..ibv_wc::default()
+        };
+        self.complete(cq, wc, frame.flags & SOLICITED != 0);
+        true
+    }
+
+    /// Takes a request to send. An errno if it cannot be taken.
+    pub fn send(&mut self, number: u32, wr: &ibv_send_wr) -> Result<(), c_int> {
+        let pair = self.pairs.get_mut(&number).ok_or(libc::EINVAL)?;
+        let signaled = pair.all_signaled || wr.send_flags & IBV_SEND_SIGNALED != 0;
+        // SAFETY: as above.
+        let (send_cq, context) = unsafe { ((*pair.raw).send_cq, &*(*pair.raw).context.cast::<Context>()) };
+        let page = context.page;
+        if pair.state == IBV_QPS_ERR {
+            self.complete(send_cq, failed(wr.wr_id, IBV_WC_WR_FLUSH_ERR, number), false);
+            return Ok(());
+        }
+        if pair.state != IBV_QPS_RTS || (wr.opcode == IBV_WR_SEND_WITH_IMM && context.iwarp) {
+            return Err(libc::EINVAL);
+        }
+        if pair.sends.len() >= pair.cap.max_send_wr as usize {
+            return Err(libc::ENOMEM);
+        }
+        let mut body = Vec::new();
+        for at in 0..wr.num_sge {
+            // SAFETY: the caller's list has that many.
+            let sge = unsafe { &*wr.sg_list.offset(at as isize) };
+            let inline = wr.send_flags & IBV_SEND_INLINE != 0;
+            if inline && sge.length > pair.cap.max_inline_data {
+                return Err(libc::EINVAL);
+            }
+            if !inline && !context.has(sge) {
+                self.pairs
+                    .get_mut(&number)
+                    .ok_or(libc::EINVAL)?
+                    .sends
+                    .push_front(Sent { wr_id: wr.wr_id, signaled: true });
+                self.flush(number, IBV_WC_LOC_PROT_ERR);
+                return Ok(());
+            }
+            // SAFETY: the caller's memory, or registered.
+            body.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
+        }
+        pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled });
+        if page.fail_after.load(Ordering::Relaxed) != 0 && page.fail_after.fetch_sub(1, Ordering::Relaxed) == 1 {
+            let id = pair.id;
+            self.flush(number, IBV_WC_RETRY_EXC_ERR);
+            self.hang_up(id);
+            return Ok(());
+        }
+        let nothing = wr.opcode == IBV_WR_RDMA_WRITE;
+        let flags = if wr.send_flags & IBV_SEND_SOLICITED != 0 { SOLICITED } else { 0 }
+            | if wr.opcode == IBV_WR_SEND_WITH_IMM { IMMEDIATE } else { 0 };
+        let kind = if nothing { Kind::Nothing } else { Kind::Send };
+        if !nothing {
+            page.sends.fetch_add(1, Ordering::Relaxed);
+            page.bytes_sent.fetch_add(body.len() as u64, Ordering::Relaxed);
+        }
+        let frame = Frame { kind, flags, len: body.len() as u32, immediate: wr.imm_data, count: 0 };
+        let id = pair.id;
+        self.write(id, &frame, &body);
+        // It is the thread that notices when nobody acknowledges the message.
+        if self.asleep {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Sends a frame over the identifier's connection.
+    pub fn write(&mut self, id: u64, frame: &Frame, body: &[u8]) {
+        let Some(id) = self.ids.get(&id).copied() else { return };
+        // SAFETY: listed, so it exists; the lock is held.
+        let id = unsafe { &mut *id };
+        let mut bytes = Vec::with_capacity(body.len() + crate::wire::HEAD);
+        frame.encode(&mut bytes);
+        bytes.extend_from_slice(body);
+        id.output.extend(bytes);
+        if id.pump().is_err() {
+            id.due = now();
+            self.wake();
+        } else if !id.output.is_empty() {
+            self.watch_output(id.number);
+        }
+    }
+}
+
+impl Context {
+    /// Whether the memory is registered.
+    fn has(&self, sge: &ibv_sge) -> bool {
+        let (start, len) = (sge.addr as usize, sge.length as usize);
+        self.regions.get(&sge.lkey).is_some_and(|(at, room)| start >= *at && start + len <= *at + *room)
+    }
+}
+
+fn failed(wr_id: u64, status: u32, qp_num: u32) -> ibv_wc {
+    ibv_wc { wr_id, status, qp_num, ..ibv_wc::default() }
+}

@@ -1,0 +1,271 @@
+//! What the process has: devices, identifiers, queue pairs. One lock for all of it.
+
+use crate::device::{Note, Page};
+use crate::queue::{Channel, CompQueue, QueuePair};
+use crate::thread::Server;
+use core::net::SocketAddr;
+use netacc_verbs::sys::*;
+use rustix::fd::OwnedFd;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, Once};
+
+/// An open device: what `ibv_context` is the beginning of.
+#[repr(C)]
+pub struct Context {
+    pub verbs: ibv_context,
+    pub device: Device,
+    pub page: &'static Page,
+    /// What the device has to say unasked.
+    pub says: Channel<ibv_async_event>,
+    /// By local key: where registered memory begins, and its length.
+    pub regions: HashMap<u32, (usize, usize)>,
+    /// Whether librdmacm has opened it for its identifiers, and closes it at the end of the process.
+    pub is_cm: bool,
+    pub iwarp: bool,
+    /// Whether the device's file is gone.
+    pub removed: bool,
+}
+
+/// What `ibv_device` is.
+#[repr(C)]
+pub struct Device {
+    pub verbs: ibv_device,
+}
+
+/// Where an identifier stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Made; perhaps bound or resolved.
+    Idle,
+    /// Takes requests.
+    Listening,
+    /// Accepted by the kernel; its request has not come. No program knows of it.
+    Expected,
+    /// Its TCP connection is being made.
+    Connecting,
+    /// The request is sent.
+    Requested,
+    /// The request has come; the program has to decide.
+    Asked,
+    /// The answer is sent; the other side has not said that it has it.
+    Accepted,
+    /// Connected.
+    Connected,
+    /// Over.
+    Ended,
+}
+
+/// An identifier: what `rdma_cm_id` is the beginning of.
+#[repr(C)]
+pub struct Id {
+    pub cm: rdma_cm_id,
+    pub number: u64,
+    pub note: Option<Note>,
+    pub phase: Phase,
+    pub socket: Option<OwnedFd>,
+    /// Of one that came with a request, until the program has it: its listener.
+    pub listener: u64,
+    pub local: Option<SocketAddr>,
+    pub peer: Option<SocketAddr>,
+    pub reuse: bool,
+    pub v6_only: bool,
+    /// Private data that goes out with the request once the connection is there.
+    pub request: Vec<u8>,
+    pub input: Vec<u8>,
+    pub output: VecDeque<u8>,
+    /// Whether the program has been told of the end.
+    pub told: bool,
+    /// Whether this side has disconnected.
+    pub left: bool,
+    /// Number of messages received, and the number that was acknowledged.
+    pub received: u32,
+    pub acknowledged: u32,
+    /// Number of messages of this side that the other one has acknowledged.
+    pub confirmed: u32,
+    /// When (ms of the monotonic clock) what is kept back is due; 0: nothing is.
+    pub due: u64,
+    /// When (ms) an acknowledgement that is kept back is due; 0: none is.
+    pub ack_due: u64,
+    /// Whether the first message of `input` was kept back already.
+    pub kept_back: bool,
+    /// Since when (ms) messages of this side wait to be acknowledged; 0: none does.
+    pub waiting: u64,
+}
+
+/// An event that waits on an event channel.
+#[repr(C)]
+pub struct Event {
+    pub cm: rdma_cm_event,
+    pub data: Vec<u8>,
+}
+
+/// Everything.
+#[derive(Default)]
+pub struct State {
+    pub contexts: Vec<*mut Context>,
+    pub ids: HashMap<u64, *mut Id>,
+    pub channels: HashMap<usize, Channel<*mut Event>>,
+    pub completions: HashMap<usize, Channel<*mut ibv_cq>>,
+    pub queues: HashMap<usize, CompQueue>,
+    pub pairs: HashMap<u32, QueuePair>,
+    /// Events that are kept back: when (ms) each is due, and its channel.
+    pub later: Vec<(u64, usize, *mut Event)>,
+    pub next: u64,
+    /// Whether the thread sleeps until something happens at a socket.
+    pub asleep: bool,
+    pub server: Option<Server>,
+}
+
+// SAFETY: the pointers lead to what this library has allocated, and are followed under the lock only.
+unsafe impl Send for State {}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// The lock, as held across a fork.
+struct Held(core::cell::UnsafeCell<Option<MutexGuard<'static, Option<State>>>>);
+
+// SAFETY: only the thread that forks reaches it, between the handlers of one fork, under the lock that it holds.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(core::cell::UnsafeCell::new(None));
+
+extern "C" fn before_fork() {
+    let guard = STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // SAFETY: see `Held`.
+    unsafe { *HELD.0.get() = Some(guard) };
+}
+
+extern "C" fn after_fork_in_parent() {
+    // SAFETY: see `Held`.
+    drop(unsafe { (*HELD.0.get()).take() });
+}
+
+extern "C" fn after_fork_in_child() {
+    // SAFETY: see `Held`.
+    if let Some(mut guard) = unsafe { (*HELD.0.get()).take() } {
+        // A device's objects belong to the process that made them. The child closes its copies of the sockets and leaves the
+        // memory alone: whoever holds pointers into it may still look at it.
+        if let Some(mut old) = guard.take() {
+            for id in old.ids.values() {
+                // SAFETY: under the lock, and not freed.
+                drop(unsafe { (**id).socket.take() });
+            }
+            drop(old.server.take());
+            core::mem::forget(old);
+        }
+    }
+}
+
+/// The state of this process, locked.
+pub struct Locked(MutexGuard<'static, Option<State>>);
+
+impl core::ops::Deref for Locked {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.0.as_ref().unwrap_or_else(|| unreachable!())
+    }
+}
+
+impl core::ops::DerefMut for Locked {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.get_or_insert_with(State::default)
+    }
+}
+
+/// Takes the lock.
+pub fn lock() -> Locked {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: three functions that live as long as the library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), Some(after_fork_in_child)) };
+    });
+    let mut guard = STATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    guard.get_or_insert_with(State::default);
+    Locked(guard)
+}
+
+/// The monotonic clock (ms).
+pub fn now() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+impl State {
+    /// A number that nothing else has.
+    pub fn number(&mut self) -> u64 {
+        self.next += 1;
+        // Numbers of queue pairs are seen by programs, which may take 0 and 1 for special ones.
+        self.next + 16
+    }
+
+    /// Puts an event on the identifier's channel.
+    pub fn tell(&mut self, id: *mut Id, kind: core::ffi::c_uint, status: i32, data: &[u8], listener: *mut Id) {
+        // SAFETY: the caller's identifiers exist.
+        let (channel, page) = unsafe {
+            let about = if listener.is_null() { id } else { listener };
+            ((*about).cm.channel as usize, page_of(&*id))
+        };
+        let late = match page {
+            Some(page) if kind == RDMA_CM_EVENT_ESTABLISHED => {
+                page.late_established.load(core::sync::atomic::Ordering::Relaxed)
+            }
+            _ => 0,
+        };
+        let mut event = Box::new(Event {
+            cm: rdma_cm_event {
+                id: id.cast(),
+                listen_id: listener.cast(),
+                event: kind,
+                status,
+                conn: rdma_conn_param {
+                    private_data: core::ptr::null(),
+                    private_data_len: 0,
+                    responder_resources: 1,
+                    initiator_depth: 1,
+                    flow_control: 1,
+                    retry_count: 7,
+                    rnr_retry_count: 7,
+                    srq: 0,
+                    qp_num: 0,
+                },
+            },
+            data: data.to_vec(),
+        });
+        if !event.data.is_empty() {
+            event.cm.conn.private_data = event.data.as_ptr().cast();
+            event.cm.conn.private_data_len = event.data.len() as u8;
+        }
+        let event = Box::into_raw(event);
+        if late != 0 {
+            self.later.push((now() + late, channel, event));
+            self.wake();
+        } else {
+            self.put(channel, event);
+        }
+    }
+
+    /// Puts an event on a channel; if that is gone, nobody hears of it.
+    pub fn put(&mut self, channel: usize, event: *mut Event) {
+        match self.channels.get_mut(&channel) {
+            Some(channel) => channel.push(event),
+            // SAFETY: made by `tell`, and given to nobody.
+            None => drop(unsafe { Box::from_raw(event) }),
+        }
+    }
+
+    /// Has the thread look at what has changed.
+    pub fn wake(&mut self) {
+        self.asleep = false;
+        if let Some(server) = &self.server {
+            server.wake();
+        }
+    }
+}
+
+/// The page of the device that an identifier is on.
+pub fn page_of(id: &Id) -> Option<&'static Page> {
+    let context = id.cm.verbs.cast::<Context>();
+    // SAFETY: null or an open context, which lives as long as identifiers are on it.
+    unsafe { context.as_ref() }.map(|context| context.page)
+}
