@@ -6,8 +6,10 @@
 //! still the one meant is told by comparing generations under the object's lock.
 #![allow(unsafe_code)]
 
-use crate::epoll::Epoll;
-use crate::socket::{REPLACED, Socket, fd_cache};
+use crate::object::instance::Epoll;
+use crate::object::reference::Ref;
+use crate::object::socket::{REPLACED, Socket};
+use crate::socket::fd_cache;
 use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
@@ -28,28 +30,6 @@ const CACHED: u64 = 3;
 const LEAVING: u64 = 7;
 const NUMBER_CLOSE: u64 = time::ns(timeouts::NUMBER_CLOSE);
 const ADDR: u64 = (1 << 48) - 8;
-
-/// An object and the generation it had when it was looked up.
-#[derive(Debug)]
-pub struct Ref<T: 'static> {
-    /// The object that was looked up.
-    pub obj: &'static T,
-    /// Its generation at the look-up.
-    pub generation: u16,
-}
-
-impl<T> Clone for Ref<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Ref<T> {}
-
-impl<T> PartialEq for Ref<T> {
-    fn eq(&self, other: &Self) -> bool {
-        core::ptr::eq(self.obj, other.obj) && self.generation == other.generation
-    }
-}
 
 /// What a descriptor number stands for.
 #[derive(Clone, Copy, Debug, PartialEq)]

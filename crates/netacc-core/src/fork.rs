@@ -1,9 +1,9 @@
 //! fork(2): what parent and child may touch, and when a connection belongs to one process alone again.
 
-use crate::fdtable::{self, Entry, Ref};
-use crate::namespace;
-use crate::socket::{self, Path, SHARED, Socket};
-use crate::timeouts;
+use crate::fdtable::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, KEEPABLE, NONBLOCK, Path, SHARED, Socket};
+use crate::{fdtable, namespace, socket, timeouts};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::{Errno, Result};
@@ -95,7 +95,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let timeout = WaitBudget::of_a_fork();
     fdtable::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        if r.obj.path() == Path::Tcp && r.obj.has(socket::CANDIDATE) {
+        if r.obj.path() == Path::Tcp && r.obj.has(CANDIDATE) {
             socket::promote::cancel(fd, r);
         }
         if r.obj.path() == Path::Shm && *splits.get_or_insert_with(namespace::splits_sharers) {
@@ -223,12 +223,12 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
 
 /// Puts the liveness socket under every number the application has for the connection.
 fn put_under(first: i32, r: Ref<Socket>, liveness: &OwnedFd) -> Result<()> {
-    if r.obj.has(socket::NONBLOCK) {
+    if r.obj.has(NONBLOCK) {
         raw::fcntl(liveness.as_raw_fd(), libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
     }
     let result = socket::create::replace_everywhere(r.obj, liveness.as_raw_fd());
     // The number holds no placeholder any more that could serve the next connection.
-    r.obj.set(socket::KEEPABLE, false);
+    r.obj.set(KEEPABLE, false);
     if let (Ok(()), Some(ep)) = (result, r.obj.endpoint()) {
         ep.set_liveness(first);
     }
@@ -447,7 +447,8 @@ pub fn child(f: Forking) {
     socket::create::drop_ready_sockets();
     socket::closing::after_fork();
     crate::poll::after_fork();
-    socket::reset_locks();
+    crate::object::socket::reset_locks();
+    crate::object::listener::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
     socket::pool::after_fork();
     netacc_transport::rdma::engine::after_fork(&f.engines);

@@ -1,11 +1,11 @@
 //! The socket layer as the transports below it see it (see [`netacc_transport::host`]).
 
-use crate::fdtable::{self, Entry, Ref};
-use crate::socket::{
-    CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket, listen, opts, pool, ports, queued_connects, redispatch, upgrade,
-    upgrade_client,
-};
-use crate::{epoll, fork, runtime};
+use crate::fdtable::Entry;
+use crate::object::reference;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket};
+use crate::socket::{listen, opts, pool, ports, queued_connects, redispatch, upgrade, upgrade_client};
+use crate::{fdtable, fork, runtime};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
@@ -24,14 +24,9 @@ struct Program;
 /// What the transports are given.
 pub(crate) static HOST: &dyn Host = &Program;
 
-/// The name of a socket for a transport.
-pub(crate) fn token(r: Ref<Socket>) -> ConnToken {
-    ConnToken { object: core::ptr::from_ref(r.obj).addr(), generation: r.generation }
-}
-
 /// The socket that a transport names. It may stand for another connection by now ([`Ref::valid`]).
 fn socket(token: ConnToken) -> Option<Ref<Socket>> {
-    let obj = epoll::at(token.object as *mut Socket)?;
+    let obj = reference::at(token.object as *mut Socket)?;
     Some(Ref { obj, generation: token.generation })
 }
 
@@ -83,7 +78,7 @@ impl Host for Program {
                 && let Some(ep) = r.obj.endpoint()
             {
                 f(&ProgramConn {
-                    socket: token(r),
+                    socket: r.token(),
                     ep,
                     addresses: r.obj.local.get().zip(r.obj.peer.get()),
                     stats: r.obj.stats(),
@@ -94,7 +89,7 @@ impl Host for Program {
     }
 
     fn stats_of(&self, ep: &'static ShmEndpoint) -> Option<&'static SockEntry> {
-        let s = epoll::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
+        let s = reference::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
         s.endpoint().filter(|e| core::ptr::eq(*e, ep))?;
         s.stats()
     }
@@ -127,7 +122,7 @@ impl Host for Program {
     }
 
     fn upgrade_candidate(&self, client: SocketAddr, server: SocketAddr) -> Option<ConnToken> {
-        upgrade::find(client, server).map(token)
+        upgrade::find(client, server).map(Ref::token)
     }
 
     fn prepare_upgrade(&self, token: ConnToken, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {

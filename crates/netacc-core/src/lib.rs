@@ -13,6 +13,7 @@ mod host;
 pub mod identity;
 mod limits;
 pub mod namespace;
+pub mod object;
 pub mod outcome;
 pub mod poll;
 pub mod process_fallback;

@@ -5,9 +5,8 @@
 //! that has begun to use TCP and then changes its namespace is accelerated no further: connections go on where they
 //! are, listeners are left to the kernel, new sockets are the kernel's.
 
-use crate::process_fallback;
-use crate::runtime;
-use crate::socket::{self, Path};
+use crate::object::socket::Path;
+use crate::{process_fallback, runtime, socket};
 use core::ffi::CStr;
 use netacc_stats::Reason;
 use rustix::fs::{lstat, stat};

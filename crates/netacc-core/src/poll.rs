@@ -4,14 +4,14 @@
 //! The application's array is read and written within its stated length.
 #![allow(unsafe_code)]
 
-use crate::epoll;
-use crate::fdtable::{self, Entry, Ref};
+use crate::fdtable::Entry;
+use crate::object::listener::tcp_ready;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::listen::tcp_ready;
-use crate::socket::{
-    CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Pin, Socket, adopt, closing, promote, queued_connects,
-};
-use crate::wait;
+use crate::socket::pin::Pin;
+use crate::socket::{adopt, closing, promote, queued_connects};
+use crate::{epoll, fdtable, wait};
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, Ordering};

@@ -2,8 +2,11 @@
 //! that our system calls may be forbidden, or enters the kernel by instructions of its own. Its new sockets are the
 //! kernel's, its listeners are left to it.
 
-use crate::fdtable::{self, Entry, Ref};
-use crate::socket::{self, Path, Socket, demote, listen};
+use crate::fdtable::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{Path, Socket};
+use crate::socket::{demote, listen};
+use crate::{fdtable, socket};
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::reserved_fds;

@@ -5,8 +5,8 @@ use crate::epoll::nested::absorb_children;
 use crate::epoll::shared;
 use crate::epoll::stash::stash;
 use crate::epoll::wait::{Said, complete_switches, handle};
-use crate::epoll::{Epoll, STASH};
 use crate::fdtable;
+use crate::object::instance::{Epoll, STASH};
 use core::sync::atomic::Ordering;
 
 /// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for a caller
@@ -18,7 +18,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     }
     absorb_children(e);
     if e.is_plain() {
-        let there = crate::socket::listen::tcp_ready(e.fd());
+        let there = crate::object::listener::tcp_ready(e.fd());
         e.foreign.store(there.into(), Ordering::Relaxed);
         return false;
     }

@@ -1,19 +1,22 @@
 //! epoll_ctl(2).
 
+use crate::epoll::cookies::{Kind, cookie, looks_like_cookie};
 use crate::epoll::listeners::{listener_events, unhear_listener, watch_listener};
-use crate::epoll::nested::{self, linked};
+use crate::epoll::nested::linked;
 use crate::epoll::paths::{each_registration, show_to_kernel};
 use crate::epoll::ready::refresh;
-use crate::epoll::{
-    ACCEPTED, DISABLED, Epoll, GONE, KERNEL, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
-    PEER_LIVENESS_WATCHED, POLLED, PROGRAMS, QUEUED, Registration, STRUCTURE, SUBSCRIBED, at, cookie,
-    looks_like_cookie, new_registration, release_registration,
+use crate::epoll::{nested, new_registration, release_registration, shared, stash, subscription};
+use crate::fdtable;
+use crate::fdtable::Entry;
+use crate::object::instance::{
+    ACCEPTED, DISABLED, Epoll, GONE, KERNEL, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
+    PEER_LIVENESS_WATCHED, POLLED, PROGRAMS, QUEUED, Registration, STRUCTURE, SUBSCRIBED,
 };
-use crate::epoll::{shared, stash, subscription};
-use crate::fdtable::{self, Entry, Ref};
+use crate::object::reference::{Ref, at};
+use crate::object::socket::{CANDIDATE, DORMANT, INHERITED, Path, Socket};
 use crate::outcome::Outcome;
+use crate::socket::adopt;
 use crate::socket::create::materialize;
-use crate::socket::{CANDIDATE, DORMANT, INHERITED, Path, Socket, adopt};
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};

@@ -4,12 +4,15 @@
 //! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
 //! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
 
+use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ctl::{touch, uncount};
 use crate::epoll::paths::each_registration;
 use crate::epoll::ready::is_wanted;
-use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Registration, SUBSCRIBED, at, cookie, subscription};
-use crate::socket::Socket;
-use crate::socket::listen::Listener;
+use crate::epoll::subscription;
+use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, SUBSCRIBED};
+use crate::object::listener::Listener;
+use crate::object::reference::at;
+use crate::object::socket::Socket;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};

@@ -8,12 +8,15 @@
 //! neither.
 
 use crate::epoll::absorb::absorb;
+use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ctl::{link, modify, touch, unlink};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
-use crate::epoll::{
-    DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Registration, STRUCTURE, SUBSCRIBED, at, cookie,
+use crate::fdtable;
+use crate::fdtable::Entry;
+use crate::object::instance::{
+    DISABLED, Epoll, FRESH, GONE, KERNEL, POLLED, QUEUED, Registration, STRUCTURE, SUBSCRIBED,
 };
-use crate::fdtable::{self, Entry, Ref};
+use crate::object::reference::{Ref, at};
 use crate::outcome::Outcome;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -34,17 +37,6 @@ impl Epoll {
     pub(super) fn nests(&self) {
         NESTING.store(1, Ordering::Relaxed);
         self.nested.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether it is registered in another instance.
-    #[inline]
-    pub(super) fn is_inner(&self) -> bool {
-        self.inner.load(Ordering::Relaxed) != 0
-    }
-
-    /// Notes that the kernel would wake the instances around this one. Under the instance's lock.
-    pub(super) fn notify_outer(&self) {
-        self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// It is about to be registered in another instance: from now on it keeps what the kernel would have in its ready

@@ -1,13 +1,16 @@
 //! What happens to registrations when a socket changes its path.
 
+use crate::epoll::cookies::{Kind, cookie, looks_like_cookie};
 use crate::epoll::ctl::{listen_in, note_edges, touch, uncount};
 use crate::epoll::listeners::{unhear_listener, watch_listener};
-use crate::epoll::{
-    DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Registration, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie, subscription,
+use crate::epoll::subscription;
+use crate::object::instance::{
+    DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
+    Registration, STRUCTURE, SUBSCRIBED,
 };
-use crate::socket::Socket;
-use crate::socket::listen::Listener;
+use crate::object::listener::Listener;
+use crate::object::reference::at;
+use crate::object::socket::Socket;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
 use netacc_sys::errno::Result;

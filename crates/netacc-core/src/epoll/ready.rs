@@ -1,14 +1,16 @@
 //! The ready queue of an instance: registrations that may have something to report.
 
 use crate::epoll::arrivals::Arrivals;
+use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::nested::{arm_children, on_hint};
-use crate::epoll::subscription;
-use crate::epoll::{
-    ACCEPTED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
-    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration, at, cookie, release_registration,
+use crate::epoll::{release_registration, subscription};
+use crate::object::instance::{
+    ACCEPTED, DISABLED, Epoll, FRESH, GONE, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
+    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration,
 };
-use crate::socket::Path;
-use crate::socket::listen::tcp_ready;
+use crate::object::listener::tcp_ready;
+use crate::object::reference::at;
+use crate::object::socket::Path;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
 use netacc_sys::time;

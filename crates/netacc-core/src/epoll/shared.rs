@@ -11,18 +11,20 @@
 //! nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, and then nobody but
 //! the other process can end them: a thread that finds nothing else sleeps a millisecond before it looks again.
 
-use crate::epoll::cookies::{NOBODY, Named, Value, open};
+use crate::epoll::cookies::{Kind, NOBODY, Named, Value, cookie, open};
 use crate::epoll::ctl::listen_in;
 use crate::epoll::listeners::watch_listener;
 use crate::epoll::paths::show_to_kernel;
 use crate::epoll::ready::enqueue;
-use crate::epoll::{
-    DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Registration, STRUCTURE, at, cookie, nested, subscription,
+use crate::epoll::{nested, subscription};
+use crate::fdtable::Entry;
+use crate::object::instance::{
+    DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
+    Registration, STRUCTURE,
 };
-use crate::fdtable::{self, Entry};
-use crate::fork;
-use crate::socket::{Path, Socket};
+use crate::object::reference::at;
+use crate::object::socket::{Path, Socket};
+use crate::{fdtable, fork};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};

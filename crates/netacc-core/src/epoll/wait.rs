@@ -2,17 +2,20 @@
 
 use crate::epoll::call::Call;
 use crate::epoll::cookies::{Named, Value, open};
-use crate::epoll::fairness;
 use crate::epoll::listeners::Queues;
 use crate::epoll::nested::{absorb_children, arm_children, stirred_by_others};
 use crate::epoll::ready::{arm_liveness, collect, enqueue, harvest, hinted, tcp_waits};
 use crate::epoll::stash::unstash;
-use crate::epoll::subscription::{Subscription, activate_own, any_bits, arm_all, drop_if_useless};
+use crate::epoll::subscription::{activate_own, any_bits, arm_all, drop_if_useless};
 use crate::epoll::threads::{hand_off, plain};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registration, STRUCTURE, at, shared};
-use crate::fdtable::{self, Ref};
+use crate::epoll::{fairness, shared};
+use crate::fdtable;
+use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registration, STRUCTURE};
+use crate::object::reference::{Ref, at};
+use crate::object::socket::{Path, Socket};
+use crate::object::subscription::Subscription;
 use crate::outcome::Outcome;
-use crate::socket::{Path, Socket, closing, queued_connects};
+use crate::socket::{closing, queued_connects};
 use alloc::vec::Vec;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -509,7 +512,7 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
             }
         }
         if link.side() == netacc_transport::shm::Side::Server
-            && let Some(l) = crate::socket::listen::owner_of(link)
+            && let Some(l) = crate::object::listener::owner_of(link)
         {
             l.sweep();
         }

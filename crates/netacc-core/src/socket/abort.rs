@@ -5,8 +5,9 @@
 //! listener of our own, and really was given up.
 
 use crate::epoll;
+use crate::object::address::with_address;
+use crate::object::socket::{ABORTED, CONNECTING, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
 use crate::socket::create::replace_everywhere;
-use crate::socket::{ABORTED, CONNECTING, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::addr;
@@ -23,7 +24,7 @@ pub fn abort(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
         // Without a loopback address only the pending error will be missing.
         let _ = connect_and_give_up(s, real);
     }
-    s.opts.apply(s, real);
+    s.apply_options(real);
     let flags = if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
     let _ = raw::fcntl(real, libc::F_SETFL, (libc::O_RDWR | flags) as usize);
     let guards = (s.rx.lock(), s.tx.lock());
@@ -48,21 +49,14 @@ pub fn abort(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     raw::close(real)
 }
 
-pub(super) fn with_address<T>(s: &Socket, a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
-    let mut buf = [0u64; 4];
-    let mut len = size_of_val(&buf) as u32;
-    addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
-    f(buf.as_ptr().cast(), len)
-}
-
 fn connect_and_give_up(s: &Socket, real: i32) -> Result<()> {
     let ip: IpAddr = if s.domain() == libc::AF_INET { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
     let listener = raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?;
-    let done = with_address(s, SocketAddr::new(ip, 0), |p, len| raw::bind(listener, p, len))
+    let done = with_address(SocketAddr::new(ip, 0), s.domain(), |p, len| raw::bind(listener, p, len))
         .and_then(|()| raw::listen(listener, 1))
         .and_then(|()| {
             let at = addr::local_of(listener).unwrap_or(SocketAddr::new(ip, 0));
-            with_address(s, at, |p, len| raw::connect(real, p, len))
+            with_address(at, s.domain(), |p, len| raw::connect(real, p, len))
         });
     // AF_UNSPEC is 0.
     let nobody = [0u64; 4];
@@ -76,5 +70,5 @@ fn connect_and_give_up(s: &Socket, real: i32) -> Result<()> {
 pub fn bind_anew(fd: i32, s: &Socket) {
     let any: IpAddr =
         if s.domain() == libc::AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let _ = with_address(s, SocketAddr::new(any, 0), |p, len| raw::bind(fd, p, len));
+    let _ = with_address(SocketAddr::new(any, 0), s.domain(), |p, len| raw::bind(fd, p, len));
 }

@@ -1,16 +1,14 @@
 //! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
 
-use crate::fdtable::{self, Ref};
-use crate::outcome::Outcome;
-use crate::process_fallback;
-use crate::socket::closing;
-use crate::socket::create::{self, enter, placeholder};
-use crate::socket::listen::{self, Listener, tcp_ready};
-use crate::socket::{
-    CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket, adopt,
-    demote, fd_cache, ports, upgrade,
+use crate::object::listener::{Listener, tcp_ready};
+use crate::object::reference::Ref;
+use crate::object::socket::{
+    CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket,
 };
-use crate::wait;
+use crate::outcome::Outcome;
+use crate::socket::create::{enter, placeholder};
+use crate::socket::{adopt, closing, create, demote, fd_cache, listen, ports, upgrade};
+use crate::{fdtable, process_fallback, wait};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;

@@ -5,11 +5,11 @@
 //! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
 //! it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
-use crate::fdtable::Ref;
-use crate::process_fallback;
-use crate::runtime;
+use crate::object::reference::Ref;
+use crate::object::socket::{INHERITED, NONBLOCK, Path, Socket};
 use crate::socket::create::{enter, is_stdio};
-use crate::socket::{INHERITED, NONBLOCK, Path, Socket, listen, opts};
+use crate::socket::{listen, opts};
+use crate::{process_fallback, runtime};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::addr;
 use netacc_sys::{Lock, raw};

@@ -10,10 +10,12 @@
 //! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
 //! 4. the kernel may give the number to another file.
 
-use crate::epoll;
-use crate::fdtable::{self, Entry, Leaving, Ref};
+use crate::fdtable::{Entry, Leaving};
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, KEEPABLE, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::{self, CANDIDATE, KEEPABLE, Path, Socket, fd_cache, promote, redispatch};
+use crate::socket::{fd_cache, pin, promote, redispatch};
+use crate::{epoll, fdtable};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::Errno;
 use netacc_sys::reserved_fds::MAX_FDS;
@@ -80,7 +82,7 @@ fn set_aside(fd: i32) -> bool {
     r.obj.set(KEEPABLE, false);
     if fdtable::put(aside, Entry::Socket(r)).is_err() {
         // This is never the last reference: `fd` has one.
-        socket::put(r.obj);
+        pin::put(r.obj);
         reserved_fds::close(aside);
         return false;
     }
@@ -90,7 +92,7 @@ fn set_aside(fd: i32) -> bool {
     }
     // This is not the last reference either.
     if fdtable::take(fd).is_some() {
-        socket::put(r.obj);
+        pin::put(r.obj);
     }
     true
 }
@@ -111,7 +113,7 @@ fn dropped(fd: i32, e: Entry, file: File) -> Removed {
         Entry::Socket(r) => {
             // Asked before the reference goes: after that the object may serve another socket.
             let (domain, files) = (r.obj.domain(), changes_files(r.obj));
-            let cached = socket::put(r.obj);
+            let cached = pin::put(r.obj);
             if files {
                 await_files(fd, r, file);
             }

@@ -1,17 +1,15 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
-use crate::epoll;
-use crate::fdtable::{self, Ref};
-use crate::outcome::Outcome;
-use crate::process_fallback;
-use crate::runtime;
-use crate::socket::create::{materialize, to_kernel};
-use crate::socket::promote;
-use crate::socket::{
-    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket, abort, io,
-    kernel_options, listen, pool, ports, queued_connects, reuseport, upgrade_client,
+use crate::object::reference::Ref;
+use crate::object::socket::{
+    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket,
 };
-use crate::wait;
+use crate::outcome::Outcome;
+use crate::socket::create::{materialize, to_kernel};
+use crate::socket::{
+    abort, io, kernel_options, listen, pool, ports, promote, queued_connects, reuseport, upgrade_client,
+};
+use crate::{epoll, fdtable, process_fallback, runtime, wait};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;

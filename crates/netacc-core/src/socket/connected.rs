@@ -2,9 +2,10 @@
 //! own that could be asked, and an unconnected one answers otherwise: with the buffers and the segment size that a
 //! socket begins with, without a path's MTU, and with success where a connection gets an error.
 
-use crate::fdtable::Ref;
+use crate::object::reference::Ref;
+use crate::object::socket::Socket;
 use crate::outcome::Outcome;
-use crate::socket::{Socket, demote};
+use crate::socket::demote;
 use core::ffi::c_void;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};

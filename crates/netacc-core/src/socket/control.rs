@@ -1,11 +1,11 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
-use crate::epoll;
-use crate::fdtable;
+use crate::object::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
 use crate::socket::create::{dup_with, materialize, status_flags};
 use crate::socket::io::accelerated;
-use crate::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket, create, demote, listen};
+use crate::socket::{create, demote, listen};
+use crate::{epoll, fdtable};
 use core::ffi::c_void;
 use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
@@ -94,7 +94,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
             Outcome::Done(0)
         }
         // On a placeholder the flags would be set for all duplicates; a real socket gets them when it is made.
-        Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
+        Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
         Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
         Path::New | Path::Tcp => Outcome::Pass,
     }
@@ -153,7 +153,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
             Path::Shm => Outcome::Done(0),
             // The kernel's listener must not block where the application's does not.
             Path::Listener if !on => Outcome::Done(0),
-            Path::New if s.has(super::PLACEHOLDER) => Outcome::Done(0),
+            Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
             _ => Outcome::Pass,
         };
     }

@@ -1,7 +1,8 @@
 //! TCP_CORK and TCP_NODELAY of a connection in shared memory (tcp(7)).
 
-use crate::fdtable::Ref;
-use crate::socket::{Path, Socket, io};
+use crate::object::reference::Ref;
+use crate::object::socket::{Path, Socket};
+use crate::socket::io;
 use libc::IPPROTO_TCP;
 
 /// TCP_CORK or TCP_NODELAY was set: what is held back goes out, unless it is to be held from now on (tcp(7)).

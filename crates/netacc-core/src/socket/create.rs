@@ -1,11 +1,12 @@
 //! Descriptors: socket(2), and the dup family.
 
-use crate::fdtable::{self, Entry, Ref};
+use crate::fdtable::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
 use crate::outcome::Outcome;
-use crate::process_fallback;
-use crate::runtime;
-use crate::socket::closing::{self, File, changes_files};
-use crate::socket::{self, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, Socket, fd_cache};
+use crate::socket::closing::{File, changes_files};
+use crate::socket::{closing, fd_cache, pin};
+use crate::{fdtable, process_fallback, runtime, socket};
 use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
@@ -104,7 +105,7 @@ pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
             Ok(())
         }
         Err(e) => {
-            socket::put(r.obj);
+            pin::put(r.obj);
             Err(e)
         }
     }
@@ -159,7 +160,7 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
     let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
     let real = real_socket(s, flags)?;
-    s.opts.apply(s, real);
+    s.apply_options(real);
     let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
     reserved_fds::close(real);
     moved?;
@@ -337,7 +338,7 @@ fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
         return raw::dup3(old, new, flags).into();
     }
     if let Some(r) = fdtable::socket(new) {
-        r.obj.set(socket::REPLACED, true);
+        r.obj.set(REPLACED, true);
     }
     // What is there ends first: from then on nobody takes the number for that connection's.
     let leaving = closing::forget(new, File::There);

@@ -6,12 +6,12 @@
 //! two sides do not trust each other the ring stays, and a process of our own stands between it and the socket
 //! ([`ring_relay`]).
 
-use crate::epoll;
-use crate::fdtable::{self, Entry, Ref};
+use crate::fdtable::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
 use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
-use crate::socket::{
-    CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket, pair, promote, redispatch, relay, ring_relay,
-};
+use crate::socket::{pair, promote, redispatch, relay, ring_relay};
+use crate::{epoll, fdtable};
 use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
 use netacc_stats::{Reason, Transport, page};
@@ -59,7 +59,7 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
             super::listen::abandon(fd, s);
             Ok(())
         }
-        Path::Tcp if !s.has(super::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
+        Path::Tcp if !s.has(crate::object::socket::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
             // A connect that waits for a queue pair has no other side yet: it is made by the kernel instead.
             redispatch::instead(r);
@@ -155,7 +155,7 @@ pub fn accept(r: Ref<Socket>) {
 /// Moves the connection to `kernel`. The caller holds both direction locks.
 fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
     epoll::withdraw(s, ep);
-    s.opts.apply(s, kernel);
+    s.apply_options(kernel);
     let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
     let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
     // The liveness socket under the numbers, if there is one, has to outlive what we do to the slot.

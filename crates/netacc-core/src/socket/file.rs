@@ -1,9 +1,10 @@
 //! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without a detour.
 
-use crate::fdtable::Ref;
+use crate::object::reference::Ref;
+use crate::object::socket::{NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
 use crate::socket::io::{accelerated, go_after, pipe_signal};
-use crate::socket::{NONBLOCK, Path, Socket, redispatch};
+use crate::socket::redispatch;
 use crate::wait;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;

@@ -4,8 +4,9 @@
 //! accepted connection in shared memory has no port. So the kernel's listener itself stays behind, under a number of ours and
 //! without listening: it has the address and the options by which the kernel judges a bind.
 
-use crate::fdtable::{self, Entry};
-use crate::socket::{HOLDS_PORT, Path, Socket};
+use crate::fdtable;
+use crate::fdtable::Entry;
+use crate::object::socket::{HOLDS_PORT, Path, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::addr;

@@ -1,10 +1,11 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
-use crate::fdtable::{self, Ref};
-use crate::host;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::{CANDIDATE, NONBLOCK, Path, Pin, Socket, demote, promote, redispatch};
-use crate::wait;
+use crate::socket::pin::Pin;
+use crate::socket::{demote, promote, redispatch};
+use crate::{fdtable, wait};
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
@@ -170,7 +171,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
 /// Progress of the engine for a reader that has found nothing: how many bytes have come straight to `dst`.
 fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
     if plain && dst.left() > 0 {
-        return ring_bypass::receive(host::token(r), ep, dst);
+        return ring_bypass::receive(r.token(), ep, dst);
     }
     progress::progress_for(ep);
     0
@@ -260,7 +261,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
     let mut pin = None;
     loop {
         if ep.is_remote() && src.left() > 0 {
-            let n = ring_bypass::send(host::token(r), ep, src);
+            let n = ring_bypass::send(r.token(), ep, src);
             sent += n;
             if n > 0
                 && let Some(e) = s.stats()

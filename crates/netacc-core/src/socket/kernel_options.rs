@@ -1,7 +1,7 @@
 //! Options about a connection's packets: the device they pass, their mark, how they are filtered or signed. Shared
 //! memory has no packets, so a socket with such an option is the kernel's.
 
-use crate::socket::{KERNEL_OPTIONS, SIGNED, Socket};
+use crate::object::socket::{KERNEL_OPTIONS, SIGNED, Socket};
 use core::ffi::c_void;
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;

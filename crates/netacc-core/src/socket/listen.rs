@@ -1,21 +1,21 @@
 //! listen(2) and the rendezvous that goes with it.
 
-use crate::epoll;
-use crate::fdtable::{self, Entry};
+use crate::fdtable::Entry;
+use crate::object::listener::remote_names;
+use crate::object::listener::{LISTENERS, SHARED_BY_FORK};
+pub use crate::object::listener::{Listener, tcp_ready};
+use crate::object::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD};
 use crate::outcome::Outcome;
-use crate::process_fallback;
 use crate::socket::create::to_kernel;
-use crate::socket::listener::{LISTENERS, SHARED_BY_FORK};
-pub use crate::socket::listener::{Listener, tcp_ready};
-use crate::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD, kernel_options, opts, ports};
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use crate::socket::{kernel_options, opts, ports};
+use crate::{epoll, fdtable, process_fallback};
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
 use netacc_sys::addr;
 use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_transport::rdma::engine;
-use netacc_transport::shm::Link;
 use netacc_transport::shm::rendezvous;
 use netacc_wire::companion::OwnPort;
 use netacc_wire::{Name, Scope};
@@ -87,16 +87,6 @@ pub fn retry_listeners() {
             }
         });
     }
-}
-
-/// The names by which clients on other hosts find a listener. A listener of both address families is listed for each:
-/// iWARP listens by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them can be
-/// had, it is the first.
-pub(super) fn remote_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
-    let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
-        && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);
-    let first = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
-    first.into_iter().chain([local])
 }
 
 /// Opens the listener's rendezvous at the first free one of `places` places.
@@ -288,11 +278,4 @@ pub fn abandon(fd: i32, s: &'static Socket) {
     netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
     kernel_only(fd, s);
     l.withdraw();
-}
-
-/// The listener that took up `link`, at the server.
-#[allow(unsafe_code)]
-pub fn owner_of(link: &'static Link) -> Option<&'static Listener> {
-    // SAFETY: 0 or a listener object, which is never freed.
-    unsafe { (link.owner.load(Ordering::Acquire) as *const Listener).as_ref() }
 }

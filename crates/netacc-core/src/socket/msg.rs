@@ -4,10 +4,12 @@
 //! The application's `msghdr` structures are read and written as the kernel would.
 #![allow(unsafe_code)]
 
-use crate::fdtable::{self, Ref};
+use crate::fdtable;
+use crate::object::reference::Ref;
+use crate::object::socket::{INQ, Socket};
 use crate::outcome::Outcome;
 use crate::socket::io::{accelerated, receive, transmit};
-use crate::socket::{INQ, Socket, adopt, demote, promote};
+use crate::socket::{adopt, demote, promote};
 use netacc_stats::Reason;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
@@ -59,7 +61,8 @@ unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, 
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
-    let r = crate::fdtable::socket(fd).filter(|r| r.obj.has(super::CANDIDATE) || r.obj.path() == super::Path::Shm)?;
+    let r = crate::fdtable::socket(fd)
+        .filter(|r| r.obj.has(crate::object::socket::CANDIDATE) || r.obj.path() == crate::object::socket::Path::Shm)?;
     // SAFETY: the caller's promise.
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }

@@ -1,13 +1,14 @@
 //! Socket options: honoured, or faithfully remembered.
 
-use crate::fdtable::{self, Ref};
+use crate::fdtable;
+use crate::object::address::addr_of;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::connected::{self, Connection};
+use crate::socket::connected::Connection;
 use crate::socket::create::{materialize, template};
-pub(crate) use crate::socket::remembered::{Remembered, has_keepalive};
-use crate::socket::{
-    CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket, addr_of, cork, demote, kernel_options, listen, promote,
-};
+pub(crate) use crate::socket::remembered::has_keepalive;
+use crate::socket::{connected, cork, demote, kernel_options, listen, promote};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};

@@ -1,7 +1,7 @@
 //! A connected pair of kernel sockets, for a connection that leaves shared memory.
 
-use crate::socket::Socket;
-use crate::socket::abort::with_address;
+use crate::object::address::with_address;
+use crate::object::socket::Socket;
 use crate::timeouts;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
@@ -59,7 +59,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let ip = |a: Option<SocketAddr>| a.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip());
     let (local, peer) = (ip(s.local.get()), ip(s.peer.get()));
     let open = |flags: i32| raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | flags, 0).map(Fd);
-    let bind = |fd: &Fd, ip: IpAddr| with_address(s, SocketAddr::new(ip, 0), |p, n| raw::bind(fd.0, p, n));
+    let bind = |fd: &Fd, ip: IpAddr| with_address(SocketAddr::new(ip, 0), s.domain(), |p, n| raw::bind(fd.0, p, n));
     let (listener, local_end) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
     bind(&listener, peer)?;
     raw::listen(listener.0, 8)?;
@@ -70,7 +70,7 @@ fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
     let _ = late(1);
     bind(&local_end, local)?;
     let at = addr::local_of(listener.0).ok_or(Errno::NOTCONN)?;
-    match with_address(s, at, |p, n| raw::connect(local_end.0, p, n)) {
+    match with_address(at, s.domain(), |p, n| raw::connect(local_end.0, p, n)) {
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(e) => return Err(e),
     }

@@ -2,8 +2,8 @@
 
 use crate::fork;
 use crate::limits::LINKS_TRIED_FOR_IDLE;
-use crate::socket::current;
-use crate::socket::reuseport::{self, Members, ReuseportGroup};
+use crate::socket::reuseport::{Members, ReuseportGroup};
+use crate::socket::{current, reuseport};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use netacc_stats::Reason;
@@ -22,7 +22,7 @@ use netacc_transport::shm::rendezvous::{self, NoLink};
 pub struct Target {
     next_free: AtomicPtr<Target>,
     next: AtomicPtr<Target>,
-    dest: super::Addr,
+    dest: crate::object::address::Addr,
     /// Whether it is on another host: an address may come to this host, and is another destination then.
     remote: AtomicBool,
     links: AtomicPtr<Link>,

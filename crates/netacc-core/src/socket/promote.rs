@@ -22,16 +22,14 @@
 //! - A call that has to wait does so inside the kernel, which keeps the file whatever becomes of the number. The
 //!   peer's half close wakes it, or our own; then it looks at the path.
 
-use crate::epoll;
-use crate::fdtable::{self, Entry, Ref};
+use crate::fdtable::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, REMOTE, Socket};
 use crate::outcome::Outcome;
 use crate::poll::Held;
 use crate::socket::io::deadline;
-use crate::socket::{
-    CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, REMOTE, Socket, pool, upgrade, upgrade_client,
-};
-use crate::timeouts;
-use crate::wait;
+use crate::socket::{pool, upgrade, upgrade_client};
+use crate::{epoll, fdtable, timeouts, wait};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};

@@ -9,8 +9,9 @@
 //! watched in the same way: if the thread that is to connect their queue pair does not get to it, no other thread would
 //! make them again.
 
-use crate::fdtable::Ref;
-use crate::socket::{Path, Socket, redispatch};
+use crate::object::reference::Ref;
+use crate::object::socket::{Path, Socket};
+use crate::socket::redispatch;
 use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::time::{self, Deadline};

@@ -4,14 +4,13 @@
 //! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
 //! byte it has written so far.
 
-use crate::epoll;
-use crate::fdtable::{self, Ref};
-use crate::fork;
-use crate::process_fallback;
+use crate::object::address::addr_of;
+use crate::object::reference::Ref;
+use crate::object::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket};
 use crate::socket::beliefs::Beliefs;
 use crate::socket::create::{replace_everywhere, status_flags};
-use crate::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket, addr_of, pool, ports, queued_connects};
-use crate::timeouts;
+use crate::socket::{pool, ports, queued_connects};
+use crate::{epoll, fdtable, fork, process_fallback, timeouts};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Reason, Transport, page};
@@ -263,7 +262,7 @@ pub fn bypass(r: Ref<Socket>) {
     else {
         return;
     };
-    s.opts.apply(s, real);
+    s.apply_options(real);
     // First the decision: a connection by TCP that is not needed after all would be one more that the server accepts.
     if !old.withdraw() {
         // The server has taken the connect just now.
@@ -407,7 +406,7 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, 
     // connected. Otherwise they stand for one socket, which holds the port that the application bound.
     if s.has(PLACEHOLDER) || old.liveness_fd() >= 0 {
         let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
-        s.opts.apply(s, real);
+        s.apply_options(real);
         let done = connect_and_send(s, real, target, bytes, ended, until).and_then(|()| replace_everywhere(s, real));
         if done.is_ok() {
             s.set(PLACEHOLDER, false);

@@ -1,6 +1,5 @@
 //! Options of a socket that the kernel does not have, or that it has apart from the connection.
 
-use crate::socket::Socket;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use libc::SOL_SOCKET;
 use netacc_sys::raw;
@@ -33,7 +32,7 @@ impl Remembered {
         self.entries().find(|(k, _)| *k == key).map(|(_, v)| v.load(Ordering::Relaxed) as i32)
     }
 
-    pub(super) fn set(&self, level: i32, name: i32, value: i32) -> bool {
+    pub(crate) fn set(&self, level: i32, name: i32, value: i32) -> bool {
         if (level, name) == (SOL_SOCKET, libc::SO_KEEPALIVE) && value != 0 {
             KEEPALIVE.store(true, Ordering::Relaxed);
         }
@@ -76,7 +75,7 @@ impl Remembered {
     }
 
     /// Sets everything that was remembered on a real socket.
-    pub fn apply(&self, s: &Socket, fd: i32) {
+    pub(crate) fn apply(&self, fd: i32) {
         for (k, v) in self.entries() {
             let (level, name) = ((k >> 32) as i32, k as u32 as i32);
             let v = v.load(Ordering::Relaxed) as i32;
@@ -89,19 +88,6 @@ impl Remembered {
                 }
                 _ => raw::setsockopt_int(fd, level, name, v),
             };
-        }
-        for (name, ns) in [(libc::SO_RCVTIMEO, &s.rcvtimeo), (libc::SO_SNDTIMEO, &s.sndtimeo)] {
-            let ns = ns.load(Ordering::Relaxed) as i64;
-            if ns != 0 {
-                let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
-                let _ =
-                    raw::setsockopt(fd, SOL_SOCKET, name, (&raw const tv).cast(), size_of::<libc::timeval>() as u32);
-            }
-        }
-        let l = s.linger.load(Ordering::Relaxed);
-        if l != 0 {
-            let v = [(l >> 32) as i32, l as u32 as i32];
-            let _ = raw::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, v.as_ptr().cast(), 8);
         }
     }
 }

@@ -12,12 +12,12 @@
 //! Where the connection was shared before, other sharers stay at the ring. A program that closes its socket has
 //! then left the connection to them, and the peer is not to hear of that.
 
-use crate::fork::{self, Heir};
+use crate::fork::Heir;
 use crate::limits::RELAY_END_CHECKS;
-use crate::namespace;
+use crate::object::socket::{SHARED, Socket};
+use crate::socket::pair;
 use crate::socket::shed::shed;
-use crate::socket::{SHARED, Socket, pair};
-use crate::timeouts;
+use crate::{fork, namespace, timeouts};
 use core::sync::atomic::AtomicU32;
 use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};

@@ -2,8 +2,9 @@
 
 use crate::epoll;
 use crate::limits::HELLOS_PER_ACCEPT;
-use crate::socket::crowd::{self, Room, User};
-use crate::socket::listener::{HELLOS, Listener, load_link, readable, reserved_back};
+use crate::object::listener::{HELLOS, Listener, load_link, readable, reserved_back};
+use crate::socket::crowd;
+use crate::socket::crowd::{Room, User};
 use crate::socket::withdrawal::hand_on;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use netacc_sys::raw;

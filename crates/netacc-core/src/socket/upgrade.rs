@@ -16,13 +16,13 @@
 //! All decisions are made with both direction locks held, by the program's threads or by an engine, which has its engine's
 //! lock besides.
 
-use crate::fdtable::{self, Entry, Ref};
+use crate::fdtable::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
 use crate::socket::promote::{decided, number, promoted, switch_to_ring};
-use crate::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
-use crate::timeouts;
-use crate::wait;
+use crate::{fdtable, timeouts, wait};
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, time};
@@ -35,42 +35,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 const UPGRADE_CANDIDATE: u64 = time::ns(timeouts::UPGRADE_CANDIDATE);
 const UPGRADE_DECISION: u64 = time::ns(timeouts::UPGRADE_DECISION);
-
-/// What is kept of a candidate whose other end is on another host.
-#[derive(Debug, Default)]
-pub struct Candidate {
-    /// A client: when to ask (next), or when it has asked; a server: until when it may be asked.
-    pub(super) when: AtomicU64,
-    /// A server: the number of read bytes at which it is prepared; 0: as far as is known, never.
-    wanted: AtomicU64,
-    token: [AtomicU64; 2],
-    /// Calls that are sending without the lock.
-    pub(super) sending: AtomicU32,
-    /// An error of the kernel's that a call got that only looked; the next call reports it.
-    error: AtomicI32,
-}
-
-impl Candidate {
-    pub(super) fn reset(&self) {
-        for w in [&self.when, &self.wanted] {
-            w.store(0, Ordering::Relaxed);
-        }
-        self.sending.store(0, Ordering::Relaxed);
-        self.error.store(0, Ordering::Relaxed);
-    }
-
-    fn set_token(&self, token: [u8; TOKEN]) {
-        let n = u128::from_ne_bytes(token);
-        let [a, b] = &self.token;
-        a.store(n as u64, Ordering::Relaxed);
-        b.store((n >> 64) as u64, Ordering::Relaxed);
-    }
-
-    fn token(&self) -> [u8; TOKEN] {
-        let [a, b] = &self.token;
-        (u128::from(b.load(Ordering::Relaxed)) << 64 | u128::from(a.load(Ordering::Relaxed))).to_ne_bytes()
-    }
-}
 
 /// Looks whether a candidate can go over. True: it is on its ring now.
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {

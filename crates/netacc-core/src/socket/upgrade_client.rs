@@ -1,8 +1,9 @@
 //! From kernel TCP to RDMA, while the connection lives: the client's part. See [`upgrade`].
 
-use crate::fdtable::Ref;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket};
 use crate::socket::promote::{number, promoted, switch_to_ring};
-use crate::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket, upgrade};
+use crate::socket::upgrade;
 use crate::timeouts;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
@@ -66,7 +67,7 @@ pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
     s.local.set(plain(local));
     s.peer.set(plain(peer));
     s.upgrade.when.store(time::now(), Ordering::Relaxed);
-    match engine::request_upgrade(crate::host::token(r), plain(local), plain(peer)) {
+    match engine::request_upgrade(r.token(), plain(local), plain(peer)) {
         Ok(true) => true,
         Ok(false) => {
             s.upgrade.when.store(time::coarse().saturating_add(UPGRADE_RETRY_FIRST), Ordering::Relaxed);

@@ -9,8 +9,10 @@
 //! A connect of another user's process, and one for which the kernel's queue has no room, stays as it is: its client makes it
 //! once more at its next call (see [`super::redispatch`]).
 
-use crate::fdtable::{self, Entry};
-use crate::socket::{Path, SHARED, pair, redispatch, relay};
+use crate::fdtable;
+use crate::fdtable::Entry;
+use crate::object::socket::{Path, SHARED};
+use crate::socket::{pair, redispatch, relay};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::addr;
@@ -154,7 +156,7 @@ fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
     let fd = fd.as_raw_fd();
     let late = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
     let _ = late(1);
-    with_address(SocketAddr::new(client.ip(), 0), |p, len| raw::bind(fd, p, len))?;
+    addr::with(SocketAddr::new(client.ip(), 0), |p, len| raw::bind(fd, p, len))?;
     let _ = late(0);
     Ok(())
 }
@@ -162,7 +164,7 @@ fn bind(fd: &OwnedFd, client: SocketAddr) -> Result<()> {
 /// On this host the kernel answers within the call, unless the listener's queue is full (`EAGAIN`).
 fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
     let fd = fd.as_raw_fd();
-    match with_address(server, |p, len| raw::connect(fd, p, len)) {
+    match addr::with(server, |p, len| raw::connect(fd, p, len)) {
         Ok(()) => return Ok(()),
         Err(Errno::INPROGRESS) => {}
         Err(e) => return Err(e),
@@ -176,12 +178,4 @@ fn connect_at_once(fd: &OwnedFd, server: SocketAddr) -> Result<()> {
         0 => Ok(()),
         e => Err(Errno(e)),
     }
-}
-
-fn with_address<T>(a: SocketAddr, f: impl FnOnce(*const core::ffi::c_void, u32) -> T) -> T {
-    let domain = if a.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let mut buf = [0u64; 4];
-    let mut len = size_of_val(&buf) as u32;
-    addr::write(a, domain, buf.as_mut_ptr().cast(), &raw mut len);
-    f(buf.as_ptr().cast(), len)
 }

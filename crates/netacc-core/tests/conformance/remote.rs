@@ -11,7 +11,8 @@ use crate::rest::{LIMIT, settle};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use netacc_core::engine::progress;
-use netacc_core::socket::{self, accept, closing, connect, create, listen};
+use netacc_core::object::socket::LINGER_RESET;
+use netacc_core::socket::{accept, closing, connect, create, listen};
 use netacc_core::{Outcome, fdtable};
 use netacc_sys::addr;
 use netacc_sys::{Errno, raw, time};
@@ -194,7 +195,7 @@ impl Remote {
         self.begin();
         let fd = self.kind.fds[self.me];
         if abort {
-            fdtable::socket(fd).unwrap().obj.set(socket::LINGER_RESET, true);
+            fdtable::socket(fd).unwrap().obj.set(LINGER_RESET, true);
         }
         assert_eq!(number(closing::close(fd)), Some(0));
     }
