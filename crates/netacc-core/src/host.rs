@@ -1,18 +1,20 @@
 //! The socket layer as the transports below it see it (see [`netacc_transport::host`]).
 
-use crate::fdtable::Entry;
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::fork::descendants;
 use crate::object::reference;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket};
+use crate::runtime;
 use crate::socket::{listen, opts, pool, ports, queued_connects, redispatch, upgrade, upgrade_client};
-use crate::{fdtable, fork, runtime};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::Config;
 use netacc_stats::{Reason, SockEntry};
-use netacc_sys::Guard;
-use netacc_sys::time::{self, Deadline};
+use netacc_sys::time::Deadline;
+use netacc_sys::{Guard, time};
 use netacc_transport::host::{ConnToken, Direction, Host, Patience, ProgramConn, Reachability, UpgradeAnswer};
 use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::{Link, ShmEndpoint};
@@ -36,15 +38,15 @@ impl Host for Program {
     }
 
     fn is_alone(&self) -> bool {
-        fork::alone()
+        descendants::alone()
     }
 
     fn has_no_children(&self) -> bool {
-        fork::has_no_children()
+        descendants::has_no_children()
     }
 
     fn is_fork_under_way(&self) -> bool {
-        fork::under_way()
+        descendants::under_way()
     }
 
     fn claim(&self, client: SocketAddr, server: SocketAddr) -> Result<Claim, Reason> {
@@ -72,7 +74,7 @@ impl Host for Program {
     }
 
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn)) {
-        fdtable::each(0, usize::MAX, |_, e| {
+        table::each(0, usize::MAX, |_, e| {
             if let Entry::Socket(r) = e
                 && r.obj.path() == Path::Shm
                 && let Some(ep) = r.obj.endpoint()
@@ -137,7 +139,7 @@ impl Host for Program {
 
     fn request_upgrades(&self) -> bool {
         let mut left = false;
-        fdtable::each(0, usize::MAX, |fd, e| {
+        table::each(0, usize::MAX, |fd, e| {
             if let Entry::Socket(r) = e
                 && r.obj.has(REMOTE)
                 && r.obj.has(OFFERS)

@@ -7,7 +7,8 @@
 extern crate alloc;
 
 pub mod epoll;
-pub mod fdtable;
+pub mod fallback;
+pub mod fd;
 pub mod fork;
 mod host;
 pub mod identity;
@@ -15,13 +16,11 @@ mod limits;
 pub mod namespace;
 pub mod object;
 pub mod outcome;
-pub mod poll;
 pub mod process_fallback;
 pub mod runtime;
-pub mod select;
 pub mod socket;
+pub mod startup;
 mod timeouts;
-pub mod vfork;
 pub mod wait;
 
 /// What a process that ends or executes another program has to tell the RDMA engines.

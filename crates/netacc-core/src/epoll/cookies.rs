@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_cookie_names_its_object_in_its_use_alone() {
-        let reg = crate::epoll::new_registration().unwrap();
+        let reg = crate::epoll::registration::new_registration().unwrap();
         let mine = cookie(Kind::Liveness, reg);
         assert!(looks_like_cookie(mine));
         assert!(matches!(open(mine), Value::Ours(Named::Liveness(r)) if core::ptr::eq(r, reg)));

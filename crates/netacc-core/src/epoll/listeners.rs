@@ -5,11 +5,11 @@
 //! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
 
 use crate::epoll::cookies::{Kind, cookie};
-use crate::epoll::ctl::{touch, uncount};
-use crate::epoll::paths::each_registration;
-use crate::epoll::ready::is_wanted;
+use crate::epoll::ready::{enqueue, is_wanted, touch};
+use crate::epoll::registration::{each_registration, uncount};
 use crate::epoll::subscription;
-use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, SUBSCRIBED};
+use crate::epoll::subscription::attach;
+use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, STRUCTURE, SUBSCRIBED};
 use crate::object::listener::Listener;
 use crate::object::reference::at;
 use crate::object::socket::Socket;
@@ -17,7 +17,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
+use netacc_sys::signals::Blocked;
 use netacc_transport::WaitSet;
+use netacc_transport::shm::Link;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 
 /// The listeners with whose queues a sleep is registered.
@@ -153,5 +155,42 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
             subscription::detach(e, q, core::ptr::from_ref(reg) as usize);
         }
+    });
+}
+
+/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
+pub fn link_taken(l: &'static Listener, link: &'static Link) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _b = Blocked::all();
+    let _s = STRUCTURE.lock();
+    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
+    // The first instance has its subscription; the others look at the queue themselves.
+    each_registration(s, |e, reg| {
+        attach(e, q, core::ptr::from_ref(reg) as usize);
+        let queue = e.lock.lock();
+        enqueue(e, reg);
+        drop(queue);
+        e.kick();
+    });
+}
+
+/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
+pub fn watch_hello(l: &'static Listener, fd: i32) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
+    // Without STRUCTURE, which a caller may hold; registrations are type-stable, and an event for a removed one is
+    // ignored.
+    each_registration(s, |e, reg| {
+        // A registration that was removed meanwhile may lead to those of another socket.
+        if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
+            return;
+        }
+        let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     });
 }

@@ -3,7 +3,8 @@
 use crate::epoll::arrivals::Arrivals;
 use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::nested::{arm_children, on_hint};
-use crate::epoll::{release_registration, subscription};
+use crate::epoll::registration::release_registration;
+use crate::epoll::subscription;
 use crate::object::instance::{
     ACCEPTED, DISABLED, Epoll, FRESH, GONE, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
     PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration,
@@ -443,4 +444,18 @@ pub(crate) fn arm(e: &'static Epoll) -> bool {
         arm_children(e);
     }
     !is_ready(e) && e.switch_due.load(Ordering::Relaxed) == 0
+}
+
+/// Queues a registration that may be ready and wakes the threads that sleep.
+pub(crate) fn touch(e: &'static Epoll, reg: &'static Registration) {
+    touch_as(e, reg, false);
+}
+
+/// As [`touch`]; `linked`: the registration was to be reported anyway, so that this is news for no thread.
+pub(crate) fn touch_as(e: &'static Epoll, reg: &'static Registration, linked: bool) {
+    {
+        let _g = e.lock.lock();
+        refresh(e, reg, linked);
+    }
+    e.kick();
 }

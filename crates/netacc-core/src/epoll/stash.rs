@@ -1,7 +1,8 @@
 //! Foreign events taken from the kernel while only looking whether there are any.
 
 use crate::epoll::call::Call;
-use crate::epoll::cookies::{Kind, Named, Value, cookie, open as open_value};
+use crate::epoll::cookies::open as open_value;
+use crate::epoll::cookies::{Kind, Named, Value, cookie};
 use crate::object::instance::{Epoll, KERNEL, Registration};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::Result;

@@ -1,11 +1,9 @@
 //! Subscriptions: the channels by which an epoll instance hears of a link.
 
-use crate::epoll;
 use crate::epoll::cookies;
 use crate::epoll::cookies::{Kind, cookie};
 use crate::object::instance;
 use crate::object::instance::{Epoll, Registration, STRUCTURE};
-use crate::object::listener::Listener;
 use crate::object::reference::at;
 use crate::object::subscription::Subscription;
 use core::sync::atomic::Ordering;
@@ -259,27 +257,6 @@ pub(crate) fn drop_all(e: &'static Epoll) {
     while let Some(w) = at(e.watches.load(Ordering::Relaxed)) {
         drop_subscription(e, w);
     }
-}
-
-/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
-pub fn link_taken(l: &'static Listener, link: &'static Link) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return;
-    };
-    if s.registrations.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    let _b = Blocked::all();
-    let _s = STRUCTURE.lock();
-    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
-    // The first instance has its subscription; the others look at the queue themselves.
-    epoll::paths::each_registration(s, |e, reg| {
-        attach(e, q, core::ptr::from_ref(reg) as usize);
-        let queue = e.lock.lock();
-        epoll::ready::enqueue(e, reg);
-        drop(queue);
-        e.kick();
-    });
 }
 
 /// A link leaves its listener or pool: instances that only listened for its connects let it go.

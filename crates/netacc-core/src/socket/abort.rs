@@ -4,15 +4,14 @@
 //! ECONNRESET if the connection was alive. So it gets a kernel socket that really was connected, to a
 //! listener of our own, and really was given up.
 
-use crate::epoll;
+use crate::epoll::paths;
+use crate::fd::placeholder::replace_everywhere;
 use crate::object::address::with_address;
 use crate::object::socket::{ABORTED, CONNECTING, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
-use crate::socket::create::replace_everywhere;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
-use netacc_sys::addr;
 use netacc_sys::errno::Result;
-use netacc_sys::raw;
+use netacc_sys::{addr, raw};
 use netacc_transport::Endpoint;
 use netacc_transport::shm::ShmEndpoint;
 
@@ -41,7 +40,7 @@ pub fn abort(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
     s.set(ABORTED, true);
     s.set_path(Path::New);
-    epoll::to_kernel(s, ep);
+    paths::to_kernel(s, ep);
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();
     ep.close(alive);

@@ -1,23 +1,26 @@
 //! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
 
+use crate::fallback;
+use crate::fd::create::enter;
+use crate::fd::placeholder::{is_stdio, placeholder};
+use crate::fd::{fd_cache, later, table};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
 use crate::object::socket::{
     CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket,
 };
 use crate::outcome::Outcome;
-use crate::socket::create::{enter, placeholder};
-use crate::socket::{adopt, closing, create, demote, fd_cache, listen, ports, upgrade};
-use crate::{fdtable, process_fallback, wait};
+use crate::socket::{adopt, demote, listen, ports, upgrade};
+use crate::wait::sleep;
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, raw, time};
-use netacc_transport::rdma::engine::{self, progress};
+use netacc_sys::{addr, cpu, raw, time};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::claim::take_slot;
 use netacc_transport::shm::slots::SLOTS;
 use netacc_transport::shm::{Link, ShmEndpoint};
@@ -29,8 +32,8 @@ const BELIEVED: u64 = 150_000;
 
 /// accept(2) and accept4(2).
 pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
-    closing::close_later();
-    let Some(r) = fdtable::socket(fd) else {
+    later::close_later();
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     if r.obj.has(INHERITED | DORMANT) {
@@ -55,7 +58,7 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
         match try_accept(fd, s, l, p, len, flags) {
             Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
             Err(Errno::TO_KERNEL) => return Outcome::Pass,
-            Err(Errno::MFILE) if process_fallback::give_back_descriptors() => return Outcome::Pass,
+            Err(Errno::MFILE) if fallback::give_back_descriptors() => return Outcome::Pass,
             done => return done.into(),
         }
         // Pinned until the end of the call: see `io::sleep`.
@@ -219,7 +222,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     let remote = ep.is_remote();
     page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
     netacc_log::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
-    if create::is_stdio(new) {
+    if is_stdio(new) {
         let _ = demote::by_number(new, Reason::Stdio);
     }
     Ok(Some((new, peer)))
@@ -279,7 +282,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
         0 => Deadline::Never,
         ns => Deadline::after(ns as i64),
     };
-    if deadline != Deadline::Now && fdtable::is_replaced(r, fd) {
+    if deadline != Deadline::Now && table::is_replaced(r, fd) {
         // The call ends with EINTR, as in `wait::until_done`.
         return Err(Errno::INTR);
     }
@@ -292,7 +295,7 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
             l.disarm(&set);
             Ok(1)
         } else {
-            wait::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |set| l.disarm(set))
+            sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |set| l.disarm(set))
         };
         match slept {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
@@ -303,11 +306,11 @@ fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<
                     return Ok(());
                 }
                 // See `wait::ready`.
-                if fdtable::is_replaced(r, number) && set.only_reported(number) {
+                if table::is_replaced(r, number) && set.only_reported(number) {
                     return Err(Errno::INTR);
                 }
             }
-            Err(Errno::INTR) if wait::restarts(deadline) => {}
+            Err(Errno::INTR) if sleep::restarts(deadline) => {}
             Err(e) => return Err(e),
         }
         if !r.valid() {

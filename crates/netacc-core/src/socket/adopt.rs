@@ -5,14 +5,14 @@
 //! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
 //! it counts as served by several from the start, and each rendezvous takes a free place of the name.
 
+use crate::fd::create::enter;
+use crate::fd::placeholder::is_stdio;
 use crate::object::reference::Ref;
 use crate::object::socket::{INHERITED, NONBLOCK, Path, Socket};
-use crate::socket::create::{enter, is_stdio};
 use crate::socket::{listen, opts};
-use crate::{process_fallback, runtime};
+use crate::{process_fallback, startup};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
-use netacc_sys::addr;
-use netacc_sys::{Lock, raw};
+use netacc_sys::{Lock, addr, raw};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
@@ -81,7 +81,7 @@ pub fn received(fd: i32) {
 fn note(fd: i32) {
     let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
     let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
-    let wanted = || runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    let wanted = || startup::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
     if !matches!(domain, AF_INET | AF_INET6) || process_fallback::reason().is_some() || !wanted() {
         return;
     }

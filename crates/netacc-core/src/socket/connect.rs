@@ -1,23 +1,26 @@
 //! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
 
+use crate::epoll::paths;
+use crate::fd::placeholder::{materialize, to_kernel};
+use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{
     ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket,
 };
 use crate::outcome::Outcome;
-use crate::socket::create::{materialize, to_kernel};
 use crate::socket::{
     abort, io, kernel_options, listen, pool, ports, promote, queued_connects, reuseport, upgrade_client,
 };
-use crate::{epoll, fdtable, process_fallback, runtime, wait};
+use crate::wait::connection;
+use crate::{process_fallback, runtime};
 use core::ffi::c_void;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, State, Transport, page};
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{raw, reserved_fds, time};
-use netacc_transport::rdma::engine::{self, RouteHandle, order};
+use netacc_sys::{addr, raw, reserved_fds, time};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::{RouteHandle, order};
 use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::rendezvous::SourceProbe;
 use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
@@ -33,7 +36,7 @@ const PART_NONBLOCK: u64 = 6;
 
 /// connect(2).
 pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     let s = r.obj;
@@ -107,7 +110,7 @@ fn established(r: Ref<Socket>) -> Result<()> {
     let _pin = r.pin().ok_or(Errno::BADF)?;
     s.set(CONNECTING, true);
     let until = io::deadline(s.sndtimeo.load(Ordering::Relaxed));
-    match wait::ready(r, Interest { read: false, write: true }, until) {
+    match connection::ready(r, Interest { read: false, write: true }, until) {
         Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
         Err(e) => return Err(e),
         Ok(()) => {}
@@ -180,7 +183,7 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                     return done.into();
                 }
                 s.set(CANDIDATE | OFFERS | if remote { REMOTE } else { 0 }, true);
-                epoll::candidate(s);
+                paths::candidate(s);
                 if remote {
                     upgrade_client::begin(fd, r, done.is_ok(), target);
                 } else if done.is_ok() {
@@ -209,7 +212,7 @@ fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result
     if let Some(why) = process_fallback::reason() {
         return Err(why);
     }
-    if super::create::is_stdio(fd) {
+    if crate::fd::placeholder::is_stdio(fd) {
         return Err(Reason::Stdio);
     }
     if kernel_options::matter(s, fd) {
@@ -364,7 +367,7 @@ fn occupy(
         return Err(Reason::Refused);
     }
     drop(locks);
-    epoll::accelerated(fd, s);
+    paths::accelerated(fd, s);
     if let Some(e) = s.stats() {
         let transport = if link.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());
@@ -468,7 +471,7 @@ fn no_port(e: Errno) -> Reason {
 
 /// bind(2) makes a socket real.
 pub fn bind(fd: i32) -> Outcome {
-    match fdtable::socket(fd) {
+    match table::socket(fd) {
         // The port of a dead connection is given back; the name may be chosen anew, once.
         Some(r) if r.obj.path() == Path::Shm => match r.obj.endpoint() {
             Some(ep) if ep.has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),

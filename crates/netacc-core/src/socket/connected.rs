@@ -11,9 +11,8 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use libc::{AF_INET, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_STREAM, SOL_SOCKET};
 use netacc_stats::Reason;
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::raw;
+use netacc_sys::{addr, raw};
 
 /// Options whose value comes with the connection.
 const INHERITED_OPTIONS: [(i32, i32); 6] = [

@@ -1,17 +1,18 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
+use crate::epoll::paths;
+use crate::fd::create::dup_with;
+use crate::fd::placeholder::{materialize, status_flags};
+use crate::fd::{create, table};
 use crate::object::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::create::{dup_with, materialize, status_flags};
 use crate::socket::io::accelerated;
-use crate::socket::{create, demote, listen};
-use crate::{epoll, fdtable};
+use crate::socket::{demote, listen};
 use core::ffi::c_void;
 use core::net::SocketAddr;
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
-use netacc_sys::addr;
 use netacc_sys::errno::Errno;
-use netacc_sys::{raw, user};
+use netacc_sys::{addr, raw, user};
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Shut};
 
@@ -36,7 +37,7 @@ const FIONCLEX: u64 = 0x5450;
 /// Whether a call of fcntl(2) is for us.
 #[inline]
 pub fn concerns(fd: i32, cmd: i32) -> bool {
-    if matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) { create::concerns_dup(fd) } else { fdtable::knows(fd) }
+    if matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) { create::concerns_dup(fd) } else { table::knows(fd) }
 }
 
 /// fcntl(2).
@@ -48,7 +49,7 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
             demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
             // The kernel's socket keeps this, and not the template's.
-            if let Some(r) = fdtable::socket(fd)
+            if let Some(r) = table::socket(fd)
                 && r.obj.path() == Path::New
                 && let Err(e) = materialize(fd, r.obj)
             {
@@ -62,11 +63,11 @@ pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
         }
         _ => {
             // The look-up closes a number that is only kept in reserve.
-            fdtable::get(fd);
+            table::get(fd);
             return Outcome::Pass;
         }
     }
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     let s = r.obj;
@@ -133,7 +134,7 @@ pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
     let gives = gives_socket(request);
     // Only the low 32 bits count: some callers sign-extend.
     let request = u64::from(request as u32);
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         if gives {
             // SAFETY: the caller's promise.
             unsafe { give_socket(request, arg) };
@@ -238,7 +239,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
 
 /// shutdown(2) on a socket without a endpoint: the kernel does it, on a socket of its own.
 fn shutdown_other(fd: i32, how: i32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     let s = r.obj;
@@ -252,7 +253,7 @@ fn shutdown_other(fd: i32, how: i32) -> Outcome {
             if done.is_ok() && how != libc::SHUT_WR {
                 listen::abort(fd, s);
             }
-            epoll::stirred(s);
+            paths::stirred(s);
             done.into()
         }
         Path::Shm | Path::Tcp => Outcome::Pass,
@@ -267,7 +268,7 @@ fn demoted(
     ask: fn(i32, *mut c_void, *mut u32) -> netacc_sys::errno::Result<()>,
     kept: fn(&Socket) -> Option<SocketAddr>,
 ) -> Outcome {
-    let Some(r) = fdtable::socket(fd).filter(|r| r.obj.has(DEMOTED)) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd).filter(|r| r.obj.has(DEMOTED)) else { return Outcome::Pass };
     let (mut buf, mut n) = ([0u64; 16], 128);
     let Some(a) = kept(r.obj).filter(|_| ask(fd, buf.as_mut_ptr().cast(), &raw mut n).is_ok()) else {
         return Outcome::Pass;

@@ -6,12 +6,13 @@
 //! two sides do not trust each other the ring stays, and a process of our own stands between it and the socket
 //! ([`ring_relay`]).
 
-use crate::fdtable::Entry;
+use crate::epoll::paths;
+use crate::fd::placeholder::{is_stdio, replace_everywhere, to_kernel};
+use crate::fd::table;
+use crate::fd::table::Entry;
 use crate::object::reference::Ref;
 use crate::object::socket::{CONNECTING, DEMOTED, HANDED, NONBLOCK, PLACEHOLDER, Path, Socket};
-use crate::socket::create::{is_stdio, replace_everywhere, to_kernel};
 use crate::socket::{pair, promote, redispatch, relay, ring_relay};
-use crate::{epoll, fdtable};
 use core::sync::atomic::Ordering;
 use libc::FD_CLOEXEC;
 use netacc_stats::{Reason, Transport, page};
@@ -27,7 +28,7 @@ const TRIES: usize = 2_000;
 /// Makes the number a kernel socket like any other, with everything that comes over the connection. Costs one look-up
 /// where it is one already. A failure is logged; a caller that passes no error on goes on without.
 pub fn by_number(fd: i32, why: Reason) -> Result<()> {
-    let done = fdtable::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
+    let done = table::socket(fd).map_or(Ok(()), |r| demote(fd, r, why));
     if let Err(e) = done {
         netacc_log::log!(Warn, "fd {fd}: cannot become a kernel socket ({}): {e}", why.name());
     }
@@ -37,14 +38,14 @@ pub fn by_number(fd: i32, why: Reason) -> Result<()> {
 /// For calls that only a kernel socket carries: as [`by_number`], but only for a connection. A socket that is not
 /// connected yet gets the same by way of its remembered options.
 pub fn by_number_if_connected(fd: i32, why: Reason) {
-    if let Some(r) = fdtable::socket(fd).filter(|r| matches!(r.obj.path(), Path::Shm | Path::Tcp)) {
+    if let Some(r) = table::socket(fd).filter(|r| matches!(r.obj.path(), Path::Shm | Path::Tcp)) {
         let _ = demote(fd, r, why);
     }
 }
 
 /// FD_CLOEXEC was taken from the number: a program that is started is meant to have it.
 pub fn inheritable(fd: i32) {
-    if let Some(r) = fdtable::socket(fd) {
+    if let Some(r) = table::socket(fd) {
         r.obj.set(HANDED, true);
     }
 }
@@ -139,7 +140,7 @@ pub fn accept(r: Ref<Socket>) {
         Ok(Some(kernel)) => complete(s, ep, kernel, Reason::PeerMoved),
         Ok(None) => {
             drop(locks);
-            epoll::stirred(s);
+            paths::stirred(s);
         }
         Err(e) => {
             netacc_log::log!(
@@ -154,7 +155,7 @@ pub fn accept(r: Ref<Socket>) {
 
 /// Moves the connection to `kernel`. The caller holds both direction locks.
 fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
-    epoll::withdraw(s, ep);
+    paths::withdraw(s, ep);
     s.apply_options(kernel);
     let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
     let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
@@ -166,7 +167,7 @@ fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reas
     s.set(PLACEHOLDER | CONNECTING, false);
     s.set(DEMOTED, true);
     s.set_path(Path::Tcp);
-    epoll::to_kernel(s, ep);
+    paths::to_kernel(s, ep);
     page().demoted(why);
     if let Some(e) = s.stats() {
         e.set_transport(Transport::Tcp);
@@ -186,7 +187,7 @@ fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reas
 /// it is handed over if something says so: a standard stream, a number that is named or was made or lost its
 /// FD_CLOEXEC for the purpose, or that the process that had it is the one that is replaced.
 pub fn before_exec(spawns: bool, named: impl Fn(i32) -> bool) {
-    fdtable::each(0, usize::MAX, |fd, e| {
+    table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         let stays = raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & FD_CLOEXEC == 0);
         if stays && r.obj.path() == Path::Listener {

@@ -5,7 +5,7 @@ use crate::object::socket::{NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
 use crate::socket::io::{accelerated, go_after, pipe_signal};
 use crate::socket::redispatch;
-use crate::wait;
+use crate::wait::{connection, sleep};
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -84,8 +84,11 @@ fn pump(
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
-                let w =
-                    wait::ready(r, Interest { read: false, write: true }, until(s.sndtimeo.load(Ordering::Relaxed)));
+                let w = connection::ready(
+                    r,
+                    Interest { read: false, write: true },
+                    until(s.sndtimeo.load(Ordering::Relaxed)),
+                );
                 if let Err(e) = w {
                     return if done > 0 { Ok(done) } else { Err(e) };
                 }
@@ -234,7 +237,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
                 let Some(_pin) = r.pin() else {
                     return Err(Errno::BADF);
                 };
-                wait::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
+                connection::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
             }
             Ok(n) => {
                 if let Some(e) = s.stats() {
@@ -266,11 +269,11 @@ fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Result<i16> {
         return Err(Errno::AGAIN);
     }
     while seen == 0 {
-        wait::before_sleep();
+        sleep::before_sleep();
         let mut set = WaitSet::new();
         set.add(pipe, events);
         match set.sleep(Deadline::Never, core::ptr::null()) {
-            Err(Errno::INTR) if wait::restarts(Deadline::Never) => {}
+            Err(Errno::INTR) if sleep::restarts(Deadline::Never) => {}
             slept => drop(slept?),
         }
         seen = polled(pipe, events);

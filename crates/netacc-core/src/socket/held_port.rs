@@ -4,14 +4,13 @@
 //! accepted connection in shared memory has no port. So the kernel's listener itself stays behind, under a number of ours and
 //! without listening: it has the address and the options by which the kernel judges a bind.
 
-use crate::fdtable;
-use crate::fdtable::Entry;
+use crate::fd::table;
+use crate::fd::table::Entry;
 use crate::object::socket::{HOLDS_PORT, Path, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use netacc_sys::addr;
 use netacc_sys::errno::Errno;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{addr, raw, reserved_fds};
 use netacc_transport::shm::Side;
 
 /// A port that is held.
@@ -44,7 +43,7 @@ pub fn keep(listener: &Socket) {
     place.key.store(key, Ordering::Relaxed);
     // This thread's own one: connections may end while others are still counted.
     place.count.store(1, Ordering::Release);
-    fdtable::each(0, usize::MAX, |_, e| {
+    table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(_pin) = r.pin()
             && accepted_at(r.obj, key)

@@ -1,19 +1,19 @@
 //! Sending and receiving: every read- and write-like call ends in [`receive`] or [`transmit`].
 
+use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
 use crate::socket::pin::Pin;
 use crate::socket::{demote, promote, redispatch};
-use crate::{fdtable, wait};
+use crate::wait::connection;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
 use netacc_stats::Reason;
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
-use netacc_sys::{raw, user};
+use netacc_sys::{addr, raw, user};
 use netacc_transport::rdma::engine::{progress, ring_bypass};
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, Interest, Iov, Readiness};
@@ -23,13 +23,13 @@ use netacc_transport::{Endpoint, Interest, Iov, Readiness};
 #[inline]
 pub fn concerns(fd: i32) -> bool {
     // The flag before the path: a thread that does not see the flag sees the path that was decided on.
-    fdtable::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
+    table::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
 }
 
 /// The accelerated connection of this descriptor, with its endpoint.
 #[inline]
 pub fn accelerated(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
-    let r = fdtable::socket(fd)?;
+    let r = table::socket(fd)?;
     Some((r, accelerated_of(fd, r)?))
 }
 
@@ -147,7 +147,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
                 let read = Interest { read: true, write: false };
                 let waited = pinned(r, &mut pin).and_then(|()| {
-                    wait::until_done(r, read, 0, until, |ep| {
+                    connection::until_done(r, read, 0, until, |ep| {
                         past = progress_for_reader(r, ep, dst, plain);
                         past > 0
                     })
@@ -189,7 +189,7 @@ fn kernel_rest(
     if done == 0 {
         return Err(Errno::TO_KERNEL);
     }
-    let Some(fd) = fdtable::number_of(r, -1) else { return Ok(done) };
+    let Some(fd) = table::number_of(r, -1) else { return Ok(done) };
     while let Some((p, n)) = iov.first() {
         match call(fd, p, n) {
             Ok(0) | Err(_) => break,
@@ -225,7 +225,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
             let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
             ep.peeked();
         }
-        wait::until(r, Interest { read: true, write: false }, enough, until)?;
+        connection::until(r, Interest { read: true, write: false }, enough, until)?;
     }
 }
 
@@ -247,7 +247,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             return Err(Errno::OPNOTSUPP);
         }
         // Only the kernel can send urgent data, so the connection is the kernel's from here on.
-        let fd = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+        let fd = table::number_of(r, -1).ok_or(Errno::BADF)?;
         demote::demote(fd, r, Reason::Unsupported)?;
         return Err(Errno::TO_KERNEL);
     }
@@ -332,7 +332,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
             Err(Errno::AGAIN) => {
                 let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
                 let write = Interest { read: false, write: true };
-                match pinned(r, &mut pin).and_then(|()| wait::ready(r, write, until)) {
+                match pinned(r, &mut pin).and_then(|()| connection::ready(r, write, until)) {
                     Ok(()) => {}
                     Err(_) if sent > 0 => return Ok(sent),
                     Err(e) => return Err(e),
@@ -394,7 +394,7 @@ fn one(buf: *const u8, len: usize) -> libc::iovec {
 /// recv(2), read(2).
 #[inline]
 pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let Some(ep) = accelerated_of(fd, r) else {
         return promote::receive(fd, r, &mut Iov::one(&one(buf, len)), flags);
     };
@@ -404,7 +404,7 @@ pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
 /// read(2) differs from recv(2) in one point: with no room it returns 0 at once.
 #[inline]
 pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let Some(ep) = accelerated_of(fd, r) else {
         return promote::receive(fd, r, &mut Iov::one(&one(buf, len)), 0);
     };
@@ -418,13 +418,13 @@ pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
 /// of its own, not on the template that a placeholder shares with all others.
 #[cold]
 pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
-    if r.obj.path() == Path::New { crate::socket::create::to_kernel(fd, r.obj) } else { Ok(()) }
+    if r.obj.path() == Path::New { crate::fd::placeholder::to_kernel(fd, r.obj) } else { Ok(()) }
 }
 
 /// send(2).
 #[inline]
 pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let Some(ep) = accelerated_of(fd, r) else {
         if flags & libc::MSG_FASTOPEN != 0
             && let Err(e) = fast_open(fd, r)
@@ -476,7 +476,7 @@ pub unsafe fn received_from(done: Outcome, addr: *const c_void, len: *mut u32) -
 #[allow(unsafe_code)]
 pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool, flags: i32) -> Outcome {
     const IOV_MAX: i32 = 1024;
-    let Some(r) = fdtable::socket(fd) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let Some(ep) = accelerated_of(fd, r) else {
         if !r.obj.has(CANDIDATE) && r.obj.path() != Path::Shm {
             return Outcome::Pass;

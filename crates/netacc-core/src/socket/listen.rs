@@ -1,20 +1,20 @@
 //! listen(2) and the rendezvous that goes with it.
 
-use crate::fdtable::Entry;
-use crate::object::listener::remote_names;
-use crate::object::listener::{LISTENERS, SHARED_BY_FORK};
+use crate::epoll::paths;
+use crate::fd::placeholder::to_kernel;
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
 use crate::object::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD};
 use crate::outcome::Outcome;
-use crate::socket::create::to_kernel;
+use crate::process_fallback;
 use crate::socket::{kernel_options, opts, ports};
-use crate::{epoll, fdtable, process_fallback};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, State, Transport, page};
-use netacc_sys::addr;
 use netacc_sys::errno::Errno;
-use netacc_sys::{raw, reserved_fds, time};
+use netacc_sys::{addr, raw, reserved_fds, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::rendezvous;
 use netacc_wire::companion::OwnPort;
@@ -22,7 +22,7 @@ use netacc_wire::{Name, Scope};
 
 /// listen(2).
 pub fn listen(fd: i32, backlog: i32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     let s = r.obj;
@@ -74,7 +74,7 @@ pub fn wake(s: &'static Socket) {
 /// when the program began to wait on it, they are to find it once there is one.
 pub fn retry_listeners() {
     if engine::retry_due() {
-        fdtable::each(0, usize::MAX, |_, e| {
+        table::each(0, usize::MAX, |_, e| {
             if let Entry::Socket(r) = e
                 && r.obj.has(UNHEARD)
                 && let Some(_pin) = r.pin()
@@ -117,7 +117,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 s.set(UNHEARD, false);
                 s.set_path(Path::Listener);
                 ports::forget_absent();
-                epoll::became_listener(fd, s);
+                paths::became_listener(fd, s);
                 Reason::None
             }
             None => {
@@ -208,8 +208,8 @@ fn rendezvous_for(
 /// can be made now must not depend on descriptors that are free later.
 #[cold]
 pub fn take_all() {
-    fdtable::each(0, usize::MAX, |_, e| {
-        if let fdtable::Entry::Socket(r) = e
+    table::each(0, usize::MAX, |_, e| {
+        if let table::Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
             // A thread that sleeps on the listener does that itself; it would not hear of a link that we took. And
@@ -225,7 +225,7 @@ pub fn take_all() {
 /// know of it.
 pub fn takes_companions(port: u16) -> OwnPort {
     let mut answer = None;
-    fdtable::each(0, usize::MAX, |fd, e| {
+    table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         let s = r.obj;
         let Some(l) = s.listener().filter(|_| s.path() == Path::Listener) else { return };
@@ -263,10 +263,10 @@ pub fn abort(fd: i32, s: &'static Socket) {
 }
 
 fn kernel_only(fd: i32, s: &'static Socket) {
-    epoll::no_listener(s);
+    paths::no_listener(s);
     s.forget_listener();
     // We set the kernel's flag for ourselves; from now on it is the application's again.
-    let flags = super::create::status_flags(s) as usize;
+    let flags = crate::fd::placeholder::status_flags(s) as usize;
     let _ = raw::fcntl(fd, libc::F_SETFL, flags);
 }
 

@@ -1,6 +1,6 @@
 //! How a listener ends, and how it lets go of links that bring no more connects.
 
-use crate::epoll;
+use crate::epoll::subscription;
 use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
 use crate::object::reference::at;
 use crate::object::socket::{DORMANT, UNHEARD};
@@ -19,7 +19,7 @@ impl Listener {
     /// Removes links whose peer is gone.
     pub fn sweep(&'static self) {
         while let Some(link) = self.unlink_one() {
-            epoll::link_gone(link);
+            subscription::link_gone(link);
             link.put();
         }
     }
@@ -129,7 +129,7 @@ impl Listener {
         while let Some(link) = next {
             next = load_link(&link.next);
             crowd::link_removed(link);
-            epoll::link_gone(link);
+            subscription::link_gone(link);
             link.put();
         }
         LISTENERS.release(self);

@@ -4,7 +4,7 @@
 //! The application's `msghdr` structures are read and written as the kernel would.
 #![allow(unsafe_code)]
 
-use crate::fdtable;
+use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{INQ, Socket};
 use crate::outcome::Outcome;
@@ -61,7 +61,7 @@ unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, 
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
-    let r = crate::fdtable::socket(fd)
+    let r = crate::fd::table::socket(fd)
         .filter(|r| r.obj.has(crate::object::socket::CANDIDATE) || r.obj.path() == crate::object::socket::Path::Shm)?;
     // SAFETY: the caller's promise.
     unsafe { iov(m) }.ok().map(|v| (r, v))
@@ -75,7 +75,7 @@ unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>,
 #[inline]
 pub unsafe fn carries(m: *const libc::msghdr) -> bool {
     // SAFETY: the caller's promise.
-    fdtable::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } != 0)
+    table::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } != 0)
 }
 
 /// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
@@ -136,14 +136,14 @@ pub unsafe fn received(m: *const libc::msghdr) {
 /// `m` is valid.
 pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
     if flags & libc::MSG_FASTOPEN != 0
-        && let Some(r) = crate::fdtable::socket(fd)
+        && let Some(r) = crate::fd::table::socket(fd)
         && let Err(e) = crate::socket::io::fast_open(fd, r)
     {
         return Outcome::Failed(e);
     }
     // SAFETY: the caller's promise.
     let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
-        if crate::fdtable::socket(fd).is_none() {
+        if crate::fd::table::socket(fd).is_none() {
             // SAFETY: the caller's promise about `m`.
             let ready = unsafe { passing(m) };
             if let Err(e) = ready {
@@ -243,7 +243,7 @@ pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
 /// `v` points to `n` valid message headers.
 pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
     if accelerated(fd).is_none() && !promote::given_up(fd) {
-        if crate::fdtable::socket(fd).is_none() {
+        if crate::fd::table::socket(fd).is_none() {
             for i in 0..n.min(IOV_MAX as u32) as usize {
                 // SAFETY: i < n.
                 let ready = unsafe { passing(&raw const (*v.add(i)).msg_hdr) };

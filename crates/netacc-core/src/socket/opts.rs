@@ -1,12 +1,12 @@
 //! Socket options: honoured, or faithfully remembered.
 
-use crate::fdtable;
+use crate::fd::placeholder::{materialize, template};
+use crate::fd::table;
 use crate::object::address::addr_of;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, INQ, LINGER_RESET, PLACEHOLDER, Path, Socket};
 use crate::outcome::Outcome;
 use crate::socket::connected::Connection;
-use crate::socket::create::{materialize, template};
 pub(crate) use crate::socket::remembered::has_keepalive;
 use crate::socket::{connected, cork, demote, kernel_options, listen, promote};
 use core::ffi::c_void;
@@ -74,7 +74,7 @@ unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
 /// `p` is valid for `len` bytes.
 #[allow(unsafe_code)]
 pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     let s = r.obj;
@@ -361,7 +361,7 @@ fn after_end(s: &Socket) -> bool {
 /// `val` and `len` are the application's result buffer.
 #[allow(unsafe_code)]
 pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Outcome {
-    let Some(r) = fdtable::socket(fd) else {
+    let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
     let s = r.obj;

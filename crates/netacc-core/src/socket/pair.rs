@@ -5,10 +5,8 @@ use crate::object::socket::Socket;
 use crate::timeouts;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::time;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{addr, raw, reserved_fds, time};
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

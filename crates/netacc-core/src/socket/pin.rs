@@ -32,7 +32,7 @@ pub fn put(s: &'static Socket) -> bool {
 }
 
 fn retire(s: &'static Socket) -> bool {
-    crate::epoll::forget_socket(s);
+    crate::epoll::unlink::forget_socket(s);
     // Both directions: a call that looked the object up before finishes first, and a later one sees the new generation
     // and reports EBADF.
     let rx = s.rx.lock();
@@ -45,7 +45,7 @@ fn retire(s: &'static Socket) -> bool {
         e.close();
     }
     s.end_life();
-    crate::fork::unshare_if_alone(s);
+    crate::fork::ownership::unshare_if_alone(s);
     let ep = s.take_endpoint();
     let listener = s.listener();
     s.forget_listener();

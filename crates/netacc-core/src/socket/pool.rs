@@ -1,21 +1,20 @@
 //! Links to servers, kept for the next connection to the same destination.
 
-use crate::fork;
+use crate::fork::descendants;
 use crate::limits::LINKS_TRIED_FOR_IDLE;
 use crate::socket::reuseport::{Members, ReuseportGroup};
 use crate::socket::{current, reuseport};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use netacc_stats::Reason;
-use netacc_sys::Lock;
-use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
 use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
-use netacc_transport::shm::Link;
+use netacc_sys::{Lock, cpu};
 use netacc_transport::shm::claim::{Claim, segment_lacks};
-use netacc_transport::shm::owner::{self, Word};
-use netacc_transport::shm::rendezvous::{self, NoLink};
+use netacc_transport::shm::owner::Word;
+use netacc_transport::shm::rendezvous::NoLink;
+use netacc_transport::shm::{Link, owner, rendezvous};
 
 /// A destination and our links to it.
 #[derive(Debug)]
@@ -142,7 +141,7 @@ fn claim_on(
     order: netacc_sys::Guard<'static>,
 ) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
     if let Some(left) = link.slots.parked_slots()
-        && fork::alone()
+        && descendants::alone()
     {
         link.slots.unpark(left);
     }

@@ -22,14 +22,17 @@
 //! - A call that has to wait does so inside the kernel, which keeps the file whatever becomes of the number. The
 //!   peer's half close wakes it, or our own; then it looks at the path.
 
-use crate::fdtable::Entry;
+use crate::epoll::paths;
+use crate::fd::table;
+use crate::fd::table::Entry;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, DEMOTED, LINKING, NONBLOCK, OFFERS, Path, REMOTE, Socket};
 use crate::outcome::Outcome;
-use crate::poll::Held;
 use crate::socket::io::deadline;
 use crate::socket::{pool, upgrade, upgrade_client};
-use crate::{epoll, fdtable, timeouts, wait};
+use crate::timeouts;
+use crate::wait::held::Held;
+use crate::wait::sleep;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
@@ -83,7 +86,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
 /// Lets every connection whose offer was taken go over.
 #[cold]
 pub fn advance_all() {
-    fdtable::each(0, usize::MAX, |fd, e| {
+    table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
             && r.obj.path() == Path::Tcp
             && r.obj.has(CANDIDATE)
@@ -95,7 +98,7 @@ pub fn advance_all() {
 
 /// Server: takes up links and offers that wait, on behalf of all listeners.
 fn listen_for_offers() {
-    fdtable::each(0, usize::MAX, |_, e| {
+    table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(l) = r.obj.listener()
         {
@@ -203,7 +206,7 @@ pub(super) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) 
     let Some(fd) = number(fd, r) else { return false };
     let _ = raw::shutdown(fd, libc::SHUT_WR);
     ep.set_old_subflow(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
-    epoll::accelerate(s, || {
+    paths::accelerate(s, || {
         s.set_endpoint(ep);
         s.set_path(Path::Shm);
         s.set(CANDIDATE, false);
@@ -215,7 +218,7 @@ pub(super) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) 
 /// another file by now. A thread that closes a number ends the candidacy before (`closing::remove`), so the number is
 /// good as long as it is in the table and we hold the lock.
 pub(super) fn number(fd: i32, r: Ref<Socket>) -> Option<i32> {
-    Some(fd).filter(|n| fdtable::get(*n).is_some_and(|e| e.is(r))).or_else(|| fdtable::number_of(r, fd))
+    Some(fd).filter(|n| table::get(*n).is_some_and(|e| e.is(r))).or_else(|| table::number_of(r, fd))
 }
 
 pub(super) fn promoted(fd: i32, s: &'static Socket, ep: &'static ShmEndpoint) {
@@ -263,7 +266,7 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
     let s = r.obj;
     {
         let _g = (s.rx.lock(), s.tx.lock());
-        let there = r.valid() && s.has(CANDIDATE) && fdtable::get(fd).is_some_and(|e| e.is(r));
+        let there = r.valid() && s.has(CANDIDATE) && table::get(fd).is_some_and(|e| e.is(r));
         if !there || !ep.has_windows() {
             return ep.refuse(generation);
         }
@@ -279,7 +282,7 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
 
 fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<(i32, Ref<Socket>)> {
     let mut found = None;
-    fdtable::each(0, usize::MAX, |fd, e| {
+    table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
             && r.obj.path() == Path::Tcp
             && r.obj.has(CANDIDATE)
@@ -354,7 +357,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         // Without the lock: what comes from the kernel comes before the ring's, whatever happens meanwhile.
         let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
         let ours = Held::to_read(fd).filter(|_| flags & libc::MSG_WAITALL == 0);
-        let waited = ours.as_ref().map_or(Ok(()), |ours| wait::for_kernel(ours, until));
+        let waited = ours.as_ref().map_or(Ok(()), |ours| sleep::for_kernel(ours, until));
         // A thread that closes the program's number meanwhile does not end this call.
         let there = ours.as_ref().map(Held::fd).filter(|own| *own >= 0).unwrap_or(fd);
         res = waited.and_then(|()| by_kernel(there, dst, flags, false));
@@ -500,5 +503,5 @@ fn rewrite(r: Ref<Socket>, src: &mut Iov<'_>, flags: i32, sent: usize) -> Outcom
 
 /// Ends a candidacy for a call that we do not follow on TCP; true if the connection is on shared memory already.
 pub fn given_up(fd: i32) -> bool {
-    fdtable::socket(fd).is_some_and(|r| if r.obj.has(CANDIDATE) { cancel(fd, r) } else { r.obj.path() == Path::Shm })
+    table::socket(fd).is_some_and(|r| if r.obj.has(CANDIDATE) { cancel(fd, r) } else { r.obj.path() == Path::Shm })
 }

@@ -14,8 +14,8 @@ use crate::object::socket::{Path, Socket};
 use crate::socket::redispatch;
 use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::time::{self, Deadline};
-use netacc_sys::{Lock, lock};
+use netacc_sys::time::Deadline;
+use netacc_sys::{Lock, lock, time};
 use netacc_transport::rdma::engine;
 use netacc_transport::shm::ShmEndpoint;
 

@@ -4,21 +4,25 @@
 //! connection. So the client goes on: to another process behind the same rendezvous, or to TCP, with every
 //! byte it has written so far.
 
+use crate::epoll::paths;
+use crate::fd::placeholder::{replace_everywhere, status_flags};
+use crate::fd::table;
+use crate::fork::descendants;
 use crate::object::address::addr_of;
 use crate::object::reference::Ref;
 use crate::object::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket};
 use crate::socket::beliefs::Beliefs;
-use crate::socket::create::{replace_everywhere, status_flags};
 use crate::socket::{pool, ports, queued_connects};
-use crate::{epoll, fdtable, fork, process_fallback, timeouts};
+use crate::{process_fallback, timeouts};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::time::{self, Deadline};
-use netacc_sys::{lock, raw};
+use netacc_sys::time::Deadline;
+use netacc_sys::{lock, raw, time};
 use netacc_transport::Endpoint;
-use netacc_transport::rdma::engine::{self, progress};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
 
 /// Settles a connection that is [told to switch](ShmEndpoint::must_switch): it goes on elsewhere. Takes both direction locks.
@@ -36,8 +40,8 @@ pub fn complete_switch(r: Ref<Socket>) {
 /// make them.
 #[cold]
 pub fn settle_queued(until: Deadline) {
-    fdtable::each(0, usize::MAX, |_, e| {
-        if let fdtable::Entry::Socket(r) = e
+    table::each(0, usize::MAX, |_, e| {
+        if let table::Entry::Socket(r) = e
             && !until.passed()
             && is_in_doubt(r.obj)
         {
@@ -108,7 +112,7 @@ fn awaits_queue_pair(ep: &ShmEndpoint) -> bool {
 #[cold]
 pub fn see_off(fd: i32, r: Ref<Socket>) {
     let end = Deadline::within(timeouts::REDISPATCH_CLOSED);
-    while r.valid() && is_in_doubt(r.obj) && fdtable::number_of(r, fd).is_none() {
+    while r.valid() && is_in_doubt(r.obj) && table::number_of(r, fd).is_none() {
         if r.obj.endpoint().is_some_and(ShmEndpoint::orphaned) || end.passed() {
             return give_up(r);
         }
@@ -142,7 +146,7 @@ fn by_tcp_if(r: Ref<Socket>, may: impl FnOnce(&Socket) -> bool) {
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     if r.valid()
-        && !fork::under_way()
+        && !descendants::under_way()
         && may(s)
         && let Some(old) = s.endpoint().filter(|ep| ep.withdraw())
     {
@@ -164,7 +168,7 @@ fn why_by_tcp(s: &Socket) -> Reason {
 #[cold]
 pub fn redispatch(r: Ref<Socket>) {
     // The child of a fork that is under way would not know of another endpoint, and would have nothing.
-    fork::let_pass(|| {
+    descendants::let_pass(|| {
         let s = r.obj;
         // Asked before the locks, since an engine's lock comes first.
         let why = why_by_tcp(s);
@@ -172,7 +176,7 @@ pub fn redispatch(r: Ref<Socket>) {
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
         let orphan = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned());
         // Asked under the locks, which a thread that forks takes after it has said so.
-        let now = orphan.is_none() || !fork::under_way();
+        let now = orphan.is_none() || !descendants::under_way();
         if now
             && let Some(old) = orphan
             && old.withdraw()
@@ -191,7 +195,7 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
-    let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !fork::under_way();
+    let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !descendants::under_way();
     let waiting = s.endpoint().filter(|e| movable && e.is_queued());
     let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
     let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
@@ -209,7 +213,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             if !new.rewrite(&mut bytes, first, ended) {
                 new.fail(Errno::CONNRESET);
             }
-            epoll::switched(s, old, new, || s.set_endpoint(new));
+            paths::switched(s, old, new, || s.set_endpoint(new));
             // No other process knows of the new endpoint.
             s.set(SHARED, false);
             // Threads that wait for it look again, and find the new one.
@@ -255,7 +259,7 @@ pub fn bypass(r: Ref<Socket>) {
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
     let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_queued()) else { return };
-    if s.has(SHARED) || fork::under_way() || !old.link().served_by_many() || is_kernel_full() {
+    if s.has(SHARED) || descendants::under_way() || !old.link().served_by_many() || is_kernel_full() {
         return;
     }
     let (Some(target), Ok(real)) = (s.peer.get(), raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))
@@ -400,7 +404,7 @@ fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, 
         return Err(Errno::ADDRNOTAVAIL);
     }
     let target = s.peer.get().ok_or(Errno::NOTCONN)?;
-    let number = fdtable::number_of(r, -1).ok_or(Errno::BADF)?;
+    let number = table::number_of(r, -1).ok_or(Errno::BADF)?;
     let until = Deadline::after(patience_for(s, target.ip()));
     // If the numbers stand for no TCP socket of the kernel's, a fresh one takes the place of all of them once it is
     // connected. Otherwise they stand for one socket, which holds the port that the application bound.
@@ -431,7 +435,7 @@ fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
     // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
     // ring that it leaves.
     s.set_path(Path::Tcp);
-    epoll::to_kernel(s, old);
+    paths::to_kernel(s, old);
     // Threads that wait for it look again, and find the kernel's socket.
     old.poke_self();
     s.detach();

@@ -12,18 +12,18 @@
 //! Where the connection was shared before, other sharers stay at the ring. A program that closes its socket has
 //! then left the connection to them, and the peer is not to hear of that.
 
-use crate::fork::Heir;
+use crate::fork::descendants::Heir;
+use crate::fork::{descendants, namespace};
 use crate::limits::RELAY_END_CHECKS;
 use crate::object::socket::{SHARED, Socket};
 use crate::socket::pair;
 use crate::socket::shed::shed;
-use crate::{fork, namespace, timeouts};
+use crate::timeouts;
 use core::sync::atomic::AtomicU32;
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::mem::Owned;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cancel, cpu, lock, raw, reserved_fds, time};
+use netacc_sys::{addr, cancel, cpu, lock, raw, reserved_fds, time};
 use netacc_transport::shm::control::Unread;
 use netacc_transport::shm::{ShmEndpoint, Side, WaitBudget, owner, reset_at_close};
 use netacc_transport::{Endpoint, Interest, Iov, Shut, WaitSet};
@@ -57,7 +57,7 @@ fn share(s: &Socket, ep: &'static ShmEndpoint) -> Result<Others> {
         // The relay would be the first process of that namespace, which ends with its first process.
         return Err(Errno::OPNOTSUPP);
     }
-    let alone = ep.liveness_fd() < 0 || (!ep.link().is_inherited() && fork::alone());
+    let alone = ep.liveness_fd() < 0 || (!ep.link().is_inherited() && descendants::alone());
     s.set(SHARED, true);
     let timeout = WaitBudget::of_a_fork();
     if let Some(liveness) = ep.share(&timeout)? {

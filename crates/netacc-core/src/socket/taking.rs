@@ -1,6 +1,6 @@
 //! How a listener takes up the links of its clients: some at a time, and no more of one user's than there is room for.
 
-use crate::epoll;
+use crate::epoll::{listeners, subscription};
 use crate::limits::HELLOS_PER_ACCEPT;
 use crate::object::listener::{HELLOS, Listener, load_link, readable, reserved_back};
 use crate::socket::crowd;
@@ -8,8 +8,8 @@ use crate::socket::crowd::{Room, User};
 use crate::socket::withdrawal::hand_on;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use netacc_sys::raw;
-use netacc_transport::shm::rendezvous::{self, Taken};
-use netacc_transport::shm::{Link, guard};
+use netacc_transport::shm::rendezvous::Taken;
+use netacc_transport::shm::{Link, guard, rendezvous};
 use rustix::fd::{BorrowedFd, IntoRawFd};
 
 /// Looks at the clients of a listener.
@@ -44,12 +44,12 @@ impl Listener {
             if let Some(link) = round.gone.take() {
                 hand_on(core::iter::once(link));
                 link.dismiss();
-                epoll::link_gone(link);
+                subscription::link_gone(link);
                 link.put();
             }
             if let Some(link) = round.fresh.take() {
                 any = true;
-                epoll::link_taken(self, link);
+                listeners::link_taken(self, link);
             }
             if !more {
                 return any;
@@ -124,7 +124,7 @@ impl Listener {
                     if old != 0 {
                         guard::dismiss(reserved_back(old - 1));
                     }
-                    epoll::watch_hello(self, fd);
+                    listeners::watch_hello(self, fd);
                 }
             }
             Taken::Refused | Taken::Nobody | Taken::Starved | Taken::Shut => {}

@@ -16,18 +16,21 @@
 //! All decisions are made with both direction locks held, by the program's threads or by an engine, which has its engine's
 //! lock besides.
 
-use crate::fdtable::Entry;
+use crate::fd::table;
+use crate::fd::table::Entry;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
 use crate::socket::promote::{decided, number, promoted, switch_to_ring};
-use crate::{fdtable, timeouts, wait};
+use crate::timeouts;
+use crate::wait::sleep;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{raw, time};
 use netacc_transport::host::UpgradeAnswer;
-use netacc_transport::rdma::engine::{self, progress};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::ShmEndpoint;
 use netacc_transport::{Endpoint, WaitSet};
 use netacc_wire::companion::TOKEN;
@@ -101,7 +104,7 @@ pub(super) fn pause() {
 /// To be called before the process ends: decides what is prepared, since the kernel would reset the connection for a
 /// token that nobody has read.
 pub fn decide_all() {
-    fdtable::each(0, usize::MAX, |fd, e| {
+    table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
             && r.obj.has(PREPARED)
         {
@@ -232,7 +235,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
         }
         let mut set = WaitSet::new();
         set.add(fd, libc::POLLIN | libc::POLLRDHUP);
-        match wait::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |_| {}) {
+        match sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |_| {}) {
             Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
             Ok(_) if set.revents(0) == 0 => {}
             Ok(_) => {
@@ -248,7 +251,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
                     pause();
                 }
             }
-            Err(Errno::INTR) if wait::restarts(deadline) => {}
+            Err(Errno::INTR) if sleep::restarts(deadline) => {}
             Err(e) => return Err(e),
         }
     }
@@ -281,7 +284,7 @@ pub fn accepted(s: &Socket) {
 /// Server: the connection that a client on another host asks for, if it is one of this process.
 pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     let mut found = None;
-    fdtable::each(0, usize::MAX, |_, e| {
+    table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && r.obj.has(REMOTE)
             && !r.obj.has(OFFERS)

@@ -8,7 +8,8 @@ use crate::timeouts;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, time};
-use netacc_transport::rdma::engine::{self, progress};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
 use netacc_transport::shm::{ShmEndpoint, rendezvous};
 use netacc_wire::companion::TOKEN;
 

@@ -9,15 +9,14 @@
 //! A connect of another user's process, and one for which the kernel's queue has no room, stays as it is: its client makes it
 //! once more at its next call (see [`super::redispatch`]).
 
-use crate::fdtable;
-use crate::fdtable::Entry;
+use crate::fd::table;
+use crate::fd::table::Entry;
 use crate::object::socket::{Path, SHARED};
 use crate::socket::{pair, redispatch, relay};
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
-use netacc_sys::addr;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::{lock, raw};
+use netacc_sys::{addr, lock, raw};
 use netacc_transport::Endpoint;
 use netacc_transport::shm::segment::SERVER_WITHDRAWN;
 use netacc_transport::shm::slots::SLOTS;
@@ -62,7 +61,7 @@ pub fn hand_on_all() {
     if lock::interrupted() {
         return;
     }
-    fdtable::each(0, usize::MAX, |_, e| {
+    table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(_pin) = r.pin()
             && let Some(l) = r.obj.listener()
@@ -81,7 +80,7 @@ pub fn settle_orphans() {
     if lock::interrupted() {
         return;
     }
-    fdtable::each(0, usize::MAX, |_, e| {
+    table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(_pin) = r.pin()
             && r.obj.path() == Path::Shm

@@ -10,10 +10,11 @@ use crate::ends::{End, Pair, Rig};
 use crate::rest::{LIMIT, settle};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use netacc_core::Outcome;
 use netacc_core::engine::progress;
+use netacc_core::fd::{closing, create, table};
 use netacc_core::object::socket::LINGER_RESET;
-use netacc_core::socket::{accept, closing, connect, create, listen};
-use netacc_core::{Outcome, fdtable};
+use netacc_core::socket::{accept, connect, listen};
 use netacc_sys::addr;
 use netacc_sys::{Errno, raw, time};
 use netacc_transport::shm::ShmEndpoint;
@@ -112,7 +113,7 @@ fn listener() -> (i32, SocketAddr) {
 }
 
 fn remote_end(fd: i32) -> Option<&'static ShmEndpoint> {
-    fdtable::socket(fd)?.obj.endpoint().filter(|ep| ep.is_remote())
+    table::socket(fd)?.obj.endpoint().filter(|ep| ep.is_remote())
 }
 
 /// A new connection.
@@ -195,7 +196,7 @@ impl Remote {
         self.begin();
         let fd = self.kind.fds[self.me];
         if abort {
-            fdtable::socket(fd).unwrap().obj.set(LINGER_RESET, true);
+            table::socket(fd).unwrap().obj.set(LINGER_RESET, true);
         }
         assert_eq!(number(closing::close(fd)), Some(0));
     }

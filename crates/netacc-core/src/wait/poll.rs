@@ -4,22 +4,24 @@
 //! The application's array is read and written within its stated length.
 #![allow(unsafe_code)]
 
-use crate::fdtable::Entry;
+use crate::epoll::absorb;
+use crate::fd::table::Entry;
+use crate::fd::{later, table};
 use crate::object::listener::tcp_ready;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Socket};
 use crate::outcome::Outcome;
 use crate::socket::pin::Pin;
-use crate::socket::{adopt, closing, promote, queued_connects};
-use crate::{epoll, fdtable, wait};
+use crate::socket::{adopt, promote, queued_connects};
+use crate::wait::held::Held;
+use crate::wait::sleep;
 use alloc::vec::Vec;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::Result;
 use netacc_sys::time::Deadline;
-use netacc_sys::{cpu, reserved_fds, user};
+use netacc_sys::{cpu, user};
 use netacc_transport::rdma::engine::progress;
 use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
 use rustix::process::{Resource, getrlimit};
@@ -42,7 +44,7 @@ enum Ours {
 }
 
 fn ours(fd: i32) -> Option<Ours> {
-    match fdtable::get(fd)? {
+    match table::get(fd)? {
         Entry::Socket(r) => of(fd, r),
         Entry::Epoll(r) => (!r.obj.is_plain()).then_some(Ours::Epoll),
     }
@@ -66,7 +68,7 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
 /// Whether this is a connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's
 /// going over, so it is looked at again before it is reported.
 fn is_candidate(fd: i32) -> bool {
-    fdtable::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
+    table::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
 }
 
 /// What `o` reports now, of `events`.
@@ -83,7 +85,7 @@ fn look(o: Ours, fd: i32, events: i16) -> i16 {
             None => POLLNVAL as u32,
         },
         Ours::Epoll => {
-            if epoll::readable(fd).unwrap_or(false) {
+            if absorb::readable(fd).unwrap_or(false) {
                 Readiness::IN
             } else {
                 0
@@ -106,62 +108,6 @@ struct Fds {
     held: Vec<Option<Pin>>,
     /// Index of each candidate among them, and the copy by which the kernel is asked about it.
     copies: Vec<(usize, Held)>,
-}
-
-/// Numbers of ours (+ 1) for the kernel's sockets of candidates that a poll sleeps on. While it sleeps, such a
-/// connection can be promoted and come back to another kernel socket under the same number: ppoll(2) woken by the
-/// old socket would look at the new one, and sleep on with nobody to wake it.
-static COPIES: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
-
-/// Numbers of ours (+ 1) for the kernel's sockets that a call that reads sleeps on, for the reason given at [`COPIES`].
-/// They are apart from those, so that a read finds a place however many a poll has taken.
-static READ: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
-
-/// An entry of [`COPIES`] or [`READ`].
-pub(crate) struct Held(&'static AtomicI32);
-
-impl Held {
-    /// A copy of `fd` for a poll, if there is room for one.
-    fn to_poll(fd: i32) -> Option<Held> {
-        Held::of(fd, &COPIES)
-    }
-
-    /// A copy of `fd` for a call that reads, if there is room for one.
-    pub(crate) fn to_read(fd: i32) -> Option<Held> {
-        Held::of(fd, &READ)
-    }
-
-    fn of(fd: i32, cells: &'static [AtomicI32]) -> Option<Held> {
-        let ours = reserved_fds::copy(fd).ok()?;
-        // AcqRel: the thread that closes it, here or in the child of a fork, sees it whole.
-        let free = |c: &&AtomicI32| c.compare_exchange(0, ours + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let cell = cells.iter().find(free);
-        if cell.is_none() {
-            reserved_fds::close(ours);
-        }
-        cell.map(Held)
-    }
-
-    /// Its number; -1 in the child of a fork that a signal handler made under the call.
-    pub(crate) fn fd(&self) -> i32 {
-        self.0.load(Ordering::Relaxed) - 1
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let fd = self.0.swap(0, Ordering::AcqRel) - 1;
-        if fd >= 0 {
-            reserved_fds::close(fd);
-        }
-    }
-}
-
-/// Called in the child of a fork: the sleepers are the parent's.
-pub fn after_fork() {
-    for cell in COPIES.iter().chain(&READ) {
-        drop(Held(cell));
-    }
 }
 
 impl Fds {
@@ -192,7 +138,7 @@ impl Fds {
         let for_now;
         let pin = match self.held.get(i) {
             Some(Some(pin)) => Some(pin),
-            _ => match fdtable::get(fd) {
+            _ => match table::get(fd) {
                 Some(Entry::Socket(r)) => {
                     for_now = r.pin();
                     for_now.as_ref()
@@ -249,9 +195,9 @@ impl Fds {
                 }
             }
             Some(Ours::Epoll) => {
-                set.add(epoll::sleeps_on(p.fd), POLLIN);
-                ready |= !epoll::arm(p.fd);
-                epoll::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
+                set.add(absorb::sleeps_on(p.fd), POLLIN);
+                ready |= !absorb::arm(p.fd);
+                absorb::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
             }
             // The entry was ours when the set was made, and nobody would wake us for it now.
             None => ready |= p.fd >= 0 && set.fd(i) < 0,
@@ -272,7 +218,7 @@ impl Fds {
             if self.holds(i) || !(ours(fd).is_some() || is_candidate(fd)) {
                 continue;
             }
-            let Some(pin) = fdtable::socket(fd).and_then(Ref::pin) else { continue };
+            let Some(pin) = table::socket(fd).and_then(Ref::pin) else { continue };
             let s = pin.sock().obj;
             if s.has(CANDIDATE)
                 && let Some(copy) = Held::to_poll(fd)
@@ -306,7 +252,7 @@ impl Fds {
         for i in 0..self.held.len() {
             let fd = self.number(i);
             if let Some(place) = self.held.get_mut(i)
-                && place.as_ref().is_some_and(|pin| fdtable::is_replaced(pin.sock(), fd))
+                && place.as_ref().is_some_and(|pin| table::is_replaced(pin.sock(), fd))
             {
                 *place = None;
                 any = true;
@@ -348,7 +294,7 @@ impl Fds {
     /// end every further sleep.
     fn heal(&self) {
         self.each(|_, p| {
-            let Some(pin) = fdtable::socket(p.fd).and_then(Ref::pin) else { return };
+            let Some(pin) = table::socket(p.fd).and_then(Ref::pin) else { return };
             let r = pin.sock();
             if r.obj.endpoint().is_some_and(|e| e.must_switch()) {
                 crate::socket::redispatch::complete_switch(r);
@@ -386,7 +332,7 @@ pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
     let numbers = (0..n).map(|i| unsafe { (*p.add(i)).fd });
     // An array that may not be there is looked at on the long way.
     let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
-    closing::has_later() || (fdtable::in_use() && n > 0 && (!there() || fdtable::knows_any(numbers)))
+    later::has_later() || (table::in_use() && n > 0 && (!there() || table::knows_any(numbers)))
 }
 
 /// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; a deadline
@@ -400,7 +346,7 @@ pub unsafe fn poll(
     deadline: impl FnOnce() -> Option<Deadline>,
     sigmask: *const c_void,
 ) -> Outcome {
-    closing::close_later();
+    later::close_later();
     // The kernel refuses what cannot be accessed.
     let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
     if n == 0 || !there {
@@ -454,7 +400,7 @@ fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usiz
             fds.disarm(&set);
             slept
         } else {
-            wait::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
+            sleep::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
         };
         if fds.let_go_of_replaced() {
             let n = fds.at_once()?;

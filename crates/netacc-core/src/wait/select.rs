@@ -4,9 +4,9 @@
 //! The application's sets are read and written up to `nfds` bits.
 #![allow(unsafe_code)]
 
-use crate::fdtable;
+use crate::fd::table;
 use crate::outcome::Outcome;
-use crate::poll;
+use crate::wait::poll;
 use alloc::vec::Vec;
 use core::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd};
@@ -61,7 +61,7 @@ fn accessible(n: usize, sets: [*mut c_void; 3], access: user::Access) -> bool {
 #[inline]
 pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
     let n = bound(nfds);
-    if !fdtable::in_use() || n == 0 {
+    if !table::in_use() || n == 0 {
         return false;
     }
     let bytes = n.div_ceil(BITS) * size_of::<usize>();
@@ -79,7 +79,7 @@ pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
         }
         while named != 0 {
             let fd = i * BITS + named.trailing_zeros() as usize;
-            if fdtable::knows(fd as i32) && poll::is_ours(fd as i32) {
+            if table::knows(fd as i32) && poll::is_ours(fd as i32) {
                 return true;
             }
             named &= named - 1;

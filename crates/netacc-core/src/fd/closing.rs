@@ -10,19 +10,17 @@
 //! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
 //! 4. the kernel may give the number to another file.
 
-use crate::fdtable::{Entry, Leaving};
+use crate::epoll::instance;
+use crate::fd::later::HANDLER_LOCK_WAIT;
+use crate::fd::table::{Entry, Leaving};
+use crate::fd::{fd_cache, later, table};
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, KEEPABLE, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::{fd_cache, pin, promote, redispatch};
-use crate::{epoll, fdtable};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::socket::{pin, promote, redispatch};
 use netacc_sys::errno::Errno;
-use netacc_sys::reserved_fds::MAX_FDS;
-use netacc_sys::{Guard, Lock, lock, raw, reserved_fds, time};
+use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
 use netacc_transport::rdma::engine::progress;
-
-const HANDLER_LOCK_WAIT: u64 = time::ns(netacc_transport::timeouts::HANDLER_LOCK_WAIT);
 
 /// The file that was under a number when the number left the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +45,8 @@ enum Removed {
 
 /// The number leaves the table; see above. `None`: it was not there. The second part is dropped when another file lies there.
 fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
-    not_later(fd);
-    if !fdtable::knows(fd) {
+    later::not_later(fd);
+    if !table::knows(fd) {
         return None;
     }
     if file == File::There && lock::interrupted() && set_aside(fd) {
@@ -60,15 +58,15 @@ fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
 /// As [`remove`], for a thread that has interrupted no holder of locks.
 fn removed(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
     let mut kernels = false;
-    if let Some(r) = fdtable::socket(fd) {
+    if let Some(r) = table::socket(fd) {
         before(fd, r);
         // What is the kernel's lies there until it is closed, which takes its time with SO_LINGER.
         kernels = !changes_files(r.obj);
     }
     if file == File::Gone || kernels {
-        return fdtable::take(fd).map(|e| (dropped(fd, e, file), None));
+        return table::take(fd).map(|e| (dropped(fd, e, file), None));
     }
-    let (e, leaving) = fdtable::take_leaving(fd)?;
+    let (e, leaving) = table::take_leaving(fd)?;
     Some((dropped(fd, e, file), Some(leaving)))
 }
 
@@ -76,22 +74,22 @@ fn removed(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
 /// for to a number of ours, which is closed by the next call that may do it. False: no number could be had for that.
 #[cold]
 fn set_aside(fd: i32) -> bool {
-    let Some(Entry::Socket(r)) = fdtable::get(fd) else { return false };
+    let Some(Entry::Socket(r)) = table::get(fd) else { return false };
     let Ok(aside) = reserved_fds::copy(fd) else { return false };
     r.obj.add_ref();
     r.obj.set(KEEPABLE, false);
-    if fdtable::put(aside, Entry::Socket(r)).is_err() {
+    if table::put(aside, Entry::Socket(r)).is_err() {
         // This is never the last reference: `fd` has one.
         pin::put(r.obj);
         reserved_fds::close(aside);
         return false;
     }
-    later(aside);
+    later::later(aside, &CLOSE_LATE);
     if let Some(ep) = r.obj.endpoint().filter(|ep| ep.lies_under(fd)) {
         ep.release_number(fd, Some(aside));
     }
     // This is not the last reference either.
-    if fdtable::take(fd).is_some() {
+    if table::take(fd).is_some() {
         pin::put(r.obj);
     }
     true
@@ -120,7 +118,7 @@ fn dropped(fd: i32, e: Entry, file: File) -> Removed {
             Removed::Socket { domain, cached }
         }
         Entry::Epoll(r) => {
-            epoll::put(r.obj);
+            instance::put(r.obj);
             Removed::Epoll
         }
     }
@@ -158,7 +156,7 @@ fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
 fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     if let Some(l) = r.obj.listener() {
         // A call that sleeps on it may have been made with this number, whatever other numbers there are.
-        if file == File::There && r.obj.is_pinned_beside(fdtable::numbers_of(r, fd).1) {
+        if file == File::There && r.obj.is_pinned_beside(table::numbers_of(r, fd).1) {
             l.keep(fd, r.obj);
         }
         return;
@@ -166,7 +164,7 @@ fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
     if let Some(ep) = r.obj.endpoint()
         && ep.lies_under(fd)
     {
-        let other = fdtable::number_of(r, fd);
+        let other = table::number_of(r, fd);
         match file {
             File::There => ep.release_number(fd, other),
             File::Gone => ep.lose_number(fd, other),
@@ -192,99 +190,8 @@ pub fn forget(fd: i32, file: File) -> Option<Leaving> {
     remove(fd, file).and_then(|(_, leaving)| leaving)
 }
 
-/// A bit for each number that a signal handler closed while its thread was in the middle of a call of ours.
-static LATER: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
-/// Number of words of `LATER` that have ever had a bit: only these are looked at.
-static LATER_WORDS: AtomicUsize = AtomicUsize::new(0);
-/// Whether there may be such a number.
-static ANY_LATER: AtomicU32 = AtomicU32::new(0);
-/// Not 0: a thread is closing them. This is no lock, since that thread is about to take the locks of sockets, and is
-/// not to be taken for one that a handler has interrupted with locks held.
-static CLOSING: AtomicU32 = AtomicU32::new(0);
-
-/// Called in the child of a fork: the thread that was closing them is the parent's.
-pub fn after_fork() {
-    CLOSING.store(0, Ordering::Relaxed);
-}
-
-/// Whether a handler left a number to be closed.
-#[inline]
-pub fn has_later() -> bool {
-    ANY_LATER.load(Ordering::Relaxed) != 0
-}
-
-/// Has the next call that may do it close the number. False: it is to be closed already.
-fn later(fd: i32) -> bool {
-    let (at, bit) = (fd as usize / 64, 1 << (fd % 64));
-    let Some(word) = LATER.get(at) else { return false };
-    LATER_WORDS.fetch_max(at + 1, Ordering::SeqCst);
-    let new = word.fetch_or(bit, Ordering::SeqCst) & bit == 0;
-    // Last: a thread that sees this sees the bit.
-    ANY_LATER.store(1, Ordering::SeqCst);
-    new
-}
-
-/// The number leaves the table in another way: it is not to be closed later.
-fn not_later(fd: i32) {
-    if has_later()
-        && let Some(word) = LATER.get(fd as usize / 64)
-    {
-        word.fetch_and(!(1 << (fd % 64)), Ordering::SeqCst);
-    }
-}
-
-/// Closes what a handler could not. To be called at the start of calls.
-#[inline]
-pub fn close_later() {
-    if has_later() && !lock::interrupted() {
-        close_held();
-    }
-}
-
-#[cold]
-fn close_held() {
-    if CLOSING.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        // Another thread is closing them, or the thread that this handler has interrupted.
-        return;
-    }
-    let words = || LATER.iter().take(LATER_WORDS.load(Ordering::SeqCst));
-    for (at, word) in words().enumerate() {
-        let mut bits = word.swap(0, Ordering::SeqCst);
-        while bits != 0 {
-            close_one_held((at * 64) as i32 + bits.trailing_zeros() as i32);
-            bits &= bits - 1;
-        }
-    }
-    ANY_LATER.store(0, Ordering::SeqCst);
-    // A handler may have left another one meanwhile.
-    if words().any(|word| word.load(Ordering::SeqCst) != 0) {
-        ANY_LATER.store(1, Ordering::SeqCst);
-    }
-    CLOSING.store(0, Ordering::SeqCst);
-}
-
-/// To be called before the program puts another file under a number of its choice: if a handler has closed the number,
-/// it is closed by now, and not when it stands for something else.
-#[inline]
-pub(super) fn finish_later() {
-    if has_later() || CLOSING.load(Ordering::SeqCst) != 0 {
-        finish_held();
-    }
-}
-
-#[cold]
-fn finish_held() {
-    close_later();
-    let mut until = None;
-    while CLOSING.load(Ordering::SeqCst) != 0 {
-        // The thread that closes may be the one that this handler has interrupted.
-        let now = time::now();
-        if now > *until.get_or_insert(now.saturating_add(HANDLER_LOCK_WAIT)) {
-            return;
-        }
-        raw::sched_yield();
-    }
-}
+/// What closes a number that was left.
+static CLOSE_LATE: fn(i32) = close_one_held;
 
 fn close_one_held(fd: i32) {
     if reserved_fds::is(fd) {
@@ -298,14 +205,14 @@ fn close_one_held(fd: i32) {
 /// close(2). A signal handler may call it (signal-safety(7)), even in a thread that holds a lock of ours: then the
 /// number stays open until the next call that may close it.
 pub fn close(fd: i32) -> Outcome {
-    if fdtable::knows(fd) && lock::interrupted() {
-        if fdtable::is_leaving(fd) {
+    if table::knows(fd) && lock::interrupted() {
+        if table::is_leaving(fd) {
             return Outcome::Failed(Errno::BADF);
         }
-        return if later(fd) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
+        return if later::later(fd, &CLOSE_LATE) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
     }
-    close_later();
-    not_later(fd);
+    later::close_later();
+    later::not_later(fd);
     closed(fd, removed(fd, File::There))
 }
 
@@ -325,7 +232,7 @@ fn closed(fd: i32, removed: Option<(Removed, Option<Leaving>)>) -> Outcome {
         }
         Some((Removed::Epoll | Removed::Aside, _leaving)) => raw::close(fd).into(),
         // The program closes it twice, and the file that lies there is not its any more.
-        None if reserved_fds::is(fd) || fdtable::is_leaving(fd) => Outcome::Failed(Errno::BADF),
+        None if reserved_fds::is(fd) || table::is_leaving(fd) => Outcome::Failed(Errno::BADF),
         None => Outcome::Pass,
     }
 }
@@ -333,7 +240,7 @@ fn closed(fd: i32, removed: Option<(Removed, Option<Leaving>)>) -> Outcome {
 /// Whether a call that closes number `fd` or accepts from it is for us.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    fdtable::knows(fd) || reserved_fds::is(fd) || has_later()
+    table::knows(fd) || reserved_fds::is(fd) || later::has_later()
 }
 
 /// close_range(2), which must spare our own descriptors.
@@ -342,8 +249,8 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     if first > last || flags & CLOEXEC != 0 {
         return Outcome::Pass;
     }
-    close_later();
-    fdtable::each(first as usize, last as usize, |fd, _| {
+    later::close_later();
+    table::each(first as usize, last as usize, |fd, _| {
         // Until all of them are closed.
         core::mem::forget(forget(fd, File::There));
     });
@@ -361,7 +268,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
     if from <= last {
         result = result.and(raw::close_range(from, last, flags));
     }
-    fdtable::all_left(first as usize, last as usize);
+    table::all_left(first as usize, last as usize);
     result.into()
 }
 

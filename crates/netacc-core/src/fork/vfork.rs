@@ -1,11 +1,10 @@
 //! How the parent of a vfork(2) that is done by fork(2) stands still: it waits for the end of a pipe, which the kernel closes
 //! when the child ends or executes another program.
 
-use crate::timeouts;
-use crate::{fdtable, runtime};
+use crate::fd::table;
+use crate::{runtime, timeouts};
 use core::sync::atomic::{AtomicI32, Ordering};
-use netacc_sys::time;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{raw, reserved_fds, time};
 use rustix::fs::{Access, access, lstat};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -17,7 +16,7 @@ const VFORK_CHECK_INTERVAL: i64 = time::ns(timeouts::VFORK_CHECK_INTERVAL) as i6
 /// Whether a child that shares our memory cannot change anything of ours: no TCP socket was ever opened, and there is
 /// no epoll instance.
 pub fn stands_alone() -> bool {
-    runtime::get().is_none() && fdtable::is_empty()
+    runtime::get().is_none() && table::is_empty()
 }
 
 /// To be called in the child of any fork: parents wait for their own children by vfork, whose end is `own`, and not for

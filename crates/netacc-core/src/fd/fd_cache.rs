@@ -12,7 +12,7 @@
 //! limit. Until a kept number is closed a call that is not ours, like open(2), may get a higher number than the lowest
 //! free one, as if another thread had not closed its file yet.
 
-use crate::fdtable;
+use crate::fd::table;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use netacc_sys::{raw, reserved_fds};
 
@@ -68,7 +68,7 @@ pub fn keep(fd: i32, domain: i32) -> bool {
         COUNT.fetch_sub(1, Ordering::Relaxed);
         return false;
     }
-    fdtable::vacate(fd);
+    table::vacate(fd);
     word.fetch_or(1 << bit, Ordering::SeqCst);
     of(domain).summary.fetch_or(1 << at, Ordering::SeqCst);
     true
@@ -81,7 +81,7 @@ pub fn take(domain: i32) -> Option<i32> {
     if !any() {
         return None;
     }
-    let fd = core::iter::from_fn(|| of(domain).pop()).find(|fd| fdtable::occupy(*fd))?;
+    let fd = core::iter::from_fn(|| of(domain).pop()).find(|fd| table::occupy(*fd))?;
     COUNT.fetch_sub(1, Ordering::Relaxed);
     Some(fd)
 }
@@ -89,7 +89,7 @@ pub fn take(domain: i32) -> Option<i32> {
 /// Closes the number, since a call has a use for it, unless another thread has been quicker.
 #[cold]
 pub fn give_back(fd: i32) {
-    if fdtable::occupy(fd) {
+    if table::occupy(fd) {
         closed(fd);
     }
 }

@@ -6,10 +6,10 @@
 //! still the one meant is told by comparing generations under the object's lock.
 #![allow(unsafe_code)]
 
+use crate::fd::fd_cache;
 use crate::object::instance::Epoll;
 use crate::object::reference::Ref;
 use crate::object::socket::{REPLACED, Socket};
-use crate::socket::fd_cache;
 use crate::timeouts;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::errno::{Errno, Result};
@@ -353,4 +353,13 @@ pub fn numbers_of(r: Ref<Socket>, not: i32) -> (Option<i32>, u32) {
 /// another file since, does not count.
 pub fn is_replaced(r: Ref<Socket>, fd: i32) -> bool {
     r.obj.has(REPLACED) && !get(fd).is_some_and(|e| e.is(r))
+}
+
+/// Calls `f` for every number of a socket of ours.
+pub(crate) fn each_socket(mut f: impl FnMut(i32, Ref<Socket>)) {
+    each(0, usize::MAX, |fd, e| {
+        if let Entry::Socket(r) = e {
+            f(fd, r);
+        }
+    });
 }
