@@ -2,11 +2,12 @@
 //! descriptors or the memory, its connections too.
 
 use crate::fd::{fd_cache, placeholder, table};
+use crate::listen::opening;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
 use crate::process_fallback;
 use crate::process_fallback::reason;
-use crate::socket::{demote, listen};
+use crate::switch::demote;
 use netacc_stats::Reason;
 use netacc_sys::reserved_fds;
 use rustix::process::{Resource, getrlimit};
@@ -17,7 +18,7 @@ pub fn from_here(why: Reason) {
     netacc_log::log!(Info, "process: further connections use kernel TCP: {}", why.sentence());
     table::each_socket(|fd, r| {
         if r.obj.path() == Path::Listener {
-            listen::abandon(fd, r.obj);
+            opening::abandon(fd, r.obj);
         }
     });
     placeholder::drop_ready_sockets();

@@ -1,13 +1,16 @@
 //! The socket layer as the transports below it see it (see [`netacc_transport::host`]).
 
+use crate::conn::{pool, ports};
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::fork::descendants;
+use crate::listen::opening;
 use crate::object::reference;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket};
+use crate::options::remembered;
 use crate::runtime;
-use crate::socket::{listen, opts, pool, ports, queued_connects, redispatch, upgrade, upgrade_client};
+use crate::switch::{queued_connects, redispatch, upgrade, upgrade_client};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
@@ -70,7 +73,7 @@ impl Host for Program {
     }
 
     fn takes_companions(&self, port: u16) -> OwnPort {
-        listen::takes_companions(port)
+        opening::takes_companions(port)
     }
 
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn)) {
@@ -109,7 +112,7 @@ impl Host for Program {
     }
 
     fn has_keepalive(&self) -> bool {
-        opts::has_keepalive()
+        remembered::has_keepalive()
     }
 
     fn try_hold(&self, token: ConnToken, ep: &'static ShmEndpoint, direction: Direction) -> Option<Guard<'static>> {

@@ -6,20 +6,24 @@
 
 extern crate alloc;
 
+pub mod conn;
 pub mod epoll;
+pub mod exec;
 pub mod fallback;
 pub mod fd;
 pub mod fork;
 mod host;
 pub mod identity;
 mod limits;
+pub mod listen;
 pub mod namespace;
 pub mod object;
+pub mod options;
 pub mod outcome;
 pub mod process_fallback;
 pub mod runtime;
-pub mod socket;
 pub mod startup;
+pub mod switch;
 mod timeouts;
 pub mod wait;
 

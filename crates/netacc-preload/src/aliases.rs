@@ -6,8 +6,8 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{mmsghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
+use netacc_core::conn::{connect, control, io, msg};
 use netacc_core::fd::{closing, create, table};
-use netacc_core::socket::{connect, control, io, msg};
 use netacc_core::wait::{poll, select};
 
 fn check(len: size_t, room: size_t) {

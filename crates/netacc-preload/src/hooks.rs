@@ -6,9 +6,11 @@ use libc::{
     epoll_event, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec, timeval,
 };
+use netacc_core::conn::{accept, connect as conn, control, file, io, msg};
 use netacc_core::epoll::call::Call;
 use netacc_core::fd::{closing, create, table};
-use netacc_core::socket::{accept, connect as conn, control, file, io, listen as lst, msg, opts};
+use netacc_core::listen::opening as lst;
+use netacc_core::options::opts;
 use netacc_core::wait::{poll, select};
 use netacc_core::{Outcome, epoll};
 use netacc_sys::errno::Errno;

@@ -5,7 +5,7 @@
 use crate::exec::hand_off;
 use crate::{clone, hooks as h, process, seccomp, time, uring, users};
 use core::ffi::{c_int, c_long, c_uint};
-use netacc_core::socket::demote;
+use netacc_core::switch::demote;
 use netacc_core::wait::{poll, select};
 use netacc_core::{fallback, identity};
 use netacc_stats::Reason;

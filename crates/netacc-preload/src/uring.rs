@@ -4,9 +4,10 @@
 use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_core::conn::msg;
 use netacc_core::fd::closing;
 use netacc_core::fd::closing::File;
-use netacc_core::socket::{demote, msg};
+use netacc_core::switch::demote;
 use netacc_core::{fallback, process_fallback, startup};
 use netacc_stats::Reason;
 use netacc_sys::own_calls;

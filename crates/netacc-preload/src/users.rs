@@ -4,7 +4,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use netacc_core::fd::table;
-use netacc_core::socket::demote;
+use netacc_core::switch::demote;
 use netacc_stats::Reason;
 use netacc_sys::raw;
 

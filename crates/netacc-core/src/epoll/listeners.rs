@@ -1,11 +1,7 @@
-//! Listeners in instances, and those that several instances hear.
-//!
-//! A link's queue of connects reports to one instance by its subscription, and perhaps no thread waits in that one: a program
-//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
-//! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
+//! Listeners in instances: their kernel's half, their rendezvous, and the queues of their links.
 
 use crate::epoll::cookies::{Kind, cookie};
-use crate::epoll::ready::{enqueue, is_wanted, touch};
+use crate::epoll::ready::{enqueue, touch};
 use crate::epoll::registration::{each_registration, uncount};
 use crate::epoll::subscription;
 use crate::epoll::subscription::attach;
@@ -13,75 +9,12 @@ use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, STR
 use crate::object::listener::Listener;
 use crate::object::reference::at;
 use crate::object::socket::Socket;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::signals::Blocked;
-use netacc_transport::WaitSet;
 use netacc_transport::shm::Link;
 use netacc_transport::shm::slots::CONTROL_SLOT;
-
-/// The listeners with whose queues a sleep is registered.
-#[derive(Debug, Default)]
-pub(super) struct Queues(Vec<&'static Listener>);
-
-impl Queues {
-    /// Registers a sleep that is about to begin, if it `sleeps` at all.
-    #[inline]
-    pub(super) fn arm(e: &'static Epoll, set: &mut WaitSet, sleeps: bool) -> Queues {
-        if !sleeps || e.listened.load(Ordering::Relaxed) == 0 {
-            return Queues::default();
-        }
-        let mut found: Vec<&'static Listener> = Vec::new();
-        {
-            let _g = e.lock.lock();
-            let mut p = e.registrations.load(Ordering::Relaxed);
-            while let Some(reg) = at(p) {
-                p = reg.next_all.load(Ordering::Relaxed);
-                if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
-                    && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
-                    && !found.iter().any(|x| core::ptr::eq(*x, l))
-                {
-                    found.push(l);
-                }
-            }
-        }
-        for l in &found {
-            l.arm(set);
-        }
-        Queues(found)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether something that is to be reported came before the registration.
-    pub(super) fn ready(&self, e: &'static Epoll) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let _g = e.lock.lock();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 && is_wanted(e, reg) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Undoes [`Queues::arm`].
-    pub(super) fn disarm(self, set: &WaitSet) {
-        for l in self.0 {
-            l.disarm(set);
-            // The control socket of a dead client would end every further sleep.
-            l.sweep();
-        }
-    }
-}
 
 pub(super) fn listener_events(events: u32) -> u32 {
     EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32

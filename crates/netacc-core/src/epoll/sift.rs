@@ -116,7 +116,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 if l.is_shut()
                     && let Some(s) = sock(reg)
                 {
-                    crate::socket::listen::abandon(reg.fd.load(Ordering::Relaxed), s);
+                    crate::listen::opening::abandon(reg.fd.load(Ordering::Relaxed), s);
                 }
             }
             queue(reg);
@@ -124,7 +124,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
         Named::Candidate(reg) => {
             let Some(s) = sock(reg) else { return Said::Ours };
             let r = Ref { obj: s, generation: s.generation() };
-            if !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
+            if !crate::switch::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
                 // This is its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
                 // from there. The thread that puts it there takes the lock after the path is changed.
                 let _g = e.lock.lock();
@@ -172,13 +172,13 @@ fn serve(e: &'static Epoll, w: &'static Subscription) {
     // knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
     activate_own(e, w);
     if netacc_transport::shm::promote::waiting() {
-        crate::socket::promote::match_offers();
+        crate::switch::promote::match_offers();
     }
     if link.is_lost() {
         // A connection that our other sharers may use goes elsewhere when one of them uses it.
         for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.is_shared() && ep.orphaned())) {
             if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
-                crate::socket::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
+                crate::switch::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
             }
         }
         activate_own(e, w);
@@ -220,6 +220,6 @@ pub(crate) fn complete_switches(e: &'static Epoll) {
     }
     // Without any lock of ours: to move a connection begins with the direction locks.
     for r in found {
-        crate::socket::redispatch::complete_switch(r);
+        crate::switch::redispatch::complete_switch(r);
     }
 }

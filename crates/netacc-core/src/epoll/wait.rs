@@ -2,8 +2,8 @@
 
 use crate::epoll::call::Call;
 use crate::epoll::children::absorb_children;
-use crate::epoll::listeners::Queues;
 use crate::epoll::nested::arm_children;
+use crate::epoll::queues::Queues;
 use crate::epoll::ready::{arm_liveness, collect, harvest};
 use crate::epoll::sift::{Polled, complete_switches, sift};
 use crate::epoll::stash::unstash;
@@ -13,7 +13,7 @@ use crate::epoll::{fairness, shared};
 use crate::fd::{later, table};
 use crate::object::instance::Epoll;
 use crate::outcome::Outcome;
-use crate::socket::queued_connects;
+use crate::switch::queued_connects;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};

@@ -5,11 +5,12 @@
 //! the rings. It does so with the socket's locks held. So a number is given back in this order, by [`remove`] and
 //! nowhere else:
 //!
-//! 1. it leaves the table, and from here to the end calls of other threads that name it wait ([`fdtable::Leaving`]);
+//! 1. it leaves the table, and from here to the end calls of other threads that name it wait ([`table::Leaving`]);
 //! 2. the locks were free once, so that who saw the number in the table is done with it;
 //! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
 //! 4. the kernel may give the number to another file.
 
+use crate::conn::pin;
 use crate::epoll::instance;
 use crate::fd::later::HANDLER_LOCK_WAIT;
 use crate::fd::table::{Entry, Leaving};
@@ -17,7 +18,7 @@ use crate::fd::{fd_cache, later, table};
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, KEEPABLE, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::{pin, promote, redispatch};
+use crate::switch::{promote, redispatch};
 use netacc_sys::errno::Errno;
 use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
 use netacc_transport::rdma::engine::progress;

@@ -1,5 +1,6 @@
 //! Descriptors: socket(2), and the dup family.
 
+use crate::conn::pin;
 use crate::fd::closing::{File, changes_files};
 use crate::fd::placeholder::{is_stdio, keep_ready_socket, materialize, placeholder, ready_socket};
 use crate::fd::table::Entry;
@@ -7,8 +8,8 @@ use crate::fd::{closing, fd_cache, later, table};
 use crate::object::reference::Ref;
 use crate::object::socket::{HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
 use crate::outcome::Outcome;
-use crate::socket::pin;
-use crate::{process_fallback, socket, startup};
+use crate::switch::demote;
+use crate::{process_fallback, startup};
 use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_stats::Reason;
@@ -118,7 +119,7 @@ pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
         Ok(Some(e)) => match made(old, e, make) {
             Ok(new) => {
                 if is_stdio(new) {
-                    socket::demote::by_number_if_connected(new, Reason::Stdio);
+                    demote::by_number_if_connected(new, Reason::Stdio);
                 }
                 Outcome::Done(new as isize)
             }
@@ -175,7 +176,7 @@ pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
         return Outcome::Pass;
     }
     if is_stdio(new) {
-        socket::demote::by_number_if_connected(old, Reason::Stdio);
+        demote::by_number_if_connected(old, Reason::Stdio);
     }
     let source = match before_dup(old) {
         Ok(e) => e,

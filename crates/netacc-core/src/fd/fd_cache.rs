@@ -21,7 +21,7 @@ const MOST: i32 = 64;
 /// Number of words of a bitmap, for numbers up to 4095.
 const WORDS: usize = 64;
 
-/// Numbers of one family's placeholders. A bit only says where to look: what [`fdtable`] says counts.
+/// Numbers of one family's placeholders. A bit only says where to look: what [`table`] says counts.
 struct Numbers {
     /// A bit for each word that has a bit.
     summary: AtomicU64,

@@ -1,11 +1,13 @@
 //! What the child of a fork does before its program goes on.
 
+use crate::conn;
 use crate::fd::table::Entry;
 use crate::fd::{later, placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, LOCK, WAITING, hold};
 use crate::fork::prepare::{FORK_LOCK, Forking, NewSpaces};
+use crate::listen::adopt;
 use crate::object::socket::SHARED;
-use crate::socket;
+use crate::switch::{queued, redispatch};
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::{lock, reserved_fds};
@@ -41,11 +43,11 @@ pub fn child(f: Forking) {
     crate::object::socket::reset_locks();
     crate::object::listener::reset_locks();
     netacc_transport::shm::link::reset_after_fork();
-    socket::pool::after_fork();
+    conn::pool::after_fork();
     netacc_transport::rdma::engine::after_fork(&f.engines);
-    socket::queued_connects::after_fork();
-    socket::redispatch::after_fork();
-    socket::adopt::after_fork();
+    queued::after_fork();
+    redispatch::after_fork();
+    adopt::after_fork();
     netacc_transport::shm::promote::after_fork();
     table::forget_leaving();
     table::each(0, usize::MAX, |_, e| {

@@ -31,7 +31,7 @@ pub(super) static LOCK: Lock = Lock::new();
 /// Forks under way, whose child is or is about to be there and is not counted yet.
 pub(super) static FORKING: AtomicU32 = AtomicU32::new(0);
 
-/// Number of generations of a sharers that are told apart.
+/// Number of generations of sharers that are told apart.
 const GENERATIONS: usize = 16;
 
 /// The writing ends (descriptor + 1) of the pipes at which the processes before this one wait for the end of their

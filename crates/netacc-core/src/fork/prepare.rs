@@ -6,7 +6,8 @@ use crate::fork::descendants::{CONNECTED, FORKING, WAITING, end_of_life};
 use crate::fork::namespace;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, KEEPABLE, NONBLOCK, Path, SHARED, Socket};
-use crate::{socket, timeouts};
+use crate::switch::{demote, promote, queued_connects};
+use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Result;
@@ -20,7 +21,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 /// other has.
 pub(super) static FORK_LOCK: Lock = Lock::new();
 const FORK_QUIESCE: u64 = time::ns(timeouts::FORK_QUIESCE);
-/// What [`prepare`] hands to [`parent`] and [`child`].
+/// What [`prepare`] hands to [`parent`] and [`child`](super::child::child).
 #[derive(Debug, Default)]
 pub struct Forking {
     /// Reading and writing end of the pipe, if there is anything to share, and what it tells of.
@@ -56,7 +57,7 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     // Before this thread takes any lock.
     let in_handler = lock::interrupted();
     // Several processes could not agree on who makes them again.
-    socket::queued_connects::await_queue_pairs();
+    queued_connects::await_queue_pairs();
     // Before anything is marked as shared: another thread must not take it for ours alone until the child is counted.
     FORKING.fetch_add(1, Ordering::SeqCst);
     let mut shared = false;
@@ -66,10 +67,10 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
         if r.obj.path() == Path::Tcp && r.obj.has(CANDIDATE) {
-            socket::promote::cancel(fd, r);
+            promote::cancel(fd, r);
         }
         if r.obj.path() == Path::Shm && *splits.get_or_insert_with(namespace::splits_sharers) {
-            let _ = socket::demote::demote(fd, r, Reason::Fork);
+            let _ = demote::demote(fd, r, Reason::Fork);
         }
         match r.obj.path() {
             Path::New => {

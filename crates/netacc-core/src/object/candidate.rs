@@ -1,4 +1,4 @@
-//! What a socket keeps of an upgrade to RDMA (see [`crate::socket::upgrade`]).
+//! What a socket keeps of an upgrade to RDMA (see [`crate::switch::upgrade`]).
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use netacc_wire::companion::TOKEN;

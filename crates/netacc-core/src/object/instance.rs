@@ -70,7 +70,7 @@ pub struct Registration {
     /// Another number of the same socket with the same instance, which hears by the same subscription. Under the instance's
     /// lock.
     pub(crate) alias: AtomicPtr<Registration>,
-    /// What was known at the last report, for edges: [`netacc_transport::shm::Marks`], or the news of a nested
+    /// What was known at the last report, for edges: `EdgeSeq`, or the news of a nested
     /// instance.
     pub(crate) seen: [AtomicU64; 2],
 }

@@ -1,6 +1,6 @@
 //! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait at either.
 //!
-//! How it takes up links is in [`crate::socket::taking`], and how it ends in [`crate::socket::listener_end`].
+//! How it takes up links is in [`crate::listen::taking`], and how it ends in [`crate::listen::ending`].
 
 use crate::object::socket::{NONBLOCK, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -28,7 +28,7 @@ impl<T> PartialEq for Ref<T> {
 
 /// The object behind a pointer kept in one of our atomics.
 ///
-/// Only for types kept in a [`Slab`]: their memory is valid for ever.
+/// Only for types kept in a [`Slab`](netacc_sys::slab::Slab): their memory is valid for ever.
 #[allow(unsafe_code)]
 pub(crate) fn at<T: Pooled>(p: *mut T) -> Option<&'static T> {
     // SAFETY: our atomics hold null or the address of a slab object.

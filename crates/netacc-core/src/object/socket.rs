@@ -1,13 +1,13 @@
 //! A TCP socket as the application knows it: what its descriptors refer to, whichever path its bytes take.
 //!
-//! What is here needs nothing but the object itself; what a call does with it is above, in [`crate::socket`].
+//! What is here needs nothing but the object itself; what a call does with it is in the folders above, such as [`crate::conn`].
 
 use crate::object::address::Addr;
 use crate::object::candidate::Candidate;
 use crate::object::instance::Registration;
 use crate::object::listener::Listener;
 use crate::object::reference::Ref;
-use crate::socket::remembered::Remembered;
+use crate::options::remembered::Remembered;
 use crate::wait::spin::Spin;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_stats::{SockEntry, page};
@@ -48,11 +48,11 @@ netacc_sys::flags! { SocketFlag:
     pub const OFFERS;
     /// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
     pub const LINKING;
-    /// Of a candidate: the other end is on another host; see [`upgrade`].
+    /// Of a candidate: the other end is on another host; see [`crate::switch::upgrade`].
     pub const REMOTE;
     /// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
     pub const PREPARED;
-    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`cached`].
+    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`crate::fd::fd_cache`].
     pub const KEEPABLE;
     /// The process forked while this connection was open.
     pub const SHARED;
@@ -64,7 +64,7 @@ netacc_sys::flags! { SocketFlag:
     pub const HANDED;
     /// bind(2) was called on a dead connection.
     pub const REBOUND;
-    /// A listener that the program did not make and has not waited on: see [`adopt`].
+    /// A listener that the program did not make and has not waited on: see [`crate::listen::adopt`].
     pub const INHERITED;
     /// A listener that clients on other hosts cannot find yet: the program has not waited on it.
     pub const DORMANT;
@@ -72,11 +72,11 @@ netacc_sys::flags! { SocketFlag:
     pub const UNHEARD;
     /// Another file was put over one of its numbers (dup2, dup3).
     pub const REPLACED;
-    /// An option about the connection's packets was set, of which the kernel can be asked: see [`kernel_options`].
+    /// An option about the connection's packets was set, of which the kernel can be asked: see [`crate::options::kernel_options`].
     pub const KERNEL_OPTIONS;
     /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
     pub const INQ;
-    /// An accepted connection whose listener is closed: see [`held_port`].
+    /// An accepted connection whose listener is closed: see [`crate::conn::held_port`].
     pub const HOLDS_PORT;
     /// As [`KERNEL_OPTIONS`], and it cannot be asked.
     pub const SIGNED;
@@ -114,7 +114,7 @@ pub struct Socket {
     pub rcvtimeo: AtomicU64,
     /// See `rcvtimeo`.
     pub sndtimeo: AtomicU64,
-    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`reuseport`].
+    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`crate::conn::reuseport`].
     pub(crate) member: AtomicU64,
     /// Number of calls that were made while it was a candidate for promotion.
     pub(crate) calls: AtomicU32,
@@ -124,7 +124,7 @@ pub struct Socket {
     pub(crate) kernel_sent: AtomicU64,
     /// Number of bytes that were received from the kernel while it was a candidate.
     pub(crate) kernel_read: AtomicU64,
-    /// What [`upgrade`] keeps of a candidate whose other end is on another host.
+    /// What [`crate::switch::upgrade`] keeps of a candidate whose other end is on another host.
     pub(crate) upgrade: Candidate,
     /// SO_LINGER: on/off in the upper, seconds in the lower half.
     pub linger: AtomicU64,

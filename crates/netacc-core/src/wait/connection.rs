@@ -3,7 +3,7 @@
 use crate::fd::table;
 use crate::object::reference::Ref;
 use crate::object::socket::{Path, Socket};
-use crate::socket::queued_connects;
+use crate::switch::queued_connects;
 use crate::wait::sleep::{restarts, sleep_before};
 use netacc_stats::{Counter, page};
 use netacc_sys::errno::{Errno, Result};
@@ -102,7 +102,7 @@ pub fn until_done(
             // The caller looks the connection up again and finds it elsewhere.
             Ok(_) if !here() => return Ok(()),
             Ok(_) if ep.must_switch() => {
-                crate::socket::redispatch::complete_switch(sock);
+                crate::switch::redispatch::complete_switch(sock);
                 return Ok(());
             }
             Ok(_) if deadline.passed() => return Err(Errno::AGAIN),

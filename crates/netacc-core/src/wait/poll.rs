@@ -4,15 +4,16 @@
 //! The application's array is read and written within its stated length.
 #![allow(unsafe_code)]
 
+use crate::conn::pin::Pin;
 use crate::epoll::absorb;
 use crate::fd::table::Entry;
 use crate::fd::{later, table};
+use crate::listen::adopt;
 use crate::object::listener::tcp_ready;
 use crate::object::reference::Ref;
 use crate::object::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Socket};
 use crate::outcome::Outcome;
-use crate::socket::pin::Pin;
-use crate::socket::{adopt, promote, queued_connects};
+use crate::switch::{promote, queued_connects};
 use crate::wait::held::Held;
 use crate::wait::sleep;
 use alloc::vec::Vec;
@@ -297,7 +298,7 @@ impl Fds {
             let Some(pin) = table::socket(p.fd).and_then(Ref::pin) else { return };
             let r = pin.sock();
             if r.obj.endpoint().is_some_and(|e| e.must_switch()) {
-                crate::socket::redispatch::complete_switch(r);
+                crate::switch::redispatch::complete_switch(r);
             }
             if let Some(l) = r.obj.listener() {
                 l.sweep();
