@@ -1,18 +1,23 @@
 //! The socket layer as the transports below it see it (see [`netacc_transport::host`]).
 
-use crate::fdtable::{self, Entry, Ref};
-use crate::socket::{
-    CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket, listen, opts, pool, ports, queued_connects, redispatch, upgrade,
-    upgrade_client,
-};
-use crate::{epoll, fork, runtime};
+use crate::conn::{pool, ports};
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::fork::descendants;
+use crate::listen::opening;
+use crate::object::reference;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket};
+use crate::options::remembered;
+use crate::runtime;
+use crate::switch::{queued_connects, redispatch, upgrade, upgrade_client};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use libc::{IPPROTO_TCP, SOL_SOCKET};
 use netacc_conf::Config;
 use netacc_stats::{Reason, SockEntry};
-use netacc_sys::Guard;
-use netacc_sys::time::{self, Deadline};
+use netacc_sys::time::Deadline;
+use netacc_sys::{Guard, time};
 use netacc_transport::host::{ConnToken, Direction, Host, Patience, ProgramConn, Reachability, UpgradeAnswer};
 use netacc_transport::shm::claim::Claim;
 use netacc_transport::shm::{Link, ShmEndpoint};
@@ -24,14 +29,9 @@ struct Program;
 /// What the transports are given.
 pub(crate) static HOST: &dyn Host = &Program;
 
-/// The name of a socket for a transport.
-pub(crate) fn token(r: Ref<Socket>) -> ConnToken {
-    ConnToken { object: core::ptr::from_ref(r.obj).addr(), generation: r.generation }
-}
-
 /// The socket that a transport names. It may stand for another connection by now ([`Ref::valid`]).
 fn socket(token: ConnToken) -> Option<Ref<Socket>> {
-    let obj = epoll::at(token.object as *mut Socket)?;
+    let obj = reference::at(token.object as *mut Socket)?;
     Some(Ref { obj, generation: token.generation })
 }
 
@@ -41,15 +41,15 @@ impl Host for Program {
     }
 
     fn is_alone(&self) -> bool {
-        fork::alone()
+        descendants::alone()
     }
 
     fn has_no_children(&self) -> bool {
-        fork::has_no_children()
+        descendants::has_no_children()
     }
 
     fn is_fork_under_way(&self) -> bool {
-        fork::under_way()
+        descendants::under_way()
     }
 
     fn claim(&self, client: SocketAddr, server: SocketAddr) -> Result<Claim, Reason> {
@@ -73,17 +73,17 @@ impl Host for Program {
     }
 
     fn takes_companions(&self, port: u16) -> OwnPort {
-        listen::takes_companions(port)
+        opening::takes_companions(port)
     }
 
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn)) {
-        fdtable::each(0, usize::MAX, |_, e| {
+        table::each(0, usize::MAX, |_, e| {
             if let Entry::Socket(r) = e
                 && r.obj.path() == Path::Shm
                 && let Some(ep) = r.obj.endpoint()
             {
                 f(&ProgramConn {
-                    socket: token(r),
+                    socket: r.token(),
                     ep,
                     addresses: r.obj.local.get().zip(r.obj.peer.get()),
                     stats: r.obj.stats(),
@@ -94,7 +94,7 @@ impl Host for Program {
     }
 
     fn stats_of(&self, ep: &'static ShmEndpoint) -> Option<&'static SockEntry> {
-        let s = epoll::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
+        let s = reference::at(ep.owner.load(Ordering::Acquire) as *mut Socket)?;
         s.endpoint().filter(|e| core::ptr::eq(*e, ep))?;
         s.stats()
     }
@@ -112,7 +112,7 @@ impl Host for Program {
     }
 
     fn has_keepalive(&self) -> bool {
-        opts::has_keepalive()
+        remembered::has_keepalive()
     }
 
     fn try_hold(&self, token: ConnToken, ep: &'static ShmEndpoint, direction: Direction) -> Option<Guard<'static>> {
@@ -127,7 +127,7 @@ impl Host for Program {
     }
 
     fn upgrade_candidate(&self, client: SocketAddr, server: SocketAddr) -> Option<ConnToken> {
-        upgrade::find(client, server).map(token)
+        upgrade::find(client, server).map(Ref::token)
     }
 
     fn prepare_upgrade(&self, token: ConnToken, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {
@@ -142,7 +142,7 @@ impl Host for Program {
 
     fn request_upgrades(&self) -> bool {
         let mut left = false;
-        fdtable::each(0, usize::MAX, |fd, e| {
+        table::each(0, usize::MAX, |fd, e| {
             if let Entry::Socket(r) = e
                 && r.obj.has(REMOTE)
                 && r.obj.has(OFFERS)

@@ -6,21 +6,25 @@
 
 extern crate alloc;
 
+pub mod conn;
 pub mod epoll;
-pub mod fdtable;
+pub mod exec;
+pub mod fallback;
+pub mod fd;
 pub mod fork;
 mod host;
 pub mod identity;
 mod limits;
+pub mod listen;
 pub mod namespace;
+pub mod object;
+pub mod options;
 pub mod outcome;
-pub mod poll;
 pub mod process_fallback;
 pub mod runtime;
-pub mod select;
-pub mod socket;
+pub mod startup;
+pub mod switch;
 mod timeouts;
-pub mod vfork;
 pub mod wait;
 
 /// What a process that ends or executes another program has to tell the RDMA engines.

@@ -2,7 +2,7 @@
 //! becomes a kernel socket before the request is made.
 
 use core::ffi::{c_int, c_void};
-use netacc_core::socket::demote;
+use netacc_core::switch::demote;
 use netacc_stats::Reason;
 
 /// `struct aiocb`, which has the descriptor first on every system of glibc's.

@@ -6,8 +6,9 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{mmsghdr, nfds_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval};
-use netacc_core::socket::{closing, connect, control, create, io, msg};
-use netacc_core::{fdtable, poll, select};
+use netacc_core::conn::{connect, control, io, msg};
+use netacc_core::fd::{closing, create, table};
+use netacc_core::wait::{poll, select};
 
 fn check(len: size_t, room: size_t) {
     if len > room {
@@ -41,7 +42,7 @@ hooks! {
         sleeps!(poll::poll(fds, n as usize, || crate::time::timespec(t), mask.cast()))
     };
     fn __connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int
-        where fdtable::knows(fd) => sleeps!(connect::connect(fd, addr.cast(), len));
+        where table::knows(fd) => sleeps!(connect::connect(fd, addr.cast(), len));
     fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int
         where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
     fn __dup2(old: c_int, new: c_int) -> c_int => create::dup3(old, new, 0, true);

@@ -3,8 +3,9 @@
 use crate::process::forked_to;
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use libc::pid_t;
-use netacc_core::fork::{self, Forking, NewSpaces};
-use netacc_core::process_fallback;
+use netacc_core::fallback;
+use netacc_core::fork::prepare::{Forking, NewSpaces};
+use netacc_core::fork::{child, prepare};
 use netacc_stats::Reason;
 
 /// What becomes of the child of a clone with these flags.
@@ -42,7 +43,7 @@ pub fn made(flags: u64, next: impl FnOnce() -> c_long) -> c_long {
     match child(flags) {
         Child::SharesMemory => next(),
         Child::SharesDescriptors => {
-            process_fallback::fall_back(Reason::Fork);
+            fallback::fall_back(Reason::Fork);
             next()
         }
         Child::Forked(new) => forked_to(new, next),
@@ -62,7 +63,7 @@ extern "C" fn begin(begin: *mut c_void) -> c_int {
     // SAFETY: `clone` below gives the address of a `Begin`, and nobody else has it in this process.
     let begin = unsafe { &mut *begin.cast::<Begin>() };
     if let Some(forking) = begin.forking.take() {
-        fork::child_in(forking, begin.new);
+        child::child_in(forking, begin.new);
     }
     (begin.function)(begin.argument)
 }
@@ -88,15 +89,15 @@ pub unsafe extern "C" fn clone(
         // Without function or stack libc refuses.
         (Child::Forked(new), Some(function)) if !stack.is_null() => (new, function),
         (Child::SharesDescriptors, function) => {
-            process_fallback::fall_back(Reason::Fork);
+            fallback::fall_back(Reason::Fork);
             return next(function, argument);
         }
         (_, function) => return next(function, argument),
     };
-    let mut start = Begin { forking: Some(fork::prepare_for(new)), new, function, argument };
+    let mut start = Begin { forking: Some(prepare::prepare_for(new)), new, function, argument };
     let pid = next(Some(begin), (&raw mut start).cast());
     if let Some(forking) = start.forking.take() {
-        fork::parent(forking, pid > 0);
+        prepare::parent(forking, pid > 0);
     }
     pid
 }

@@ -5,7 +5,8 @@ use crate::process::next_fork;
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 use netacc_core::engine;
-use netacc_core::socket::{demote, withdrawal};
+use netacc_core::exec::{at_exit, inheritance};
+use netacc_core::switch::demote;
 use netacc_stats::Reason;
 use netacc_sys::user;
 
@@ -140,9 +141,9 @@ pub unsafe fn hand_off(spawns: bool, argv: Args, envp: Args) {
 /// Makes the connections that the other program is meant to have the kernel's. A program that runs in place of ours
 /// takes along those that we carry.
 fn give(spawns: bool, named: &Named) {
-    demote::before_exec(spawns, |fd| named.has(fd));
+    inheritance::before_exec(spawns, |fd| named.has(fd));
     if !spawns {
-        withdrawal::hand_on_all();
+        at_exit::hand_on_all();
         engine::before_exec(next_fork);
     }
 }

@@ -3,7 +3,8 @@
 use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use netacc_core::Outcome;
-use netacc_core::socket::{adopt, io, msg};
+use netacc_core::conn::{io, msg};
+use netacc_core::listen::adopt;
 
 /// Runs before the program's own constructors. Hooks do not depend on it.
 extern "C" fn start() {

@@ -6,9 +6,13 @@ use libc::{
     epoll_event, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
     timespec, timeval,
 };
-use netacc_core::epoll::{self, Call};
-use netacc_core::socket::{accept, closing, connect as conn, control, create, file, io, listen as lst, msg, opts};
-use netacc_core::{Outcome, fdtable, poll, select};
+use netacc_core::conn::{accept, connect as conn, control, file, io, msg};
+use netacc_core::epoll::call::Call;
+use netacc_core::fd::{closing, create, table};
+use netacc_core::listen::opening as lst;
+use netacc_core::options::opts;
+use netacc_core::wait::{poll, select};
+use netacc_core::{Outcome, epoll};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_sys::time::Deadline;
@@ -32,28 +36,28 @@ hooks! {
     fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int
         where control::concerns(fd, cmd) => control::fcntl(fd, cmd, arg);
     fn ioctl(fd: c_int, request: usize, arg: usize) -> c_int
-        where fdtable::knows(fd) || control::gives_socket(request) => control::ioctl(fd, request, arg);
+        where table::knows(fd) || control::gives_socket(request) => control::ioctl(fd, request, arg);
 
     // Connections.
-    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where fdtable::knows(fd) => conn::bind(fd);
+    fn bind(fd: c_int, addr: Sock, len: socklen_t) -> c_int where table::knows(fd) => conn::bind(fd);
     // libc's own binds by an internal call.
-    fn bindresvport(fd: c_int, addr: SockMut) -> c_int where fdtable::knows(fd) => conn::bind(fd);
-    fn listen(fd: c_int, backlog: c_int) -> c_int where fdtable::knows(fd) => lst::listen(fd, backlog);
+    fn bindresvport(fd: c_int, addr: SockMut) -> c_int where table::knows(fd) => conn::bind(fd);
+    fn listen(fd: c_int, backlog: c_int) -> c_int where table::knows(fd) => lst::listen(fd, backlog);
     fn connect(fd: c_int, addr: Sock, len: socklen_t) -> c_int
-        where fdtable::knows(fd) => sleeps!(conn::connect(fd, addr.cast(), len));
+        where table::knows(fd) => sleeps!(conn::connect(fd, addr.cast(), len));
     fn accept(fd: c_int, addr: SockMut, len: Len) -> c_int
         where closing::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, 0));
     fn accept4(fd: c_int, addr: SockMut, len: Len, flags: c_int) -> c_int
         where closing::concerns(fd) => sleeps!(accept::accept4(fd, addr.cast(), len, flags));
-    fn shutdown(fd: c_int, how: c_int) -> c_int where fdtable::knows(fd) => control::shutdown(fd, how);
+    fn shutdown(fd: c_int, how: c_int) -> c_int where table::knows(fd) => control::shutdown(fd, how);
     fn getsockname(fd: c_int, addr: SockMut, len: Len) -> c_int
-        where fdtable::knows(fd) => control::getsockname(fd, addr.cast(), len);
+        where table::knows(fd) => control::getsockname(fd, addr.cast(), len);
     fn getpeername(fd: c_int, addr: SockMut, len: Len) -> c_int
-        where fdtable::knows(fd) => control::getpeername(fd, addr.cast(), len);
+        where table::knows(fd) => control::getpeername(fd, addr.cast(), len);
     fn getsockopt(fd: c_int, level: c_int, name: c_int, val: *mut c_void, len: Len) -> c_int
-        where fdtable::knows(fd) => opts::get(fd, level, name, val, len);
+        where table::knows(fd) => opts::get(fd, level, name, val, len);
     fn setsockopt(fd: c_int, level: c_int, name: c_int, val: *const c_void, len: socklen_t) -> c_int
-        where fdtable::knows(fd) => opts::set(fd, level, name, val, len);
+        where table::knows(fd) => opts::set(fd, level, name, val, len);
 
     // Bytes.
     fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t
@@ -83,11 +87,11 @@ hooks! {
     fn pwritev64v2(fd: c_int, vec: *const iovec, n: c_int, off: off_t, flags: c_int) -> ssize_t
         where io::concerns(fd) => sleeps!(io::vectored_at(fd, vec, n, off, flags, true));
     fn sendfile(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
-        where fdtable::knows(out) => sleeps!(file::sendfile(out, input, off, n));
+        where table::knows(out) => sleeps!(file::sendfile(out, input, off, n));
     fn sendfile64(out: c_int, input: c_int, off: *mut off_t, n: size_t) -> ssize_t
-        where fdtable::knows(out) => sleeps!(file::sendfile(out, input, off, n));
+        where table::knows(out) => sleeps!(file::sendfile(out, input, off, n));
     fn splice(input: c_int, off_in: *mut off_t, out: c_int, off_out: *mut off_t, n: size_t, flags: c_uint) -> ssize_t
-        where fdtable::knows(input) || fdtable::knows(out) => sleeps!(file::splice(input, off_in, out, off_out, n, flags));
+        where table::knows(input) || table::knows(out) => sleeps!(file::splice(input, off_in, out, off_out, n, flags));
 
     // Waiting.
     fn poll(fds: *mut pollfd, n: nfds_t, t: c_int) -> c_int
@@ -103,22 +107,22 @@ hooks! {
             None => Outcome::Pass,
         };
     fn epoll_create(size: c_int) -> c_int
-        => if size <= 0 { Outcome::Failed(Errno::INVAL) } else { epoll::create(|| raw::epoll_create1(0)) };
-    fn epoll_create1(flags: c_int) -> c_int => epoll::create(|| raw::epoll_create1(flags));
-    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::control(ep, op, fd, event(op, ev));
+        => if size <= 0 { Outcome::Failed(Errno::INVAL) } else { epoll::create::create(|| raw::epoll_create1(0)) };
+    fn epoll_create1(flags: c_int) -> c_int => epoll::create::create(|| raw::epoll_create1(flags));
+    fn epoll_ctl(ep: c_int, op: c_int, fd: c_int, ev: *mut epoll_event) -> c_int => epoll::ctl::control(ep, op, fd, event(op, ev));
     fn epoll_wait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int) -> c_int
-        where epoll::concerns(ep, time::ms_ns(t))
-        => sleeps!(epoll::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
+        where epoll::wait::concerns(ep, time::ms_ns(t))
+        => sleeps!(epoll::wait::wait(ep, Call::new(ev, max, core::ptr::null()), time::ms_ns(t), || {
             call_next!(epoll_wait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int) -> c_int)
         }));
     fn epoll_pwait(ep: c_int, ev: *mut epoll_event, max: c_int, t: c_int, mask: *const sigset_t) -> c_int
-        where epoll::concerns(ep, time::ms_ns(t)) => sleeps!(epoll::wait(ep, Call::new(ev, max, mask.cast()), time::ms_ns(t), || {
+        where epoll::wait::concerns(ep, time::ms_ns(t)) => sleeps!(epoll::wait::wait(ep, Call::new(ev, max, mask.cast()), time::ms_ns(t), || {
             call_next!(epoll_pwait(ep => c_int, ev => *mut epoll_event, max => c_int, t => c_int,
                 mask => *const sigset_t) -> c_int)
         }));
     fn epoll_pwait2(ep: c_int, ev: *mut epoll_event, max: c_int, t: *const timespec, mask: *const sigset_t) -> c_int
-        where epoll::concerns(ep, 1) => match time::timespec_ns(t) {
-            Some(ns) => sleeps!(epoll::wait(ep, Call::new(ev, max, mask.cast()), ns, || {
+        where epoll::wait::concerns(ep, 1) => match time::timespec_ns(t) {
+            Some(ns) => sleeps!(epoll::wait::wait(ep, Call::new(ev, max, mask.cast()), ns, || {
                 call_next!(epoll_pwait2(ep => c_int, ev => *mut epoll_event, max => c_int, t => *const timespec,
                     mask => *const sigset_t) -> c_int)
             })),

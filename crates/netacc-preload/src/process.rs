@@ -3,11 +3,12 @@
 use crate::next::Next;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
-use netacc_core::fork::NewSpaces;
-use netacc_core::namespace;
-use netacc_core::socket::closing::{self, File};
-use netacc_core::socket::{create, withdrawal};
-use netacc_core::{engine, fork, vfork};
+use netacc_core::exec::at_exit;
+use netacc_core::fd::closing::File;
+use netacc_core::fd::{closing, create};
+use netacc_core::fork::prepare::NewSpaces;
+use netacc_core::fork::{child, prepare, vfork};
+use netacc_core::{engine, namespace};
 use netacc_sys::cancel;
 use netacc_sys::errno::Errno;
 
@@ -33,13 +34,13 @@ pub(crate) fn forked_with<R: Copy + Into<i64>>(end: c_int, next: impl FnOnce() -
 }
 
 fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> R) -> R {
-    let forking = fork::prepare_for(new);
+    let forking = prepare::prepare_for(new);
     let pid = next();
     if pid.into() == 0 {
         vfork::in_child(end);
-        fork::child_in(forking, new);
+        child::child_in(forking, new);
     } else {
-        fork::parent(forking, pid.into() > 0);
+        prepare::parent(forking, pid.into() > 0);
     }
     pid
 }
@@ -187,8 +188,8 @@ pub fn next_fork() -> pid_t {
 /// What others are to take goes out before the process ends by exit(3) or by returning from main: connects that wait, and what
 /// was written to other hosts.
 extern "C" fn finish() {
-    withdrawal::hand_on_all();
-    withdrawal::settle_orphans();
+    at_exit::hand_on_all();
+    at_exit::settle_orphans();
     engine::finish(next_fork);
 }
 

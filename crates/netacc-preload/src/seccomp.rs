@@ -3,7 +3,7 @@
 
 use core::ffi::{c_int, c_uint};
 use libc::{pid_t, rlimit, rlimit64};
-use netacc_core::process_fallback;
+use netacc_core::fallback;
 use netacc_sys::mem;
 
 /// A program with fewer descriptors than this does not mean to open any: OpenSSH's confined process sets the limit to 0.
@@ -13,7 +13,7 @@ const FEW: u64 = 16;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(what: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     if what == libc::PR_SET_SECCOMP {
-        process_fallback::before_filter();
+        fallback::before_filter();
     }
     call_next!(prctl(what => c_int, a => usize, b => usize, c => usize, d => usize) -> c_int)
 }
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 /// A limit of descriptors is about to be set.
 fn limits(resource: c_uint, new: Option<u64>) {
     if resource == libc::RLIMIT_NOFILE && new.is_some_and(|n| n < FEW) {
-        process_fallback::before_filter();
+        fallback::before_filter();
     }
 }
 

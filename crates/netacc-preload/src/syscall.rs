@@ -3,11 +3,11 @@
 //! passes.
 
 use crate::exec::hand_off;
-use crate::hooks as h;
-use crate::{clone, process, seccomp, time, uring, users};
+use crate::{clone, hooks as h, process, seccomp, time, uring, users};
 use core::ffi::{c_int, c_long, c_uint};
-use netacc_core::socket::demote;
-use netacc_core::{identity, poll, process_fallback, select};
+use netacc_core::switch::demote;
+use netacc_core::wait::{poll, select};
+use netacc_core::{fallback, identity};
 use netacc_stats::Reason;
 
 /// kcmp(2) compares two descriptors.
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_seccomp
                 if matches!(a as c_uint, libc::SECCOMP_SET_MODE_STRICT | libc::SECCOMP_SET_MODE_FILTER) =>
             {
-                process_fallback::before_filter();
+                fallback::before_filter();
                 passed(n, a, b, c, d, e, f)
             }
             libc::SYS_execve => {

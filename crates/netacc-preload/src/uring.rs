@@ -4,9 +4,11 @@
 use crate::next::Next;
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
-use netacc_core::socket::closing::{self, File};
-use netacc_core::socket::{demote, msg};
-use netacc_core::{process_fallback, runtime};
+use netacc_core::conn::msg;
+use netacc_core::fd::closing;
+use netacc_core::fd::closing::File;
+use netacc_core::switch::demote;
+use netacc_core::{fallback, process_fallback, startup};
 use netacc_stats::Reason;
 use netacc_sys::own_calls;
 
@@ -83,14 +85,14 @@ static MAKING: AtomicU32 = AtomicU32::new(0);
 /// by libc.
 pub fn is_refused() -> bool {
     // Relaxed: a thread sees its own count.
-    let meant = MAKING.load(Ordering::Relaxed) == 0 && runtime::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    let meant = MAKING.load(Ordering::Relaxed) == 0 && startup::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
     if !meant || process_fallback::reason().is_some() {
         return false;
     }
     if own_calls::loaded::has_libuv() {
         return true;
     }
-    process_fallback::fall_back(Reason::IoUring);
+    fallback::fall_back(Reason::IoUring);
     false
 }
 

@@ -3,8 +3,8 @@
 //! socket by ioctl(2).)
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
-use netacc_core::fdtable;
-use netacc_core::socket::demote;
+use netacc_core::fd::table;
+use netacc_core::switch::demote;
 use netacc_stats::Reason;
 use netacc_sys::raw;
 
@@ -124,7 +124,7 @@ pub unsafe fn mapped(command: usize, what: *const c_void, size: usize) {
         let update = what.cast::<Update>().read_unaligned();
         if update.value != 0 && holds_sockets(update.map) {
             let fd = (update.value as *const c_int).read_unaligned();
-            if fdtable::knows(fd) {
+            if table::knows(fd) {
                 give(fd);
             }
         }

@@ -9,7 +9,8 @@ use crate::process::forked_with;
 use core::arch::naked_asm;
 use core::ffi::c_void;
 use libc::pid_t;
-use netacc_core::vfork::{self, ChildPipe};
+use netacc_core::fork::vfork;
+use netacc_core::fork::vfork::ChildPipe;
 
 macro_rules! vforks {
     ($( #[doc = $doc:literal] fn $name:ident by $way:ident; )*) => {$(

@@ -1,12 +1,12 @@
 //! Instances in which no thread waits by epoll_wait: nested in another one, or asked by poll(2) whether they are
 //! readable.
 
-use crate::epoll::nested::absorb_children;
+use crate::epoll::children::absorb_children;
 use crate::epoll::shared;
+use crate::epoll::sift::{Said, complete_switches, handle};
 use crate::epoll::stash::stash;
-use crate::epoll::wait::{Said, complete_switches, handle};
-use crate::epoll::{Epoll, STASH};
-use crate::fdtable;
+use crate::fd::table;
+use crate::object::instance::{Epoll, STASH};
 use core::sync::atomic::Ordering;
 
 /// Moves what the kernel's set holds of ours into our queue and notes whether there is something else, for a caller
@@ -18,7 +18,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
     }
     absorb_children(e);
     if e.is_plain() {
-        let there = crate::socket::listen::tcp_ready(e.fd());
+        let there = crate::object::listener::tcp_ready(e.fd());
         e.foreign.store(there.into(), Ordering::Relaxed);
         return false;
     }
@@ -55,7 +55,7 @@ pub(crate) fn absorb(e: &'static Epoll) -> bool {
 
 /// Whether an instance of ours would be reported readable; the outer `None` means that `fd` is no instance of ours.
 pub fn readable(fd: i32) -> Option<bool> {
-    let e = fdtable::epoll(fd)?.obj;
+    let e = table::epoll(fd)?.obj;
     if e.is_plain() {
         return None;
     }
@@ -70,7 +70,7 @@ pub fn readable(fd: i32) -> Option<bool> {
 
 /// The descriptor on which a thread sleeps that waits for instance `fd`.
 pub fn sleeps_on(fd: i32) -> i32 {
-    fdtable::epoll(fd).map_or(fd, |r| match r.obj.set_fd() {
+    table::epoll(fd).map_or(fd, |r| match r.obj.set_fd() {
         // `set` may be another number of the instance: the caller's own is as good.
         set if set == r.obj.fd() => fd,
         set => set,
@@ -79,11 +79,11 @@ pub fn sleeps_on(fd: i32) -> i32 {
 
 /// When a sleep on its descriptor is to end at the latest, to look at the instance again.
 pub fn held_until(fd: i32) -> Option<u64> {
-    let until = fdtable::epoll(fd)?.obj.held_until.load(core::sync::atomic::Ordering::Relaxed);
+    let until = table::epoll(fd)?.obj.held_until.load(core::sync::atomic::Ordering::Relaxed);
     (until != 0).then_some(until)
 }
 
 /// Arms an instance for a sleep on its descriptor; false when it is readable already.
 pub fn arm(fd: i32) -> bool {
-    fdtable::epoll(fd).is_none_or(|r| super::ready::arm(r.obj))
+    table::epoll(fd).is_none_or(|r| super::ready::arm(r.obj))
 }

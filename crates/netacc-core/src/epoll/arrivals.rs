@@ -1,8 +1,8 @@
 //! The order of events. The kernel reports descriptors in the order in which they became ready, and programs that
 //! talk over two connections rely on it: what was written first is served first.
 
-use crate::epoll::Epoll;
 use crate::epoll::ready::hinted;
+use crate::object::instance::Epoll;
 use netacc_transport::shm::ShmEndpoint;
 
 /// Most hints that are put in order at a time; of more, each lot is put in order by itself.

@@ -11,7 +11,9 @@
 //! bits which type the object has.
 #![allow(unsafe_code)]
 
-use crate::epoll::{Epoll, Registration, Subscription};
+use crate::object::instance::{Epoll, Registration};
+use crate::object::name::Name;
+use crate::object::subscription::Subscription;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{cpu, mem};
@@ -80,14 +82,6 @@ pub(super) enum Value {
     Ours(Named),
     /// A cookie that names nothing here: another process' or a stale one.
     Stranger,
-}
-
-/// Place in the table and stamp of an object.
-#[derive(Debug)]
-pub(crate) struct Name {
-    /// Index of its cell; 0: none yet.
-    index: AtomicU32,
-    stamp: AtomicU32,
 }
 
 /// An object that cookies can name.
@@ -271,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_cookie_names_its_object_in_its_use_alone() {
-        let reg = crate::epoll::new_registration().unwrap();
+        let reg = crate::epoll::registration::new_registration().unwrap();
         let mine = cookie(Kind::Liveness, reg);
         assert!(looks_like_cookie(mine));
         assert!(matches!(open(mine), Value::Ours(Named::Liveness(r)) if core::ptr::eq(r, reg)));

@@ -6,7 +6,7 @@
 //! loops have a CPU each does not: on recent kernels (6.18) a thread that yields loses the rest of its slice to any
 //! other thread of its scheduling group.
 
-use crate::epoll::Epoll;
+use crate::object::instance::Epoll;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::raw;
 
@@ -61,6 +61,6 @@ fn end_slice(e: &Epoll, now: u64) {
     // Relaxed: a guess at how many want to run.
     let busy = LAST.iter().filter(|l| now.wrapping_sub(l.load(Ordering::Relaxed)) < LATELY).count() as u32;
     if busy > 1 && busy >= cpus() {
-        crate::wait::yield_cpu();
+        crate::wait::spin::yield_cpu();
     }
 }

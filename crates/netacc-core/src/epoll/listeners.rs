@@ -1,82 +1,20 @@
-//! Listeners in instances, and those that several instances hear.
-//!
-//! A link's queue of connects reports to one instance by its subscription, and perhaps no thread waits in that one: a program
-//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
-//! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
+//! Listeners in instances: their kernel's half, their rendezvous, and the queues of their links.
 
-use crate::epoll::ctl::{touch, uncount};
-use crate::epoll::paths::each_registration;
-use crate::epoll::ready::is_wanted;
-use crate::epoll::{Epoll, KERNEL, Kind, LISTENED, POLLED, Registration, SUBSCRIBED, at, cookie, subscription};
-use crate::socket::Socket;
-use crate::socket::listen::Listener;
-use alloc::vec::Vec;
+use crate::epoll::cookies::{Kind, cookie};
+use crate::epoll::ready::{enqueue, touch};
+use crate::epoll::registration::{each_registration, uncount};
+use crate::epoll::subscription;
+use crate::epoll::subscription::attach;
+use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, STRUCTURE, SUBSCRIBED};
+use crate::object::listener::Listener;
+use crate::object::reference::at;
+use crate::object::socket::Socket;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
 use netacc_sys::errno::{Errno, Result};
-use netacc_transport::WaitSet;
+use netacc_sys::signals::Blocked;
+use netacc_transport::shm::Link;
 use netacc_transport::shm::slots::CONTROL_SLOT;
-
-/// The listeners with whose queues a sleep is registered.
-#[derive(Debug, Default)]
-pub(super) struct Queues(Vec<&'static Listener>);
-
-impl Queues {
-    /// Registers a sleep that is about to begin, if it `sleeps` at all.
-    #[inline]
-    pub(super) fn arm(e: &'static Epoll, set: &mut WaitSet, sleeps: bool) -> Queues {
-        if !sleeps || e.listened.load(Ordering::Relaxed) == 0 {
-            return Queues::default();
-        }
-        let mut found: Vec<&'static Listener> = Vec::new();
-        {
-            let _g = e.lock.lock();
-            let mut p = e.registrations.load(Ordering::Relaxed);
-            while let Some(reg) = at(p) {
-                p = reg.next_all.load(Ordering::Relaxed);
-                if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
-                    && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
-                    && !found.iter().any(|x| core::ptr::eq(*x, l))
-                {
-                    found.push(l);
-                }
-            }
-        }
-        for l in &found {
-            l.arm(set);
-        }
-        Queues(found)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether something that is to be reported came before the registration.
-    pub(super) fn ready(&self, e: &'static Epoll) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        let _g = e.lock.lock();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 && is_wanted(e, reg) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Undoes [`Queues::arm`].
-    pub(super) fn disarm(self, set: &WaitSet) {
-        for l in self.0 {
-            l.disarm(set);
-            // The control socket of a dead client would end every further sleep.
-            l.sweep();
-        }
-    }
-}
 
 pub(super) fn listener_events(events: u32) -> u32 {
     EPOLLIN as u32 | events & (EPOLLEXCLUSIVE | EPOLLET) as u32
@@ -150,5 +88,42 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
             subscription::detach(e, q, core::ptr::from_ref(reg) as usize);
         }
+    });
+}
+
+/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
+pub fn link_taken(l: &'static Listener, link: &'static Link) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _b = Blocked::all();
+    let _s = STRUCTURE.lock();
+    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
+    // The first instance has its subscription; the others look at the queue themselves.
+    each_registration(s, |e, reg| {
+        attach(e, q, core::ptr::from_ref(reg) as usize);
+        let queue = e.lock.lock();
+        enqueue(e, reg);
+        drop(queue);
+        e.kick();
+    });
+}
+
+/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
+pub fn watch_hello(l: &'static Listener, fd: i32) {
+    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
+        return;
+    };
+    // Without STRUCTURE, which a caller may hold; registrations are type-stable, and an event for a removed one is
+    // ignored.
+    each_registration(s, |e, reg| {
+        // A registration that was removed meanwhile may lead to those of another socket.
+        if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
+            return;
+        }
+        let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     });
 }

@@ -7,18 +7,14 @@
 //! kernel would have it in its ready list: it is queued and has `FRESH`. An instance that is in no other one does
 //! neither.
 
-use crate::epoll::absorb::absorb;
-use crate::epoll::ctl::{link, modify, touch, unlink};
+use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{arm, changed, look, news, note_hold};
-use crate::epoll::{
-    DISABLED, Epoll, FRESH, GONE, KERNEL, Kind, POLLED, QUEUED, Registration, STRUCTURE, SUBSCRIBED, at, cookie,
-};
-use crate::fdtable::{self, Entry, Ref};
-use crate::outcome::Outcome;
-use alloc::vec::Vec;
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, POLLED, QUEUED, Registration};
+use crate::object::reference::at;
 use core::sync::atomic::{AtomicU32, Ordering};
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLONESHOT};
-use netacc_sys::errno::{Errno, Result};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLONESHOT};
 
 /// Whether an instance was ever put into another one: programs that make and close instances all the time hardly ever
 /// do that.
@@ -34,35 +30,6 @@ impl Epoll {
     pub(super) fn nests(&self) {
         NESTING.store(1, Ordering::Relaxed);
         self.nested.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Whether it is registered in another instance.
-    #[inline]
-    pub(super) fn is_inner(&self) -> bool {
-        self.inner.load(Ordering::Relaxed) != 0
-    }
-
-    /// Notes that the kernel would wake the instances around this one. Under the instance's lock.
-    pub(super) fn notify_outer(&self) {
-        self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// It is about to be registered in another instance: from now on it keeps what the kernel would have in its ready
-    /// list, and at first that is what is queued.
-    fn becomes_inner(&self) {
-        let _g = self.lock.lock();
-        if self.is_inner() {
-            return;
-        }
-        self.inner.store(1, Ordering::Relaxed);
-        let mut p = self.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            let level = reg.events.load(Ordering::Relaxed) & EPOLLET as u32 == 0;
-            if news(reg, true) || (level && reg.queue() & QUEUED != 0) {
-                reg.set_queue_bits(FRESH);
-            }
-        }
     }
 }
 
@@ -88,82 +55,8 @@ pub(super) fn on_hint(e: &Epoll, reg: &'static Registration) {
     }
 }
 
-/// The kernel says that a nested instance stirred: whether by a descriptor that is not ours. What ours have to say we
-/// count ourselves, and their wakers ring for more than that.
-pub(super) fn stirred_by_others(reg: &Registration) -> bool {
-    let Some(child) = at(reg.child.load(Ordering::Relaxed)) else { return false };
-    let child = Ref { obj: child, generation: child.generation() };
-    // No thread takes from the set of an instance in which another one sleeps.
-    let unknown = child.obj.sleepers.load(Ordering::SeqCst) > 0;
-    if !unknown && child.valid() {
-        absorb(child.obj);
-    }
-    unknown || child.obj.foreign.load(Ordering::Relaxed) != 0 || child.obj.stash_len.load(Ordering::Relaxed) > 0
-}
-
-/// epoll_ctl(2) with an instance as its descriptor.
-pub(super) fn control(e: &'static Epoll, op: i32, fd: i32, child: Ref<Epoll>, event: Option<(u32, u64)>) -> Outcome {
-    if op != EPOLL_CTL_DEL {
-        // What waits in the child's kernel set counts for the answer whether it is ready. To be done before any lock is
-        // taken.
-        absorb(child.obj);
-    }
-    let _s = STRUCTURE.lock();
-    if !child.valid() {
-        return Outcome::Failed(Errno::BADF);
-    }
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    let mut known = None;
-    while let Some(reg) = at(p) {
-        if reg.fd.load(Ordering::Relaxed) == fd && !reg.child.load(Ordering::Relaxed).is_null() {
-            known = Some(reg);
-        }
-        p = reg.next_all.load(Ordering::Relaxed);
-    }
-    let result = match (op, known, event) {
-        (EPOLL_CTL_ADD, None, Some(ev)) => add_nested(e, fd, child, ev),
-        (EPOLL_CTL_ADD, Some(_), _) => Err(Errno::EXIST),
-        (EPOLL_CTL_MOD, Some(reg), Some(ev)) => modify(e, reg, fd, ev),
-        (EPOLL_CTL_DEL, Some(reg), _) => {
-            unlink(e, reg);
-            Ok(())
-        }
-        (EPOLL_CTL_MOD | EPOLL_CTL_DEL, None, _) => Err(Errno::NOENT),
-        (_, _, None) => Err(Errno::FAULT),
-        _ => Err(Errno::INVAL),
-    };
-    result.into()
-}
-
-/// Removes the registrations of `child`, which is closed. Under `STRUCTURE`.
-pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
-    let mut p = e.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_all.load(Ordering::Relaxed);
-        if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
-            unlink(e, reg);
-        }
-    }
-}
-
-fn add_nested(e: &'static Epoll, fd: i32, child: Ref<Epoll>, ev: (u32, u64)) -> Result<()> {
-    e.ensure_kick()?;
-    child.obj.becomes_inner();
-    let reg = link(e, None, fd, ev)?;
-    e.nests();
-    // The kernel checks for loops and depth, and wakes us when the child's descriptors stir.
-    e.enter(EPOLL_CTL_ADD, fd, ev.0 & !(EPOLLONESHOT as u32), cookie(Kind::Nested, reg))
-        .inspect_err(|_| unlink(e, reg))?;
-    e.add_ours(1);
-    reg.flags.fetch_or(KERNEL | SUBSCRIBED, Ordering::Relaxed);
-    reg.child.store(core::ptr::from_ref(child.obj).cast_mut(), Ordering::Release);
-    enter_own(e, reg, child.obj);
-    touch(e, reg);
-    Ok(())
-}
-
 /// Enters the set that a nested instance may have for what is ours: that wakes the instance around it as well.
-fn enter_own(e: &Epoll, reg: &Registration, child: &Epoll) {
+pub(super) fn enter_own(e: &Epoll, reg: &Registration, child: &Epoll) {
     let own = child.set_fd();
     if own != child.fd() {
         let events = reg.events.load(Ordering::Relaxed) & !(EPOLLONESHOT as u32);
@@ -192,7 +85,7 @@ pub(super) fn show_own(child: &Epoll) {
     if !child.is_inner() {
         return;
     }
-    fdtable::each(0, usize::MAX, |_, entry| {
+    table::each(0, usize::MAX, |_, entry| {
         let Entry::Epoll(outer) = entry else { return };
         let mut p = outer.obj.registrations.load(Ordering::Relaxed);
         while let Some(reg) = at(p) {
@@ -202,42 +95,6 @@ pub(super) fn show_own(child: &Epoll) {
             }
         }
     });
-}
-
-/// Number of instances directly inside of one that are found without allocating.
-const FEW: usize = 8;
-
-pub(super) fn absorb_children(e: &'static Epoll) {
-    if e.nested.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    // The list may only be followed under the lock: a registration that is removed meanwhile may serve another
-    // instance's list next. Absorbing takes locks that come before this one, so it happens afterwards, to the instances
-    // that were there.
-    let mut few = [None; FEW];
-    let mut more = Vec::new();
-    {
-        let _g = e.lock.lock();
-        let mut room = few.iter_mut();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
-                let child = Ref { obj: child, generation: child.generation() };
-                match room.next() {
-                    Some(cell) => *cell = Some(child),
-                    None => more.push(child),
-                }
-            }
-        }
-    }
-    for child in few.into_iter().flatten().chain(more) {
-        // A child that was closed meanwhile is skipped: its number may be another instance's, whose events are not ours
-        // to take.
-        if child.valid() {
-            absorb(child.obj);
-        }
-    }
 }
 
 /// Arms the nested instances. Under the parent's lock.

@@ -1,16 +1,18 @@
 //! What happens to registrations when a socket changes its path.
 
-use crate::epoll::ctl::{listen_in, note_edges, touch, uncount};
+use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::listeners::{unhear_listener, watch_listener};
-use crate::epoll::{
-    DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Registration, STRUCTURE, SUBSCRIBED, at, cookie, looks_like_cookie, subscription,
+use crate::epoll::ready::touch;
+use crate::epoll::registration::{each_registration, show_to_kernel, uncount};
+use crate::epoll::subscription;
+use crate::object::instance::{
+    DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, POLLED, PROGRAMS,
+    Registration, STRUCTURE, SUBSCRIBED,
 };
-use crate::socket::Socket;
-use crate::socket::listen::Listener;
+use crate::object::reference::at;
+use crate::object::socket::Socket;
 use core::sync::atomic::Ordering;
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
-use netacc_sys::errno::Result;
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET};
 use netacc_transport::shm::ShmEndpoint;
 
 /// A socket that was registered before it connected is accelerated now.
@@ -46,26 +48,6 @@ pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, new: &'static Shm
         }
         touch(e, reg);
     });
-}
-
-/// Enters a registration into the kernel's set, with the application's value unless that looks like one of ours.
-pub(super) fn show_to_kernel(e: &'static Epoll, reg: &'static Registration, op: i32) -> Result<()> {
-    let (events, data) = (reg.events.load(Ordering::Relaxed), reg.data.load(Ordering::Relaxed));
-    let mut in_kernel = data;
-    if looks_like_cookie(data) {
-        in_kernel = cookie(Kind::Foreign, reg);
-        if reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0 {
-            e.add_ours(1);
-        }
-    }
-    note_edges(e, events);
-    if e.is_inherited() {
-        // It is entered when this process first uses the instance.
-        return Ok(());
-    }
-    e.enter_plain(reg, op, events, in_kernel)?;
-    reg.flags.fetch_or(KERNEL, Ordering::Relaxed);
-    Ok(())
 }
 
 /// Takes a registration that was a plain one of the kernel's out of the kernel's set.
@@ -117,16 +99,6 @@ pub fn to_kernel(s: &'static Socket, old: &'static ShmEndpoint) {
     });
 }
 
-pub(super) fn each_registration(s: &'static Socket, mut f: impl FnMut(&'static Epoll, &'static Registration)) {
-    let mut p = s.registrations.load(Ordering::Relaxed);
-    while let Some(reg) = at(p) {
-        p = reg.next_sock.load(Ordering::Relaxed);
-        if let Some(e) = at(reg.epoll.load(Ordering::Relaxed)) {
-            f(e, reg);
-        }
-    }
-}
-
 /// A socket that was registered before listen(2) is a listener now.
 pub fn became_listener(fd: i32, s: &'static Socket) {
     if s.registrations.load(Ordering::Acquire).is_null() {
@@ -160,18 +132,48 @@ pub fn no_listener(s: &'static Socket) {
     });
 }
 
-/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
-pub fn watch_hello(l: &'static Listener, fd: i32) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return;
-    };
-    // Without STRUCTURE, which a caller may hold; registrations are type-stable, and an event for a removed one is
-    // ignored.
-    each_registration(s, |e, reg| {
-        // A registration that was removed meanwhile may lead to those of another socket.
-        if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
-            return;
+/// From now on the registration of an accelerated connection is ours.
+pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'static Socket) {
+    uncount(e, reg);
+    e.add_ours(1);
+    let Some(ep) = s.endpoint() else { return };
+    if subscription::attach(e, ep, core::ptr::from_ref(reg) as usize) {
+        reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
+    } else {
+        reg.flags.fetch_or(POLLED, Ordering::Relaxed);
+        e.polled.fetch_add(1, Ordering::Relaxed);
+        let liveness = if ep.link().is_inherited() { ep.liveness_to_poll() } else { -1 };
+        let events = (libc::EPOLLIN | libc::EPOLLRDHUP | EPOLLET) as u32;
+        if liveness >= 0 && e.enter(EPOLL_CTL_ADD, liveness, events, cookie(Kind::Liveness, reg)).is_ok() {
+            reg.flags.fetch_or(LIVENESS_WATCHED, Ordering::Relaxed);
+            e.based.fetch_add(1, Ordering::Relaxed);
         }
-        let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    }
+    touch(e, reg);
+}
+
+/// A socket that was registered before it connected by TCP may be promoted.
+pub fn candidate(s: &'static Socket) {
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    each_registration(s, |e, reg| {
+        let events = reg.events.load(Ordering::Relaxed);
+        if reg.flags.load(Ordering::Relaxed) & KERNEL != 0
+            && e.enter_plain(reg, EPOLL_CTL_MOD, events, cookie(Kind::Candidate, reg)).is_ok()
+            && reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed) & SUBSCRIBED == 0
+        {
+            e.add_ours(1);
+        }
     });
+}
+
+/// shutdown(2) was called on a listener, which is an edge for every registration of it.
+pub fn stirred(s: &'static Socket) {
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    each_registration(s, touch);
 }

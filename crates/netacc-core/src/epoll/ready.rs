@@ -1,14 +1,17 @@
 //! The ready queue of an instance: registrations that may have something to report.
 
 use crate::epoll::arrivals::Arrivals;
+use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::nested::{arm_children, on_hint};
+use crate::epoll::registration::release_registration;
 use crate::epoll::subscription;
-use crate::epoll::{
-    ACCEPTED, DISABLED, Epoll, FRESH, GONE, Kind, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
-    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration, at, cookie, release_registration,
+use crate::object::instance::{
+    ACCEPTED, DISABLED, Epoll, FRESH, GONE, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL,
+    PEER_LIVENESS_WATCHED, POLLED, QUEUED, Registration,
 };
-use crate::socket::Path;
-use crate::socket::listen::tcp_ready;
+use crate::object::listener::tcp_ready;
+use crate::object::reference::at;
+use crate::object::socket::Path;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLERR, EPOLLET, EPOLLEXCLUSIVE, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLRDNORM};
 use netacc_sys::time;
@@ -441,4 +444,18 @@ pub(crate) fn arm(e: &'static Epoll) -> bool {
         arm_children(e);
     }
     !is_ready(e) && e.switch_due.load(Ordering::Relaxed) == 0
+}
+
+/// Queues a registration that may be ready and wakes the threads that sleep.
+pub(crate) fn touch(e: &'static Epoll, reg: &'static Registration) {
+    touch_as(e, reg, false);
+}
+
+/// As [`touch`]; `linked`: the registration was to be reported anyway, so that this is news for no thread.
+pub(crate) fn touch_as(e: &'static Epoll, reg: &'static Registration, linked: bool) {
+    {
+        let _g = e.lock.lock();
+        refresh(e, reg, linked);
+    }
+    e.kick();
 }

@@ -11,18 +11,22 @@
 //! nothing here (see [`super::cookies`]) and are not reported. They may be level-triggered, and then nobody but
 //! the other process can end them: a thread that finds nothing else sleeps a millisecond before it looks again.
 
-use crate::epoll::cookies::{NOBODY, Named, Value, open};
-use crate::epoll::ctl::listen_in;
+use crate::epoll::cookies::{Kind, NOBODY, Named, Value, cookie, open};
+use crate::epoll::kernel_set::Usage;
 use crate::epoll::listeners::watch_listener;
-use crate::epoll::paths::show_to_kernel;
+use crate::epoll::paths::listen_in;
 use crate::epoll::ready::enqueue;
-use crate::epoll::{
-    DISABLED, Epoll, KERNEL, Kind, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
-    Registration, STRUCTURE, at, cookie, nested, subscription,
+use crate::epoll::registration::show_to_kernel;
+use crate::epoll::{cookies, instance, nested, registration, subscription};
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::fork::descendants;
+use crate::object::instance::{
+    DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, PROGRAMS,
+    Registration, STRUCTURE,
 };
-use crate::fdtable::{self, Entry};
-use crate::fork;
-use crate::socket::{Path, Socket};
+use crate::object::reference::at;
+use crate::object::socket::{Path, Socket};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
@@ -31,20 +35,6 @@ use netacc_sys::signals::Blocked;
 use netacc_sys::{mem, raw, reserved_fds, time};
 use netacc_transport::shm::ShmEndpoint;
 use rustix::fd::{FromRawFd, OwnedFd};
-
-/// The processes that use an instance's kernel set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub(crate) enum Usage {
-    /// This process alone.
-    Alone = 0,
-    /// Processes that were forked from this one exist, or may, and have not said that they use it.
-    Forked = 1,
-    /// It came by a fork and was not used here: what is ours in it belongs to the parent.
-    Inherited = 2,
-    /// Other processes use it as well; what is ours is in a set of our own.
-    Apart = 3,
-}
 
 /// What the sharers tell each other of one instance.
 #[derive(Debug)]
@@ -81,52 +71,10 @@ fn flags(e: &Epoll) -> Option<&'static SharerFlags> {
     Some(unsafe { &*page.add(at) })
 }
 
-impl Epoll {
-    pub(super) fn usage(&self) -> Usage {
-        match self.usage.load(Ordering::Relaxed) {
-            0 => Usage::Alone,
-            1 => Usage::Forked,
-            2 => Usage::Inherited,
-            _ => Usage::Apart,
-        }
-    }
-
-    fn set_usage(&self, usage: Usage) {
-        // Release: a thread that sees that the instance has a set of its own sees that set.
-        self.usage.store(usage as u32, Ordering::Release);
-    }
-
-    /// Whether what is ours in the kernel's set belongs to another process, and nothing of this one is there.
-    pub(super) fn is_inherited(&self) -> bool {
-        self.usage() == Usage::Inherited
-    }
-
-    /// The kernel's set that has our entries: to sleep on it is to sleep on the program's as well.
-    pub(super) fn set_fd(&self) -> i32 {
-        match self.own.load(Ordering::Acquire) {
-            0 => self.fd(),
-            own => own - 1,
-        }
-    }
-
-    /// Changes an entry of ours. In a set that belongs to another process nothing is changed: the entries are made when
-    /// this process first uses the instance.
-    pub(super) fn enter(&self, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
-        if self.is_inherited() { Ok(()) } else { raw::epoll_ctl(self.set_fd(), op, fd, events, data) }
-    }
-
-    /// Changes the entry of a registration that is a plain one of the kernel's, as the program asked.
-    pub(super) fn enter_plain(&self, reg: &Registration, op: i32, events: u32, data: u64) -> Result<()> {
-        let programs = reg.flags.load(Ordering::Relaxed) & PROGRAMS != 0;
-        let set = if programs { self.fd() } else { self.set_fd() };
-        raw::epoll_ctl(set, op, reg.fd.load(Ordering::Relaxed), events, data)
-    }
-}
-
 /// Before a fork: from here on instances may be shared. Returns whether there are any.
 pub fn before_fork() -> bool {
     let mut any = false;
-    fdtable::each(0, usize::MAX, |_, entry| any |= matches!(entry, Entry::Epoll(_)));
+    table::each(0, usize::MAX, |_, entry| any |= matches!(entry, Entry::Epoll(_)));
     if !any {
         return false;
     }
@@ -140,7 +88,7 @@ pub fn before_fork() -> bool {
     }
     // A handler that interrupted a holder of the lock cannot wait for it.
     let _s = (!netacc_sys::lock::interrupted()).then(|| STRUCTURE.lock());
-    fdtable::each(0, usize::MAX, |_, entry| {
+    table::each(0, usize::MAX, |_, entry| {
         if let Entry::Epoll(r) = entry
             && r.obj.usage() == Usage::Alone
         {
@@ -151,7 +99,7 @@ pub fn before_fork() -> bool {
 }
 
 /// In the child of a fork: the instance's set belongs to the parent.
-pub(super) fn after_fork(e: &'static Epoll) {
+fn after_fork(e: &'static Epoll) {
     e.lock.reset();
     if e.is_inherited() {
         return;
@@ -181,10 +129,10 @@ fn forked(e: &'static Epoll) {
     // SeqCst: against `adopt_inherited`, as in `announce`.
     if flags(e).is_some_and(|m| m.used.load(Ordering::SeqCst) != 0) {
         let _ = go_apart(e);
-    } else if fork::nobody_inherits() {
+    } else if descendants::nobody_inherits() {
         let _s = STRUCTURE.lock();
         // Asked again under the lock: a thread that forks is counted before it takes this lock and says so.
-        if fork::nobody_inherits() && e.usage() == Usage::Forked {
+        if descendants::nobody_inherits() && e.usage() == Usage::Forked {
             e.set_usage(Usage::Alone);
         }
     }
@@ -427,4 +375,18 @@ fn poll_apart(
         }
     }
     Ok(n + more)
+}
+
+/// Called in the child of a fork: frees the locks.
+pub fn reset_locks() {
+    STRUCTURE.reset();
+    cookies::after_fork();
+    instance::reset_locks();
+    registration::reset_locks();
+    subscription::reset_locks();
+    table::each(0, usize::MAX, |_, e| {
+        if let Entry::Epoll(r) = e {
+            after_fork(r.obj);
+        }
+    });
 }

@@ -1,8 +1,9 @@
 //! Foreign events taken from the kernel while only looking whether there are any.
 
 use crate::epoll::call::Call;
-use crate::epoll::cookies::{Named, Value, open as open_value};
-use crate::epoll::{Epoll, KERNEL, Kind, Registration, cookie};
+use crate::epoll::cookies::open as open_value;
+use crate::epoll::cookies::{Kind, Named, Value, cookie};
+use crate::object::instance::{Epoll, KERNEL, Registration};
 use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_sys::errno::Result;
 use netacc_sys::{raw, reserved_fds};

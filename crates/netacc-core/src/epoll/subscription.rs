@@ -1,54 +1,20 @@
 //! Subscriptions: the channels by which an epoll instance hears of a link.
 
-use crate::epoll::cookies::{self, Name};
-use crate::epoll::{self, Epoll, Kind, Registration, STRUCTURE, at, cookie};
-use crate::socket::listen::Listener;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use crate::epoll::cookies;
+use crate::epoll::cookies::{Kind, cookie};
+use crate::object::instance;
+use crate::object::instance::{Epoll, Registration, STRUCTURE};
+use crate::object::reference::at;
+use crate::object::subscription::Subscription;
+use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::mem::Zeroed;
 use netacc_sys::raw;
 use netacc_sys::signals::Blocked;
-use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::slab::Slab;
 use netacc_transport::shm::slots::CONTROL_SLOT;
 use netacc_transport::shm::{Link, ShmEndpoint};
 
-/// One instance's ready set on one link.
-#[derive(Debug)]
-#[repr(align(64))]
-pub struct Subscription {
-    next_free: AtomicPtr<Subscription>,
-    pub(crate) name: Name,
-    pub(crate) link: AtomicPtr<Link>,
-    pub(crate) epoll: AtomicPtr<Epoll>,
-    pub(crate) ready_set: AtomicU32,
-    /// Number of registrations that hear by it; under `STRUCTURE`.
-    pub(crate) users: AtomicU32,
-    /// Set while it is in the active list: its ready set is looked at in every round, so the peer need not ring.
-    pub(crate) active: AtomicU32,
-    pub(crate) next: AtomicPtr<Subscription>,
-    pub(crate) next_active: AtomicPtr<Subscription>,
-}
-
-#[allow(unsafe_code)]
-mod zeroed {
-    // SAFETY: only atomics; zero is a fresh object.
-    unsafe impl super::Zeroed for super::Subscription {}
-}
-
-impl Pooled for Subscription {
-    fn next_free(&self) -> &AtomicPtr<Subscription> {
-        &self.next_free
-    }
-}
-
 static WATCHES: Slab<Subscription> = Slab::new();
-
-impl Subscription {
-    /// The link, while the subscription holds it.
-    pub(crate) fn link(&self) -> Option<&'static Link> {
-        at(self.link.load(Ordering::Acquire))
-    }
-}
 
 /// The instance's watch on `link`, made at first need. Under `STRUCTURE`.
 pub(crate) fn get(e: &'static Epoll, link: &'static Link) -> Result<&'static Subscription> {
@@ -293,34 +259,13 @@ pub(crate) fn drop_all(e: &'static Epoll) {
     }
 }
 
-/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
-pub fn link_taken(l: &'static Listener, link: &'static Link) {
-    let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return;
-    };
-    if s.registrations.load(Ordering::Acquire).is_null() {
-        return;
-    }
-    let _b = Blocked::all();
-    let _s = STRUCTURE.lock();
-    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
-    // The first instance has its subscription; the others look at the queue themselves.
-    epoll::paths::each_registration(s, |e, reg| {
-        attach(e, q, core::ptr::from_ref(reg) as usize);
-        let queue = e.lock.lock();
-        epoll::ready::enqueue(e, reg);
-        drop(queue);
-        e.kick();
-    });
-}
-
 /// A link leaves its listener or pool: instances that only listened for its connects let it go.
 pub fn link_gone(link: &'static Link) {
     // Rare and long: see `Blocked`.
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
     if let Some(q) = link.endpoint(CONTROL_SLOT) {
-        let reg = q.registration.load(Ordering::Relaxed) as *mut epoll::Registration;
+        let reg = q.registration.load(Ordering::Relaxed) as *mut instance::Registration;
         if let Some(e) = at(reg).and_then(|r| at(r.epoll.load(Ordering::Relaxed))) {
             detach(e, q, reg as usize);
         }

@@ -1,10 +1,10 @@
 //! What several threads in one instance owe each other: a thread that sleeps hears of what the others change or leave.
 
-use crate::epoll::Epoll;
 use crate::epoll::call::Call;
+use crate::epoll::sift::{Polled, sift};
 use crate::epoll::subscription::arm_all;
-use crate::epoll::wait::{Polled, sift};
-use crate::fdtable::Ref;
+use crate::object::instance::Epoll;
+use crate::object::reference::Ref;
 use crate::outcome::Outcome;
 use core::sync::atomic::Ordering;
 

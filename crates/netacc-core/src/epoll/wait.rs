@@ -1,19 +1,19 @@
 //! epoll_wait(2): accelerated connections from the ready queue, everything else from the kernel.
 
 use crate::epoll::call::Call;
-use crate::epoll::cookies::{Named, Value, open};
-use crate::epoll::fairness;
-use crate::epoll::listeners::Queues;
-use crate::epoll::nested::{absorb_children, arm_children, stirred_by_others};
-use crate::epoll::ready::{arm_liveness, collect, enqueue, harvest, hinted, tcp_waits};
+use crate::epoll::children::absorb_children;
+use crate::epoll::nested::arm_children;
+use crate::epoll::queues::Queues;
+use crate::epoll::ready::{arm_liveness, collect, harvest};
+use crate::epoll::sift::{Polled, complete_switches, sift};
 use crate::epoll::stash::unstash;
-use crate::epoll::subscription::{Subscription, activate_own, any_bits, arm_all, drop_if_useless};
+use crate::epoll::subscription::{any_bits, arm_all};
 use crate::epoll::threads::{hand_off, plain};
-use crate::epoll::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registration, STRUCTURE, at, shared};
-use crate::fdtable::{self, Ref};
+use crate::epoll::{fairness, shared};
+use crate::fd::{later, table};
+use crate::object::instance::Epoll;
 use crate::outcome::Outcome;
-use crate::socket::{Path, Socket, closing, queued_connects};
-use alloc::vec::Vec;
+use crate::switch::queued_connects;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Counter, page};
@@ -21,8 +21,8 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time::Deadline;
 use netacc_sys::{cancel, cpu, raw, time, user};
 use netacc_transport::WaitSet;
-use netacc_transport::rdma::engine::progress::{self, ArmOutcome, ProgressScope};
-use netacc_transport::shm::Link;
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::rdma::engine::progress::{ArmOutcome, ProgressScope};
 use netacc_transport::wait::longer;
 
 /// Time (ticks, some 50 microseconds) after which the kernel's set is looked at while user-space events flow, so that
@@ -37,33 +37,19 @@ const AT_ONCE: usize = 32;
 /// Length (events) up to which the application's array is shielded from our own events.
 const SHIELDED: usize = 64;
 
-/// What a look at the kernel's set brought.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Polled {
-    /// Events for the application.
-    pub(super) foreign: usize,
-    /// Events of ours.
-    own: usize,
-    /// Events of other processes that share the set, or of objects that are gone.
-    strange: usize,
-    /// Whether some of `foreign` are of connections that may be promoted, or of listeners. Such a registration can be
-    /// in our queue a moment later, and no call reports a registration twice: what the queue has is for the next call.
-    queueable: bool,
-}
-
 /// Whether a wait for `timeout` nanoseconds, for ever if negative, is for us.
 #[inline]
 pub fn concerns(fd: i32, timeout: i64) -> bool {
     // A call that does not sleep misses nothing that another thread adds.
-    fdtable::is_epoll(fd, |e| timeout != 0 || !e.is_plain()) || closing::has_later()
+    table::is_epoll(fd, |e| timeout != 0 || !e.is_plain()) || later::has_later()
 }
 
 /// epoll_wait(2), epoll_pwait(2), epoll_pwait2(2) for `timeout` nanoseconds, for ever if negative. `pass` is libc's
 /// call, -1 with errno set when it fails.
 #[inline]
 pub fn wait(fd: i32, mut call: Call, timeout: i64, pass: impl FnOnce() -> i32) -> Outcome {
-    closing::close_later();
-    let Some(r) = fdtable::epoll(fd) else {
+    later::close_later();
+    let Some(r) = table::epoll(fd) else {
         return Outcome::Pass;
     };
     if call.max <= 0 || call.events.is_null() {
@@ -133,30 +119,6 @@ fn poll_round(e: &'static Epoll, call: &Call, from: usize) -> (usize, bool) {
         complete_switches(e);
     }
     (n, switched)
-}
-
-/// Moves connections that cannot stay where they are; what they have to say then comes from their new place.
-#[cold]
-pub(super) fn complete_switches(e: &'static Epoll) {
-    e.switch_due.store(0, Ordering::Relaxed);
-    let mut found = Vec::new();
-    {
-        let _s = STRUCTURE.lock();
-        let mut p = e.registrations.load(Ordering::Relaxed);
-        while let Some(reg) = at(p) {
-            p = reg.next_all.load(Ordering::Relaxed);
-            if let Some(s) = at(reg.sock.load(Ordering::Relaxed))
-                && s.path() == Path::Shm
-                && s.endpoint().is_some_and(|ep| ep.must_switch())
-            {
-                found.push(Ref { obj: s, generation: s.generation() });
-            }
-        }
-    }
-    // Without any lock of ours: to move a connection begins with the direction locks.
-    for r in found {
-        crate::socket::redispatch::complete_switch(r);
-    }
 }
 
 fn run(e: &'static Epoll, call: &Call) -> Result<usize> {
@@ -276,7 +238,7 @@ fn sleep(e: &'static Epoll, call: &Call, steps: u32) -> Result<Option<usize>> {
         left = 0;
     }
     if quiet && left != 0 {
-        crate::wait::before_sleep();
+        crate::wait::sleep::before_sleep();
     }
     let seen = if matches!(token, ArmOutcome::Yes(_)) || !queues.is_empty() {
         // The kernel's set and the completion channels, or what the queues of listeners ring.
@@ -345,176 +307,4 @@ fn kernel(e: &'static Epoll, call: &Call, from: usize, timeout: i64, masked: boo
         Err(err) => return Err(err),
     };
     Ok(sift(e, call, array, n as i32, from))
-}
-
-/// Handles our events among the `n` that the kernel wrote to `array`; the others go into the application's array from
-/// index `from` on.
-pub(super) fn sift(e: &'static Epoll, call: &Call, array: *const libc::epoll_event, n: i32, from: usize) -> Polled {
-    let mut seen = Polled::default();
-    for i in 0..n as usize {
-        #[allow(unsafe_code)]
-        // SAFETY: the kernel has just written n events. They are packed.
-        let ev = unsafe { array.add(i).read_unaligned() };
-        let value = open(ev.u64);
-        let in_place = match value {
-            Value::Ours(Named::Listener(reg)) => tcp_waits(e, reg),
-            _ => None,
-        };
-        match in_place
-            .map_or_else(|| handle_value(e, value, ev.events, ev.u64), |(events, data)| Said::Program(events, data))
-        {
-            Said::Program(events, data) => {
-                call.put(from + seen.foreign, events, data);
-                seen.foreign += 1;
-                seen.queueable |= matches!(value, Value::Ours(Named::Candidate(_) | Named::Listener(_)));
-            }
-            Said::Ours => seen.own += 1,
-            Said::Stranger => seen.strange += 1,
-        }
-    }
-    seen
-}
-
-/// What one event of the kernel's set comes to.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Said {
-    /// The application gets to see these events, with this value.
-    Program(u32, u64),
-    /// The event was for the library alone.
-    Ours,
-    /// It was for another process that shares the set, or for an object that is gone.
-    Stranger,
-}
-
-/// Handles one event of the kernel's set.
-pub(super) fn handle(e: &'static Epoll, events: u32, data: u64) -> Said {
-    handle_value(e, open(data), events, data)
-}
-
-fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said {
-    let named = match value {
-        Value::Program => return Said::Program(events, data),
-        Value::Stranger => return Said::Stranger,
-        Value::Ours(named) => named,
-    };
-    let queue_as = |reg: &'static Registration, fresh: u32| {
-        let _g = e.lock.lock();
-        // A registration that was removed, or whose object serves another instance by now, says nothing.
-        if core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e) && reg.queue() & GONE == 0 {
-            if fresh != 0 {
-                reg.set_queue_bits(fresh);
-                e.notify_outer();
-            }
-            enqueue(e, reg);
-        }
-    };
-    let queue = |reg: &'static Registration| queue_as(reg, 0);
-    let sock = |reg: &'static Registration| -> Option<&'static Socket> { at(reg.sock.load(Ordering::Acquire)) };
-    match named {
-        Named::Kick | Named::Program => {}
-        Named::Waker(w) => {
-            activate_own(e, w);
-            // The thread that saw the link's end woke every waker after it. The end's own event on the control socket
-            // may have come while that thread was still reading, and there is no second one.
-            if w.link().is_some_and(Link::is_lost) {
-                serve(e, w);
-            }
-        }
-        Named::Control(w) => serve(e, w),
-        Named::Foreign(reg) => return Said::Program(events, reg.data.load(Ordering::Relaxed)),
-        Named::Listener(reg) => {
-            if let Some(l) = sock(reg).and_then(|s| s.listener()) {
-                l.tcp_waits.store(1, Ordering::Relaxed);
-            }
-            // Where arrivals are counted, the kernel's are not among them.
-            queue_as(reg, if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 { FRESH } else { 0 });
-        }
-        Named::Rendezvous(reg) => {
-            if let Some(l) = sock(reg).and_then(|s| s.listener()) {
-                l.take_links();
-                if l.is_shut()
-                    && let Some(s) = sock(reg)
-                {
-                    crate::socket::listen::abandon(reg.fd.load(Ordering::Relaxed), s);
-                }
-            }
-            queue(reg);
-        }
-        Named::Candidate(reg) => {
-            let Some(s) = sock(reg) else { return Said::Ours };
-            let r = Ref { obj: s, generation: s.generation() };
-            if !crate::socket::promote::advance(reg.fd.load(Ordering::Relaxed), r) {
-                // This is its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
-                // from there. The thread that puts it there takes the lock after the path is changed.
-                let _g = e.lock.lock();
-                if s.path() != Path::Shm {
-                    let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
-                    if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
-                        reg.set_queue_bits(DISABLED);
-                    }
-                    return Said::Program(events, reg.data.load(Ordering::Relaxed));
-                }
-            }
-            queue(reg);
-        }
-        Named::Liveness(reg) => {
-            let mut fresh = 0;
-            if let Some(ep) = sock(reg).and_then(|s| s.endpoint()) {
-                ep.on_liveness_event();
-                if ep.old_subflow_fd() >= 0 {
-                    // The marks know of the ring alone: this edge is the kernel's.
-                    fresh = FRESH;
-                }
-                let _s = STRUCTURE.lock();
-                super::subscription::reactivate(e, ep.link());
-            }
-            queue_as(reg, fresh);
-        }
-        Named::Nested(reg) => queue_as(reg, if stirred_by_others(reg) { FRESH } else { 0 }),
-    }
-    Said::Ours
-}
-
-/// A link's control socket has something: messages, or the end.
-fn serve(e: &'static Epoll, w: &'static Subscription) {
-    let link = {
-        // Under the lock the subscription cannot let its link go before we hold it too.
-        let _g = e.lock.lock();
-        let Some(link) = w.link().filter(|_| core::ptr::eq(w.epoll.load(Ordering::Relaxed), e)) else {
-            return;
-        };
-        link.hold();
-        link
-    };
-    link.service();
-    // A forked child of the peer that took our `armed` mark may have had no waker of ours to ring and have
-    // knocked elsewhere: look at the ready set again, which also arms it anew before the next sleep.
-    activate_own(e, w);
-    if netacc_transport::shm::promote::waiting() {
-        crate::socket::promote::match_offers();
-    }
-    if link.is_lost() {
-        // A connection that our other sharers may use goes elsewhere when one of them uses it.
-        for ep in link.endpoints().filter(|ep| ep.must_switch() && !(ep.is_shared() && ep.orphaned())) {
-            if let Some(s) = at(ep.owner.load(Ordering::Acquire) as *mut Socket) {
-                crate::socket::redispatch::complete_switch(Ref { obj: s, generation: s.generation() });
-            }
-        }
-        activate_own(e, w);
-        {
-            // The peer will ring no more: everything on this link is looked at for the last time.
-            let _g = e.lock.lock();
-            for ep in link.endpoints() {
-                hinted(e, ep);
-            }
-        }
-        if link.side() == netacc_transport::shm::Side::Server
-            && let Some(l) = crate::socket::listen::owner_of(link)
-        {
-            l.sweep();
-        }
-        let _s = STRUCTURE.lock();
-        drop_if_useless(e, w);
-    }
-    link.put();
 }

@@ -10,9 +10,12 @@ use crate::ends::{End, Pair, Rig};
 use crate::rest::{LIMIT, settle};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use netacc_core::Outcome;
+use netacc_core::conn::{accept, connect};
 use netacc_core::engine::progress;
-use netacc_core::socket::{self, accept, closing, connect, create, listen};
-use netacc_core::{Outcome, fdtable};
+use netacc_core::fd::{closing, create, table};
+use netacc_core::listen::opening;
+use netacc_core::object::socket::LINGER_RESET;
 use netacc_sys::addr;
 use netacc_sys::{Errno, raw, time};
 use netacc_transport::shm::ShmEndpoint;
@@ -103,7 +106,7 @@ fn listener() -> (i32, SocketAddr) {
         let fd = new_socket(libc::SOCK_NONBLOCK);
         assert_eq!(connect::bind(fd), Outcome::Pass);
         with_address(SocketAddr::new(host(), 0), |p, n| raw::bind(fd, p, n)).unwrap();
-        assert_eq!(number(listen::listen(fd, 100)), Some(0));
+        assert_eq!(number(opening::listen(fd, 100)), Some(0));
         // From here on other hosts find it.
         assert_eq!(try_accept(fd), None);
         (fd, addr::local_of(fd).unwrap())
@@ -111,7 +114,7 @@ fn listener() -> (i32, SocketAddr) {
 }
 
 fn remote_end(fd: i32) -> Option<&'static ShmEndpoint> {
-    fdtable::socket(fd)?.obj.endpoint().filter(|ep| ep.is_remote())
+    table::socket(fd)?.obj.endpoint().filter(|ep| ep.is_remote())
 }
 
 /// A new connection.
@@ -194,7 +197,7 @@ impl Remote {
         self.begin();
         let fd = self.kind.fds[self.me];
         if abort {
-            fdtable::socket(fd).unwrap().obj.set(socket::LINGER_RESET, true);
+            table::socket(fd).unwrap().obj.set(LINGER_RESET, true);
         }
         assert_eq!(number(closing::close(fd)), Some(0));
     }

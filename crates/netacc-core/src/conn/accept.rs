@@ -1,0 +1,322 @@
+//! accept(2): whatever is ready first, a connection in shared memory or one of the kernel's.
+
+use crate::conn::ports;
+use crate::fallback;
+use crate::fd::create::enter;
+use crate::fd::placeholder::{is_stdio, placeholder};
+use crate::fd::{fd_cache, later, table};
+use crate::listen::{adopt, opening};
+use crate::object::listener::{Listener, tcp_ready};
+use crate::object::reference::Ref;
+use crate::object::socket::{
+    CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket,
+};
+use crate::outcome::Outcome;
+use crate::switch::{demote, upgrade};
+use crate::wait::sleep;
+use core::ffi::c_void;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use netacc_stats::{Counter, Reason, State, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::{addr, cpu, raw, time};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::shm::claim::take_slot;
+use netacc_transport::shm::slots::SLOTS;
+use netacc_transport::shm::{Link, ShmEndpoint};
+use netacc_transport::{Endpoint, WaitSet};
+
+/// Time (ticks, some 50 microseconds) for which a non-blocking accept that comes right after an accelerated one
+/// believes the kernel's "no connection": the caller's next wait asks the kernel again.
+const BELIEVED: u64 = 150_000;
+
+/// accept(2) and accept4(2).
+pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
+    later::close_later();
+    let Some(r) = table::socket(fd) else {
+        return Outcome::Pass;
+    };
+    if r.obj.has(INHERITED | DORMANT) {
+        adopt::wake(fd, r);
+    }
+    let (s, Some(l)) = (r.obj, r.obj.listener()) else {
+        return if r.obj.path() == Path::Shm { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    if !p.is_null()
+        && let Err(e) = addr::check(p, len)
+    {
+        return Outcome::Failed(e);
+    }
+    if l.served.load(Ordering::Relaxed) == 0 {
+        l.served.store(1, Ordering::Relaxed);
+    }
+    let mut pin = None;
+    loop {
+        match try_accept(fd, s, l, p, len, flags) {
+            Err(Errno::AGAIN) if !s.has(NONBLOCK) => {}
+            Err(Errno::TO_KERNEL) => return Outcome::Pass,
+            Err(Errno::MFILE) if fallback::give_back_descriptors() => return Outcome::Pass,
+            done => return done.into(),
+        }
+        // Pinned until the end of the call: see `io::sleep`.
+        if pin.is_none() {
+            pin = r.pin();
+        }
+        if pin.is_none() {
+            return Outcome::Failed(Errno::BADF);
+        }
+        if let Err(e) = wait_for_connection(fd, r, l) {
+            return Outcome::Failed(e);
+        }
+    }
+}
+
+fn try_accept(
+    fd: i32,
+    s: &'static Socket,
+    l: &'static Listener,
+    p: *mut c_void,
+    len: *mut u32,
+    flags: i32,
+) -> Result<i32> {
+    loop {
+        let (queued, more) = l.queued_or_more();
+        if more {
+            l.take_links();
+        }
+        if queued {
+            match take_one(s, l, flags) {
+                Ok(Some((new, peer))) => {
+                    addr::write(peer, s.domain(), p, len);
+                    return Ok(new);
+                }
+                Ok(None) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let now = cpu::ticks();
+        let asked = l.tcp_checked.load(Ordering::Relaxed);
+        if asked != 0
+            && now.wrapping_sub(asked) < BELIEVED
+            && s.has(NONBLOCK)
+            && l.tcp_waits.load(Ordering::Relaxed) == 0
+        {
+            return Err(Errno::AGAIN);
+        }
+        if l.take_links() && l.queued() {
+            continue;
+        }
+        if l.is_shut() {
+            opening::abandon(fd, s);
+            return Err(Errno::TO_KERNEL);
+        }
+        let kernel = l.kernel_fd(fd);
+        let mut from = addr::Accepted::default();
+        match ask_kernel(kernel, s, l, &mut from, flags) {
+            // The connection beside a queue pair: the program never hears of it.
+            Ok(new) if engine::take_companion(new) => {}
+            Ok(new) => {
+                from.give(p, len);
+                opening::retry_listeners();
+                plain(s, new, from.peer(), flags);
+                return Ok(new);
+            }
+            Err(Errno::AGAIN) => {
+                l.tcp_waits.store(0, Ordering::Relaxed);
+                l.tcp_checked.store(now | 1, Ordering::Relaxed);
+                return Err(if l.starves() { Errno::MFILE } else { Errno::AGAIN });
+            }
+            // Another thread has closed the number just now: this call has begun, so it goes on.
+            Err(Errno::BADF) if kernel != l.kernel_fd(fd) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Calls the kernel's accept4, unless it would find nothing: it makes a whole socket before it finds that no connection
+/// waits, which takes ten times as long as the questions here. They are whether a connection waits and, since the
+/// kernel looks for that first, whether there is a descriptor.
+fn ask_kernel(fd: i32, s: &Socket, l: &Listener, from: &mut addr::Accepted, flags: i32) -> Result<i32> {
+    // What the listener's epoll instance said is believed.
+    if l.tcp_waits.load(Ordering::Relaxed) != 0 || tcp_ready(fd) {
+        return from.accept(fd, flags);
+    }
+    if !fd_cache::any() {
+        raw::close(placeholder(s.domain(), true)?)?;
+    }
+    Err(Errno::AGAIN)
+}
+
+/// A connection that the kernel accepted: the stats page knows it, otherwise it is left alone.
+fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
+    page().count(Counter::AcceptsTcp);
+    let ip = netacc_transport::shm::rendezvous::destination;
+    // A listener that has one address gives it to all of its connections.
+    let local = s.local.get().filter(|a| !a.ip().is_unspecified()).or_else(|| addr::local_of(new));
+    let local_end = local.zip(peer).filter(|(l, p)| ip(p.ip()).is_loopback() || ip(p.ip()) == ip(l.ip()));
+    let reason = if local_end.is_some() { Reason::PlainClient } else { Reason::OtherHost };
+    page().fallback(reason);
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
+        return;
+    };
+    // A client on this host may offer to go over to shared memory later, one on another host to RDMA.
+    let peer_end =
+        if local_end.is_none() { local.zip(peer).filter(|(l, _)| engine::may_be_upgraded(l.port())) } else { None };
+    if let Some((l, p)) = local_end.or(peer_end) {
+        r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
+        r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
+        inherit(r.obj, s);
+        if peer_end.is_some() {
+            upgrade::accepted(r.obj);
+        }
+        r.obj.set(CANDIDATE | if peer_end.is_some() { REMOTE } else { 0 }, true);
+    }
+    r.obj.set_path(Path::Tcp);
+    let entered = enter(new, r).is_ok();
+    if peer_end.is_some() {
+        // The client's engine may have asked for it already, and it can be found now.
+        engine::accepted();
+    }
+    if entered && let Some(e) = r.obj.stats() {
+        e.open(State::Established, Transport::Tcp, reason, time::realtime());
+        if let Some(local) = local {
+            e.set_addrs(&local.into(), &peer.map(Into::into).unwrap_or_default());
+        }
+    }
+}
+
+/// Takes one queued connection. The descriptor is made first: without one the connection stays queued,
+/// as in the kernel.
+fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32, SocketAddr)>> {
+    let cloexec = flags & libc::SOCK_CLOEXEC != 0;
+    let kept = if cloexec { fd_cache::take(s.domain()) } else { None };
+    let new = kept.map_or_else(|| placeholder(s.domain(), cloexec), Ok)?;
+    // Bounded by the connects of one full queue, which may all come to nothing: then the caller has its turn.
+    let taken = core::iter::from_fn(|| l.pop()).take(SLOTS).find_map(|(link, slot)| {
+        let ep = take_slot(link, slot)?;
+        let told = addresses(s, ep);
+        if told.is_none() {
+            ep.close(true);
+        }
+        told.map(|a| (link, ep, a))
+    });
+    let Some((link, ep, (local, peer))) = taken else {
+        let _ = raw::close(new);
+        return Ok(None);
+    };
+    let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let keepable = if cloexec { KEEPABLE } else { 0 };
+    let r = Socket::alloc(new, s.domain(), PLACEHOLDER | keepable | nonblock).inspect_err(|_| {
+        ep.close(true);
+        let _ = raw::close(new);
+    })?;
+    inherit(r.obj, s);
+    fill(r, link, ep, local, peer);
+    enter(new, r).inspect_err(|_| {
+        let _ = raw::close(new);
+    })?;
+    let remote = ep.is_remote();
+    page().count(if remote { Counter::AcceptsRdma } else { Counter::AcceptsShm });
+    netacc_log::log!(Debug, "fd {new}: accepted {peer} over {}", if remote { "RDMA" } else { "shared memory" });
+    if is_stdio(new) {
+        let _ = demote::by_number(new, Reason::Stdio);
+    }
+    Ok(Some((new, peer)))
+}
+
+/// Gives a connection what it has from its listener (socket(7), tcp(7)).
+fn inherit(s: &Socket, listener: &Socket) {
+    s.opts.inherit(&listener.opts);
+    s.set(INQ, listener.has(INQ));
+    for (own, from) in
+        [(&s.rcvtimeo, &listener.rcvtimeo), (&s.sndtimeo, &listener.sndtimeo), (&s.linger, &listener.linger)]
+    {
+        own.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    if listener.has(LINGER_RESET) {
+        s.set(LINGER_RESET, true);
+    }
+}
+
+fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: SocketAddr, peer: SocketAddr) {
+    let s = r.obj;
+    s.local.set(local);
+    s.peer.set(peer);
+    s.set_endpoint(ep);
+    s.set_path(Path::Shm);
+    if let Some(e) = s.stats() {
+        let transport = if ep.is_remote() { Transport::Rdma } else { Transport::Shm };
+        e.open(State::Established, transport, Reason::None, time::realtime_coarse());
+        e.set_addrs(&local.into(), &peer.into());
+        // Of a connection from another host only the engine in our own process is seen here.
+        e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
+        e.set_link(ep.stats_link());
+    }
+}
+
+/// The addresses that a client claims, if they can be true: its own belongs to this host, and the other one is one that
+/// this listener serves.
+fn addresses(s: &Socket, ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
+    let seg = ep.link().segment()?;
+    let open = &seg.slot(ep.slot_index())?.open;
+    let (peer, local) = (open.address(0)?, open.address(1)?);
+    let bound = s.local.get()?;
+    let now = time::coarse();
+    let served =
+        bound.ip().is_unspecified() || netacc_transport::shm::rendezvous::destination(bound.ip()) == local.ip();
+    let privileged = peer.port() < 1024 && !ep.link().peer_is_root();
+    let domain = s.domain() == libc::AF_INET6 || matches!(local.ip(), IpAddr::V4(_));
+    let local_end = || !privileged && ports::is_local(peer.ip(), now) && ports::is_local(local.ip(), now);
+    // An engine of our own user speaks for clients on other hosts: both addresses are those of its queue pair. What the
+    // endpoint says of that is believed of our own user alone.
+    let known = ep.is_remote() || local_end();
+    (served && domain && known && local.port() == bound.port()).then_some((local, peer))
+}
+
+fn wait_for_connection(fd: i32, r: Ref<Socket>, l: &'static Listener) -> Result<()> {
+    let deadline = match r.obj.rcvtimeo.load(Ordering::Relaxed) {
+        0 => Deadline::Never,
+        ns => Deadline::after(ns as i64),
+    };
+    if deadline != Deadline::Now && table::is_replaced(r, fd) {
+        // The call ends with EINTR, as in `wait::until_done`.
+        return Err(Errno::INTR);
+    }
+    loop {
+        let number = l.kernel_fd(fd);
+        let mut set = WaitSet::new();
+        set.add(number, libc::POLLIN);
+        progress::progress();
+        let slept = if l.arm(&mut set) {
+            l.disarm(&set);
+            Ok(1)
+        } else {
+            sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |set| l.disarm(set))
+        };
+        match slept {
+            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(0) => {}
+            Ok(_) => {
+                l.sweep();
+                if l.queued() || l.take_links() || tcp_ready(l.kernel_fd(fd)) {
+                    return Ok(());
+                }
+                // See `wait::ready`.
+                if table::is_replaced(r, number) && set.only_reported(number) {
+                    return Err(Errno::INTR);
+                }
+            }
+            Err(Errno::INTR) if sleep::restarts(deadline) => {}
+            Err(e) => return Err(e),
+        }
+        if !r.valid() {
+            return Err(Errno::BADF);
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! connect(2): shared memory if the destination is this host and a rendezvous is there, else TCP.
+
+use crate::conn::{abort, pool, ports, transfer};
+use crate::epoll::paths;
+use crate::fd::placeholder::{materialize, to_kernel};
+use crate::fd::table;
+use crate::listen::opening;
+use crate::object::reference::Ref;
+use crate::object::socket::{
+    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket,
+};
+use crate::options::kernel_options;
+use crate::outcome::Outcome;
+use crate::switch::{promote, queued, upgrade_client};
+use crate::wait::connection;
+use crate::{process_fallback, runtime};
+use core::ffi::c_void;
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::Ordering;
+use netacc_stats::{Counter, Reason, State, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{addr, raw, reserved_fds, time};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::{RouteHandle, order};
+use netacc_transport::shm::claim::Claim;
+use netacc_transport::shm::rendezvous::SourceProbe;
+use netacc_transport::shm::{ShmEndpoint, owner, rendezvous};
+use netacc_transport::{Endpoint, Interest};
+
+/// Most reserved ports that sockets of our own keep per link, as far as descriptors allow; further connections on it
+/// hold their port by their own descriptor.
+const RESERVED_PORTS: usize = 100;
+
+/// Divisor of the time in which a connect learns whether its destination is reached by RDMA, for one that is not to
+/// wait.
+const PART_NONBLOCK: u64 = 6;
+
+/// connect(2).
+pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
+    let Some(r) = table::socket(fd) else {
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    match s.path() {
+        Path::Shm => connect_existing(r, p, len).into(),
+        Path::Listener if addr::family(p, len) == Some(libc::AF_UNSPEC) => {
+            let done = raw::connect(fd, p, len);
+            if done.is_ok() {
+                opening::abort(fd, s);
+            }
+            done.into()
+        }
+        // A promotion under way is settled first, one way or the other.
+        Path::Tcp if s.has(CANDIDATE) && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
+            connect_existing(r, p, len).into()
+        }
+        Path::Tcp if s.has(CONNECTING) => {
+            let done = raw::connect(fd, p, len);
+            if done.is_ok() {
+                s.set(CONNECTING, false);
+            }
+            done.into()
+        }
+        Path::Tcp | Path::Listener => Outcome::Pass,
+        // Other processes have the socket too, and only the kernel can tell them that it is connected.
+        Path::New if s.has(INHERITED) => match to_kernel(fd, s) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        Path::New => match addr::read(p, len) {
+            Some(dest) if family_fits(s, dest) => begin(fd, r, dest, p, len),
+            // AF_UNSPEC, short or foreign addresses: the kernel knows the right answer.
+            _ => match materialize(fd, s) {
+                Ok(()) => Outcome::Pass,
+                Err(e) => Outcome::Failed(e),
+            },
+        },
+    }
+}
+
+fn family_fits(s: &Socket, dest: SocketAddr) -> bool {
+    dest.is_ipv4() == (s.domain() == libc::AF_INET)
+}
+
+/// connect(2) on a connection: it is established, or has ended, or is to be given up.
+fn connect_existing(r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
+    let s = r.obj;
+    let Some(ep) = s.endpoint() else {
+        return Err(Errno::ISCONN);
+    };
+    match addr::family(p, len) {
+        None => Err(Errno::INVAL),
+        Some(libc::AF_UNSPEC) => abort::abort(s, ep),
+        Some(_) if ep.is_pending() && s.has(NONBLOCK) => Err(Errno::ALREADY),
+        Some(_) if ep.is_pending() => established(r),
+        Some(_) if !s.set(CONNECTING, false) => Err(Errno::ISCONN),
+        Some(_) if !ep.has_ended() => Ok(()),
+        // A non-blocking connect that came about and ended before any call asked for it: this is reported once.
+        Some(_) => {
+            let e = ep.take_error();
+            abort::abort(s, ep)?;
+            Err(if e != 0 { Errno(e) } else { Errno::CONNABORTED })
+        }
+    }
+}
+
+/// Waits until the listener's queue has room for the connect. What ends the wait does not end the connect (connect(2)).
+#[cold]
+fn established(r: Ref<Socket>) -> Result<()> {
+    let s = r.obj;
+    let _pin = r.pin().ok_or(Errno::BADF)?;
+    s.set(CONNECTING, true);
+    let until = transfer::deadline(s.sndtimeo.load(Ordering::Relaxed));
+    match connection::ready(r, Interest { read: false, write: true }, until) {
+        Err(Errno::AGAIN) => return Err(Errno::INPROGRESS),
+        Err(e) => return Err(e),
+        Ok(()) => {}
+    }
+    s.set(CONNECTING, false);
+    match s.endpoint() {
+        Some(ep) if ep.is_dead() => {
+            let e = ep.take_error();
+            abort::abort(s, ep)?;
+            Err(if e != 0 { Errno(e) } else { Errno::CONNREFUSED })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
+    let s = r.obj;
+    if s.set(ABORTED, false) {
+        // The kernel's socket shows the port of the connection before, which is reserved no more.
+        abort::bind_anew(fd, s);
+    }
+    match accelerate(fd, r, dest) {
+        Ok(()) => {
+            let remote = s.endpoint().is_some_and(|e| e.link().is_remote());
+            page().count(if remote { Counter::ConnectsRdma } else { Counter::ConnectsShm });
+            netacc_log::log!(
+                Debug,
+                "fd {fd}: connected to {dest} over {}",
+                if remote { "RDMA" } else { "shared memory" }
+            );
+            if s.endpoint().is_some_and(|e| e.link().may_be_served_by_many()) {
+                queued::note(r);
+            }
+            if s.endpoint().is_some_and(|e| e.link().waits_for_ourselves()) {
+                opening::take_all();
+            }
+            if s.has(NONBLOCK) {
+                s.set(CONNECTING, true);
+                return Outcome::Failed(Errno::INPROGRESS);
+            }
+            if s.endpoint().is_some_and(ShmEndpoint::is_pending) { established(r).into() } else { Outcome::Done(0) }
+        }
+        Err(reason) => plain(fd, r, dest, p, len, reason),
+    }
+}
+
+/// Calls the kernel's connect, and shows the reason on the stats page.
+fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, reason: Reason) -> Outcome {
+    let s = r.obj;
+    if let Err(e) = to_kernel(fd, s) {
+        return Outcome::Failed(e);
+    }
+    page().count(Counter::ConnectsTcp);
+    page().fallback(reason);
+    let done = raw::connect(fd, p, len);
+    match done {
+        Ok(()) | Err(Errno::INPROGRESS) => {
+            if let Some(e) = s.stats() {
+                e.open(State::Established, Transport::Tcp, reason, time::realtime());
+                let local = addr::local_of(fd).unwrap_or(dest);
+                e.set_addrs(&local.into(), &dest.into());
+            }
+            if reason == Reason::TcpFirst {
+                // The next connect(2) reports that the connection was established, even if it has gone over to shared
+                // memory by then.
+                s.set(CONNECTING, done.is_err());
+                let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+                let remote = ports::local_source(target.ip(), time::coarse()).is_none();
+                if remote && !may_upgrade(target) {
+                    return done.into();
+                }
+                s.set(CANDIDATE | OFFERS | if remote { REMOTE } else { 0 }, true);
+                paths::candidate(s);
+                if remote {
+                    upgrade_client::begin(fd, r, done.is_ok(), target);
+                } else if done.is_ok() {
+                    // The offer goes out at once, so that the answer is there with the server's first bytes.
+                    promote::advance(fd, r);
+                }
+            }
+            netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
+        }
+        // The program may try again with this socket, and find a rendezvous then.
+        Err(Errno::CONNREFUSED) => s.set_path(Path::New),
+        Err(_) => {}
+    }
+    done.into()
+}
+
+/// Whether a connection that begins on TCP may go over to RDMA.
+fn may_upgrade(target: SocketAddr) -> bool {
+    !scoped(target) && engine::available() && runtime::get().is_some_and(runtime::Runtime::draw)
+}
+
+/// Connects over shared memory, or says why not. Nothing has happened to the socket on failure.
+fn accelerate(fd: i32, r: Ref<Socket>, dest: SocketAddr) -> core::result::Result<(), Reason> {
+    let s = r.obj;
+    let rt = runtime::get().filter(|rt| rt.conf.enable_rdma_default).ok_or(Reason::Disabled)?;
+    if let Some(why) = process_fallback::reason() {
+        return Err(why);
+    }
+    if crate::fd::placeholder::is_stdio(fd) {
+        return Err(Reason::Stdio);
+    }
+    if kernel_options::matter(s, fd) {
+        return Err(Reason::Packets);
+    }
+    if rt.conf.conn_tcp_first {
+        // Where the connection goes is not known before it is made, and cannot be asked afterwards.
+        let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+        if pool::is_exact(target, true)
+            && let Some(source) = ports::local_source(target.ip(), time::coarse())
+        {
+            choose(fd, s, source, target);
+        }
+        return Err(Reason::TcpFirst);
+    }
+    if scoped(dest) {
+        return Err(Reason::LinkLocal);
+    }
+    if dest.port() == 0 {
+        return Err(Reason::PeerPlain);
+    }
+    if !rt.draw() {
+        return Err(Reason::PercentDraw);
+    }
+    let target = SocketAddr::new(rendezvous::destination(dest.ip()), dest.port());
+    let now = time::coarse();
+    if let Some(why) = ports::known_absent(target, now) {
+        return Err(why);
+    }
+    let source = match ports::source_of_connect(target.ip(), now) {
+        Ok(source) => source,
+        Err(probe) => return reach(fd, r, target, probe),
+    };
+    let mut bound = bound_to(fd, s);
+    if let Some(b) = bound
+        && !b.ip().is_unspecified()
+        && rendezvous::destination(b.ip()) != source
+    {
+        // Bound to another address of this host, which is legal and shown for TCP as well: just that address is shown.
+        if !ports::is_local(rendezvous::destination(b.ip()), now) {
+            return Err(Reason::OtherHost);
+        }
+    }
+    let ip = match bound {
+        Some(b) if !b.ip().is_unspecified() => rendezvous::destination(b.ip()),
+        _ => source,
+    };
+    let member = if pool::is_exact(target, false) {
+        let member = choose(fd, s, ip, target);
+        bound = bound_to(fd, s);
+        member
+    } else {
+        None
+    };
+    let from = SocketAddr::new(ip, bound.map_or(0, |b| b.port()));
+    let claim = pool::claim(from, target, member, false).inspect_err(|why| ports::note_absent(target, *why, now))?;
+    occupy(fd, s, claim, bound, SocketAddr::new(ip, 0), target)
+}
+
+/// Connects to a server on another host, or says why not. Nothing has happened to the socket on failure.
+fn reach(fd: i32, r: Ref<Socket>, target: SocketAddr, probe: Option<SourceProbe>) -> core::result::Result<(), Reason> {
+    let s = r.obj;
+    let timeout = engine::connect_timeout() / if s.has(NONBLOCK) { PART_NONBLOCK } else { 1 };
+    // What is believed is noted anew only when the kernel was asked, and not whenever it is relied on: the address may
+    // come to this host.
+    let asked = probe.is_some();
+    let RouteHandle { link, source, optimistic } = engine::reach(target, probe, timeout)?;
+    let bound = bound_to(fd, s);
+    let elsewhere = bound.is_some_and(|b| !b.ip().is_unspecified() && rendezvous::destination(b.ip()) != source);
+    // No server can confirm what a port below 1024 says of a client on another host.
+    let privileged = bound.is_some_and(|b| (1..1024).contains(&b.port()));
+    let mut claimed =
+        if elsewhere || privileged { Err(Reason::OtherHost) } else { pool::claim_remote(target, link, false) };
+    if matches!(claimed, Err(Reason::NoMemory))
+        && let Some(more) = engine::widen(target, link)
+    {
+        claimed = pool::claim_remote(target, more, true);
+        more.put();
+    }
+    // From here on the pool has the reference.
+    link.put();
+    let claim = claimed?;
+    let engine = claim.link.engine();
+    occupy(fd, s, claim, bound, SocketAddr::new(source, 0), target)?;
+    if asked {
+        ports::note_remote(target.ip(), time::coarse());
+    }
+    if optimistic {
+        queued::note(r);
+    }
+    engine::progress::begin(engine);
+    Ok(())
+}
+
+/// Puts the socket into the slot it has been given, and queues the connect.
+fn occupy(
+    fd: i32,
+    s: &'static Socket,
+    claim: Claim,
+    bound: Option<SocketAddr>,
+    from: SocketAddr,
+    target: SocketAddr,
+) -> core::result::Result<(), Reason> {
+    let ip = from.ip();
+    let (link, slot, generation) = (claim.link, claim.claimed.slot, claim.claimed.generation);
+    let port = match bound.map(|b| b.port()).filter(|p| *p != 0) {
+        Some(p) => p,
+        None if claim.claimed.port != 0 && bound.is_none() && !shares_port(s) => claim.claimed.port,
+        None => match reserve(fd, s, link, slot, ip) {
+            Ok(p) => p,
+            Err(e) => {
+                link.slots.closed(slot);
+                return Err(no_port(e));
+            }
+        },
+    };
+    let local = SocketAddr::new(ip, port);
+    let Some(ep) = link.endpoint(slot).filter(|ep| ep.begin(generation)) else {
+        // In use, against all bookkeeping: its user closes it, and we never take it again.
+        link.slots.burned();
+        return Err(Reason::NoMemory);
+    };
+    if let Some(seg) = link.segment()
+        && let Some(sl) = seg.slot(slot)
+    {
+        sl.open.write(local, target);
+    }
+    s.local.set(local);
+    s.peer.set(target);
+    s.set_endpoint(ep);
+    let engine = link.engine();
+    if let Some(engine) = engine {
+        order::enter(engine, target);
+    }
+    // The server may use this end at once, in another thread, when it takes the connect: so it is connected before it
+    // is queued. If the connect is not taken after all, no thread has touched the endpoint, since other calls wait for
+    // the locks.
+    let locks = (s.rx.lock(), s.tx.lock());
+    take_path(s, Path::Shm);
+    let pushed = claim.push();
+    if !pushed || (!link.accepting() && ep.withdraw()) {
+        // The listener went away in between and had not taken us: TCP will find out what is there now. The server
+        // cannot say that it is done with a slot that was never queued.
+        if !pushed {
+            ep.never_mind(generation);
+        }
+        take_path(s, Path::New);
+        s.detach();
+        if let Some(engine) = engine {
+            order::withdraw(engine, target);
+        }
+        return Err(Reason::Refused);
+    }
+    drop(locks);
+    paths::accelerated(fd, s);
+    if let Some(e) = s.stats() {
+        let transport = if link.is_remote() { Transport::Rdma } else { Transport::Shm };
+        e.open(State::Established, transport, Reason::None, time::realtime_coarse());
+        e.set_addrs(&local.into(), &target.into());
+        // Of a connection to another host only the engine in our own process is seen here.
+        e.set_peer_pid(if transport == Transport::Rdma { 0 } else { link.peer_pid() });
+        e.set_link(link.id().into());
+        // SeqCst: see the engine's `publish_to_socket`.
+        core::sync::atomic::fence(Ordering::SeqCst);
+        e.set_link(ep.stats_link());
+    }
+    Ok(())
+}
+
+fn take_path(s: &Socket, path: Path) {
+    // A thread that forks may be about to put a real socket here: see `materialize`.
+    let _g = s.meta.lock();
+    s.set_path(path);
+}
+
+/// Whether the destination is link-local, which means nothing without its interface: such a connect is left to the
+/// kernel.
+fn scoped(dest: SocketAddr) -> bool {
+    matches!(dest.ip(), IpAddr::V6(a) if a.is_unicast_link_local())
+}
+
+/// The address to which bind(2) bound a real socket. It has no port where IP_BIND_ADDRESS_NO_PORT leaves that to
+/// connect(2).
+fn bound_to(fd: i32, s: &Socket) -> Option<SocketAddr> {
+    if s.has(PLACEHOLDER) {
+        return None;
+    }
+    addr::local_of(fd).filter(|a| a.port() != 0 || !a.ip().is_unspecified())
+}
+
+/// Gives the socket its port now, so that the kernel can say which listener of a group the connection is for.
+fn choose(fd: i32, s: &Socket, ip: IpAddr, target: SocketAddr) -> Option<u64> {
+    let port = match bound_to(fd, s).filter(|b| b.port() != 0) {
+        Some(b) => b.port(),
+        None => take_port(fd, s, ip).ok()?,
+    };
+    let member = owner::listener_cookie(SocketAddr::new(ip, port), target)?;
+    s.member.store(member, Ordering::Relaxed);
+    Some(member)
+}
+
+/// Whether another socket may be bound to the port of the connection, as SO_REUSEADDR on both allows: only the socket's
+/// own descriptor tells that to the kernel.
+fn shares_port(s: &Socket) -> bool {
+    s.opts.get(libc::SOL_SOCKET, libc::SO_REUSEADDR).is_some_and(|on| on != 0)
+}
+
+/// A local port that no other socket gets while the connection lives: kept with the slot for its next connections, or,
+/// beyond [`RESERVED_PORTS`], by the connection's own descriptor.
+fn reserve(fd: i32, s: &Socket, link: &netacc_transport::shm::Link, slot: usize, ip: IpAddr) -> Result<u16> {
+    if s.has(PLACEHOLDER) && !shares_port(s) && link.slots.ports_kept() < RESERVED_PORTS {
+        match rendezvous::reserve_port(ip) {
+            Ok((holder, port)) => {
+                link.slots.keep_port(slot, reserved_fds::adopt(holder)?, port);
+                return Ok(port);
+            }
+            // The connection's own descriptor exists in any case.
+            Err(Errno::MFILE | Errno::NFILE) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    take_port(fd, s, ip)
+}
+
+/// Binds the kernel's own socket to a port.
+fn take_port(fd: i32, s: &Socket, ip: IpAddr) -> Result<u16> {
+    let real = !s.has(PLACEHOLDER);
+    materialize(fd, s)?;
+    let a = SocketAddr::new(ip, 0);
+    let mut buf = [0u64; 4];
+    let mut len = size_of_val(&buf) as u32;
+    addr::write(a, s.domain(), buf.as_mut_ptr().cast(), &raw mut len);
+    // With the option set the kernel would leave the port to its own connect(2), which never comes.
+    let late = real && raw::getsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT) == Ok(1);
+    let leave = |on| raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
+    if late {
+        leave(0)?;
+    }
+    let bound = raw::bind(fd, buf.as_ptr().cast(), len);
+    if late {
+        leave(1)?;
+    }
+    bound?;
+    addr::local_of(fd).map(|a| a.port()).filter(|p| *p != 0).ok_or(Errno::ADDRINUSE)
+}
+
+/// The reason that is reported when no port can be had.
+fn no_port(e: Errno) -> Reason {
+    match e {
+        Errno::MFILE | Errno::NFILE => Reason::NoDescriptors,
+        Errno::NOMEM | Errno(libc::ENOBUFS) => Reason::NoMemory,
+        Errno::ADDRINUSE | Errno::ADDRNOTAVAIL => Reason::NoPort,
+        _ => Reason::Unsupported,
+    }
+}
+
+/// bind(2) makes a socket real.
+pub fn bind(fd: i32) -> Outcome {
+    match table::socket(fd) {
+        // The port of a dead connection is given back; the name may be chosen anew, once.
+        Some(r) if r.obj.path() == Path::Shm => match r.obj.endpoint() {
+            Some(ep) if ep.has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
+            _ => Outcome::Failed(Errno::INVAL),
+        },
+        Some(r) => match materialize(fd, r.obj) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        None => Outcome::Pass,
+    }
+}

@@ -1,0 +1,316 @@
+//! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
+
+use crate::conn::io::accelerated;
+use crate::epoll::paths;
+use crate::exec::inheritance;
+use crate::fd::create::dup_with;
+use crate::fd::placeholder::{materialize, status_flags};
+use crate::fd::{create, table};
+use crate::listen::opening;
+use crate::object::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket};
+use crate::outcome::Outcome;
+use crate::switch::demote;
+use core::ffi::c_void;
+use core::net::SocketAddr;
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
+use netacc_sys::errno::Errno;
+use netacc_sys::{addr, raw, user};
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::{Endpoint, Shut};
+
+/// fcntl(2); the libc crate does not have it for every target.
+const F_SETSIG: i32 = 10;
+const F_SETOWN_EX: i32 = 15;
+
+/// ioctl(2) requests that ask for signals (asm/sockios.h, asm/ioctls.h).
+const FIOSETOWN: u64 = 0x8901;
+const SIOCSPGRP: u64 = 0x8902;
+const FIOASYNC: u64 = 0x5452;
+/// Request for the number of bytes that have not been sent at all (linux/sockios.h).
+const SIOCOUTQNSD: u64 = 0x894b;
+/// Gives a socket, whose number is the argument, to a network block device (linux/nbd.h).
+const NBD_SET_SOCK: u32 = 0xab00;
+/// Gives a socket to a KCM socket (linux/kcm.h): the number is the first of its structure.
+const SIOCKCMATTACH: u32 = 0x89e0;
+
+/// Takes FD_CLOEXEC off (ioctl_tty(2)).
+const FIONCLEX: u64 = 0x5450;
+
+/// Whether a call of fcntl(2) is for us.
+#[inline]
+pub fn concerns(fd: i32, cmd: i32) -> bool {
+    if matches!(cmd, F_DUPFD | F_DUPFD_CLOEXEC) { create::concerns_dup(fd) } else { table::knows(fd) }
+}
+
+/// fcntl(2).
+pub fn fcntl(fd: i32, cmd: i32, arg: usize) -> Outcome {
+    match cmd {
+        F_DUPFD | F_DUPFD_CLOEXEC => return dup_with(fd, || raw::fcntl(fd, cmd, arg)),
+        F_GETFL | F_SETFL => {}
+        // Only the kernel can send signals.
+        libc::F_SETOWN | F_SETOWN_EX | F_SETSIG => {
+            demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
+            // The kernel's socket keeps this, and not the template's.
+            if let Some(r) = table::socket(fd)
+                && r.obj.path() == Path::New
+                && let Err(e) = materialize(fd, r.obj)
+            {
+                return Outcome::Failed(e);
+            }
+            return Outcome::Pass;
+        }
+        libc::F_SETFD if arg as i32 & libc::FD_CLOEXEC == 0 => {
+            inheritance::inheritable(fd);
+            return Outcome::Pass;
+        }
+        _ => {
+            // The look-up closes a number that is only kept in reserve.
+            table::get(fd);
+            return Outcome::Pass;
+        }
+    }
+    let Some(r) = table::socket(fd) else {
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    if cmd == F_GETFL {
+        return match s.path() {
+            Path::Shm | Path::New => Outcome::Done(status_flags(s) as isize),
+            Path::Listener => match raw::fcntl(fd, F_GETFL, 0) {
+                // The kernel's listener is always non-blocking; we keep what the program set.
+                Ok(f) => Outcome::Done(((f & !O_NONBLOCK) | (status_flags(s) & O_NONBLOCK)) as isize),
+                Err(e) => Outcome::Failed(e),
+            },
+            Path::Tcp => Outcome::Pass,
+        };
+    }
+    s.set(NONBLOCK, arg as i32 & O_NONBLOCK != 0);
+    if arg as i32 & libc::O_ASYNC != 0 {
+        demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
+    }
+    match s.path() {
+        Path::Shm => {
+            // A liveness socket is the kernel's socket of this connection: it keeps the flags for the process that inherits it.
+            if s.endpoint().is_some_and(|e| e.liveness_fd() >= 0 && !e.liveness_listens()) {
+                let _ = raw::fcntl(fd, F_SETFL, arg);
+            }
+            Outcome::Done(0)
+        }
+        // On a placeholder the flags would be set for all duplicates; a real socket gets them when it is made.
+        Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
+        Path::Listener => raw::fcntl(fd, F_SETFL, arg | O_NONBLOCK as usize).map(|_| ()).into(),
+        Path::New | Path::Tcp => Outcome::Pass,
+    }
+}
+
+/// Whether a call of ioctl(2) on any descriptor may give one of our sockets to the kernel.
+#[inline]
+pub fn gives_socket(request: usize) -> bool {
+    matches!(request as u32, NBD_SET_SOCK | SIOCKCMATTACH)
+}
+
+/// Makes the socket that such a request names the kernel's.
+///
+/// # Safety
+/// `arg` is what the request wants.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn give_socket(request: u64, arg: usize) {
+    let given = match request as u32 {
+        NBD_SET_SOCK => arg as i32,
+        // SAFETY: the caller's promise.
+        _ if user::readable(arg as *const i32, size_of::<i32>()) => unsafe {
+            core::ptr::read_unaligned(arg as *const i32)
+        },
+        _ => return,
+    };
+    let _ = demote::by_number(given, netacc_stats::Reason::Unsupported);
+}
+
+/// ioctl(2).
+///
+/// # Safety
+/// `arg` is what the request wants.
+#[allow(unsafe_code)]
+pub unsafe fn ioctl(fd: i32, request: usize, arg: usize) -> Outcome {
+    let gives = gives_socket(request);
+    // Only the low 32 bits count: some callers sign-extend.
+    let request = u64::from(request as u32);
+    let Some(r) = table::socket(fd) else {
+        if gives {
+            // SAFETY: the caller's promise.
+            unsafe { give_socket(request, arg) };
+        }
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    let p = arg as *mut i32;
+    if request == libc::FIONBIO {
+        if !user::readable(p, size_of::<i32>()) {
+            return Outcome::Failed(Errno::FAULT);
+        }
+        // SAFETY: FIONBIO takes a pointer to int (ioctl(2)).
+        let on = unsafe { core::ptr::read_unaligned(p) } != 0;
+        s.set(NONBLOCK, on);
+        return match s.path() {
+            Path::Shm => Outcome::Done(0),
+            // The kernel's listener must not block where the application's does not.
+            Path::Listener if !on => Outcome::Done(0),
+            Path::New if s.has(crate::object::socket::PLACEHOLDER) => Outcome::Done(0),
+            _ => Outcome::Pass,
+        };
+    }
+    if request == FIONCLEX {
+        inheritance::inheritable(fd);
+    }
+    if matches!(request, SIOCSPGRP | FIOSETOWN | FIOASYNC) {
+        demote::by_number_if_connected(fd, netacc_stats::Reason::Unsupported);
+    }
+    let Some((_, ep)) = accelerated(fd) else {
+        if s.path() == Path::New
+            && !matches!(request, libc::FIONREAD | libc::TIOCOUTQ)
+            && let Err(e) = materialize(fd, s)
+        {
+            // What the request sets must not be set on the template.
+            return Outcome::Failed(e);
+        }
+        return Outcome::Pass;
+    };
+    let n = match request {
+        libc::FIONREAD => ep.unread(),
+        libc::TIOCOUTQ | SIOCOUTQNSD => ep.unsent(),
+        // SIOCATMARK: there is no urgent data, so the mark is never reached.
+        0x8905 => 0,
+        _ => return Outcome::Pass,
+    };
+    if !user::writable(p, size_of::<i32>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: these requests write an int.
+    unsafe { core::ptr::write_unaligned(p, n.min(i32::MAX as usize) as i32) };
+    Outcome::Done(0)
+}
+
+/// shutdown(2).
+pub fn shutdown(fd: i32, how: i32) -> Outcome {
+    let done = shut(fd, how);
+    progress::progress();
+    done
+}
+
+fn shut(fd: i32, how: i32) -> Outcome {
+    crate::switch::promote::given_up(fd);
+    loop {
+        let Some((r, ep)) = accelerated(fd) else {
+            return shutdown_other(fd, how);
+        };
+        let how = match how {
+            libc::SHUT_RD => Shut::Read,
+            libc::SHUT_WR => Shut::Write,
+            libc::SHUT_RDWR => Shut::Both,
+            _ => return Outcome::Failed(Errno::INVAL),
+        };
+        if ep.is_pending() && ep.withdraw() {
+            // The kernel gives up a connect that is pending, whatever is shut down.
+            return super::abort::abort(r.obj, ep).into();
+        }
+        // The connect is over, and a further connect is told so.
+        r.obj.set(CONNECTING, false);
+        if ep.has_ended() {
+            ep.stir();
+            return Outcome::Failed(Errno::NOTCONN);
+        }
+        // A write that is in the middle of its copy finishes it, so that the end comes after its bytes; one that waits
+        // for room holds no lock and is told by the end.
+        let _tx = r.obj.tx.lock();
+        if !r.valid() {
+            return Outcome::Failed(Errno::BADF);
+        }
+        // Another thread may have taken the connection elsewhere since, which it does under this lock.
+        if r.obj.path() != Path::Shm || !r.obj.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
+            continue;
+        }
+        ep.shutdown(how);
+        if how != Shut::Write && ep.old_subflow_fd() >= 0 {
+            // A call may have slept in the kernel since before the promotion.
+            let _ = raw::shutdown(ep.old_subflow_fd(), libc::SHUT_RD);
+        }
+        return Outcome::Done(0);
+    }
+}
+
+/// shutdown(2) on a socket without a endpoint: the kernel does it, on a socket of its own.
+fn shutdown_other(fd: i32, how: i32) -> Outcome {
+    let Some(r) = table::socket(fd) else {
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    match s.path() {
+        Path::New => match materialize(fd, s) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        Path::Listener => {
+            let done = raw::shutdown(fd, how);
+            if done.is_ok() && how != libc::SHUT_WR {
+                opening::abort(fd, s);
+            }
+            paths::stirred(s);
+            done.into()
+        }
+        Path::Shm | Path::Tcp => Outcome::Pass,
+    }
+}
+
+/// A connection that left shared memory keeps its addresses; the kernel knows whether it still has any.
+fn demoted(
+    fd: i32,
+    p: *mut c_void,
+    len: *mut u32,
+    ask: fn(i32, *mut c_void, *mut u32) -> netacc_sys::errno::Result<()>,
+    kept: fn(&Socket) -> Option<SocketAddr>,
+) -> Outcome {
+    let Some(r) = table::socket(fd).filter(|r| r.obj.has(DEMOTED)) else { return Outcome::Pass };
+    let (mut buf, mut n) = ([0u64; 16], 128);
+    let Some(a) = kept(r.obj).filter(|_| ask(fd, buf.as_mut_ptr().cast(), &raw mut n).is_ok()) else {
+        return Outcome::Pass;
+    };
+    if let Err(e) = addr::check(p, len) {
+        return Outcome::Failed(e);
+    }
+    addr::write(a, r.obj.domain(), p, len);
+    Outcome::Done(0)
+}
+
+/// getsockname(2).
+pub fn getsockname(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
+    let Some((r, _)) = accelerated(fd) else {
+        return demoted(fd, p, len, raw::getsockname, |s| s.local.get());
+    };
+    let Some(a) = r.obj.local.get() else {
+        return Outcome::Pass;
+    };
+    if let Err(e) = addr::check(p, len) {
+        return Outcome::Failed(e);
+    }
+    addr::write(a, r.obj.domain(), p, len);
+    Outcome::Done(0)
+}
+
+/// getpeername(2).
+pub fn getpeername(fd: i32, p: *mut c_void, len: *mut u32) -> Outcome {
+    let Some((r, ep)) = accelerated(fd) else {
+        return demoted(fd, p, len, raw::getpeername, |s| s.peer.get());
+    };
+    let Some(a) = r.obj.peer.get() else {
+        return Outcome::Pass;
+    };
+    if ep.has_ended() || ep.is_pending() {
+        return Outcome::Failed(Errno::NOTCONN);
+    }
+    if let Err(e) = addr::check(p, len) {
+        return Outcome::Failed(e);
+    }
+    addr::write(a, r.obj.domain(), p, len);
+    Outcome::Done(0)
+}

@@ -1,0 +1,309 @@
+//! sendfile(2) and splice(2): bytes between a file or pipe and a ring, without a detour.
+
+use crate::conn::io::accelerated;
+use crate::conn::transfer::{go_after, pipe_signal};
+use crate::object::reference::Ref;
+use crate::object::socket::{NONBLOCK, Path, Socket};
+use crate::outcome::Outcome;
+use crate::switch::redispatch;
+use crate::wait::{connection, sleep};
+use core::cell::Cell;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::{raw, user};
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Interest, Iov, WaitSet};
+
+/// Most bytes that sendfile(2) takes in one call.
+const MAX: usize = 0x7fff_f000;
+/// Bytes for which a pipe has room when it can be written to.
+const PAGE: usize = 4096;
+
+fn until(ns: u64) -> Deadline {
+    if ns == 0 { Deadline::Never } else { Deadline::after(ns as i64) }
+}
+
+/// Moves up to `count` bytes of `source` into the ring, waiting for room if the socket blocks.
+fn pump(
+    r: Ref<Socket>,
+    count: usize,
+    nonblock: bool,
+    mut source: impl FnMut(*mut u8, usize) -> Result<usize>,
+) -> Result<usize> {
+    let s = r.obj;
+    let mut done = 0;
+    while done < count {
+        let ended = Cell::new(false);
+        // As in `io::transmit`, what only the endpoint can tell is asked under the lock.
+        let mut switched = false;
+        let moving;
+        let res = {
+            let _g = s.tx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+                return if done > 0 { Ok(done) } else { Err(Errno::TO_KERNEL) };
+            };
+            // What the source reports is not reported as the ring's, and a source that has nothing is not asked again.
+            let mut fill = |p: *mut u8, n: usize| {
+                let got = source(p, n);
+                ended.set(ended.get() || got != Ok(n));
+                got
+            };
+            let want = || ep.burst(count - done, !nonblock);
+            let res = ep.write_with(want(), &mut fill);
+            let again = res == Err(Errno::AGAIN) && nonblock && !ended.get() && ep.want_room();
+            let res = if again { ep.write_with(want(), fill) } else { res };
+            match res {
+                Ok(n) if nonblock && !ended.get() && done + n < count && ep.want_room() => ep.room_came(),
+                Err(Errno::AGAIN) => switched = ep.must_switch(),
+                _ => {}
+            }
+            moving = ep.is_moving();
+            res
+        };
+        match res {
+            Ok(n) => {
+                if moving {
+                    go_after(r);
+                }
+                done += n;
+                if let Some(e) = s.stats() {
+                    e.sent(n as u64);
+                }
+                if ended.get() {
+                    break;
+                }
+                if nonblock && done < count {
+                    break;
+                }
+            }
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
+            Err(Errno::AGAIN) if !nonblock && !ended.get() => {
+                let Some(_pin) = r.pin() else {
+                    return Err(Errno::BADF);
+                };
+                let w = connection::ready(
+                    r,
+                    Interest { read: false, write: true },
+                    until(s.sndtimeo.load(Ordering::Relaxed)),
+                );
+                if let Err(e) = w {
+                    return if done > 0 { Ok(done) } else { Err(e) };
+                }
+            }
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(pipe_signal(e, 0)),
+        }
+    }
+    Ok(done)
+}
+
+/// sendfile(2).
+///
+/// # Safety
+/// `offset` is null or the application's offset.
+#[allow(unsafe_code)]
+pub unsafe fn sendfile(out: i32, input: i32, offset: *mut i64, count: usize) -> Outcome {
+    crate::switch::promote::given_up(out);
+    let Some((r, ep)) = accelerated(out) else {
+        return Outcome::Pass;
+    };
+    if !offset.is_null() && !user::writable(offset, size_of::<i64>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: null, or the application's offset in memory that can be written.
+    let mut at = unsafe { offset.as_ref() }.copied();
+    if at.is_some_and(|o| o < 0) {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    // The source must have a position: it must be no pipe and no socket, whose bytes could be lost.
+    match raw::position(input) {
+        Err(Errno(libc::ESPIPE)) if at.is_none() => return Outcome::Failed(Errno::INVAL),
+        Err(e) => return Outcome::Failed(e),
+        Ok(_) => {}
+    }
+    // At the end of the file there is nothing to send, and so no error of the connection and no wait for room.
+    if ep.refuses() && at_end(input, at) {
+        return Outcome::Done(0);
+    }
+    let nonblock = r.obj.has(NONBLOCK);
+    let res = pump(r, count.min(MAX), nonblock, |p, n| {
+        let got = raw::read(input, p, n, at)?;
+        at = at.map(|o| o + got as i64);
+        Ok(got)
+    });
+    if let (Ok(_), Some(o)) = (res, at) {
+        // SAFETY: not null, since `at` came from it.
+        unsafe { *offset = o };
+    }
+    res.into()
+}
+
+#[cold]
+fn at_end(file: i32, at: Option<i64>) -> bool {
+    let from = at.or_else(|| raw::position(file).ok().map(|n| n as i64));
+    let mut byte = 0u8;
+    raw::read(file, &raw mut byte, 1, from) == Ok(0)
+}
+
+/// splice(2) between a pipe and an accelerated connection.
+pub fn splice(input: i32, off_in: *mut i64, out: i32, off_out: *mut i64, len: usize, flags: u32) -> Outcome {
+    crate::switch::promote::given_up(out);
+    crate::switch::promote::given_up(input);
+    let (from, to) = (accelerated(input), accelerated(out));
+    let known = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    // The kernel looks no further either, whatever the descriptors are.
+    if (from.is_none() && to.is_none()) || len == 0 || flags & !known != 0 {
+        return Outcome::Pass;
+    }
+    let nonblock = flags & libc::SPLICE_F_NONBLOCK != 0;
+    let (pipe, access) = if to.is_some() { (input, libc::O_WRONLY) } else { (out, libc::O_RDONLY) };
+    let Ok(status) = raw::fcntl(pipe, libc::F_GETFL, 0) else {
+        return Outcome::Failed(Errno::BADF);
+    };
+    if status & libc::O_ACCMODE == access {
+        return Outcome::Failed(Errno::BADF);
+    }
+    if raw::fcntl(pipe, libc::F_GETPIPE_SZ, 0).is_err() {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    let (of_pipe, of_socket) = if to.is_some() { (off_in, off_out) } else { (off_out, off_in) };
+    if !of_pipe.is_null() {
+        return Outcome::Failed(Errno(libc::ESPIPE));
+    }
+    if !of_socket.is_null() {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    let nonblock = nonblock || status & libc::O_NONBLOCK != 0;
+    match (from, to) {
+        (_, Some((r, _))) => from_pipe(r, pipe, len, nonblock).into(),
+        (Some((r, _)), None) => to_pipe(r, pipe, len, nonblock).into(),
+        (None, None) => Outcome::Pass,
+    }
+}
+
+/// Moves bytes of a pipe into the ring. It waits for the pipe without a lock, and before it looks at the connection, as
+/// the kernel does. `nonblock` concerns the pipe alone.
+fn from_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+    loop {
+        if await_pipe(pipe, libc::POLLIN, nonblock)? & (libc::POLLIN | libc::POLLHUP) == libc::POLLHUP {
+            return Ok(0);
+        }
+        let (mut taken, mut dry) = (false, false);
+        let res = pump(r, len, r.obj.has(NONBLOCK), |p, n| match read_now(pipe, p, n) {
+            Err(Errno::AGAIN) if taken => Ok(0),
+            got => {
+                taken |= got.is_ok();
+                dry = got == Err(Errno::AGAIN);
+                got
+            }
+        });
+        // Another reader of the pipe was quicker.
+        if !(dry && res == Err(Errno::AGAIN)) {
+            return res;
+        }
+    }
+}
+
+/// Moves bytes of the ring into a pipe, with the same order of waiting as [`from_pipe`].
+fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usize> {
+    let s = r.obj;
+    loop {
+        await_pipe(pipe, libc::POLLOUT, nonblock)?;
+        let (mut full, mut switched) = (false, false);
+        let res = {
+            let _g = s.rx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::TO_KERNEL) };
+            let give = |p: *const u8, n: usize| {
+                let given = write_now(pipe, p, n);
+                full = given == Err(Errno::AGAIN);
+                given
+            };
+            let res = if ep.old_subflow_fd() >= 0 { from_before(ep, len, give) } else { ep.read_with(len, give) };
+            if res == Err(Errno::AGAIN) {
+                switched = ep.must_switch();
+            }
+            res
+        };
+        match res {
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
+            Err(Errno::AGAIN) if full => {}
+            Err(Errno::AGAIN) if !s.has(NONBLOCK) => {
+                let Some(_pin) = r.pin() else {
+                    return Err(Errno::BADF);
+                };
+                connection::ready(r, Interest { read: true, write: false }, until(s.rcvtimeo.load(Ordering::Relaxed)))?;
+            }
+            Ok(n) => {
+                if let Some(e) = s.stats() {
+                    e.received(n as u64);
+                }
+                return Ok(n);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Moves what the kernel still holds before the ring, a page at a time. Under the reader's lock.
+fn from_before(ep: &ShmEndpoint, len: usize, mut give: impl FnMut(*const u8, usize) -> Result<usize>) -> Result<usize> {
+    let mut bytes = [0u8; PAGE];
+    let v = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len.min(PAGE) };
+    let there = ep.try_read(&mut Iov::one(&v), true)?;
+    if there == 0 {
+        return Ok(0);
+    }
+    let given = give(bytes.as_ptr(), there)?;
+    Ok(ep.discard(given))
+}
+
+/// What poll(2) says of a pipe once it has bytes or room, or its other end is closed. `EAGAIN`: not now.
+fn await_pipe(pipe: i32, events: i16, nonblock: bool) -> Result<i16> {
+    let mut seen = polled(pipe, events);
+    if seen == 0 && nonblock {
+        return Err(Errno::AGAIN);
+    }
+    while seen == 0 {
+        sleep::before_sleep();
+        let mut set = WaitSet::new();
+        set.add(pipe, events);
+        match set.sleep(Deadline::Never, core::ptr::null()) {
+            Err(Errno::INTR) if sleep::restarts(Deadline::Never) => {}
+            slept => drop(slept?),
+        }
+        seen = polled(pipe, events);
+    }
+    Ok(seen)
+}
+
+fn polled(fd: i32, events: i16) -> i16 {
+    let mut p = libc::pollfd { fd, events, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+    p.revents
+}
+
+/// Reads what a pipe holds, without waiting.
+fn read_now(pipe: i32, p: *mut u8, n: usize) -> Result<usize> {
+    match raw::read_now(pipe, p, n) {
+        Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLIN) == 0 => Err(Errno::AGAIN),
+        Err(Errno::OPNOTSUPP) => raw::read(pipe, p, n, None),
+        done => done,
+    }
+}
+
+/// Writes as much as a pipe has room for, without waiting.
+fn write_now(pipe: i32, p: *const u8, n: usize) -> Result<usize> {
+    match raw::write_now(pipe, p, n) {
+        Err(Errno::OPNOTSUPP) if polled(pipe, libc::POLLOUT) == 0 => Err(Errno::AGAIN),
+        // A pipe that can be written to has room for a page.
+        Err(Errno::OPNOTSUPP) => raw::write(pipe, p, n.min(PAGE)),
+        done => done,
+    }
+}

@@ -1,0 +1,105 @@
+//! The port of a listener that is closed, while connections that it accepted live.
+//!
+//! In the kernel each of them has the port too, so that a bind(2) without SO_REUSEADDR is refused until the last one ends. An
+//! accepted connection in shared memory has no port. So the kernel's listener itself stays behind, under a number of ours and
+//! without listening: it has the address and the options by which the kernel judges a bind.
+
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::socket::{HOLDS_PORT, Path, Socket};
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use netacc_sys::errno::Errno;
+use netacc_sys::{addr, raw, reserved_fds};
+use netacc_transport::shm::Side;
+
+/// A port that is held.
+struct Held {
+    /// The socket that has it (+ 1); 0: a free place.
+    fd: AtomicI32,
+    /// Port and, above it, address family.
+    key: AtomicU32,
+    /// Connections that hold it.
+    count: AtomicU32,
+}
+
+/// Listeners that a program closes while their connections go on are few. One too many leaves its port free.
+static HELD: [Held; 16] =
+    [const { Held { fd: AtomicI32::new(0), key: AtomicU32::new(0), count: AtomicU32::new(0) } }; 16];
+
+fn key(s: &Socket, local: SocketAddr) -> u32 {
+    (s.domain() as u32) << 16 | u32::from(local.port())
+}
+
+/// The last number of a listener that no other process has is about to be closed.
+#[cold]
+pub fn keep(listener: &Socket) {
+    let Some(local) = listener.local.get() else { return };
+    let key = key(listener, local);
+    let Some(place) = HELD.iter().find(|h| h.fd.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok())
+    else {
+        return;
+    };
+    place.key.store(key, Ordering::Relaxed);
+    // This thread's own one: connections may end while others are still counted.
+    place.count.store(1, Ordering::Release);
+    table::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && let Some(_pin) = r.pin()
+            && accepted_at(r.obj, key)
+            && !r.obj.set(HOLDS_PORT, true)
+        {
+            place.count.fetch_add(1, Ordering::AcqRel);
+        }
+    });
+    if place.count.load(Ordering::Acquire) > 1
+        && let Some(fd) = stay_behind(listener.first_fd(), local)
+    {
+        place.fd.store(fd + 1, Ordering::Release);
+    }
+    drop_one(place);
+}
+
+/// The number by which the kernel's listener goes on having its port without listening.
+fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
+    // The number may stand for something else by now, if the listener was opened under it and closed under another one.
+    let is_it = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
+        && addr::local_of(fd).is_some_and(|a| a == local);
+    let ours = if is_it { reserved_fds::copy(fd).ok()? } else { return None };
+    let _ = raw::shutdown(ours, libc::SHUT_RDWR);
+    // A port that the kernel chose has gone with that, though getsockname(2) shows it still. One that the program chose stays.
+    match addr::with(local, |p, n| raw::bind(ours, p, n)) {
+        Ok(()) | Err(Errno::INVAL) => Some(ours),
+        Err(_) => {
+            reserved_fds::close(ours);
+            None
+        }
+    }
+}
+
+fn accepted_at(s: &Socket, key_of_listener: u32) -> bool {
+    s.path() == Path::Shm
+        && s.local.get().is_some_and(|local| key(s, local) == key_of_listener)
+        && s.endpoint().is_some_and(|ep| ep.link().side() == Side::Server)
+}
+
+/// A connection that holds a port ends.
+#[cold]
+pub fn left(connection: &Socket) {
+    let Some(local) = connection.local.get() else { return };
+    let key = key(connection, local);
+    let of_it = |h: &&Held| h.fd.load(Ordering::Acquire) != 0 && h.key.load(Ordering::Relaxed) == key;
+    if let Some(place) = HELD.iter().find(of_it) {
+        drop_one(place);
+    }
+}
+
+fn drop_one(place: &Held) {
+    let less = |n: u32| n.checked_sub(1);
+    if place.count.fetch_update(Ordering::AcqRel, Ordering::Acquire, less) == Ok(1) {
+        let fd = place.fd.swap(0, Ordering::AcqRel);
+        if fd > 0 {
+            reserved_fds::close(fd - 1);
+        }
+    }
+}

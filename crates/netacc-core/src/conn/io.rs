@@ -1,0 +1,179 @@
+//! The calls that send and receive.
+
+use crate::conn::candidate;
+use crate::conn::transfer::{one, receive, transmit};
+use crate::fd::table;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, Path, Socket};
+use crate::outcome::Outcome;
+use crate::switch::promote;
+use core::ffi::c_void;
+use libc::MSG_DONTWAIT;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{addr, user};
+use netacc_transport::Iov;
+use netacc_transport::shm::ShmEndpoint;
+
+/// Whether a call that moves bytes is for us: neither on a foreign descriptor nor on a connection that is the kernel's
+/// for good.
+#[inline]
+pub fn concerns(fd: i32) -> bool {
+    // The flag before the path: a thread that does not see the flag sees the path that was decided on.
+    table::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
+}
+
+/// The accelerated connection of this descriptor, with its endpoint.
+#[inline]
+pub fn accelerated(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
+    let r = table::socket(fd)?;
+    Some((r, accelerated_of(fd, r)?))
+}
+
+/// The endpoint of a socket that is accelerated, or that has just become so.
+#[inline]
+fn accelerated_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
+    if r.obj.path() != Path::Shm && !(r.obj.has(CANDIDATE) && promote::advance(fd, r)) {
+        return None;
+    }
+    r.obj.endpoint()
+}
+
+/// recv(2), read(2).
+#[inline]
+pub fn recv(fd: i32, buf: *mut u8, len: usize, flags: i32) -> Outcome {
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = accelerated_of(fd, r) else {
+        return candidate::receive(fd, r, &mut Iov::one(&one(buf, len)), flags);
+    };
+    receive(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
+}
+
+/// read(2) differs from recv(2) in one point: with no room it returns 0 at once.
+#[inline]
+pub fn read(fd: i32, buf: *mut u8, len: usize) -> Outcome {
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = accelerated_of(fd, r) else {
+        return candidate::receive(fd, r, &mut Iov::one(&one(buf, len)), 0);
+    };
+    if len == 0 {
+        return Outcome::Done(0);
+    }
+    receive(r, ep, &mut Iov::one(&one(buf, len)), 0).into()
+}
+
+/// Makes the socket the kernel's, since with MSG_FASTOPEN a send connects and only the kernel can do that: on a socket
+/// of its own, not on the template that a placeholder shares with all others.
+#[cold]
+pub fn fast_open(fd: i32, r: Ref<Socket>) -> Result<()> {
+    if r.obj.path() == Path::New { crate::fd::placeholder::to_kernel(fd, r.obj) } else { Ok(()) }
+}
+
+/// send(2).
+#[inline]
+pub fn send(fd: i32, buf: *const u8, len: usize, flags: i32) -> Outcome {
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = accelerated_of(fd, r) else {
+        if flags & libc::MSG_FASTOPEN != 0
+            && let Err(e) = fast_open(fd, r)
+        {
+            return Outcome::Failed(e);
+        }
+        return candidate::transmit(fd, r, &mut Iov::one(&one(buf, len)), flags);
+    };
+    transmit(r, ep, &mut Iov::one(&one(buf, len)), flags).into()
+}
+
+/// sendto(2) on a connection has no use for an address, but looks at it.
+#[inline]
+pub fn send_to(fd: i32, buf: *const u8, len: usize, flags: i32, addr: *const c_void, addr_len: u32) -> Outcome {
+    match addr::given(addr, addr_len) {
+        Ok(()) => send(fd, buf, len, flags),
+        Err(e) => Outcome::Failed(e),
+    }
+}
+
+/// Does what recvfrom(2) does after bytes have come: a connected stream gives no source address, and the length says
+/// so.
+///
+/// # Safety
+/// `len` is the application's.
+#[inline]
+#[allow(unsafe_code)]
+pub unsafe fn received_from(done: Outcome, addr: *const c_void, len: *mut u32) -> Outcome {
+    if addr.is_null() || !matches!(done, Outcome::Done(_)) {
+        return done;
+    }
+    if !user::writable(len, size_of::<u32>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: the application's length, in memory that can be written.
+    unsafe {
+        if (len.read_unaligned() as i32) < 0 {
+            return Outcome::Failed(Errno::INVAL);
+        }
+        len.write_unaligned(0);
+    }
+    done
+}
+
+/// readv(2), writev(2), and preadv2(2), pwritev2(2) without an offset.
+///
+/// # Safety
+/// `vec` points to `count` valid iovecs.
+#[allow(unsafe_code)]
+pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool, flags: i32) -> Outcome {
+    const IOV_MAX: i32 = 1024;
+    let Some(r) = table::socket(fd) else { return Outcome::Pass };
+    let Some(ep) = accelerated_of(fd, r) else {
+        if !r.obj.has(CANDIDATE) && r.obj.path() != Path::Shm {
+            return Outcome::Pass;
+        }
+        let count = count.clamp(0, IOV_MAX) as usize;
+        if !user::readable(vec, count * size_of::<libc::iovec>()) {
+            return Outcome::Failed(Errno::FAULT);
+        }
+        // SAFETY: the caller's promise; an impossible count is the kernel's to judge.
+        return match unsafe { Iov::new(vec, count) } {
+            Some(mut v) if write => candidate::transmit(fd, r, &mut v, flags),
+            Some(mut v) => candidate::receive(fd, r, &mut v, flags),
+            None => Outcome::Pass,
+        };
+    };
+    if !(0..=IOV_MAX).contains(&count) {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    if !user::readable(vec, count as usize * size_of::<libc::iovec>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    let Some(mut iov) = (unsafe { Iov::new(vec, count as usize) }) else {
+        return Outcome::Failed(Errno::INVAL);
+    };
+    if iov.left() == 0 {
+        return Outcome::Done(0);
+    }
+    if write { transmit(r, ep, &mut iov, flags).into() } else { receive(r, ep, &mut iov, flags).into() }
+}
+
+/// preadv2(2), pwritev2(2): a socket has no offset, -1 means none.
+///
+/// # Safety
+/// `vec` points to `count` valid iovecs.
+#[allow(unsafe_code)]
+pub unsafe fn vectored_at(
+    fd: i32,
+    vec: *const libc::iovec,
+    count: i32,
+    offset: i64,
+    flags: i32,
+    write: bool,
+) -> Outcome {
+    const KNOWN: i32 = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+    // Other offsets and flags the kernel refuses, or knows better.
+    if offset != -1 || flags & !KNOWN != 0 {
+        return Outcome::Pass;
+    }
+    let flags = if flags & libc::RWF_NOWAIT != 0 { MSG_DONTWAIT } else { 0 };
+    // SAFETY: the caller's promise.
+    unsafe { vectored(fd, vec, count, write, flags) }
+}

@@ -1,0 +1,18 @@
+//! Connections: how they come, what their calls do, how they end.
+
+pub mod abort;
+pub mod accept;
+pub mod beliefs;
+pub mod candidate;
+pub mod connect;
+pub mod control;
+pub mod current;
+pub mod file;
+pub mod held_port;
+pub mod io;
+pub mod msg;
+pub mod pin;
+pub mod pool;
+pub mod ports;
+pub mod reuseport;
+pub mod transfer;

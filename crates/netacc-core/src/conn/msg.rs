@@ -1,0 +1,322 @@
+//! sendmsg(2), recvmsg(2) and their many-message forms.
+//!
+//! # Safety
+//! The application's `msghdr` structures are read and written as the kernel would.
+#![allow(unsafe_code)]
+
+use crate::conn::candidate;
+use crate::conn::io::accelerated;
+use crate::conn::transfer::{receive, transmit};
+use crate::fd::table;
+use crate::listen::adopt;
+use crate::object::reference::Ref;
+use crate::object::socket::{INQ, Socket};
+use crate::outcome::Outcome;
+use crate::switch::{demote, promote};
+use netacc_stats::Reason;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::user;
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Iov};
+
+const IOV_MAX: usize = 1024;
+
+/// Bytes of a message header.
+const HEADER: usize = size_of::<libc::msghdr>();
+
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn iov<'a>(m: *const libc::msghdr) -> Result<Iov<'a>> {
+    if !user::readable(m, HEADER) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    let (vec, n, name, len) = unsafe { ((*m).msg_iov, (*m).msg_iovlen, (*m).msg_name, (*m).msg_namelen) };
+    if !name.is_null() && (len as i32) < 0 {
+        return Err(Errno::INVAL);
+    }
+    if n > IOV_MAX {
+        return Err(Errno(libc::EMSGSIZE));
+    }
+    if !user::readable(vec, n * size_of::<libc::iovec>()) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the application's array of n iovecs.
+    unsafe { Iov::new(vec, n) }.ok_or(Errno::INVAL)
+}
+
+/// The connection of a call, with its endpoint. A call with control messages is made by the kernel, and so are all
+/// later calls on a connection that might have been promoted, unless it is too late for that.
+///
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
+    accelerated(fd).or_else(|| {
+        // SAFETY: the caller's promise; the header is in memory that can be read.
+        let controls = user::readable(m, HEADER) && unsafe { (*m).msg_controllen } != 0;
+        if controls && promote::given_up(fd) { accelerated(fd) } else { None }
+    })
+}
+
+/// The socket and the buffers of a call on a connection that may be promoted.
+///
+/// # Safety
+/// `m` is the application's valid message header.
+unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
+    let r = crate::fd::table::socket(fd)
+        .filter(|r| r.obj.has(crate::object::socket::CANDIDATE) || r.obj.path() == crate::object::socket::Path::Shm)?;
+    // SAFETY: the caller's promise.
+    unsafe { iov(m) }.ok().map(|v| (r, v))
+}
+
+/// Whether a message may have control messages, in which descriptors travel; a header that may not be mapped counts,
+/// and is examined later.
+///
+/// # Safety
+/// `m` is a message header of the application's, or nowhere.
+#[inline]
+pub unsafe fn carries(m: *const libc::msghdr) -> bool {
+    // SAFETY: the caller's promise.
+    table::in_use() && (!user::known(m, HEADER, user::Access::Read) || unsafe { (*m).msg_controllen } != 0)
+}
+
+/// Calls `f` for each descriptor in the control messages of `m` (unix(7), SCM_RIGHTS).
+///
+/// # Safety
+/// `m` is a valid message header of the application's.
+unsafe fn each_passed(m: *const libc::msghdr, mut f: impl FnMut(i32)) {
+    // SAFETY: the caller's promise; the walk stays within msg_controllen (cmsg(3)).
+    unsafe {
+        if !user::readable(m, HEADER) || !user::readable((*m).msg_control, (*m).msg_controllen) {
+            return;
+        }
+        let mut h = libc::CMSG_FIRSTHDR(m);
+        while !h.is_null() {
+            if (*h).cmsg_level == libc::SOL_SOCKET && (*h).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = ((*h).cmsg_len as usize).saturating_sub(libc::CMSG_LEN(0) as usize);
+                let data = libc::CMSG_DATA(h);
+                for i in 0..bytes / size_of::<i32>() {
+                    let mut fd = -1i32;
+                    core::ptr::copy_nonoverlapping(
+                        data.add(i * size_of::<i32>()),
+                        (&raw mut fd).cast(),
+                        size_of::<i32>(),
+                    );
+                    f(fd);
+                }
+            }
+            h = libc::CMSG_NXTHDR(m, h);
+        }
+    }
+}
+
+/// Makes descriptors that go to another process the kernel's. Fails if one cannot become so: the receiver would have a
+/// number with nothing behind it.
+///
+/// # Safety
+/// As [`each_passed`].
+pub unsafe fn passing(m: *const libc::msghdr) -> Result<()> {
+    let mut all = Ok(());
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(m, |fd| all = all.and(demote::by_number(fd, Reason::Passed))) };
+    all
+}
+
+/// Notes descriptors that may have come with `m`, which the kernel has filled in.
+///
+/// # Safety
+/// As [`each_passed`].
+pub unsafe fn received(m: *const libc::msghdr) {
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(m, adopt::received) };
+}
+
+/// sendmsg(2). A destination address is ignored, as by a connected TCP socket; control messages have no
+/// effect on this path.
+///
+/// # Safety
+/// `m` is valid.
+pub unsafe fn sendmsg(fd: i32, m: *const libc::msghdr, flags: i32) -> Outcome {
+    if flags & libc::MSG_FASTOPEN != 0
+        && let Some(r) = crate::fd::table::socket(fd)
+        && let Err(e) = crate::conn::io::fast_open(fd, r)
+    {
+        return Outcome::Failed(e);
+    }
+    // SAFETY: the caller's promise.
+    let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
+        if crate::fd::table::socket(fd).is_none() {
+            // SAFETY: the caller's promise about `m`.
+            let ready = unsafe { passing(m) };
+            if let Err(e) = ready {
+                return Outcome::Failed(e);
+            }
+        }
+        // SAFETY: the caller's promise about `m`.
+        return match unsafe { candidate(fd, m) } {
+            Some((r, mut v)) => candidate::transmit(fd, r, &mut v, flags),
+            None => Outcome::Pass,
+        };
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { iov(m) } {
+        Ok(mut v) => transmit(r, ep, &mut v, flags).into(),
+        Err(e) => Outcome::Failed(e),
+    }
+}
+
+/// Writes the control message of TCP_INQ: how many bytes are left to read; 1 where only the end of the stream is left.
+///
+/// # Safety
+/// `m` is a message header of the application's, in memory that can be written.
+#[cold]
+unsafe fn put_inq(m: *mut libc::msghdr, ep: &ShmEndpoint) {
+    let left = match ep.unread() {
+        0 => i32::from(ep.peer_ended()),
+        n => n.min(i32::MAX as usize) as i32,
+    };
+    // SAFETY: the caller's promise; no more is written than there is room for (cmsg(3)), and only where it can be.
+    unsafe {
+        let room = (*m).msg_controllen;
+        let whole = libc::CMSG_LEN(size_of::<i32>() as u32) as usize;
+        let there = room.min(whole);
+        (*m).msg_controllen = 0;
+        if there < size_of::<libc::cmsghdr>() || !user::writable((*m).msg_control, there) {
+            (*m).msg_flags = libc::MSG_CTRUNC;
+            return;
+        }
+        if there < whole {
+            (*m).msg_flags = libc::MSG_CTRUNC;
+        }
+        let mut message = [0u64; 4];
+        let h = message.as_mut_ptr().cast::<libc::cmsghdr>();
+        (*h).cmsg_len = there as _;
+        (*h).cmsg_level = libc::SOL_TCP;
+        (*h).cmsg_type = libc::TCP_CM_INQ;
+        libc::CMSG_DATA(h).cast::<i32>().write_unaligned(left);
+        core::ptr::copy_nonoverlapping(message.as_ptr().cast::<u8>(), (*m).msg_control.cast::<u8>(), there);
+        (*m).msg_controllen = room.min(libc::CMSG_SPACE(size_of::<i32>() as u32) as usize) as _;
+    }
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+/// `m` is valid.
+pub unsafe fn recvmsg(fd: i32, m: *mut libc::msghdr, flags: i32) -> Outcome {
+    // SAFETY: the caller's promise.
+    let Some((r, ep)) = (unsafe { endpoint_for(fd, m) }) else {
+        // SAFETY: the caller's promise about `m`.
+        let Some((r, mut v)) = (unsafe { candidate(fd, m) }) else { return Outcome::Pass };
+        let done = candidate::receive(fd, r, &mut v, flags);
+        if let Outcome::Done(_) = done {
+            // SAFETY: the caller's promise about `m`.
+            unsafe {
+                (*m).msg_namelen = 0;
+                (*m).msg_flags = 0;
+            }
+        }
+        return done;
+    };
+    if !user::writable(m, HEADER) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: the caller's promise.
+    let got = unsafe { iov(m) }.and_then(|mut v| receive(r, ep, &mut v, flags));
+    if got.is_ok() {
+        // SAFETY: the caller's promise; `m` was found writable above. A connected stream gives no address and, but for
+        // TCP_INQ, no control messages.
+        unsafe {
+            (*m).msg_namelen = 0;
+            (*m).msg_flags = 0;
+            if r.obj.has(INQ) {
+                put_inq(m, ep);
+            } else {
+                (*m).msg_controllen = 0;
+            }
+        }
+    }
+    got.into()
+}
+
+/// sendmmsg(2).
+///
+/// # Safety
+/// `v` points to `n` valid message headers.
+pub unsafe fn sendmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32) -> Outcome {
+    if accelerated(fd).is_none() && !promote::given_up(fd) {
+        if crate::fd::table::socket(fd).is_none() {
+            for i in 0..n.min(IOV_MAX as u32) as usize {
+                // SAFETY: i < n.
+                let ready = unsafe { passing(&raw const (*v.add(i)).msg_hdr) };
+                if let Err(e) = ready {
+                    return Outcome::Failed(e);
+                }
+            }
+        }
+        return Outcome::Pass;
+    }
+    let mut done = 0;
+    while done < n.min(IOV_MAX as u32) {
+        // SAFETY: done < n.
+        let one = unsafe { v.add(done as usize) };
+        if !user::writable(one, size_of::<libc::mmsghdr>()) {
+            return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
+        }
+        // SAFETY: the header was found to be writable.
+        match unsafe { sendmsg(fd, &raw const (*one).msg_hdr, flags) } {
+            // SAFETY: the header was found to be writable.
+            Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
+            other if done == 0 => return other,
+            _ => break,
+        }
+        done += 1;
+    }
+    Outcome::Done(done as isize)
+}
+
+/// recvmmsg(2). The time-out is looked at after each message, as the man page says.
+///
+/// # Safety
+/// `v` points to `n` valid message headers, `timeout` is null or valid.
+pub unsafe fn recvmmsg(fd: i32, v: *mut libc::mmsghdr, n: u32, flags: i32, timeout: *const libc::timespec) -> Outcome {
+    if accelerated(fd).is_none() && !promote::given_up(fd) {
+        return Outcome::Pass;
+    }
+    if !timeout.is_null() && !user::readable(timeout, size_of::<libc::timespec>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: null, or in memory that can be read.
+    let deadline = match unsafe { timeout.as_ref() } {
+        Some(t) if t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec) => return Outcome::Failed(Errno::INVAL),
+        Some(t) => Deadline::after(t.tv_sec.saturating_mul(1_000_000_000).saturating_add(t.tv_nsec)),
+        None => Deadline::Never,
+    };
+    let mut flags_now = flags & !libc::MSG_WAITFORONE;
+    let mut done = 0;
+    while done < n.min(IOV_MAX as u32) {
+        // SAFETY: done < n.
+        let one = unsafe { v.add(done as usize) };
+        if !user::writable(one, size_of::<libc::mmsghdr>()) {
+            return if done == 0 { Outcome::Failed(Errno::FAULT) } else { Outcome::Done(done as isize) };
+        }
+        // SAFETY: the header was found to be writable.
+        match unsafe { recvmsg(fd, &raw mut (*one).msg_hdr, flags_now) } {
+            // SAFETY: the header was found to be writable.
+            Outcome::Done(k) => unsafe { (*one).msg_len = k as u32 },
+            other if done == 0 => return other,
+            _ => break,
+        }
+        // SAFETY: the header was found to be writable.
+        let end = unsafe { (*one).msg_len } == 0;
+        done += 1;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags_now |= libc::MSG_DONTWAIT;
+        }
+        if end || deadline.passed() {
+            break;
+        }
+    }
+    Outcome::Done(done as isize)
+}

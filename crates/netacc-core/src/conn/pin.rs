@@ -1,0 +1,88 @@
+//! References to a socket object, and what happens when the last one goes.
+
+use crate::conn::held_port;
+use crate::object::reference::Ref;
+use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket};
+use core::sync::atomic::Ordering;
+use netacc_transport::Endpoint;
+
+/// A reference held by a sleeping call.
+#[derive(Debug)]
+pub struct Pin {
+    sock: Ref<Socket>,
+}
+
+impl Pin {
+    /// The socket it holds.
+    pub fn sock(&self) -> Ref<Socket> {
+        self.sock
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        put(self.sock.obj);
+    }
+}
+
+/// Drops a reference; the last one ends the connection. True if that left nothing behind the number, so that the number
+/// may be kept.
+pub fn put(s: &'static Socket) -> bool {
+    s.drop_ref() && retire(s)
+}
+
+fn retire(s: &'static Socket) -> bool {
+    crate::epoll::unlink::forget_socket(s);
+    // Both directions: a call that looked the object up before finishes first, and a later one sees the new generation
+    // and reports EBADF.
+    let rx = s.rx.lock();
+    let tx = s.tx.lock();
+    let path = s.path();
+    // Under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket retired
+    // from here on.
+    let cached = path == Path::Shm && s.flags() & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
+    if let Some(e) = s.stats() {
+        e.close();
+    }
+    s.end_life();
+    crate::fork::ownership::unshare_if_alone(s);
+    let ep = s.take_endpoint();
+    let listener = s.listener();
+    s.forget_listener();
+    if let Some(ep) = ep {
+        if path != Path::Shm {
+            // A promotion was offered and not taken up.
+            ep.withdraw();
+            ep.close(false);
+        } else if s.has(SHARED) {
+            ep.leave_shared();
+        } else {
+            ep.close(s.has(LINGER_RESET));
+        }
+    }
+    drop((rx, tx));
+    if s.has(HOLDS_PORT) {
+        held_port::left(s);
+    }
+    if let Some(l) = listener {
+        if l.many.load(Ordering::Relaxed) == 0 {
+            held_port::keep(s);
+        }
+        l.close();
+    }
+    s.release();
+    cached
+}
+
+impl Ref<Socket> {
+    /// Keeps the object from being retired while a call sleeps on it: close(2) in another thread then
+    /// takes effect when the call returns, as in the kernel.
+    pub fn pin(self) -> Option<Pin> {
+        if !self.obj.add_ref_if_used() {
+            return None;
+        }
+        let pin = Pin { sock: self };
+        // A recycled object has another generation; dropping the pin gives its reference back.
+        self.valid().then_some(pin)
+    }
+}

@@ -1,0 +1,436 @@
+//! Links to servers, kept for the next connection to the same destination.
+
+use crate::conn::reuseport::{Members, ReuseportGroup};
+use crate::conn::{current, reuseport};
+use crate::fork::descendants;
+use crate::limits::LINKS_TRIED_FOR_IDLE;
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use netacc_stats::Reason;
+use netacc_sys::errno::Errno;
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, cpu};
+use netacc_transport::shm::claim::{Claim, segment_lacks};
+use netacc_transport::shm::owner::Word;
+use netacc_transport::shm::rendezvous::NoLink;
+use netacc_transport::shm::{Link, owner, rendezvous};
+
+/// A destination and our links to it.
+#[derive(Debug)]
+pub struct Target {
+    next_free: AtomicPtr<Target>,
+    next: AtomicPtr<Target>,
+    dest: crate::object::address::Addr,
+    /// Whether it is on another host: an address may come to this host, and is another destination then.
+    remote: AtomicBool,
+    links: AtomicPtr<Link>,
+    /// Rotates over the links of a listener that several processes serve, and over those that share a port.
+    rotation: AtomicU32,
+    reuseport: ReuseportGroup,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics and structs of them; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Target {}
+}
+
+impl Pooled for Target {
+    fn next_free(&self) -> &AtomicPtr<Target> {
+        &self.next_free
+    }
+}
+
+const BUCKETS: usize = 64;
+static BUCKET: [AtomicPtr<Target>; BUCKETS] = [const { AtomicPtr::new(core::ptr::null_mut()) }; BUCKETS];
+static TARGETS: Slab<Target> = Slab::new();
+/// Guards the buckets, the targets' lists of links, and the order of connects on a link.
+static POOL: Lock = Lock::new();
+
+/// Number of links to a listener served by several processes: each of the first connects makes a link of its own, which
+/// some free worker takes; later ones rotate over these links and now and then look for new workers.
+const SPREAD: usize = 16;
+/// Most processes of one listener that are avoided because they do not take what waits at them.
+const STUCK: usize = 8;
+
+#[allow(unsafe_code)]
+fn target(dest: SocketAddr, remote: bool) -> Option<&'static Target> {
+    let head = BUCKET.get(usize::from(dest.port()) % BUCKETS)?;
+    let mut p = head.load(Ordering::Relaxed);
+    // SAFETY: the list holds type-stable objects; POOL is held.
+    while let Some(t) = unsafe { p.as_ref() } {
+        if t.dest.get() == Some(dest) && t.remote.load(Ordering::Relaxed) == remote {
+            return Some(t);
+        }
+        p = t.next.load(Ordering::Relaxed);
+    }
+    let t = TARGETS.alloc()?;
+    t.dest.set(dest);
+    t.remote.store(remote, Ordering::Relaxed);
+    t.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+    t.reuseport.reset();
+    t.next.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+    head.store(core::ptr::from_ref(t).cast_mut(), Ordering::Relaxed);
+    Some(t)
+}
+
+#[allow(unsafe_code)]
+fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+    // SAFETY: links are type-stable; the list is only changed under POOL.
+    unsafe { p.load(Ordering::Relaxed).as_ref() }
+}
+
+/// Time (ticks, some 20 microseconds) for which the kernel's "the peer lives" is believed.
+///
+/// A connect to a server that has just died must be refused, and not be queued for nobody. No client can know of a
+/// death this early: killing a process, its teardown by the kernel and hearing of it take longer. And if the connect
+/// was queued for nobody, nothing hangs: the control socket's end wakes every waiter, which finds the connect queued
+/// and makes it once more (`redispatch`), where it is refused.
+const ALIVE: u64 = 60_000;
+
+/// Asks the kernel about the peer's life, unless it was asked lately.
+fn check_liveness(l: &'static Link) {
+    let now = cpu::ticks();
+    if now.wrapping_sub(l.checked.load(Ordering::Relaxed)) >= ALIVE {
+        l.checked.store(now, Ordering::Relaxed);
+        l.service_if_readable();
+    }
+}
+
+/// Takes links out of the list that will never carry another connection, as far as is known.
+fn sweep(t: &'static Target) {
+    retain(t, Link::accepting);
+}
+
+/// Takes links out of the list for which `keep` is false. Their connections go on.
+fn retain(t: &'static Target, keep: impl Fn(&Link) -> bool) {
+    let mut cell: &'static AtomicPtr<Link> = &t.links;
+    while let Some(l) = load_link(cell) {
+        if keep(l) {
+            cell = &l.next;
+        } else {
+            cell.store(l.next.load(Ordering::Relaxed), Ordering::Relaxed);
+            // The link's open connections still hold it.
+            l.put();
+        }
+    }
+}
+
+/// Sweeps every destination: a program that connects here and there must not keep what belongs to servers that are
+/// gone. Under `POOL`.
+fn sweep_all() {
+    for head in &BUCKET {
+        let mut p = head.load(Ordering::Relaxed);
+        #[allow(unsafe_code)]
+        // SAFETY: as in `target`.
+        while let Some(t) = unsafe { p.as_ref() } {
+            let mut l = load_link(&t.links);
+            while let Some(link) = l {
+                check_liveness(link);
+                l = load_link(&link.next);
+            }
+            sweep(t);
+            p = t.next.load(Ordering::Relaxed);
+        }
+    }
+}
+
+fn claim_on(
+    link: &'static Link,
+    order: netacc_sys::Guard<'static>,
+) -> core::result::Result<Claim, netacc_sys::Guard<'static>> {
+    if let Some(left) = link.slots.parked_slots()
+        && descendants::alone()
+    {
+        link.slots.unpark(left);
+    }
+    match link.claim() {
+        Some(claimed) => Ok(Claim { link, claimed, pending: false, order }),
+        None => Err(order),
+    }
+}
+
+/// What is known of the links to a destination. Under `POOL`, after a [`sweep`].
+struct View {
+    /// Number of links to the listener that is meant.
+    count: usize,
+    /// Whether several processes serve that listener.
+    shared: bool,
+    /// The members of a group to which there are links; `None`: the listener is in no group.
+    members: Option<Members>,
+    /// Processes that do not take what waits on one of their links, and so do not look at the others either.
+    stuck: [u32; STUCK],
+    /// Whether the kernel does not tell whose the port is: then servers of other users are not believed.
+    untold: bool,
+}
+
+fn links(t: &'static Target) -> impl Iterator<Item = &'static Link> {
+    core::iter::successors(load_link(&t.links), |l| load_link(&l.next))
+}
+
+/// The links to the listener `member` (0: there is only one).
+fn links_to(t: &'static Target, member: u64) -> impl Iterator<Item = &'static Link> {
+    links(t).filter(move |l| l.member.load(Ordering::Relaxed) == member)
+}
+
+impl View {
+    fn of(t: &'static Target) -> View {
+        let mut v = View { count: 0, shared: false, members: None, stuck: [0; STUCK], untold: false };
+        let mut room = v.stuck.iter_mut();
+        for link in links(t) {
+            let member = link.member.load(Ordering::Relaxed);
+            if member != 0 {
+                v.members.get_or_insert_default().add(member);
+            }
+            if link.is_stuck()
+                && let Some(pid) = room.next()
+            {
+                *pid = link.peer_pid();
+            }
+        }
+        v
+    }
+
+    /// Number of members of a group to which there are links.
+    fn known(&self) -> usize {
+        self.members.as_ref().map_or(0, Members::count)
+    }
+
+    fn consider(&mut self, t: &'static Target, member: u64) {
+        (self.count, self.shared) =
+            links_to(t, member).fold((0, false), |(n, shared), l| (n + 1, shared | l.served_by_many()));
+    }
+
+    /// Whether a further link is wanted although there are some. Members of a group spread by themselves.
+    fn wants_link(&self, turn: usize) -> bool {
+        let later = turn.is_multiple_of(SPREAD) && self.known() < 2;
+        self.shared && (self.count < SPREAD.div_ceil(self.known().max(1)) || later) && self.count < 64
+    }
+
+    fn avoids(&self, link: &'static Link) -> bool {
+        if self.untold && !link.trusts_peer() {
+            return true;
+        }
+        // A process in a PID namespace that we do not see into has number 0, as the free entries here have.
+        let pid = link.peer_pid();
+        self.shared && (link.is_stuck() || (pid != 0 && self.stuck.contains(&pid)))
+    }
+}
+
+/// Asks the kernel which listener a connect from `any` is for, if that has to be known of a link for the `turn`th
+/// connect: when no earlier answer holds for it, or when the members of a group are still to be found.
+fn ask_if_due(t: &'static Target, view: &View, turn: usize, any: SocketAddr) -> Option<Word> {
+    let members = view.known();
+    let next = view.members.as_ref().and_then(|m| m.at(turn)).unwrap_or(0);
+    let link = links_to(t, next).next()?;
+    // First, since it also notes that the question is asked.
+    let due = members > 0 && t.reuseport.due(turn, members);
+    let asks = due || !current::is_confirmed(link);
+    // Without a group the port does not matter, and with port 0 the kernel never finds a connection in the listener's
+    // place.
+    let dest = t.dest.get()?;
+    asks.then(|| owner::listener((members > 0).then_some(any), dest))
+}
+
+/// Claims a slot on a link from `from` (whose port may be 0: any) to `dest`: on an existing link if possible, else on a
+/// new one. `member` is the listener's cookie where the kernel was asked for it. A `late` connect is that of a client
+/// on another host, whose program has its connection already: where TCP would make it wait it is queued all the same,
+/// if need be on further links.
+pub fn claim(
+    from: SocketAddr,
+    dest: SocketAddr,
+    member: Option<u64>,
+    late: bool,
+) -> core::result::Result<Claim, Reason> {
+    if let Some(why) = crate::process_fallback::reason() {
+        return Err(why);
+    }
+    let mut order = POOL.lock();
+    let t = target(dest, false).ok_or(Reason::NoMemory)?;
+    sweep(t);
+    let mut view = View::of(t);
+    let turn = t.rotation.fetch_add(1, Ordering::Relaxed) as usize;
+    let any = SocketAddr::new(from.ip(), if from.port() == 0 { reuseport::any_port() } else { from.port() });
+    let mut named = member;
+    if named.is_none() {
+        let word = ask_if_due(t, &view, turn, any);
+        if let Some(word) = word {
+            retain(t, |link| current::heed(link, word));
+            view = View { untold: word == Word::Untold, ..View::of(t) };
+        }
+        named = match word {
+            Some(Word::Listener(found)) if view.known() > 0 => Some(found.cookie),
+            _ => None,
+        };
+    }
+    let count = view.known();
+    // The members of a group are served in turn, and so are the links of one member.
+    let (meant, turn) = match named.or_else(|| view.members.as_ref()?.at(turn)) {
+        Some(cookie) => (Some(cookie), turn / count.max(1)),
+        None => (None, turn),
+    };
+    view.consider(t, meant.unwrap_or(0));
+    if view.count > 0 && !view.wants_link(turn) {
+        match claim_known(t, &view, (meant.unwrap_or(0), turn), late, order)? {
+            Ok(c) => {
+                if named.is_some() {
+                    t.reuseport.on_kernel_choice(false);
+                }
+                return Ok(c);
+            }
+            Err(o) => order = o,
+        }
+    }
+    sweep_all();
+    // Processes each of which has the listener are found one after the other.
+    let place = if view.shared { turn as u16 % rendezvous::PLACES } else { 0 };
+    let meant = named.or_else(|| meant.map(|cookie| owner::listener_cookie(any, dest).unwrap_or(cookie)));
+    let made = rendezvous::connect_link(any, dest, meant, place);
+    if named.is_some() {
+        t.reuseport.on_kernel_choice(matches!(made, Err(NoLink::Nobody)));
+    }
+    let link = made.map_err(|e| why_not(e, meant.is_some()))?;
+    current::confirm(link);
+    if link.member.load(Ordering::Relaxed) == 0 {
+        // Links that were made for another listener are out of date.
+        let listener = link.listener.load(Ordering::Relaxed);
+        retain(t, |l| l.member.load(Ordering::Relaxed) != 0 || l.listener.load(Ordering::Relaxed) == listener);
+    }
+    if count == 0 {
+        // If this is the first member of a group, the others are still to be found.
+        t.rotation.store(1, Ordering::Relaxed);
+    }
+    // The server is to look for this link before it serves another one's later connects.
+    links_to(t, link.member.load(Ordering::Relaxed)).for_each(Link::set_more);
+    link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+    t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    claim_on(link, order).map_err(|_| Reason::NoMemory)
+}
+
+/// Claims a slot on `link` to `dest`, a server on another host, or, unless it has to be that link (`only`), on one that
+/// was used before.
+pub fn claim_remote(dest: SocketAddr, link: &'static Link, only: bool) -> core::result::Result<Claim, Reason> {
+    let order = POOL.lock();
+    let t = target(dest, true).ok_or(Reason::NoMemory)?;
+    sweep(t);
+    if !links(t).any(|l| core::ptr::eq(l, link)) {
+        link.hold();
+        link.next.store(t.links.load(Ordering::Relaxed), Ordering::Relaxed);
+        t.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Relaxed);
+    }
+    if link.backlog_full() {
+        return Err(Reason::BacklogFull);
+    }
+    let mut order = match claim_on(link, order) {
+        Ok(claim) => return Ok(claim),
+        Err(order) => order,
+    };
+    for other in links(t).filter(|l| !only && !core::ptr::eq(*l, link) && l.accepting()) {
+        match claim_on(other, order) {
+            Ok(claim) => return Ok(claim),
+            Err(o) => order = o,
+        }
+    }
+    Err(Reason::NoMemory)
+}
+
+/// From the `turn`th of the links to `member` on, the next one whose process waits for connects, if it is among the
+/// first [`LOOKS`].
+fn idle(t: &'static Target, member: u64, turn: usize, count: usize) -> usize {
+    let waits = |at: &usize| links_to(t, member).nth(at % count).is_some_and(Link::server_waits);
+    (turn..turn + count.min(LINKS_TRIED_FOR_IDLE)).find(waits).unwrap_or(turn)
+}
+
+/// Whether another process than that of `link` waits for connects to `dest`.
+pub fn is_awaited_elsewhere(dest: SocketAddr, link: &Link) -> bool {
+    let _order = POOL.lock();
+    let busy = link.peer_pid();
+    // A process may have several links. Where no number is known (0) another link may have another one.
+    let another = |l: &Link| !core::ptr::eq(l, link) && (busy == 0 || l.peer_pid() != busy);
+    let waits = |l: &'static Link| another(l) && l.accepting() && l.server_waits();
+    target(dest, link.is_remote()).is_some_and(|t| links_to(t, link.member.load(Ordering::Relaxed)).any(waits))
+}
+
+/// Number of links, of some 500 slots each, on which connects of clients on other hosts may wait for which a listener's
+/// backlog has no room. Such a client's connects return at once, so that many may come together.
+const LATE_LINKS: usize = 8;
+
+/// Claims a slot on one of the links to `member`, the `turn`th first; gives the lock back if none has a free slot.
+fn claim_known(
+    t: &'static Target,
+    view: &View,
+    (member, turn): (u64, usize),
+    late: bool,
+    mut order: netacc_sys::Guard<'static>,
+) -> core::result::Result<core::result::Result<Claim, netacc_sys::Guard<'static>>, Reason> {
+    // As in the kernel, a process that waits gets the connection, and not one that is busy.
+    let turn = if view.shared { idle(t, member, turn, view.count) } else { 0 };
+    let start = turn % view.count;
+    let mut late_and_full = false;
+    for i in 0..view.count {
+        let Some(link) = links_to(t, member).nth((start + i) % view.count) else { break };
+        check_liveness(link);
+        if !link.accepting() || view.avoids(link) {
+            continue;
+        }
+        // Of several processes another one may have room, and by TCP any of them takes it.
+        let full = link.backlog_full();
+        if full && !late && (view.shared || link.is_remote()) {
+            return Err(Reason::BacklogFull);
+        }
+        match claim_on(link, order) {
+            Ok(c) => return Ok(Ok(Claim { pending: full && !late, ..c })),
+            Err(o) => order = o,
+        }
+        late_and_full |= full;
+    }
+    if late_and_full && view.count >= LATE_LINKS { Err(Reason::BacklogFull) } else { Ok(Err(order)) }
+}
+
+fn why_not(e: NoLink, in_group: bool) -> Reason {
+    match e {
+        NoLink::Nobody if in_group => Reason::ReusePort,
+        NoLink::Nobody => Reason::PeerPlain,
+        NoLink::Version => Reason::PeerVersion,
+        NoLink::Stranger => Reason::PeerUid,
+        NoLink::Busy => Reason::BacklogFull,
+        NoLink::Resources(Errno::MFILE | Errno::NFILE) => Reason::NoDescriptors,
+        // A security module keeps abstract names of other domains from us (Landlock, AppArmor).
+        NoLink::Resources(Errno(libc::EPERM | libc::EACCES)) => Reason::Unsupported,
+        NoLink::Resources(e) => segment_lacks(e),
+    }
+}
+
+/// Called in the child of a fork: the links are the parent's; connections of the child make their own.
+#[allow(unsafe_code)]
+pub fn after_fork() {
+    POOL.reset();
+    TARGETS.reset_lock();
+    super::ports::after_fork();
+    for b in &BUCKET {
+        let mut p = b.load(Ordering::Relaxed);
+        // SAFETY: as in `target`; the child has a single thread.
+        while let Some(t) = unsafe { p.as_ref() } {
+            let mut l = t.links.swap(core::ptr::null_mut(), Ordering::Relaxed);
+            // SAFETY: links are type-stable.
+            while let Some(link) = unsafe { l.as_ref() } {
+                l = link.next.load(Ordering::Relaxed);
+                link.inherit();
+            }
+            p = t.next.load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether a connection to `dest` must know its member before it is made: the group is mixed, or the server is to be
+/// found again (`tcp_first`) among several.
+pub fn is_exact(dest: SocketAddr, tcp_first: bool) -> bool {
+    (tcp_first || reuseport::any_mixed()) && is_group(dest, |g| tcp_first || g.is_mixed())
+}
+
+/// Whether links to `dest` lead to listeners that share a port, and `which` is true of that group.
+fn is_group(dest: SocketAddr, which: impl FnOnce(&ReuseportGroup) -> bool) -> bool {
+    let _order = POOL.lock();
+    target(dest, false).is_some_and(|t| links(t).any(|l| l.member.load(Ordering::Relaxed) != 0) && which(&t.reuseport))
+}

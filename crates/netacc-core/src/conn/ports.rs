@@ -1,0 +1,185 @@
+//! What is known about destinations, and the local ports that clients hold.
+
+use crate::conn::beliefs::Beliefs;
+use crate::timeouts;
+use core::net::{IpAddr, SocketAddr};
+use netacc_stats::Reason;
+use netacc_sys::time;
+use netacc_transport::shm::rendezvous::SourceProbe;
+
+/// Time (ns) for which "no NetACC listens there" is believed. A server that starts is found this late.
+const BELIEVED: u64 = 50_000_000;
+const REFUSING_BELIEVED: u64 = time::ns(timeouts::REFUSING_BELIEVED);
+const UNREACHABLE_BELIEVED: u64 = time::ns(timeouts::UNREACHABLE_BELIEVED);
+/// "This is an address of this host, with that source" is believed for so long (ns).
+const ADDRESS_BELIEVED: u64 = 1_000_000_000;
+const CELLS: usize = 64;
+
+type Table = Beliefs<CELLS>;
+
+/// Destinations without a rendezvous.
+static ABSENT: Table = Table::new();
+/// Destinations with a rendezvous of another version of the protocol.
+static OTHER_VERSION: Table = Table::new();
+/// Destinations whose listener turns links away.
+static REFUSING: Table = Table::new();
+/// Destinations on other hosts that have refused.
+static REFUSED: Table = Table::new();
+/// Addresses that are this host's.
+static LOCAL: Table = Table::new();
+/// Hosts that have answered and could not be reached.
+static DOUBTED: Table = Table::new();
+/// Addresses that are another host's.
+static REMOTE_HOSTS: Table = Table::new();
+
+/// An address without a port, as the tables have it.
+fn host(ip: IpAddr) -> SocketAddr {
+    SocketAddr::new(ip, 0)
+}
+
+/// Why `dest` was lately found to have no rendezvous for us; `None` if it was not.
+pub fn known_absent(dest: SocketAddr, now: u64) -> Option<Reason> {
+    let known = |table: &Table, believed, reason| table.holds(dest, now, believed).then_some(reason);
+    known(&ABSENT, BELIEVED, Reason::PeerPlain)
+        .or_else(|| known(&OTHER_VERSION, BELIEVED, Reason::PeerVersion))
+        .or_else(|| known(&REFUSING, REFUSING_BELIEVED, Reason::Refused))
+        .or_else(|| known(&REFUSED, UNREACHABLE_BELIEVED, Reason::PeerPlain))
+}
+
+/// Notes that `dest`, on another host, has refused to be reached by RDMA.
+pub fn note_refused(dest: SocketAddr, why: Reason, now: u64) {
+    if why == Reason::PeerPlain {
+        REFUSED.note(dest, now);
+    }
+}
+
+/// Notes that `dest` has no rendezvous for us, if that is the reason.
+pub fn note_absent(dest: SocketAddr, why: Reason, now: u64) {
+    let table = match why {
+        Reason::PeerPlain => &ABSENT,
+        Reason::PeerVersion => &OTHER_VERSION,
+        Reason::Refused => &REFUSING,
+        _ => return,
+    };
+    table.note(dest, now);
+}
+
+/// Forgets what was believed of absent listeners, since our own process opened one.
+pub fn forget_absent() {
+    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &REMOTE_HOSTS].into_iter().for_each(Table::clear);
+}
+
+/// Called in the child of a fork: drops the entries that another thread of the parent was just changing.
+pub fn after_fork() {
+    [&ABSENT, &OTHER_VERSION, &REFUSING, &REFUSED, &LOCAL, &DOUBTED, &REMOTE_HOSTS]
+        .into_iter()
+        .for_each(Table::after_fork);
+}
+
+/// The source address of a connection to `ip` when `ip` is an address of this host.
+pub fn local_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
+    believed_source(ip, now).or_else(|| believe(ip, SourceProbe::new(ip)?.own_source(ip), now))
+}
+
+/// The source address of a connect to `ip` when `ip` is an address of this host. A destination that was reached by RDMA
+/// is believed to be another host's for a while as well, since to ask costs such a connect more than all else; if the
+/// kernel was asked just now, the probe comes with the answer.
+pub fn source_of_connect(ip: IpAddr, now: u64) -> Result<IpAddr, Option<SourceProbe>> {
+    if let Some(source) = believed_source(ip, now) {
+        return Ok(source);
+    }
+    if REMOTE_HOSTS.holds(host(ip), now, ADDRESS_BELIEVED) {
+        return Err(None);
+    }
+    let probe = SourceProbe::new(ip);
+    let source = believe(ip, probe.as_ref().and_then(|p| p.own_source(ip)), now);
+    source.ok_or(probe)
+}
+
+/// Notes that a connect to `ip` goes to another host by RDMA.
+pub fn note_remote(ip: IpAddr, now: u64) {
+    REMOTE_HOSTS.note(host(ip), now);
+}
+
+/// Notes that a host that has answered was not reached by RDMA: connects to it wait until one was.
+pub fn note_broken(ip: IpAddr) {
+    DOUBTED.note(host(ip), 0);
+}
+
+/// Notes that the host was reached.
+pub fn note_reached(ip: IpAddr) {
+    DOUBTED.forget(host(ip));
+}
+
+/// Whether the host's last answer led to no connection.
+pub fn is_doubted(ip: IpAddr) -> bool {
+    DOUBTED.holds(host(ip), 0, u64::MAX)
+}
+
+/// The source of a destination that is its own source; 127/8 answers 127.0.0.1.
+fn expected(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(a) if a.is_loopback() => core::net::Ipv4Addr::LOCALHOST.into(),
+        ip => ip,
+    }
+}
+
+fn believed_source(ip: IpAddr, now: u64) -> Option<IpAddr> {
+    LOCAL.holds(host(ip), now, ADDRESS_BELIEVED).then(|| expected(ip))
+}
+
+/// Remembers `ip` if it is its own source; only such destinations are remembered.
+fn believe(ip: IpAddr, source: Option<IpAddr>, now: u64) -> Option<IpAddr> {
+    if source == Some(expected(ip)) {
+        LOCAL.note(host(ip), now);
+    }
+    source
+}
+
+/// Whether a peer may claim to come from `ip`.
+pub fn is_local(ip: IpAddr, now: u64) -> bool {
+    ip.is_loopback() || local_source(ip, now) == Some(ip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absence_is_believed_for_a_while() {
+        let d: SocketAddr = "127.0.0.1:7".parse().unwrap();
+        let t = 1_000_000_000_000;
+        assert_eq!(known_absent(d, t), None);
+        note_absent(d, Reason::NoMemory, t);
+        assert_eq!(known_absent(d, t), None);
+        note_absent(d, Reason::PeerVersion, t);
+        assert_eq!(known_absent(d, t), Some(Reason::PeerVersion));
+        note_absent(d, Reason::PeerPlain, t);
+        assert_eq!(known_absent(d, t + BELIEVED / 2), Some(Reason::PeerPlain));
+        assert_eq!(known_absent(d, t + BELIEVED + 1000), None);
+        note_absent(d, Reason::Refused, t);
+        assert_eq!(known_absent(d, t + REFUSING_BELIEVED / 2), Some(Reason::Refused));
+        assert_eq!(known_absent(d, t + REFUSING_BELIEVED + 1000), None);
+        assert_eq!(known_absent("127.0.0.1:8".parse().unwrap(), t), None);
+        note_refused(d, Reason::PeerPlain, t);
+        assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED / 2), Some(Reason::PeerPlain));
+        assert_eq!(known_absent(d, t + UNREACHABLE_BELIEVED + 1000), None);
+    }
+
+    #[test]
+    fn a_host_is_doubted_until_it_was_reached() {
+        let (host, other) = ("192.0.2.7".parse().unwrap(), "192.0.2.8".parse().unwrap());
+        note_broken(host);
+        note_reached(other);
+        assert!(is_doubted(host) && !is_doubted(other));
+        note_reached(host);
+        assert!(!is_doubted(host));
+    }
+
+    #[test]
+    fn loopback_is_local_and_a_remote_address_is_not() {
+        let now = netacc_sys::time::now();
+        assert_eq!(local_source("127.0.0.1".parse().unwrap(), now), Some("127.0.0.1".parse().unwrap()));
+        assert_eq!(local_source("192.0.2.1".parse().unwrap(), now), None);
+    }
+}

@@ -1,0 +1,366 @@
+//! Bytes of an accelerated connection: every read- and write-like call on one ends in [`receive`] or [`transmit`].
+
+use crate::conn::pin::Pin;
+use crate::fd::table;
+use crate::object::reference::Ref;
+use crate::object::socket::{NONBLOCK, Path, Socket};
+use crate::switch::{demote, redispatch};
+use crate::wait::connection;
+use core::sync::atomic::Ordering;
+use libc::{MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, MSG_OOB, MSG_PEEK, MSG_TRUNC, MSG_WAITALL};
+use netacc_stats::Reason;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::raw;
+use netacc_sys::time::Deadline;
+use netacc_transport::rdma::engine::{progress, ring_bypass};
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Interest, Iov, Readiness};
+
+pub(crate) fn deadline(timeout_ns: u64) -> Deadline {
+    if timeout_ns == 0 { Deadline::Never } else { Deadline::after(timeout_ns as i64) }
+}
+
+/// recv(2) and similar calls on an accelerated connection.
+pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, flags: i32) -> Result<usize> {
+    if flags & MSG_OOB != 0 {
+        // No urgent data ever arrives, so the answer is that of tcp(7) for this case.
+        return Err(Errno::INVAL);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Err(Errno::AGAIN);
+    }
+    let s = r.obj;
+    // With MSG_TRUNC nothing is copied (tcp(7)). Otherwise a call with an impossible buffer is one without room, until
+    // there is something to copy.
+    let bad = dst.bad() && flags & MSG_TRUNC == 0;
+    let mut no_room = Iov::empty();
+    let dst = if bad { &mut no_room } else { dst };
+    let peek = flags & MSG_PEEK != 0;
+    let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
+    // What comes from another host may go straight into the program's buffers.
+    let plain = !bad && flags & (MSG_PEEK | MSG_TRUNC) == 0;
+    let mut got = 0;
+    let mut past = 0;
+    let mut driven = false;
+    let mut until = None;
+    let mut pin = None;
+    if peek && flags & MSG_WAITALL != 0 && !nonblock {
+        let until = deadline(s.rcvtimeo.load(Ordering::Relaxed));
+        pinned(r, &mut pin)?;
+        match wait_for_all(r, dst.left(), until) {
+            // The bytes that are there are shown, whatever ended the wait.
+            Err(_) if ep.unread() > 0 => {}
+            Err(e) => return Err(e),
+            Ok(()) => {}
+        }
+    }
+    loop {
+        let wanted = dst.left();
+        // What only the endpoint can answer is asked under the lock: without one, and without a pin, another thread may
+        // close the connection and unmap what the endpoint looks at.
+        let mut switched = false;
+        let res = if past > 0 {
+            Ok(core::mem::take(&mut past))
+        } else {
+            let _g = s.rx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            // While no thread held the lock the connection may have gone elsewhere.
+            let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+                drop(_g);
+                let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
+                return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
+            };
+            // The following calls ask this endpoint, and not the one before, which may be another connection's by now.
+            ep = here;
+            let res = if flags & MSG_TRUNC != 0 && wanted > 0 && ep.unread() > 0 {
+                // tcp(7): the bytes are discarded, not copied.
+                let n = if peek { ep.unread().min(wanted) } else { ep.discard(wanted) };
+                dst.skip(n);
+                // Another process may have taken the bytes meanwhile, which is no end of the stream.
+                if n == 0 && ep.unread() == 0 { Err(Errno::AGAIN) } else { Ok(n) }
+            } else {
+                ep.try_read(dst, peek)
+            };
+            match res {
+                Ok(0) if bad && ep.unread() > 0 => Err(Errno::FAULT),
+                Err(Errno::AGAIN) => {
+                    switched = ep.must_switch();
+                    res
+                }
+                Err(e) if got > 0 => {
+                    ep.put_back(e);
+                    res
+                }
+                _ => res,
+            }
+        };
+        match res {
+            Ok(0) => return Ok(got),
+            Ok(n) => {
+                got += n;
+                if !peek && let Some(e) = s.stats() {
+                    e.received(n as u64);
+                }
+                // A blocking call waits for SO_RCVLOWAT bytes; usually that is 1.
+                let enough = got >= ep.lowat() && flags & MSG_WAITALL == 0;
+                if enough || peek || nonblock || dst.left() == 0 {
+                    return Ok(got);
+                }
+            }
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
+            Err(Errno::AGAIN) if nonblock && got == 0 && !driven && ep.is_remote() => {
+                driven = true;
+                past = progress_for_reader(r, ep, dst, plain);
+            }
+            Err(Errno::AGAIN) if nonblock => {
+                return if got > 0 { Ok(got) } else { Err(Errno::AGAIN) };
+            }
+            Err(Errno::AGAIN) => {
+                let until = *until.get_or_insert_with(|| deadline(s.rcvtimeo.load(Ordering::Relaxed)));
+                let read = Interest { read: true, write: false };
+                let waited = pinned(r, &mut pin).and_then(|()| {
+                    connection::until_done(r, read, 0, until, |ep| {
+                        past = progress_for_reader(r, ep, dst, plain);
+                        past > 0
+                    })
+                });
+                match waited {
+                    // Without room the kernel waits once, and answers the same whatever ended the wait.
+                    Ok(()) | Err(Errno::AGAIN | Errno::INTR) if wanted == 0 && !bad => return Ok(0),
+                    Ok(()) => {}
+                    Err(_) if got > 0 => return Ok(got),
+                    Err(e) => return Err(e),
+                }
+            }
+            // A fault of the buffers is not an error of the connection.
+            Err(Errno::FAULT) if got > 0 => return Ok(got),
+            Err(_) if got > 0 => return Ok(got),
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Progress of the engine for a reader that has found nothing: how many bytes have come straight to `dst`.
+fn progress_for_reader(r: Ref<Socket>, ep: &'static ShmEndpoint, dst: &mut Iov<'_>, plain: bool) -> usize {
+    if plain && dst.left() > 0 {
+        return ring_bypass::receive(r.token(), ep, dst);
+    }
+    progress::progress_for(ep);
+    0
+}
+
+/// The connection became a kernel socket in the middle of a call that is not done: the rest goes there, with the same
+/// meaning. A call that has done nothing yet is made by the kernel from its beginning.
+#[cold]
+fn kernel_rest(
+    r: Ref<Socket>,
+    iov: &mut Iov<'_>,
+    mut done: usize,
+    call: impl Fn(i32, *mut u8, usize) -> Result<usize>,
+) -> Result<usize> {
+    if done == 0 {
+        return Err(Errno::TO_KERNEL);
+    }
+    let Some(fd) = table::number_of(r, -1) else { return Ok(done) };
+    while let Some((p, n)) = iov.first() {
+        match call(fd, p, n) {
+            Ok(0) | Err(_) => break,
+            Ok(k) => {
+                iov.skip(k);
+                done += k;
+            }
+        }
+    }
+    Ok(done)
+}
+
+/// A peek with MSG_WAITALL waits until `wanted` bytes are there, no more can come, or there are as many as any window
+/// holds, and looks once. The caller holds a pin.
+#[cold]
+fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
+    const HELD: usize = 64 * 1024;
+    let enough = wanted.min(HELD);
+    let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
+    loop {
+        let Some(ep) = r.obj.endpoint().filter(|_| r.obj.path() == Path::Shm) else { return Ok(()) };
+        // Where bytes come from a kernel socket, before the ring's or after them, their number is not known here.
+        if ep.old_subflow_fd() >= 0 || ep.is_moving() || ep.has_accepted() || ep.unread() >= enough || over(ep) {
+            return Ok(());
+        }
+        if ep.unread() > 0 {
+            let _g = r.obj.rx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            // The look itself has a writer that found no room in a small window open the large one.
+            let mut byte = 0u8;
+            let _ = ep.try_read(&mut Iov::one(&one((&raw mut byte).cast_const(), 1)), true);
+            ep.peeked();
+        }
+        connection::until(r, Interest { read: true, write: false }, enough, until)?;
+    }
+}
+
+/// Pins the socket for a call that waits, from then to its end: a close in another thread takes effect when the call
+/// returns.
+#[cold]
+fn pinned(r: Ref<Socket>, pin: &mut Option<Pin>) -> Result<()> {
+    if pin.is_none() {
+        *pin = r.pin();
+    }
+    if pin.is_some() { Ok(()) } else { Err(Errno::BADF) }
+}
+
+/// send(2) and similar calls on an accelerated connection.
+pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>, flags: i32) -> Result<usize> {
+    if flags & MSG_OOB != 0 {
+        if ep.is_remote() {
+            // No kernel socket here leads to the other host, and the byte would not arrive.
+            return Err(Errno::OPNOTSUPP);
+        }
+        // Only the kernel can send urgent data, so the connection is the kernel's from here on.
+        let fd = table::number_of(r, -1).ok_or(Errno::BADF)?;
+        demote::demote(fd, r, Reason::Unsupported)?;
+        return Err(Errno::TO_KERNEL);
+    }
+    let s = r.obj;
+    if src.bad() {
+        return refuse(ep, flags);
+    }
+    let nonblock = flags & MSG_DONTWAIT != 0 || s.has(NONBLOCK);
+    let mut sent = 0;
+    let mut until = None;
+    let mut pin = None;
+    loop {
+        if ep.is_remote() && src.left() > 0 {
+            let n = ring_bypass::send(r.token(), ep, src);
+            sent += n;
+            if n > 0
+                && let Some(e) = s.stats()
+            {
+                e.sent(n as u64);
+            }
+            if n > 0 && src.left() == 0 {
+                return Ok(sent);
+            }
+        }
+        let mut switched = false;
+        let res = {
+            let _g = s.tx.lock();
+            if !r.valid() {
+                return Err(Errno::BADF);
+            }
+            // While no thread held the lock the connection may have gone elsewhere.
+            let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+                drop(_g);
+                return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
+            };
+            // The following calls ask this endpoint, and not the one before, which may be another connection's by now.
+            ep = here;
+            let more = flags & MSG_MORE != 0;
+            if more {
+                ep.set_more(true);
+            }
+            let res = write_burst(ep, src, !nonblock);
+            // A writer that gets EAGAIN hears of room through its epoll: so it asks for room, and looks again, before
+            // the answer goes out.
+            let res =
+                if res == Err(Errno::AGAIN) && nonblock && ep.want_room() { write_burst(ep, src, false) } else { res };
+            if more {
+                ep.set_more(false);
+            }
+            match res {
+                // A program waits for room after a partial write, without another call.
+                Ok(_) if nonblock && src.left() > 0 && ep.want_room() => ep.room_came(),
+                Err(Errno::AGAIN) => switched = ep.must_switch(),
+                Err(e) if sent > 0 && e != Errno::FAULT => ep.put_back(e),
+                _ => {}
+            }
+            res
+        };
+        match res {
+            Ok(n) => {
+                if ep.is_moving() {
+                    go_after(r);
+                }
+                sent += n;
+                if n > 0
+                    && let Some(e) = s.stats()
+                {
+                    e.sent(n as u64);
+                }
+                progress::progress_for(ep);
+                if src.left() == 0 {
+                    return Ok(sent);
+                }
+                if nonblock {
+                    return Ok(sent);
+                }
+            }
+            Err(Errno::AGAIN) if switched => redispatch::complete_switch(r),
+            Err(Errno::AGAIN) if nonblock => {
+                return if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) };
+            }
+            Err(Errno::AGAIN) => {
+                let until = *until.get_or_insert_with(|| deadline(s.sndtimeo.load(Ordering::Relaxed)));
+                let write = Interest { read: false, write: true };
+                match pinned(r, &mut pin).and_then(|()| connection::ready(r, write, until)) {
+                    Ok(()) => {}
+                    Err(_) if sent > 0 => return Ok(sent),
+                    Err(e) => return Err(e),
+                }
+            }
+            Err(_) if sent > 0 => return Ok(sent),
+            Err(e) => return Err(pipe_signal(e, flags)),
+        }
+    }
+}
+
+/// Writes as much as the call may write now.
+#[inline]
+fn write_burst(ep: &ShmEndpoint, src: &mut Iov<'_>, waits: bool) -> Result<usize> {
+    let cut = src.limit(ep.burst(src.left(), waits));
+    let res = ep.try_write(src);
+    if cut > 0 {
+        src.extend(cut);
+        // The rest waits for room, which comes when these are read.
+        ep.push();
+    }
+    if res == Ok(0) && cut > 0 { Err(Errno::AGAIN) } else { res }
+}
+
+/// The reader of what was just written has left the rings: the bytes follow it now, and not at the program's next call.
+/// Takes both direction locks.
+#[cold]
+pub(crate) fn go_after(r: Ref<Socket>) {
+    // Another thread may close the connection meanwhile; then the close takes care of the bytes.
+    let Some(pin) = r.pin() else { return };
+    if let Some(ep) = r.obj.endpoint() {
+        ep.await_kernel();
+    }
+    redispatch::complete_switch(r);
+    drop(pin);
+}
+
+/// Answers a write from memory that cannot be read: errors of the connection come first.
+#[cold]
+fn refuse(ep: &'static ShmEndpoint, flags: i32) -> Result<usize> {
+    match ep.try_write(&mut Iov::empty()) {
+        Err(e) => Err(pipe_signal(e, flags)),
+        Ok(_) => Err(Errno::FAULT),
+    }
+}
+
+/// Raises SIGPIPE with EPIPE in the thread that wrote, unless the call asked not to (send(2)).
+pub fn pipe_signal(e: Errno, flags: i32) -> Errno {
+    if e == Errno::PIPE && flags & MSG_NOSIGNAL == 0 {
+        raw::raise(libc::SIGPIPE);
+    }
+    e
+}
+
+pub(crate) fn one(buf: *const u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: buf.cast_mut().cast(), iov_len: len }
+}

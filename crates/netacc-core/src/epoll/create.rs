@@ -1,0 +1,59 @@
+//! epoll_create(2).
+
+use crate::epoll::instance::EPOLLS;
+use crate::epoll::{cookies, fairness};
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::reference::Ref;
+use crate::outcome::Outcome;
+use core::sync::atomic::Ordering;
+use netacc_sys::cpu;
+use netacc_sys::errno::Result;
+
+/// epoll_create(2), epoll_create1(2): the kernel's instance, entered so that we hear of what is added.
+pub fn create(make: impl FnOnce() -> Result<i32>) -> Outcome {
+    crate::fd::fd_cache::close_all();
+    let fd = match make() {
+        Ok(fd) => fd,
+        Err(e) => return Outcome::Failed(e),
+    };
+    if let Some(e) = EPOLLS.alloc().filter(|e| cookies::enter(*e).inspect_err(|_| EPOLLS.release(e)).is_ok()) {
+        e.fd.store(fd, Ordering::Relaxed);
+        for n in [
+            &e.ours,
+            &e.polled,
+            &e.based,
+            &e.nested,
+            &e.inner,
+            &e.usage,
+            &e.others,
+            &e.listened,
+            &e.sleepers,
+            &e.stash_len,
+            &e.stash_queueable,
+            &e.ready_len,
+            &e.foreign,
+            &e.edges,
+            &e.switch_due,
+            &e.news,
+        ] {
+            n.store(0, Ordering::Relaxed);
+        }
+        e.own.store(0, Ordering::Relaxed);
+        e.last_kernel.store(0, Ordering::Relaxed);
+        e.held_until.store(0, Ordering::Relaxed);
+        e.slice_start.store(0, Ordering::Relaxed);
+        e.loop_index.store(fairness::assign_index(), Ordering::Relaxed);
+        e.peer_cpu.store(cpu::NO_CPU, Ordering::Relaxed);
+        e.spin.reset();
+        e.refs.store(1, Ordering::Release);
+        let r = Ref { obj: e, generation: e.generation() };
+        match table::put(fd, Entry::Epoll(r)) {
+            Ok(stale) => crate::fd::closing::replaced(fd, stale),
+            // Untracked, the instance still works for everything but accelerated connections, and those cannot be made
+            // with a number beyond the table either.
+            Err(_) => EPOLLS.release(e),
+        }
+    }
+    Outcome::Done(fd as isize)
+}

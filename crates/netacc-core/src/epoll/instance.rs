@@ -1,0 +1,60 @@
+//! How an epoll instance ends.
+
+use crate::epoll::unlink::{forget_child, unlink_closed};
+use crate::epoll::{nested, ready, subscription};
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::instance::{Epoll, STRUCTURE};
+use crate::object::reference::at;
+use core::sync::atomic::Ordering;
+use netacc_sys::reserved_fds;
+use netacc_sys::signals::Blocked;
+use netacc_sys::slab::Slab;
+
+pub(crate) static EPOLLS: Slab<Epoll> = Slab::new();
+
+/// Drops a reference; the last one aborts the instance.
+pub fn put(e: &'static Epoll) {
+    if e.refs.fetch_sub(1, Ordering::AcqRel) != 1 {
+        // Perhaps it was the number that we use: another number stands for the same instance from here on.
+        table::each(0, usize::MAX, |fd, entry| {
+            if matches!(entry, Entry::Epoll(r) if core::ptr::eq(r.obj, e)) {
+                e.fd.store(fd, Ordering::Relaxed);
+            }
+        });
+        return;
+    }
+    // A handler may close a listener or a connection, which needs this lock.
+    let _b = Blocked::all();
+    let _s = STRUCTURE.lock();
+    e.generation.fetch_add(1, Ordering::Release);
+    while let Some(reg) = at(e.registrations.load(Ordering::Relaxed)) {
+        unlink_closed(e, reg);
+    }
+    // Instances around it forget it, as in the kernel.
+    if nested::ever() {
+        table::each(0, usize::MAX, |_, entry| {
+            if let Entry::Epoll(outer) = entry
+                && outer.obj.nested.load(Ordering::Relaxed) > 0
+            {
+                forget_child(outer.obj, e);
+            }
+        });
+    }
+    ready::discard(e);
+    subscription::drop_all(e);
+    let k = e.kick.swap(0, Ordering::AcqRel);
+    if k != 0 {
+        reserved_fds::close(k - 1);
+    }
+    let own = e.own.swap(0, Ordering::AcqRel);
+    if own != 0 {
+        reserved_fds::close(own - 1);
+    }
+    EPOLLS.release(e);
+}
+
+/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
+pub(crate) fn reset_locks() {
+    EPOLLS.reset_lock();
+}

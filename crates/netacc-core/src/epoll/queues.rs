@@ -1,0 +1,74 @@
+//! Sleeping at listeners that several instances hear.
+//!
+//! A link's queue of connects reports to one instance by its subscription, and perhaps no thread waits in that one: a program
+//! whose threads have an instance each may let one of them wait at a time. So a thread that sleeps in any of the
+//! instances is registered with the queues themselves, as a thread that sleeps in poll(2) is.
+
+use crate::epoll::ready::is_wanted;
+use crate::object::instance::{Epoll, LISTENED};
+use crate::object::listener::Listener;
+use crate::object::reference::at;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+use netacc_transport::WaitSet;
+
+/// The listeners with whose queues a sleep is registered.
+#[derive(Debug, Default)]
+pub(super) struct Queues(Vec<&'static Listener>);
+
+impl Queues {
+    /// Registers a sleep that is about to begin, if it `sleeps` at all.
+    #[inline]
+    pub(super) fn arm(e: &'static Epoll, set: &mut WaitSet, sleeps: bool) -> Queues {
+        if !sleeps || e.listened.load(Ordering::Relaxed) == 0 {
+            return Queues::default();
+        }
+        let mut found: Vec<&'static Listener> = Vec::new();
+        {
+            let _g = e.lock.lock();
+            let mut p = e.registrations.load(Ordering::Relaxed);
+            while let Some(reg) = at(p) {
+                p = reg.next_all.load(Ordering::Relaxed);
+                if reg.flags.load(Ordering::Relaxed) & LISTENED != 0
+                    && let Some(l) = at(reg.sock.load(Ordering::Relaxed)).and_then(|s| s.listener())
+                    && !found.iter().any(|x| core::ptr::eq(*x, l))
+                {
+                    found.push(l);
+                }
+            }
+        }
+        for l in &found {
+            l.arm(set);
+        }
+        Queues(found)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether something that is to be reported came before the registration.
+    pub(super) fn ready(&self, e: &'static Epoll) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let _g = e.lock.lock();
+        let mut p = e.registrations.load(Ordering::Relaxed);
+        while let Some(reg) = at(p) {
+            p = reg.next_all.load(Ordering::Relaxed);
+            if reg.flags.load(Ordering::Relaxed) & LISTENED != 0 && is_wanted(e, reg) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Undoes [`Queues::arm`].
+    pub(super) fn disarm(self, set: &WaitSet) {
+        for l in self.0 {
+            l.disarm(set);
+            // The control socket of a dead client would end every further sleep.
+            l.sweep();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! How registrations end: by epoll_ctl(2), and with the descriptor or the instance.
+
+use crate::epoll::listeners::unhear_listener;
+use crate::epoll::registration::release_registration;
+use crate::epoll::{nested, stash, subscription};
+use crate::object::instance::{
+    ACCEPTED, Epoll, GONE, KERNEL, LISTENED, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED,
+    POLLED, PROGRAMS, QUEUED, Registration, STRUCTURE, SUBSCRIBED,
+};
+use crate::object::reference::at;
+use crate::object::socket::{Path, Socket};
+use core::sync::atomic::Ordering;
+use libc::EPOLL_CTL_DEL;
+
+/// Why a registration is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    /// epoll_ctl(2) asked for it.
+    Requested,
+    /// The descriptor or the instance is closed.
+    Closed,
+}
+
+/// Removes a registration everywhere. Under `STRUCTURE`.
+pub(crate) fn unlink(e: &'static Epoll, reg: &'static Registration) {
+    remove(e, reg, Removed::Requested);
+}
+
+/// Removes a registration as [`unlink`] does, because the descriptor or the instance is closed here. A set of the
+/// kernel's may also belong to another process, and there a close changes nothing as long as that process has the
+/// socket.
+pub(crate) fn unlink_closed(e: &'static Epoll, reg: &'static Registration) {
+    remove(e, reg, Removed::Closed);
+}
+
+fn remove(e: &'static Epoll, reg: &'static Registration, why: Removed) {
+    let del = |fd: i32| {
+        let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
+    };
+    let fd = reg.fd.load(Ordering::Relaxed);
+    let s = at(reg.sock.load(Ordering::Relaxed));
+    let flags = reg.flags.load(Ordering::Relaxed);
+    if flags & KERNEL != 0 {
+        let plain = s.is_some_and(|s| matches!(s.path(), Path::New | Path::Tcp));
+        if plain && why == Removed::Requested {
+            let _ = e.enter_plain(reg, EPOLL_CTL_DEL, 0, 0);
+        } else if flags & PROGRAMS == 0 {
+            del(fd);
+        }
+    }
+    stash::forget(e, reg);
+    if let Some(s) = s {
+        match s.path() {
+            Path::Listener => unhear_listener(e, reg, s),
+            Path::Shm => {
+                if let Some(ep) = s.endpoint() {
+                    subscription::detach(e, ep, core::ptr::from_ref(reg) as usize);
+                }
+            }
+            Path::New | Path::Tcp => {}
+        }
+        let mut cell = &s.registrations;
+        while let Some(x) = at(cell.load(Ordering::Relaxed)) {
+            if core::ptr::eq(x, reg) {
+                cell.store(x.next_sock.load(Ordering::Relaxed), Ordering::Release);
+                break;
+            }
+            cell = &x.next_sock;
+        }
+    } else {
+        nested::leave_own(e, reg);
+        e.nested.fetch_sub(1, Ordering::Relaxed);
+    }
+    if flags & LISTENED != 0 {
+        e.listened.fetch_sub(1, Ordering::Relaxed);
+    }
+    if flags & POLLED != 0 {
+        e.polled.fetch_sub(1, Ordering::Relaxed);
+    }
+    if flags & LIVENESS_WATCHED != 0 {
+        e.based.fetch_sub(1, Ordering::Relaxed);
+        if let Some(liveness) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_fd()).filter(|b| *b >= 0) {
+            del(liveness);
+        }
+        if let Some(hinted) = s.and_then(|s| s.endpoint()).map(|ep| ep.liveness_to_poll()).filter(|b| *b >= 0) {
+            del(hinted);
+        }
+    }
+    if flags & ACCEPTED != 0
+        && let Some(a) = s.and_then(|s| s.endpoint()).map(|ep| ep.accepted_fd()).filter(|a| *a >= 0)
+    {
+        del(a);
+    }
+    if flags & OLD_SUBFLOW_WATCHED != 0 {
+        del(fd);
+    }
+    if flags & ON_KERNEL != 0
+        && let Some(k) = s.and_then(|s| s.endpoint()).map(|ep| ep.kernel_fd()).filter(|k| *k >= 0)
+    {
+        del(k);
+    }
+    if flags & PEER_LIVENESS_WATCHED != 0
+        && let Some(w) = s.and_then(|s| s.endpoint()).map(|ep| ep.peer_liveness_fd()).filter(|w| *w >= 0)
+    {
+        del(w);
+    }
+    if flags & (SUBSCRIBED | POLLED) != 0 {
+        e.add_ours(-1);
+    }
+    let queued = {
+        let _g = e.lock.lock();
+        let (before, after) = (reg.prev_all.load(Ordering::Relaxed), reg.next_all.load(Ordering::Relaxed));
+        at(before).map_or(&e.registrations, |x| &x.next_all).store(after, Ordering::Release);
+        if let Some(x) = at(after) {
+            x.prev_all.store(before, Ordering::Relaxed);
+        }
+        reg.sock.store(core::ptr::null_mut(), Ordering::Release);
+        reg.child.store(core::ptr::null_mut(), Ordering::Release);
+        // While it is queued it cannot be given to another socket.
+        reg.set_queue_bits(GONE) & QUEUED != 0
+    };
+    if !queued {
+        release_registration(reg);
+    }
+}
+
+/// Removes the registrations of `child`, which is closed. Under `STRUCTURE`.
+pub(crate) fn forget_child(e: &'static Epoll, child: &Epoll) {
+    let mut p = e.registrations.load(Ordering::Relaxed);
+    while let Some(reg) = at(p) {
+        p = reg.next_all.load(Ordering::Relaxed);
+        if core::ptr::eq(reg.child.load(Ordering::Relaxed), child) {
+            unlink(e, reg);
+        }
+    }
+}
+
+/// A socket's last descriptor is closed: its registrations go, as in the kernel.
+pub fn forget_socket(s: &'static Socket) {
+    if s.registrations.load(Ordering::Acquire).is_null() {
+        return;
+    }
+    let _s = STRUCTURE.lock();
+    let kernels = matches!(s.path(), Path::New | Path::Tcp);
+    while let Some(reg) = at(s.registrations.load(Ordering::Relaxed)) {
+        if kernels {
+            // The kernel forgets a closed file by itself; by now the number may belong to another file.
+            reg.flags.fetch_and(!KERNEL, Ordering::Relaxed);
+        }
+        match at(reg.epoll.load(Ordering::Relaxed)) {
+            Some(e) => unlink_closed(e, reg),
+            None => break,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What a process does for others before it ends.
+
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::listen::withdrawal::hand_on;
+use crate::object::socket::{Path, SHARED};
+use crate::switch::redispatch;
+use core::sync::atomic::Ordering;
+use netacc_sys::lock;
+
+/// The process ends: what waits at the listeners that others have goes to these. A process that has served none of them,
+/// such as a child that only executes a program, leaves them alone.
+pub fn hand_on_all() {
+    if lock::interrupted() {
+        return;
+    }
+    table::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && let Some(_pin) = r.pin()
+            && let Some(l) = r.obj.listener()
+            && l.many.load(Ordering::Relaxed) != 0
+            && l.serves_here()
+        {
+            l.take_all_links();
+            l.with_links_held(|links| hand_on(links.iter().copied().flatten()));
+        }
+    });
+}
+
+/// The process ends: a connect of its own that waits where no process takes it any more is made again, as the kernel
+/// would go on with what was written. Where a child has the connection too, that sees to it.
+pub fn settle_orphans() {
+    if lock::interrupted() {
+        return;
+    }
+    table::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && let Some(_pin) = r.pin()
+            && r.obj.path() == Path::Shm
+            && !r.obj.has(SHARED)
+            // In the child of a fork a connect that another thread of the parent was making is the parent's.
+            && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_remote() && !ep.link().is_inherited() && ep.is_queued())
+        {
+            ep.link().service_if_readable();
+            if ep.orphaned() {
+                redispatch::redispatch(r);
+            }
+        }
+    });
+}

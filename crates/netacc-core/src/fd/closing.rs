@@ -1,0 +1,279 @@
+//! Numbers that leave the table: close(2), and every other call that takes a number away from what it stood for.
+//!
+//! As long as a number is in the table, another thread may put a file of ours under it: the liveness socket of a
+//! connection before a fork, a real socket in the place of a placeholder, a kernel socket when the connection leaves
+//! the rings. It does so with the socket's locks held. So a number is given back in this order, by [`remove`] and
+//! nowhere else:
+//!
+//! 1. it leaves the table, and from here to the end calls of other threads that name it wait ([`table::Leaving`]);
+//! 2. the locks were free once, so that who saw the number in the table is done with it;
+//! 3. under the locks: if anything that the connection still needs lies under just this number, it goes on elsewhere;
+//! 4. the kernel may give the number to another file.
+
+use crate::conn::pin;
+use crate::epoll::instance;
+use crate::fd::later::HANDLER_LOCK_WAIT;
+use crate::fd::table::{Entry, Leaving};
+use crate::fd::{fd_cache, later, table};
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, KEEPABLE, Path, Socket};
+use crate::outcome::Outcome;
+use crate::switch::{promote, redispatch};
+use netacc_sys::errno::Errno;
+use netacc_sys::{Guard, Lock, lock, raw, reserved_fds};
+use netacc_transport::rdma::engine::progress;
+
+/// The file that was under a number when the number left the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// It is there until the caller closes or replaces it.
+    There,
+    /// It was closed or replaced already, by a call that does not go through us.
+    Gone,
+}
+
+/// What a number stood for that has left the table.
+enum Removed {
+    /// A socket of this domain. `cached`: nothing but a placeholder is under the number, which may be kept.
+    Socket {
+        domain: i32,
+        cached: bool,
+    },
+    Epoll,
+    /// Something that goes on until it can be ended.
+    Aside,
+}
+
+/// The number leaves the table; see above. `None`: it was not there. The second part is dropped when another file lies there.
+fn remove(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
+    later::not_later(fd);
+    if !table::knows(fd) {
+        return None;
+    }
+    if file == File::There && lock::interrupted() && set_aside(fd) {
+        return Some((Removed::Aside, None));
+    }
+    removed(fd, file)
+}
+
+/// As [`remove`], for a thread that has interrupted no holder of locks.
+fn removed(fd: i32, file: File) -> Option<(Removed, Option<Leaving>)> {
+    let mut kernels = false;
+    if let Some(r) = table::socket(fd) {
+        before(fd, r);
+        // What is the kernel's lies there until it is closed, which takes its time with SO_LINGER.
+        kernels = !changes_files(r.obj);
+    }
+    if file == File::Gone || kernels {
+        return table::take(fd).map(|e| (dropped(fd, e, file), None));
+    }
+    let (e, leaving) = table::take_leaving(fd)?;
+    Some((dropped(fd, e, file), Some(leaving)))
+}
+
+/// For a signal handler that has interrupted a holder of locks and cannot wait for them: moves what the number stands
+/// for to a number of ours, which is closed by the next call that may do it. False: no number could be had for that.
+#[cold]
+fn set_aside(fd: i32) -> bool {
+    let Some(Entry::Socket(r)) = table::get(fd) else { return false };
+    let Ok(aside) = reserved_fds::copy(fd) else { return false };
+    r.obj.add_ref();
+    r.obj.set(KEEPABLE, false);
+    if table::put(aside, Entry::Socket(r)).is_err() {
+        // This is never the last reference: `fd` has one.
+        pin::put(r.obj);
+        reserved_fds::close(aside);
+        return false;
+    }
+    later::later(aside, &CLOSE_LATE);
+    if let Some(ep) = r.obj.endpoint().filter(|ep| ep.lies_under(fd)) {
+        ep.release_number(fd, Some(aside));
+    }
+    // This is not the last reference either.
+    if table::take(fd).is_some() {
+        pin::put(r.obj);
+    }
+    true
+}
+
+/// Does what can only be decided while the number is still good.
+fn before(fd: i32, r: Ref<Socket>) {
+    if r.obj.has(CANDIDATE) {
+        promote::cancel(fd, r);
+    }
+    if redispatch::is_in_doubt(r.obj) || redispatch::is_moving_any() {
+        redispatch::see_off(fd, r);
+    }
+}
+
+/// Drops what `fd` stood for when it left the table, or before another entry took its place there.
+fn dropped(fd: i32, e: Entry, file: File) -> Removed {
+    match e {
+        Entry::Socket(r) => {
+            // Asked before the reference goes: after that the object may serve another socket.
+            let (domain, files) = (r.obj.domain(), changes_files(r.obj));
+            let cached = pin::put(r.obj);
+            if files {
+                await_files(fd, r, file);
+            }
+            Removed::Socket { domain, cached }
+        }
+        Entry::Epoll(r) => {
+            instance::put(r.obj);
+            Removed::Epoll
+        }
+    }
+}
+
+/// Whether another file may come to lie under the numbers: not for a socket that is the kernel's for good.
+pub(super) fn changes_files(s: &Socket) -> bool {
+    s.path() != Path::Tcp || s.has(CANDIDATE)
+}
+
+/// Another thread that has seen the number in the table may be putting a file under it: it is done when the locks are
+/// free. If the socket lives on, by another number or in a call that sleeps, it needs nothing of what lies there
+/// afterwards.
+fn await_files(fd: i32, r: Ref<Socket>, file: File) {
+    let in_handler = lock::interrupted();
+    drop(held(&r.obj.meta, in_handler));
+    // The last number's locks were free when the connection ended.
+    if !r.valid() {
+        return;
+    }
+    let locks = (held(&r.obj.rx, in_handler), held(&r.obj.tx, in_handler));
+    if r.valid() {
+        go_on_elsewhere(fd, r, file);
+    }
+    drop(locks);
+}
+
+/// Locks one of the socket's locks. `None`: its holder may be the thread that this signal handler has interrupted.
+fn held(lock: &'static Lock, in_handler: bool) -> Option<Guard<'static>> {
+    if in_handler { lock.lock_within(HANDLER_LOCK_WAIT) } else { Some(lock.lock()) }
+}
+
+/// The number has left the table, and the kernel is about to give it to another file, or has: what the socket has under
+/// just this number goes on under another one. Under both direction locks.
+fn go_on_elsewhere(fd: i32, r: Ref<Socket>, file: File) {
+    if let Some(l) = r.obj.listener() {
+        // A call that sleeps on it may have been made with this number, whatever other numbers there are.
+        if file == File::There && r.obj.is_pinned_beside(table::numbers_of(r, fd).1) {
+            l.keep(fd, r.obj);
+        }
+        return;
+    }
+    if let Some(ep) = r.obj.endpoint()
+        && ep.lies_under(fd)
+    {
+        let other = table::number_of(r, fd);
+        match file {
+            File::There => ep.release_number(fd, other),
+            File::Gone => ep.lose_number(fd, other),
+        }
+    }
+}
+
+/// A number that was made for `e` could not be entered.
+pub(super) fn not_entered(fd: i32, e: Entry) {
+    dropped(fd, e, File::There);
+}
+
+/// Another entry has taken the place of this one in the table: the program had closed the number behind our back.
+pub fn replaced(fd: i32, stale: Option<Entry>) {
+    if let Some(e) = stale {
+        dropped(fd, e, File::Gone);
+    }
+}
+
+/// Only our side of the descriptor is dropped: the kernel's is closed or replaced by the caller, or was. The caller drops the
+/// result after that.
+pub fn forget(fd: i32, file: File) -> Option<Leaving> {
+    remove(fd, file).and_then(|(_, leaving)| leaving)
+}
+
+/// What closes a number that was left.
+static CLOSE_LATE: fn(i32) = close_one_held;
+
+fn close_one_held(fd: i32) {
+    if reserved_fds::is(fd) {
+        let _leaving = remove(fd, File::There);
+        reserved_fds::close(fd);
+    } else {
+        let _ = close_now(fd);
+    }
+}
+
+/// close(2). A signal handler may call it (signal-safety(7)), even in a thread that holds a lock of ours: then the
+/// number stays open until the next call that may close it.
+pub fn close(fd: i32) -> Outcome {
+    if table::knows(fd) && lock::interrupted() {
+        if table::is_leaving(fd) {
+            return Outcome::Failed(Errno::BADF);
+        }
+        return if later::later(fd, &CLOSE_LATE) { Outcome::Done(0) } else { Outcome::Failed(Errno::BADF) };
+    }
+    later::close_later();
+    later::not_later(fd);
+    closed(fd, removed(fd, File::There))
+}
+
+fn close_now(fd: i32) -> Outcome {
+    closed(fd, remove(fd, File::There))
+}
+
+#[inline]
+fn closed(fd: i32, removed: Option<(Removed, Option<Leaving>)>) -> Outcome {
+    match removed {
+        Some((Removed::Socket { domain, cached }, _leaving)) => {
+            progress::progress();
+            if cached && fd_cache::keep(fd, domain) {
+                return Outcome::Done(0);
+            }
+            raw::close(fd).into()
+        }
+        Some((Removed::Epoll | Removed::Aside, _leaving)) => raw::close(fd).into(),
+        // The program closes it twice, and the file that lies there is not its any more.
+        None if reserved_fds::is(fd) || table::is_leaving(fd) => Outcome::Failed(Errno::BADF),
+        None => Outcome::Pass,
+    }
+}
+
+/// Whether a call that closes number `fd` or accepts from it is for us.
+#[inline]
+pub fn concerns(fd: i32) -> bool {
+    table::knows(fd) || reserved_fds::is(fd) || later::has_later()
+}
+
+/// close_range(2), which must spare our own descriptors.
+pub fn close_range(first: u32, last: u32, flags: u32) -> Outcome {
+    const CLOEXEC: u32 = 4;
+    if first > last || flags & CLOEXEC != 0 {
+        return Outcome::Pass;
+    }
+    later::close_later();
+    table::each(first as usize, last as usize, |fd, _| {
+        // Until all of them are closed.
+        core::mem::forget(forget(fd, File::There));
+    });
+    let mut from = first;
+    let mut result = Ok(());
+    reserved_fds::each(|ours| {
+        let ours = ours as u32;
+        if ours >= from && ours <= last {
+            if ours > from {
+                result = result.and(raw::close_range(from, ours - 1, flags));
+            }
+            from = ours + 1;
+        }
+    });
+    if from <= last {
+        result = result.and(raw::close_range(from, last, flags));
+    }
+    table::all_left(first as usize, last as usize);
+    result.into()
+}
+
+/// closefrom(3).
+pub fn close_from(first: i32) -> Outcome {
+    close_range(first.max(0) as u32, u32::MAX >> 1, 0)
+}

@@ -1,0 +1,219 @@
+//! Descriptors: socket(2), and the dup family.
+
+use crate::conn::pin;
+use crate::fd::closing::{File, changes_files};
+use crate::fd::placeholder::{is_stdio, keep_ready_socket, materialize, placeholder, ready_socket};
+use crate::fd::table::Entry;
+use crate::fd::{closing, fd_cache, later, table};
+use crate::object::reference::Ref;
+use crate::object::socket::{HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
+use crate::outcome::Outcome;
+use crate::switch::demote;
+use crate::{process_fallback, startup};
+use core::sync::atomic::Ordering;
+use libc::{AF_INET, AF_INET6, IPPROTO_TCP, O_CLOEXEC, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_stats::Reason;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{Guard, lock, raw, reserved_fds};
+
+/// Enters a socket for `fd`; an entry that was there belonged to a descriptor closed behind our back.
+pub fn enter(fd: i32, r: Ref<Socket>) -> Result<()> {
+    match table::put(fd, Entry::Socket(r)) {
+        Ok(stale) => {
+            closing::replaced(fd, stale);
+            Ok(())
+        }
+        Err(e) => {
+            pin::put(r.obj);
+            Err(e)
+        }
+    }
+}
+
+/// socket(2).
+pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
+    let stream = ty & !(SOCK_NONBLOCK | SOCK_CLOEXEC) == SOCK_STREAM;
+    if !stream || !(domain == AF_INET || domain == AF_INET6) || !(proto == 0 || proto == IPPROTO_TCP) {
+        return Outcome::Pass;
+    }
+    let Some(rt) = startup::ensure() else {
+        return Outcome::Pass;
+    };
+    // Where nothing is accelerated a socket is the kernel's from the start, and we know it only so that the stats page
+    // can say why.
+    let (made, mark) = if rt.conf.enable_rdma_default && process_fallback::reason().is_none() {
+        (placeholder(domain, ty & SOCK_CLOEXEC != 0), PLACEHOLDER)
+    } else {
+        (raw::socket(domain, ty, proto), 0)
+    };
+    let Ok(fd) = made else { return Outcome::Pass };
+    if mark != 0 && ready_socket(domain).load(Ordering::Relaxed) == 0 {
+        keep_ready_socket(domain);
+    }
+    let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
+    let entered = Socket::alloc(fd, domain, flags).and_then(|r| enter(fd, r));
+    match entered {
+        Ok(()) => Outcome::Done(fd as isize),
+        Err(_) => {
+            let _ = raw::close(fd);
+            Outcome::Pass
+        }
+    }
+}
+
+/// Whether a call that makes another number for `fd` is for us: the new number is to be the lowest that the program
+/// does not have.
+#[inline]
+pub fn concerns_dup(fd: i32) -> bool {
+    table::knows(fd) || reserved_fds::is(fd) || fd_cache::any()
+}
+
+/// Whether `fd` stands for something of ours.
+pub fn known(fd: i32) -> bool {
+    table::get(fd).is_some()
+}
+
+/// Enters a duplicate of what `e` refers to at `new`. Returns what stood there, which is to be dropped without locks.
+fn entered_dup(new: i32, e: Entry) -> Result<Option<Entry>> {
+    match e {
+        Entry::Socket(r) => {
+            r.obj.add_ref();
+            r.obj.set(KEEPABLE, false);
+            if r.obj.endpoint().is_some_and(|ep| ep.link().is_inherited()) {
+                // In the child of a fork a program makes numbers for the program that follows.
+                r.obj.set(HANDED, true);
+            }
+        }
+        Entry::Epoll(r) => r.obj.add_ref(),
+    }
+    table::put(new, e)
+}
+
+/// Locks held while a number is duplicated: a thread that puts another file under all its numbers (a kernel socket, the
+/// liveness socket before a fork) sees the new number, or is done before. A handler that interrupted a holder cannot wait.
+fn still(e: Entry) -> Option<(Guard<'static>, Guard<'static>)> {
+    match e {
+        Entry::Socket(r) if changes_files(r.obj) && !lock::interrupted() => Some((r.obj.rx.lock(), r.obj.tx.lock())),
+        _ => None,
+    }
+}
+
+/// Prepares an entry that is about to be duplicated. A placeholder of an unconnected socket becomes real first, so that
+/// both descriptors refer to one socket.
+fn before_dup(old: i32) -> Result<Option<Entry>> {
+    let e = table::get(old);
+    fd_cache::close_all();
+    if let Some(Entry::Socket(r)) = e
+        && r.obj.path() == Path::New
+    {
+        materialize(old, r.obj)?;
+    }
+    Ok(e)
+}
+
+/// dup(2) and fcntl(F_DUPFD): `make` does the duplication.
+pub fn dup_with(old: i32, make: impl FnOnce() -> Result<i32>) -> Outcome {
+    match before_dup(old) {
+        Ok(None) if reserved_fds::is(old) => Outcome::Failed(Errno::BADF),
+        Ok(None) => Outcome::Pass,
+        Ok(Some(e)) => match made(old, e, make) {
+            Ok(new) => {
+                if is_stdio(new) {
+                    demote::by_number_if_connected(new, Reason::Stdio);
+                }
+                Outcome::Done(new as isize)
+            }
+            Err(err) => Outcome::Failed(err),
+        },
+        Err(err) => Outcome::Failed(err),
+    }
+}
+
+/// Makes another number for `old`, which stands for `e`.
+fn made(old: i32, e: Entry, make: impl FnOnce() -> Result<i32>) -> Result<i32> {
+    let locks = still(e);
+    if table::get(old) != Some(e) {
+        // Another thread closed the number just now.
+        return Err(Errno::BADF);
+    }
+    let new = make()?;
+    let entered = entered_dup(new, e);
+    drop(locks);
+    match entered {
+        Ok(stale) => {
+            closing::replaced(new, stale);
+            Ok(new)
+        }
+        Err(err) => {
+            closing::not_entered(new, e);
+            let _ = raw::close(new);
+            Err(err)
+        }
+    }
+}
+
+/// dup(2).
+pub fn dup(old: i32) -> Outcome {
+    dup_with(old, || raw::dup(old))
+}
+
+/// dup2(2) and dup3(2); `dup3` refuses equal numbers, dup2 returns them.
+pub fn dup3(old: i32, new: i32, flags: i32, is_dup2: bool) -> Outcome {
+    if old == new || reserved_fds::is(new) || reserved_fds::is(old) {
+        return match () {
+            () if reserved_fds::is(old) || (reserved_fds::is(new) && old != new) => Outcome::Failed(Errno::BADF),
+            () if !is_dup2 => Outcome::Failed(Errno::INVAL),
+            () if table::get(old).is_none() => Outcome::Pass,
+            () => match raw::fcntl(old, libc::F_GETFD, 0) {
+                Ok(_) => Outcome::Done(new as isize),
+                Err(e) => Outcome::Failed(e),
+            },
+        };
+    }
+    // A number that a handler has closed is not to be closed once more when it stands for something else.
+    later::finish_later();
+    if !table::knows(old) && !table::knows(new) {
+        return Outcome::Pass;
+    }
+    if is_stdio(new) {
+        demote::by_number_if_connected(old, Reason::Stdio);
+    }
+    let source = match before_dup(old) {
+        Ok(e) => e,
+        Err(err) => return Outcome::Failed(err),
+    };
+    if source.is_none() && table::get(new).is_none() {
+        return Outcome::Pass;
+    }
+    put_over(new, old, source, flags)
+}
+
+/// The file of `old`, which stands for `source`, comes to lie under `new`. Apart, so that a call on other descriptors
+/// makes a small frame.
+#[inline(never)]
+fn put_over(new: i32, old: i32, source: Option<Entry>, flags: i32) -> Outcome {
+    let locks = source.and_then(still);
+    let known = source.is_none_or(|e| table::get(old) == Some(e)) && raw::fcntl(old, libc::F_GETFD, 0).is_ok();
+    drop(locks);
+    if !known || flags & !O_CLOEXEC != 0 {
+        // The kernel says what is wrong, once a thread that closes the number has done so.
+        let _ = table::is_leaving(old);
+        return raw::dup3(old, new, flags).into();
+    }
+    if let Some(r) = table::socket(new) {
+        r.obj.set(REPLACED, true);
+    }
+    // What is there ends first: from then on nobody takes the number for that connection's.
+    let leaving = closing::forget(new, File::There);
+    let locks = source.and_then(still);
+    let done = raw::dup3(old, new, flags).and_then(|_| source.map_or(Ok(None), |e| entered_dup(new, e)));
+    drop(locks);
+    drop(leaving);
+    match done {
+        Ok(stale) => {
+            closing::replaced(new, stale);
+            Outcome::Done(new as isize)
+        }
+        Err(e) => Outcome::Failed(e),
+    }
+}

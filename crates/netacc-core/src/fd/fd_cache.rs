@@ -1,0 +1,130 @@
+//! Numbers of connections that were just closed, kept for the next accept.
+//!
+//! A server that gets a connection per request would spend an eighth of its time in fcntl(F_DUPFD) and close(2) of
+//! descriptors that have nothing behind them. So the number of an accepted connection stays what it was, a placeholder,
+//! when it is closed, and the next accept(2) has it without a system call. It is closed for the kernel too
+//!
+//! - before a thread sleeps in a call of ours, so that a process at rest has no number that its program does not know of;
+//! - when a call of the program names it: then the kernel answers that the number is closed;
+//! - before a call of ours makes another descriptor.
+//!
+//! Only numbers that a started program would not get are kept, few of them, none of a standard stream, and none near the
+//! limit. Until a kept number is closed a call that is not ours, like open(2), may get a higher number than the lowest
+//! free one, as if another thread had not closed its file yet.
+
+use crate::fd::table;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use netacc_sys::{raw, reserved_fds};
+
+/// Most numbers that are kept.
+const MOST: i32 = 64;
+/// Number of words of a bitmap, for numbers up to 4095.
+const WORDS: usize = 64;
+
+/// Numbers of one family's placeholders. A bit only says where to look: what [`table`] says counts.
+struct Numbers {
+    /// A bit for each word that has a bit.
+    summary: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+static HELD: [Numbers; 2] =
+    [const { Numbers { summary: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] } }; 2];
+/// Number of numbers that are kept.
+static COUNT: AtomicI32 = AtomicI32::new(0);
+
+fn of(domain: i32) -> &'static Numbers {
+    let [four, six] = &HELD;
+    if domain == libc::AF_INET { four } else { six }
+}
+
+impl Numbers {
+    /// Takes the lowest number. Sequentially consistent: a thread that sets a bit sets the one in `summary` after it,
+    /// and a thread that clears that one looks once more.
+    fn pop(&self) -> Option<i32> {
+        loop {
+            let at = self.summary.load(Ordering::SeqCst).trailing_zeros() as usize;
+            let word = self.words.get(at)?;
+            let bit = word.load(Ordering::SeqCst).trailing_zeros();
+            if bit == 64 {
+                self.summary.fetch_and(!(1 << at), Ordering::SeqCst);
+                if word.load(Ordering::SeqCst) != 0 {
+                    self.summary.fetch_or(1 << at, Ordering::SeqCst);
+                }
+            } else if word.fetch_and(!(1 << bit), Ordering::SeqCst) & 1 << bit != 0 {
+                return Some((at * 64) as i32 + bit as i32);
+            }
+        }
+    }
+}
+
+/// Keeps the placeholder `fd`, closed on exec, of a connection that is closed; false if it is not kept.
+pub fn keep(fd: i32, domain: i32) -> bool {
+    let (at, bit) = (fd as usize / 64, fd as usize % 64);
+    let Some(word) = of(domain).words.get(at).filter(|_| fd > 2 && fd < reserved_fds::floor() / 2) else {
+        return false;
+    };
+    if COUNT.fetch_add(1, Ordering::Relaxed) >= MOST {
+        COUNT.fetch_sub(1, Ordering::Relaxed);
+        return false;
+    }
+    table::vacate(fd);
+    word.fetch_or(1 << bit, Ordering::SeqCst);
+    of(domain).summary.fetch_or(1 << at, Ordering::SeqCst);
+    true
+}
+
+/// Takes a kept number for a new connection.
+#[inline]
+pub fn take(domain: i32) -> Option<i32> {
+    // If a number is missed here, a new one is made.
+    if !any() {
+        return None;
+    }
+    let fd = core::iter::from_fn(|| of(domain).pop()).find(|fd| table::occupy(*fd))?;
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+    Some(fd)
+}
+
+/// Closes the number, since a call has a use for it, unless another thread has been quicker.
+#[cold]
+pub fn give_back(fd: i32) {
+    if table::occupy(fd) {
+        closed(fd);
+    }
+}
+
+/// Closes `fd`, which is not in the table any more, for the kernel too.
+pub fn closed(fd: i32) {
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+    let _ = raw::close(fd);
+}
+
+/// Counts a cached number as lost: it was closed by a raw system call, and the kernel has given it to a new file.
+pub fn lost() {
+    COUNT.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether any number is kept.
+#[inline]
+pub fn any() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// Closes the kept numbers: before a thread sleeps, and before a call of ours makes another descriptor, which is to
+/// have the lowest number.
+#[inline]
+pub fn close_all() {
+    if any() {
+        close_held();
+    }
+}
+
+#[cold]
+fn close_held() {
+    for domain in [libc::AF_INET, libc::AF_INET6] {
+        while let Some(fd) = take(domain) {
+            let _ = raw::close(fd);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Placeholders, which stand for sockets that the kernel does not have, and the kernel sockets that take their place.
+
+use crate::fd::table::Entry;
+use crate::fd::{fd_cache, table};
+use crate::object::socket::{NONBLOCK, PLACEHOLDER, Path, Socket};
+use core::sync::atomic::{AtomicI32, Ordering};
+use libc::{AF_INET, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::signals::Blocked;
+use netacc_sys::{raw, reserved_fds};
+use rustix::fd::FromRawFd;
+
+/// Unconnected TCP sockets (descriptor + 1), one per family, whose duplicates stand for sockets that the kernel need
+/// not have: to make a TCP socket costs ten times as much as a duplicate.
+static TEMPLATES: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
+
+/// The template of a family: an unconnected socket with all defaults.
+pub(crate) fn template(domain: i32) -> Result<i32> {
+    let [t4, t6] = &TEMPLATES;
+    let cell = if domain == AF_INET { t4 } else { t6 };
+    let known = cell.load(Ordering::Acquire);
+    if known != 0 {
+        return Ok(known - 1);
+    }
+    let fd = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0)?;
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor was just made, and nobody else owns it.
+    let fd = reserved_fds::adopt(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) })?;
+    match cell.compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(fd),
+        Err(other) => {
+            reserved_fds::close(fd);
+            Ok(other - 1)
+        }
+    }
+}
+
+/// A real TCP socket (descriptor + 1) per family, held ready: a placeholder becomes real without a further
+/// descriptor, so that connect(2) works where RLIMIT_NOFILE leaves none, as on a socket the kernel always had.
+static READY_SOCKETS: [AtomicI32; 2] = [AtomicI32::new(0), AtomicI32::new(0)];
+
+pub(super) fn ready_socket(domain: i32) -> &'static AtomicI32 {
+    let [s4, s6] = &READY_SOCKETS;
+    if domain == AF_INET { s4 } else { s6 }
+}
+
+/// Holds a further socket ready, if there is a number for it beyond those of the application.
+#[cold]
+pub(super) fn keep_ready_socket(domain: i32) {
+    let Ok(fd) = raw::socket(domain, SOCK_STREAM | SOCK_CLOEXEC, 0) else { return };
+    #[allow(unsafe_code)]
+    // SAFETY: the descriptor was just made, and nobody else owns it.
+    let parked = reserved_fds::park(unsafe { rustix::fd::OwnedFd::from_raw_fd(fd) });
+    if let Ok(fd) = parked
+        && ready_socket(domain).compare_exchange(0, fd + 1, Ordering::AcqRel, Ordering::Acquire).is_err()
+    {
+        reserved_fds::close(fd);
+    }
+}
+
+/// A kernel socket for `s`: a new one, or else the one held ready. Returns a descriptor of ours.
+fn real_socket(s: &Socket, flags: i32) -> Result<i32> {
+    let no_number = match raw::socket(s.domain(), flags | SOCK_CLOEXEC, 0) {
+        Err(e @ (Errno::MFILE | Errno::NFILE)) => e,
+        made => return made,
+    };
+    let ready = ready_socket(s.domain()).swap(0, Ordering::AcqRel) - 1;
+    if ready < 0 {
+        return Err(no_number);
+    }
+    if s.has(NONBLOCK) {
+        let _ = raw::fcntl(ready, libc::F_SETFL, (libc::O_RDWR | O_NONBLOCK) as usize);
+    }
+    Ok(ready)
+}
+
+/// Closes the spares: in the child of a fork, since they are the parent's, which may connect them; and where they
+/// belong to another network namespace.
+pub fn drop_ready_sockets() {
+    for cell in &READY_SOCKETS {
+        let fd = cell.swap(0, Ordering::Relaxed) - 1;
+        if fd >= 0 {
+            reserved_fds::close(fd);
+        }
+    }
+}
+
+/// A descriptor that stands for a TCP socket without one behind it.
+pub fn placeholder(domain: i32, cloexec: bool) -> Result<i32> {
+    let cmd = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+    fd_cache::close_all();
+    raw::fcntl(template(domain)?, cmd, 0)
+}
+
+/// Puts a real TCP socket where only a placeholder was, with everything that was set on it.
+pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
+    let _g = s.meta.lock();
+    // Another thread may have connected it over shared memory since the caller looked, and even moved it to a kernel
+    // socket, which must not be covered. A socket enters shared memory under this lock.
+    if !s.has(PLACEHOLDER) || s.path() == Path::Shm {
+        return Ok(());
+    }
+    // A handler of this thread must not close the number, or put something else under it, in the middle.
+    let _b = Blocked::all();
+    // Another thread may have closed the number since the caller looked it up, and the kernel given it to another file.
+    // A thread that closes a number takes it out of the table first and waits for this lock then.
+    if !matches!(table::get(fd), Some(Entry::Socket(r)) if core::ptr::eq(r.obj, s)) {
+        return Err(Errno::BADF);
+    }
+    let flags = SOCK_STREAM | if s.has(NONBLOCK) { SOCK_NONBLOCK } else { 0 };
+    let cloexec = raw::fcntl(fd, libc::F_GETFD, 0)? & libc::FD_CLOEXEC != 0;
+    let real = real_socket(s, flags)?;
+    s.apply_options(real);
+    let moved = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
+    reserved_fds::close(real);
+    moved?;
+    s.set(PLACEHOLDER, false);
+    Ok(())
+}
+
+/// Puts `real` under every number that the application has for this socket; each keeps its own FD_CLOEXEC. The caller holds
+/// both direction locks.
+pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
+    // A handler of this thread must not close a number, or put something else under it, in the middle.
+    let _b = Blocked::all();
+    let mut result = Ok(());
+    table::each(0, usize::MAX, |fd, entry| {
+        if matches!(entry, Entry::Socket(r) if core::ptr::eq(r.obj, s)) {
+            let cloexec = raw::fcntl(fd, libc::F_GETFD, 0).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
+            let done = raw::dup3(real, fd, if cloexec { O_CLOEXEC } else { 0 });
+            result = result.and(done.map(drop));
+        }
+    });
+    result
+}
+
+/// Makes the socket the kernel's from now on.
+pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
+    materialize(fd, s)?;
+    if s.path() == Path::New {
+        s.set_path(Path::Tcp);
+    }
+    Ok(())
+}
+
+/// Whether stdio reads and writes the number inside libc: a connection there is the kernel's.
+pub fn is_stdio(fd: i32) -> bool {
+    (0..=2).contains(&fd)
+}
+
+/// `O_NONBLOCK` as fcntl(2) shows it.
+pub fn status_flags(s: &Socket) -> i32 {
+    libc::O_RDWR | if s.has(NONBLOCK) { O_NONBLOCK } else { 0 }
+}

@@ -1,0 +1,132 @@
+//! Listeners that the program did not make: inherited over exec (systemd's socket activation, a server that replaces
+//! itself), or received by SCM_RIGHTS; and sockets that another program bound, on which this one calls listen(2).
+//!
+//! Such a listener is noted when it comes and gets its rendezvous when the program first waits on it: a shell that only
+//! hands it on must not have one. Other processes may have the listener too, with rendezvous of their own or none, so
+//! it counts as served by several from the start, and each rendezvous takes a free place of the name.
+
+use crate::fd::create::enter;
+use crate::fd::placeholder::is_stdio;
+use crate::listen::opening;
+use crate::object::reference::Ref;
+use crate::object::socket::{INHERITED, NONBLOCK, Path, Socket};
+use crate::options::remember;
+use crate::{process_fallback, startup};
+use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_sys::{Lock, addr, raw};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, RawDir, open};
+
+/// Held by the one thread that wakes a listener.
+static WAKING: Lock = Lock::new();
+
+/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
+pub fn after_fork() {
+    WAKING.reset();
+}
+
+/// To be called before the program begins: notes the listeners among its descriptors, and what may become one.
+pub fn inherited() {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = open(c"/proc/self/fd", flags, Mode::empty()) else { return };
+    // Numbers that were read stay valid over what is done with them; most programs have no more than fit here.
+    let mut found = [-1; 32];
+    let n = sockets(&dir, &mut found);
+    netacc_sys::reserved_fds::drop_raw(dir);
+    found.iter().take(n).for_each(|fd| note(*fd));
+}
+
+/// Puts the numbers of what is to be noted into `found`; returns how many.
+fn sockets(dir: &OwnedFd, found: &mut [i32]) -> usize {
+    let mut buf = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(dir, &mut buf);
+    let mut n = 0;
+    while let Some(Ok(entry)) = entries.next() {
+        let number = entry.file_name().to_str().ok().and_then(|s| s.parse::<i32>().ok());
+        if let Some(fd) = number
+            && fd != dir.as_raw_fd()
+            && (listens(fd) || is_bound(fd))
+            && let Some(place) = found.get_mut(n)
+        {
+            *place = fd;
+            n += 1;
+        }
+    }
+    n
+}
+
+fn listens(fd: i32) -> bool {
+    !is_stdio(fd) && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_ACCEPTCONN) == Ok(1)
+}
+
+/// Whether this is a TCP socket with a port that neither listens nor is connected.
+fn is_bound(fd: i32) -> bool {
+    const CLOSED: u8 = 7;
+    let mut state = 0u8;
+    let mut len = 1;
+    !is_stdio(fd)
+        && raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_PROTOCOL) == Ok(IPPROTO_TCP)
+        && raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len).is_ok()
+        && state == CLOSED
+        && addr::local_of(fd).is_some_and(|a| a.port() != 0)
+}
+
+/// A descriptor has come from another process.
+pub fn received(fd: i32) {
+    if listens(fd) || is_bound(fd) {
+        note(fd);
+    }
+}
+
+#[cold]
+fn note(fd: i32) {
+    let int = |name| raw::getsockopt_int(fd, SOL_SOCKET, name);
+    let (Ok(domain), Ok(IPPROTO_TCP)) = (int(libc::SO_DOMAIN), int(libc::SO_PROTOCOL)) else { return };
+    let wanted = || startup::ensure().is_some_and(|rt| rt.conf.enable_rdma_default);
+    if !matches!(domain, AF_INET | AF_INET6) || process_fallback::reason().is_some() || !wanted() {
+        return;
+    }
+    let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
+    if let Ok(r) = Socket::alloc(fd, domain, INHERITED | if blocks { 0 } else { NONBLOCK }) {
+        if listens(fd) {
+            r.obj.set_path(Path::Tcp);
+        }
+        let _ = enter(fd, r);
+    }
+}
+
+/// The program waits on a listener: makes it known to clients on this host if it came from elsewhere, and to those on
+/// other hosts. True if it is accelerated.
+#[cold]
+pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    let _g = WAKING.lock();
+    // A socket that was only bound may have become a listener in another process.
+    if s.has(INHERITED) && listens(fd) {
+        // Accepted connections get these options from the listener.
+        for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
+            if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {
+                remember::remember(s, fd, IPPROTO_TCP, name);
+            }
+        }
+        if raw::getsockopt_int(fd, SOL_SOCKET, libc::SO_KEEPALIVE) == Ok(1) {
+            remember::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
+        }
+        opening::adopt(fd, s, backlog(fd));
+        // Last: a thread that does not see it finds the path decided.
+        s.set(INHERITED, false);
+    }
+    opening::wake(s);
+    s.path() == Path::Listener
+}
+
+/// The backlog that listen(2) was given: for a listener TCP_INFO reports it as `tcpi_sacked` (tcp(7); the kernel's
+/// tcp_get_info).
+fn backlog(fd: i32) -> i32 {
+    const SACKED: usize = 28 / 4;
+    let mut info = [0i32; 32];
+    let mut len = size_of_val(&info) as u32;
+    let asked = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len);
+    let told = info.get(SACKED).copied().filter(|n| asked.is_ok() && *n > 0);
+    told.unwrap_or(libc::SOMAXCONN)
+}

@@ -1,0 +1,181 @@
+//! How a listener ends, and how it lets go of links that bring no more connects.
+
+use crate::epoll::subscription;
+use crate::listen::crowd;
+use crate::listen::withdrawal::hand_on;
+use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
+use crate::object::reference::at;
+use crate::object::socket::{DORMANT, UNHEARD};
+use core::sync::atomic::{AtomicPtr, Ordering};
+use netacc_sys::signals::Blocked;
+use netacc_sys::{raw, reserved_fds};
+use netacc_transport::rdma::engine;
+use netacc_transport::shm::claim::take_slot;
+use netacc_transport::shm::segment::SERVER_CLOSED;
+use netacc_transport::shm::slots::SLOTS;
+use netacc_transport::shm::{Link, guard};
+
+impl Listener {
+    /// Removes links whose peer is gone.
+    pub fn sweep(&'static self) {
+        while let Some(link) = self.unlink_one() {
+            subscription::link_gone(link);
+            link.put();
+        }
+    }
+
+    fn unlink_one(&'static self) -> Option<&'static Link> {
+        let _g = self.lock.lock();
+        let mut cell: &'static AtomicPtr<Link> = &self.links;
+        while let Some(link) = load_link(cell) {
+            if link.is_lost() && link.segment().is_none_or(|s| s.queued() == 0) {
+                cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
+                crowd::link_removed(link);
+                return Some(link);
+            }
+            cell = &link.next;
+        }
+        None
+    }
+
+    /// The process closed its last descriptor of the listener. Connections go on; connects that wait are reset, as the
+    /// kernel would, unless other processes have the listener: then those serve them.
+    pub fn close(&'static self) {
+        match self.many.load(Ordering::Relaxed) {
+            0 => self.reset_queued(),
+            _ => self.hand_on(),
+        }
+    }
+
+    /// Ends the listener, since no process listens any more: connects that wait are reset, connections go on.
+    pub(crate) fn reset_queued(&'static self) {
+        self.end(|links| {
+            for link in links {
+                let Some(seg) = link.segment() else { continue };
+                // SeqCst: a client pushes and then looks at this word; we mark and then drain.
+                seg.header().server.store(SERVER_CLOSED, Ordering::SeqCst);
+                // A client that goes on and on is not waited for.
+                for slot in core::iter::from_fn(|| link.pop()).take(SLOTS) {
+                    if let Some(ep) = take_slot(link, slot) {
+                        netacc_transport::Endpoint::close(ep, true);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Ends the listener for a process that serves it and knows nothing of us: connects that wait go there by TCP.
+    pub(crate) fn withdraw(&'static self) {
+        let sock = self.rendezvous_fd();
+        if sock >= 0 {
+            // This ends it for all processes that have it. Clients that connected to it and were not taken up see an
+            // end.
+            let _ = raw::shutdown(sock, libc::SHUT_RDWR);
+            dismiss_waiting(sock);
+        }
+        self.hand_on();
+    }
+
+    /// Connects that wait here go to the processes that have the listener too. The clients that wait at the rendezvous are
+    /// left to these where the socket is theirs as well and this process has served nobody, such as the child of a server
+    /// that forks for each connection.
+    fn hand_on(&'static self) {
+        if self.inherited.load(Ordering::Relaxed) == 0 || self.serves_here() {
+            self.take_all_links();
+        }
+        self.end(hand_on);
+    }
+
+    /// A client that waits at the rendezvous may have queued connects, and a rendezvous that other processes do not have would
+    /// end with them.
+    pub(crate) fn take_all_links(&'static self) {
+        for _ in 0..HELD {
+            if !self.take_links() {
+                return;
+            }
+        }
+    }
+
+    fn end(&'static self, last: impl FnOnce(Links)) {
+        // A handler may close another listener, which needs the same locks.
+        let _b = Blocked::all();
+        if let Some(s) = at(self.owner.load(Ordering::Acquire))
+            && !s.has(DORMANT | UNHEARD)
+            && let Some(local) = s.local.get()
+        {
+            remote_names(s, local).for_each(engine::unlisten);
+        }
+        let mut next = {
+            let _g = self.lock.lock();
+            let sock = self.rendezvous.swap(0, Ordering::Relaxed) - 1;
+            if sock >= 0 {
+                // Clients that wait there end with the socket, unless another process has the socket too.
+                if self.many.load(Ordering::Relaxed) == 0 {
+                    let _ = raw::shutdown(sock, libc::SHUT_RDWR);
+                    dismiss_waiting(sock);
+                }
+                reserved_fds::close(sock);
+            }
+            let kept = self.held.swap(0, Ordering::AcqRel);
+            if kept != 0 {
+                reserved_fds::close(kept - 1);
+            }
+            self.dismiss_hellos();
+            let first = load_link(&self.links);
+            self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+            first
+        };
+        last(Links::from(next));
+        while let Some(link) = next {
+            next = load_link(&link.next);
+            crowd::link_removed(link);
+            subscription::link_gone(link);
+            link.put();
+        }
+        LISTENERS.release(self);
+    }
+
+    fn dismiss_hellos(&self) {
+        for cell in &self.hellos {
+            let fd = cell.swap(0, Ordering::Relaxed);
+            if fd != 0 {
+                guard::dismiss(reserved_back(fd - 1));
+            }
+        }
+    }
+
+    /// Closes the sockets of clients that have not said hello, in the child of a fork, whose copies are not the last
+    /// ones.
+    fn close_hellos(&self) {
+        for cell in &self.hellos {
+            let fd = cell.swap(0, Ordering::Relaxed);
+            if fd != 0 {
+                let _ = raw::close(fd - 1);
+            }
+        }
+    }
+
+    /// Called in the child of a fork: the links are the parent's, the sockets are shared.
+    pub fn after_fork(&'static self) {
+        self.lock.reset();
+        self.waits.store(0, Ordering::Relaxed);
+        // Relaxed: the child has one thread.
+        self.inherited.store(1, Ordering::Relaxed);
+        let mut next = load_link(&self.links);
+        self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        while let Some(link) = next {
+            next = load_link(&link.next);
+            crowd::link_removed(link);
+            link.inherit();
+        }
+        self.close_hellos();
+    }
+}
+
+/// Ends the clients that wait at a rendezvous which is shut down.
+fn dismiss_waiting(sock: i32) {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    while let Ok(fd) = raw::accept4(sock, core::ptr::null_mut(), core::ptr::null_mut(), flags) {
+        guard::dismiss(reserved_back(fd));
+    }
+}

@@ -1,0 +1,159 @@
+//! How a listener takes up the links of its clients: some at a time, and no more of one user's than there is room for.
+
+use crate::epoll::{listeners, subscription};
+use crate::limits::HELLOS_PER_ACCEPT;
+use crate::listen::crowd;
+use crate::listen::crowd::{Room, User};
+use crate::listen::withdrawal::hand_on;
+use crate::object::listener::{HELLOS, Listener, load_link, readable, reserved_back};
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use netacc_sys::raw;
+use netacc_transport::shm::rendezvous::Taken;
+use netacc_transport::shm::{Link, guard, rendezvous};
+use rustix::fd::{BorrowedFd, IntoRawFd};
+
+/// Looks at the clients of a listener.
+#[derive(Default)]
+struct Sweep {
+    /// Number of clients that may still be looked at.
+    budget: u32,
+    /// A link that has just been taken up.
+    fresh: Option<&'static Link>,
+    /// A link that has made room for it.
+    gone: Option<&'static Link>,
+}
+
+impl Listener {
+    /// Takes up every client that waits at the rendezvous; returns whether there was one.
+    pub fn take_links(&'static self) -> bool {
+        self.take_if(|_| true)
+    }
+
+    /// Takes up clients that wait at the rendezvous, if `wanted` says so under the lock; returns whether there was one.
+    /// Of many clients it takes some: the others stay where they are, and a thread that waits is told of them again.
+    pub(crate) fn take_if(&'static self, wanted: impl Fn(&Listener) -> bool) -> bool {
+        let mut any = false;
+        let mut round = Sweep { budget: HELLOS_PER_ACCEPT, ..Sweep::default() };
+        // What epoll does with a new link takes its locks, which are taken before ours elsewhere: so it
+        // happens after ours is free.
+        loop {
+            let more = {
+                let _g = self.lock.lock();
+                wanted(self) && self.collect(&mut round)
+            };
+            if let Some(link) = round.gone.take() {
+                hand_on(core::iter::once(link));
+                link.dismiss();
+                subscription::link_gone(link);
+                link.put();
+            }
+            if let Some(link) = round.fresh.take() {
+                any = true;
+                listeners::link_taken(self, link);
+            }
+            if !more {
+                return any;
+            }
+        }
+    }
+
+    /// Takes up the next client; true when there may be more, and they are to be looked at in this round. Under `lock`.
+    fn collect(&'static self, round: &mut Sweep) -> bool {
+        let backlog = self.backlog.load(Ordering::Relaxed);
+        let room = |uid| !matches!(crowd::room(self.links(), User::numbered(uid)), Room::Full);
+        for cell in &self.hellos {
+            let fd = cell.load(Ordering::Relaxed);
+            if fd != 0 && round.budget > 0 && readable(fd - 1) {
+                cell.store(0, Ordering::Relaxed);
+                round.budget -= 1;
+                self.taken(rendezvous::receive_hello(reserved_back(fd - 1), backlog, room), round);
+                if round.fresh.is_some() {
+                    return true;
+                }
+            }
+        }
+        let sock = self.rendezvous_fd();
+        if sock < 0 {
+            return false;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: our open descriptor; closed only under `lock`.
+        let sock = unsafe { BorrowedFd::borrow_raw(sock) };
+        while round.budget > 0 {
+            round.budget -= 1;
+            match rendezvous::accept_link(sock, backlog, room) {
+                Taken::Nobody => {
+                    self.starved.store(0, Ordering::Relaxed);
+                    return false;
+                }
+                Taken::Shut => {
+                    self.shut.store(1, Ordering::Relaxed);
+                    return false;
+                }
+                Taken::Starved => {
+                    self.starved.store(1, Ordering::Relaxed);
+                    return false;
+                }
+                t => self.taken(t, round),
+            }
+            if round.fresh.is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn taken(&'static self, t: Taken, round: &mut Sweep) {
+        match t {
+            Taken::Link(link) => {
+                if let Room::Of(idle) = crowd::room(self.links(), User::of(link)) {
+                    self.unlink(idle);
+                    round.gone = Some(idle);
+                }
+                crowd::entered(link);
+                link.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
+                link.set_many(self.many.load(Ordering::Relaxed) != 0);
+                link.next.store(self.links.load(Ordering::Relaxed), Ordering::Relaxed);
+                self.links.store(core::ptr::from_ref(link).cast_mut(), Ordering::Release);
+                round.fresh = Some(link);
+            }
+            Taken::Later(fd) | Taken::Unable(fd) => {
+                let fd = fd.into_raw_fd();
+                if let Some(cell) = self.hello_place(fd) {
+                    let old = cell.swap(fd + 1, Ordering::Relaxed);
+                    if old != 0 {
+                        guard::dismiss(reserved_back(old - 1));
+                    }
+                    listeners::watch_hello(self, fd);
+                }
+            }
+            Taken::Refused | Taken::Nobody | Taken::Starved | Taken::Shut => {}
+        }
+    }
+
+    /// The place where the client `fd` may say hello later: a free one; else that of another client of its user, so
+    /// that a crowd of one user's takes no place of others; else any.
+    fn hello_place(&self, fd: i32) -> Option<&AtomicI32> {
+        let user = |fd| raw::peer_credentials(fd).ok().map(|(_, uid)| uid);
+        let mut places = self.hellos.iter();
+        let at = self.next_hello.fetch_add(1, Ordering::Relaxed) as usize % HELLOS;
+        let mine = user(fd);
+        let in_turn = |i: usize| self.hellos.get((at + i) % HELLOS);
+        places
+            .find(|cell| cell.load(Ordering::Relaxed) == 0)
+            .or_else(|| (0..HELLOS).filter_map(in_turn).find(|c| user(c.load(Ordering::Relaxed) - 1) == mine))
+            .or_else(|| in_turn(0))
+    }
+
+    /// Takes a link out of the list. Under `lock`.
+    fn unlink(&'static self, link: &'static Link) {
+        let mut cell: &'static AtomicPtr<Link> = &self.links;
+        while let Some(at) = load_link(cell) {
+            if core::ptr::eq(at, link) {
+                cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
+                return crowd::link_removed(link);
+            }
+            cell = &at.next;
+        }
+    }
+}

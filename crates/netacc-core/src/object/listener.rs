@@ -1,0 +1,347 @@
+//! The accelerated half of a listening socket: its rendezvous, its links, and the threads that wait at either.
+//!
+//! How it takes up links is in [`crate::listen::taking`], and how it ends in [`crate::listen::ending`].
+
+use crate::object::socket::{NONBLOCK, Socket};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, raw, reserved_fds};
+use netacc_transport::rdma::engine;
+use netacc_transport::shm::Link;
+use netacc_transport::shm::slots::CONTROL_SLOT;
+use rustix::fd::{FromRawFd, OwnedFd};
+
+/// Number of places for clients that have connected and not said hello. A client that says nothing keeps its place
+/// until others need it.
+pub(crate) const HELLOS: usize = 8;
+
+/// The kernel's own bound of a backlog (net.core.somaxconn) unless the host says otherwise.
+const MOST: u32 = 4096;
+/// Of [`Listener::many`]: the processes came from one another by fork(2), and know of each other's companions.
+pub const SHARED_BY_FORK: u32 = 1;
+/// Of [`Listener::many`]: there may be others.
+const SHARED_BEYOND: u32 = 2;
+/// Most links that are looked at when the process ends.
+pub(crate) const HELD: usize = 64;
+
+/// The accelerated half of a listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    next_free: AtomicPtr<Listener>,
+    pub(crate) lock: Lock,
+    /// The rendezvous socket + 1.
+    pub(crate) rendezvous: AtomicI32,
+    /// Most connects that may wait in each link's queue.
+    pub(crate) backlog: AtomicU32,
+    pub(crate) links: AtomicPtr<Link>,
+    pub(crate) hellos: [AtomicI32; HELLOS],
+    pub(crate) next_hello: AtomicU32,
+    /// Set when the process had no descriptor left when it last looked for clients.
+    pub(crate) starved: AtomicU32,
+    /// Our own number (+ 1) for the kernel's listener, set when the application closes its last one while a call sleeps
+    /// on it, which goes on as in the kernel.
+    pub(crate) held: AtomicI32,
+    /// Set in the child of a fork: the rendezvous socket is the parent's as well.
+    pub(crate) inherited: AtomicU32,
+    /// Number of threads that sleep on the listener outside of epoll.
+    pub(crate) waiters: AtomicU32,
+    /// Set once the program has called accept(2) here, or had before the fork.
+    pub served: AtomicU32,
+    /// Set once the program has waited for it by poll(2), select(2) or epoll(7): it calls accept(2) when it was told to.
+    pub polled: AtomicU32,
+    /// Set once another sharer left the listener to the kernel.
+    pub(crate) shut: AtomicU32,
+    /// Set when the only link there was at the last look had more connects than the one taken: a hint.
+    pub(crate) waits: AtomicU32,
+    /// Not 0 when more than one process serves this listener: [`SHARED_BY_FORK`], or more.
+    pub many: AtomicU32,
+    /// Set when the kernel said, or may have said, that a TCP connection waits.
+    pub tcp_waits: AtomicU32,
+    /// When the kernel was last asked and had no connection, in [`netacc_sys::cpu::ticks`].
+    pub tcp_checked: AtomicU64,
+    /// The socket object it belongs to.
+    pub owner: AtomicPtr<Socket>,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics and locks; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Listener {}
+}
+
+impl Pooled for Listener {
+    fn next_free(&self) -> &AtomicPtr<Listener> {
+        &self.next_free
+    }
+}
+
+pub(crate) static LISTENERS: Slab<Listener> = Slab::new();
+
+impl Listener {
+    pub(crate) fn start(&'static self, sock: i32, backlog: i32, owner: &'static Socket) {
+        self.rendezvous.store(sock + 1, Ordering::Relaxed);
+        self.links.store(core::ptr::null_mut(), Ordering::Relaxed);
+        self.limit(backlog);
+        for n in [&self.many, &self.served, &self.polled, &self.shut, &self.inherited] {
+            n.store(0, Ordering::Relaxed);
+        }
+        self.starved.store(0, Ordering::Relaxed);
+        self.waiters.store(0, Ordering::Relaxed);
+        self.waits.store(0, Ordering::Relaxed);
+        self.tcp_waits.store(0, Ordering::Relaxed);
+        self.tcp_checked.store(0, Ordering::Relaxed);
+        self.owner.store(core::ptr::from_ref(owner).cast_mut(), Ordering::Release);
+    }
+
+    /// listen(2) has set the backlog. The kernel takes it for unsigned, bounds it, and lets one more connect wait.
+    pub(crate) fn limit(&'static self, backlog: i32) {
+        let limit = (backlog as u32).min(MOST) + 1;
+        let _g = self.lock.lock();
+        self.backlog.store(limit, Ordering::Relaxed);
+        for seg in self.links().filter_map(Link::segment) {
+            seg.header().backlog.store(limit, Ordering::Relaxed);
+        }
+    }
+
+    /// More than one process serves it from here on. `by_fork`: all of them know of the companions that one of them awaits.
+    pub fn note_sharers(&self, by_fork: bool) {
+        self.many.fetch_max(if by_fork { SHARED_BY_FORK } else { SHARED_BEYOND }, Ordering::Relaxed);
+    }
+
+    /// The program waits for it by poll(2) or the like.
+    pub fn note_polled(&self, s: &Socket) {
+        if self.polled.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        self.polled.store(1, Ordering::Relaxed);
+        if self.many.load(Ordering::Relaxed) != 0
+            && !s.has(NONBLOCK)
+            && let Some(local) = s.local.get()
+        {
+            engine::note_blocking(local.port());
+        }
+    }
+
+    /// The rendezvous socket, or -1.
+    pub fn rendezvous_fd(&self) -> i32 {
+        self.rendezvous.load(Ordering::Relaxed) - 1
+    }
+
+    /// Keeps the kernel's listener under a number of ours, since the application closes `fd`, its last number for this
+    /// listener of `s`, in whose calls threads sleep.
+    pub fn keep(&self, fd: i32, s: &Socket) {
+        let Ok(ours) = reserved_fds::copy(fd) else { return };
+        let mut old = self.held.swap(ours + 1, Ordering::AcqRel);
+        if !s.listener().is_some_and(|l| core::ptr::eq(l, self)) {
+            // Another thread has left the listener to the kernel meanwhile, and the object may serve another one.
+            let taken_back = self.held.compare_exchange(ours + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            old = taken_back.unwrap_or(0).max(old);
+        }
+        if old != 0 {
+            reserved_fds::close(old - 1);
+        }
+    }
+
+    /// The number by which the kernel's listener can be reached, for a call that was made with `fd`.
+    pub fn kernel_fd(&self, fd: i32) -> i32 {
+        match self.held.load(Ordering::Acquire) {
+            0 => fd,
+            kept => kept - 1,
+        }
+    }
+
+    /// Whether a client waits that cannot be taken up for want of descriptors: accept(2) reports that, and the listener
+    /// stays readable, as the kernel's does.
+    pub fn starves(&self) -> bool {
+        self.starved.load(Ordering::Relaxed) != 0 && (readable(self.rendezvous_fd()) || self.hellos().any(readable))
+    }
+
+    /// Whether another sharer has left the listener to the kernel; then this one has to do so, too.
+    pub fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sockets of clients that have not said hello yet.
+    pub fn hellos(&self) -> impl Iterator<Item = i32> + '_ {
+        self.hellos.iter().map(|g| g.load(Ordering::Relaxed)).filter(|g| *g != 0).map(|g| g - 1)
+    }
+
+    /// The links of this listener, newest first. Under `lock` (or epoll's `STRUCTURE`), which keeps them
+    /// mapped.
+    pub(crate) fn links(&self) -> Links {
+        Links { at: self.links.load(Ordering::Acquire) }
+    }
+
+    /// Whether this process has links of its own at the listener; those of a parent are its own to serve.
+    pub(crate) fn serves_here(&'static self) -> bool {
+        let _g = self.lock.lock();
+        self.links().any(|link| !link.is_inherited())
+    }
+
+    /// Calls `f` with the links that there are, without a lock: each is held meanwhile.
+    pub(crate) fn with_links_held(&'static self, f: impl FnOnce(&[Option<&'static Link>])) {
+        let mut held = [None; HELD];
+        {
+            let _g = self.lock.lock();
+            for (place, link) in held.iter_mut().zip(self.links().filter(|l| l.hold_if_used())) {
+                *place = Some(link);
+            }
+        }
+        f(&held);
+        held.into_iter().flatten().for_each(Link::put);
+    }
+
+    /// Calls `f` for every link. Under epoll's `STRUCTURE` lock, which a thread that removes a link takes before it
+    /// lets the link go; not under `lock`, since `f` takes locks that come before it.
+    pub fn each_link(&self, f: impl FnMut(&'static Link)) {
+        self.links().for_each(f);
+    }
+
+    /// Reads the control sockets of all links.
+    pub fn service_links(&self) {
+        let _g = self.lock.lock();
+        self.links().for_each(|l| l.service_if_readable());
+    }
+
+    /// Whether a connect waits in shared memory, and whether a client announced a further link, which may hold earlier
+    /// connects than those that we know.
+    pub fn queued_or_more(&self) -> (bool, bool) {
+        // What waited in the only link when we looked there came before what a further link brings.
+        if self.waits.load(Ordering::Relaxed) != 0 {
+            return (true, false);
+        }
+        let _g = self.lock.lock();
+        self.links().fold((false, false), |(queued, more), l| (queued || l.has_queued(), more | l.take_more()))
+    }
+
+    /// Takes the next connect that waits in shared memory.
+    pub fn pop(&self) -> Option<(&'static Link, u32)> {
+        let _g = self.lock.lock();
+        self.waits.store(0, Ordering::Relaxed);
+        let mut links = self.links();
+        let only = links.next()?;
+        if links.next().is_none() {
+            let slot = only.pop()?;
+            self.waits.store(only.seen_queued().into(), Ordering::Relaxed);
+            return Some((only, slot));
+        }
+        // First come, first served, as with the kernel's one queue.
+        let first = self.links().filter_map(|l| Some((l.segment()?.front_time()?, l))).min_by_key(|(when, _)| *when)?.1;
+        Some((first, first.pop()?))
+    }
+
+    /// Whether a connect waits in shared memory.
+    pub fn queued(&self) -> bool {
+        let _g = self.lock.lock();
+        self.links().any(Link::has_queued)
+    }
+
+    /// Number of connects that clients have queued so far: a change shows new ones.
+    pub fn arrived(&self) -> u64 {
+        let _g = self.lock.lock();
+        self.links().filter_map(|l| l.segment()).fold(0, |n, s| n.wrapping_add(s.pushed()))
+    }
+
+    /// Arms every link's connect queue; true if one holds something.
+    pub fn arm(&self, set: &mut netacc_transport::WaitSet) -> bool {
+        // Before the lock: a thread that takes up a link under it afterwards sees us, and if it did so before, we see
+        // the link.
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        set.add(self.rendezvous_fd(), libc::POLLIN);
+        for fd in self.hellos() {
+            set.add(fd, libc::POLLIN);
+        }
+        let mut ready = false;
+        let _g = self.lock.lock();
+        for l in self.links() {
+            if let Some(q) = l.endpoint(CONTROL_SLOT) {
+                ready |= q.arm_queue(set) && l.has_queued();
+            }
+        }
+        ready
+    }
+
+    /// Undoes [`Listener::arm`].
+    pub fn disarm(&self, set: &netacc_transport::WaitSet) {
+        // Not below 0: the object may serve another listener by now.
+        let less = |n: u32| n.checked_sub(1);
+        let _ = self.waiters.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+        let _g = self.lock.lock();
+        for l in self.links() {
+            if let Some(q) = l.endpoint(CONTROL_SLOT) {
+                q.disarm_queue(set);
+            }
+        }
+    }
+}
+
+pub(crate) fn readable(fd: i32) -> bool {
+    let mut p = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
+}
+
+#[allow(unsafe_code)]
+pub(crate) fn reserved_back(fd: i32) -> OwnedFd {
+    // SAFETY: the caller took the number out of its only cell.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+#[allow(unsafe_code)]
+pub(crate) fn load_link(p: &AtomicPtr<Link>) -> Option<&'static Link> {
+    // SAFETY: links are type-stable.
+    unsafe { p.load(Ordering::Acquire).as_ref() }
+}
+
+/// A walk over a listener's links.
+#[derive(Clone, Debug)]
+pub(crate) struct Links {
+    at: *mut Link,
+}
+
+impl Links {
+    pub(crate) fn from(first: Option<&'static Link>) -> Links {
+        Links { at: first.map_or(core::ptr::null_mut(), |link| core::ptr::from_ref(link).cast_mut()) }
+    }
+}
+
+impl Iterator for Links {
+    type Item = &'static Link;
+
+    #[allow(unsafe_code)]
+    fn next(&mut self) -> Option<&'static Link> {
+        // SAFETY: as in `load_link`.
+        let l = unsafe { self.at.as_ref() }?;
+        self.at = l.next.load(Ordering::Acquire);
+        Some(l)
+    }
+}
+
+/// Whether the kernel has a connection for listener `fd`.
+pub fn tcp_ready(fd: i32) -> bool {
+    readable(fd)
+}
+
+/// The names by which clients on other hosts find a listener. A listener of both address families is listed for each:
+/// iWARP listens by TCP sockets of its own, and takes no client of IPv4 at one of IPv6. Where only one of them can be
+/// had, it is the first.
+pub(crate) fn remote_names(s: &Socket, local: SocketAddr) -> impl Iterator<Item = SocketAddr> {
+    let both = local.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+        && s.opts.get(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_none_or(|only| only == 0);
+    let first = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
+    first.into_iter().chain([local])
+}
+
+/// The listener that took up `link`, at the server.
+#[allow(unsafe_code)]
+pub fn owner_of(link: &'static Link) -> Option<&'static Listener> {
+    // SAFETY: 0 or a listener object, which is never freed.
+    unsafe { (link.owner.load(Ordering::Acquire) as *const Listener).as_ref() }
+}
+
+/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
+pub fn reset_locks() {
+    LISTENERS.reset_lock();
+}

@@ -1,0 +1,36 @@
+//! How the library refers to its objects: they are recycled and never freed, so a reference is always good memory, and the
+//! generation tells whether it is still the object that was meant.
+
+use netacc_sys::slab::Pooled;
+
+/// An object and the generation it had when it was looked up.
+#[derive(Debug)]
+pub struct Ref<T: 'static> {
+    /// The object that was looked up.
+    pub obj: &'static T,
+    /// Its generation at the look-up.
+    pub generation: u16,
+}
+
+impl<T> Clone for Ref<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Ref<T> {}
+
+impl<T> PartialEq for Ref<T> {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self.obj, other.obj) && self.generation == other.generation
+    }
+}
+
+/// The object behind a pointer kept in one of our atomics.
+///
+/// Only for types kept in a [`Slab`](netacc_sys::slab::Slab): their memory is valid for ever.
+#[allow(unsafe_code)]
+pub(crate) fn at<T: Pooled>(p: *mut T) -> Option<&'static T> {
+    // SAFETY: our atomics hold null or the address of a slab object.
+    unsafe { p.as_ref() }
+}

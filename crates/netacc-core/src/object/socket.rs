@@ -1,0 +1,393 @@
+//! A TCP socket as the application knows it: what its descriptors refer to, whichever path its bytes take.
+//!
+//! What is here needs nothing but the object itself; what a call does with it is in the folders above, such as [`crate::conn`].
+
+use crate::object::address::Addr;
+use crate::object::candidate::Candidate;
+use crate::object::instance::Registration;
+use crate::object::listener::Listener;
+use crate::object::reference::Ref;
+use crate::options::remembered::Remembered;
+use crate::wait::spin::Spin;
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use netacc_stats::{SockEntry, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::Zeroed;
+use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::{Lock, raw};
+use netacc_transport::Endpoint;
+use netacc_transport::host::ConnToken;
+use netacc_transport::shm::ShmEndpoint;
+
+/// The path that a socket is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Path {
+    /// Not connected and not listening.
+    New = 0,
+    /// It is the kernel's: every call passes through.
+    Tcp = 1,
+    /// A endpoint in shared memory.
+    Shm = 2,
+    /// A listener with a rendezvous.
+    Listener = 3,
+}
+
+netacc_sys::flags! { SocketFlag:
+    /// [`Socket::flags`]: O_NONBLOCK of the file description.
+    pub const NONBLOCK;
+    /// The descriptor is a duplicate of a template: it stands for a socket the kernel does not have yet.
+    pub const PLACEHOLDER;
+    /// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success.
+    pub const CONNECTING;
+    /// SO_LINGER is on with time 0: close resets.
+    pub const LINGER_RESET;
+    /// On TCP, and may be promoted: its bytes pass through our hands.
+    pub const CANDIDATE;
+    /// Of a candidate: we connected, so we make the offer.
+    pub const OFFERS;
+    /// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
+    pub const LINKING;
+    /// Of a candidate: the other end is on another host; see [`crate::switch::upgrade`].
+    pub const REMOTE;
+    /// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
+    pub const PREPARED;
+    /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`crate::fd::fd_cache`].
+    pub const KEEPABLE;
+    /// The process forked while this connection was open.
+    pub const SHARED;
+    /// A connection was aborted: the kernel's socket shows a port that it does not hold.
+    pub const ABORTED;
+    /// Left shared memory for a kernel socket, whose addresses are not those of the connection.
+    pub const DEMOTED;
+    /// A program that is started is meant to have a number of this socket.
+    pub const HANDED;
+    /// bind(2) was called on a dead connection.
+    pub const REBOUND;
+    /// A listener that the program did not make and has not waited on: see [`crate::listen::adopt`].
+    pub const INHERITED;
+    /// A listener that clients on other hosts cannot find yet: the program has not waited on it.
+    pub const DORMANT;
+    /// A listener on which the program waits, and that clients on other hosts cannot find for want of an RDMA device.
+    pub const UNHEARD;
+    /// Another file was put over one of its numbers (dup2, dup3).
+    pub const REPLACED;
+    /// An option about the connection's packets was set, of which the kernel can be asked: see [`crate::options::kernel_options`].
+    pub const KERNEL_OPTIONS;
+    /// TCP_INQ: recvmsg(2) tells how many bytes are left to read.
+    pub const INQ;
+    /// An accepted connection whose listener is closed: see [`crate::conn::held_port`].
+    pub const HOLDS_PORT;
+    /// As [`KERNEL_OPTIONS`], and it cannot be asked.
+    pub const SIGNED;
+}
+
+/// A socket. Objects are recycled, never freed.
+///
+/// Reads are serialised by `rx`, writes by `tx`; both are held to retire the object. `meta` guards the
+/// remembered options.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Socket {
+    next_free: AtomicPtr<Socket>,
+    /// Which life of the object this is; compared under `rx` or `tx`.
+    generation: AtomicU32,
+    /// Number of descriptors that refer to it, and of calls that sleep on it.
+    refs: AtomicU32,
+    /// Held by the thread that reads.
+    pub rx: Lock,
+    /// Held by the thread that writes.
+    pub tx: Lock,
+    /// Guards `opts` and state changes.
+    pub meta: Lock,
+    path: AtomicU32,
+    flags: AtomicU32,
+    ep: AtomicPtr<ShmEndpoint>,
+    listener: AtomicPtr<Listener>,
+    /// Registrations with epoll instances; see [`crate::epoll`] for the lock.
+    pub(crate) registrations: AtomicPtr<Registration>,
+    /// The descriptor that opened it: its entry on the stats page.
+    fd: AtomicI32,
+    /// AF_INET or AF_INET6.
+    domain: AtomicU32,
+    /// SO_RCVTIMEO and SO_SNDTIMEO in nanoseconds; 0: none.
+    pub rcvtimeo: AtomicU64,
+    /// See `rcvtimeo`.
+    pub sndtimeo: AtomicU64,
+    /// The cookie of the kernel's listener that its connection goes to, if the kernel was asked; see [`crate::conn::reuseport`].
+    pub(crate) member: AtomicU64,
+    /// Number of calls that were made while it was a candidate for promotion.
+    pub(crate) calls: AtomicU32,
+    /// How many times its connect was made again over another link.
+    pub(crate) redispatched: AtomicU32,
+    /// Number of bytes that the kernel sent while it was a candidate.
+    pub(crate) kernel_sent: AtomicU64,
+    /// Number of bytes that were received from the kernel while it was a candidate.
+    pub(crate) kernel_read: AtomicU64,
+    /// What [`crate::switch::upgrade`] keeps of a candidate whose other end is on another host.
+    pub(crate) upgrade: Candidate,
+    /// SO_LINGER: on/off in the upper, seconds in the lower half.
+    pub linger: AtomicU64,
+    /// How much spinning for this socket pays; see [`crate::wait::spin`].
+    pub spin: Spin,
+    /// The local address.
+    pub local: Addr,
+    /// The peer's address.
+    pub peer: Addr,
+    pub(crate) opts: Remembered,
+}
+
+#[allow(unsafe_code)]
+mod zeroed {
+    // SAFETY: only atomics, locks and structs of them; zero is a fresh object.
+    unsafe impl super::Zeroed for super::Socket {}
+}
+
+impl Pooled for Socket {
+    fn next_free(&self) -> &AtomicPtr<Socket> {
+        &self.next_free
+    }
+}
+
+static SOCKETS: Slab<Socket> = Slab::new();
+
+impl Socket {
+    /// A fresh object with one reference.
+    pub fn alloc(fd: i32, domain: i32, flags: u32) -> Result<Ref<Socket>> {
+        let s = SOCKETS.alloc().ok_or(Errno::NOMEM)?;
+        s.path.store(Path::New as u32, Ordering::Relaxed);
+        s.flags.store(flags, Ordering::Relaxed);
+        s.fd.store(fd, Ordering::Relaxed);
+        s.domain.store(domain as u32, Ordering::Relaxed);
+        for w in [&s.rcvtimeo, &s.sndtimeo, &s.linger, &s.kernel_sent, &s.kernel_read, &s.member] {
+            w.store(0, Ordering::Relaxed);
+        }
+        s.calls.store(0, Ordering::Relaxed);
+        s.redispatched.store(0, Ordering::Relaxed);
+        s.upgrade.reset();
+        s.spin.reset();
+        s.local.clear();
+        s.peer.clear();
+        s.opts.clear();
+        s.refs.store(1, Ordering::Release);
+        Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
+    }
+
+    /// The path that it is on.
+    #[inline]
+    pub fn path(&self) -> Path {
+        match self.path.load(Ordering::Acquire) {
+            1 => Path::Tcp,
+            2 => Path::Shm,
+            3 => Path::Listener,
+            _ => Path::New,
+        }
+    }
+
+    /// Changes the path; everything that the new path needs was stored before.
+    pub fn set_path(&self, p: Path) {
+        self.path.store(p as u32, Ordering::Release);
+    }
+
+    /// Whether a flag is set. Acquire, with the release in `set`: a thread that sees `CANDIDATE` gone sees the path
+    /// that was stored before.
+    #[inline]
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Ordering::Acquire) & flag != 0
+    }
+
+    /// Sets or clears a flag and returns what it was.
+    pub fn set(&self, flag: u32, on: bool) -> bool {
+        let old = if on {
+            self.flags.fetch_or(flag, Ordering::AcqRel)
+        } else {
+            self.flags.fetch_and(!flag, Ordering::AcqRel)
+        };
+        old & flag != 0
+    }
+
+    /// The endpoint, if the socket is on the shm path.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn endpoint(&self) -> Option<&'static ShmEndpoint> {
+        // SAFETY: null or an endpoint, which lives inside a link and is never freed.
+        unsafe { self.ep.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Attaches an endpoint.
+    pub fn set_endpoint(&'static self, ep: &'static ShmEndpoint) {
+        ep.owner.store(core::ptr::from_ref(self) as usize, Ordering::Release);
+        if let Some(n) = self.opts.get(libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+            ep.set_lowat(n as u32);
+        }
+        self.opts.bound(ep);
+        if self.opts.is_corked() {
+            ep.set_cork(true);
+        }
+        self.ep.store(core::ptr::from_ref(ep).cast_mut(), Ordering::Release);
+    }
+
+    /// The listener part, if the socket is a listener.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn listener(&self) -> Option<&'static Listener> {
+        // SAFETY: null or a listener object, which is never freed.
+        unsafe { self.listener.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Makes it a listener.
+    pub fn set_listener(&self, l: &'static Listener) {
+        self.listener.store(core::ptr::from_ref(l).cast_mut(), Ordering::Release);
+    }
+
+    /// Detaches the endpoint.
+    pub fn drop_endpoint(&self) {
+        self.ep.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// In the child of a fork: another thread of the parent opened the connection at the same moment, and it was not
+    /// prepared for two processes. It belongs to the parent alone.
+    pub fn disown(&self) {
+        self.drop_endpoint();
+        self.set_path(Path::Tcp);
+        self.set(CANDIDATE, false);
+    }
+
+    /// Makes it an ordinary socket: it is a listener no longer.
+    pub fn forget_listener(&self) {
+        self.set_path(Path::New);
+        self.listener.store(core::ptr::null_mut(), Ordering::Release);
+    }
+
+    /// Shows its addresses as those of an IPv4 socket from now on; it was an IPv6 one.
+    pub fn became_ipv4(&self) {
+        self.domain.store(libc::AF_INET as u32, Ordering::Relaxed);
+    }
+
+    /// AF_INET or AF_INET6.
+    pub fn domain(&self) -> i32 {
+        self.domain.load(Ordering::Relaxed) as i32
+    }
+
+    /// The descriptor that opened it.
+    pub fn first_fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    /// Its entry on the stats page.
+    #[inline]
+    pub fn stats(&self) -> Option<&'static SockEntry> {
+        page().sock(self.fd.load(Ordering::Relaxed))
+    }
+
+    /// Its current generation.
+    pub fn generation(&self) -> u16 {
+        self.generation.load(Ordering::Relaxed) as u16
+    }
+
+    /// Whether anything but a single descriptor refers to it.
+    pub fn is_pinned(&self) -> bool {
+        self.refs.load(Ordering::Acquire) > 1
+    }
+
+    /// Whether a call refers to it in addition to `descriptors` descriptors.
+    pub fn is_pinned_beside(&self, descriptors: u32) -> bool {
+        self.refs.load(Ordering::Acquire) > descriptors
+    }
+
+    /// Counts one more descriptor that refers to it.
+    pub fn add_ref(&self) {
+        self.refs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one more call that refers to it, unless the last reference is gone.
+    pub(crate) fn add_ref_if_used(&self) -> bool {
+        let mut n = self.refs.load(Ordering::Relaxed);
+        while n != 0 {
+            match self.refs.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => n = now,
+            }
+        }
+        false
+    }
+
+    /// Drops a reference. True if it was the last one.
+    pub(crate) fn drop_ref(&self) -> bool {
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// All flags. Acquire: as in [`Socket::has`].
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Acquire)
+    }
+
+    /// References from before are not valid any more. Under both direction locks.
+    pub(crate) fn end_life(&self) {
+        // No other thread writes it: the caller had the last reference.
+        self.generation.store(self.generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Detaches the endpoint and returns it.
+    #[allow(unsafe_code)]
+    pub(crate) fn take_endpoint(&self) -> Option<&'static ShmEndpoint> {
+        // SAFETY: as in `endpoint`.
+        unsafe { self.ep.swap(core::ptr::null_mut(), Ordering::AcqRel).as_ref() }
+    }
+
+    /// Gives the object back, whose last reference is gone.
+    pub(crate) fn release(&'static self) {
+        SOCKETS.release(self);
+    }
+}
+
+impl Ref<Socket> {
+    /// Its name for a transport.
+    pub(crate) fn token(self) -> ConnToken {
+        ConnToken { object: core::ptr::from_ref(self.obj).addr(), generation: self.generation }
+    }
+
+    /// Whether the object is still the one that was looked up. Decisive only under `rx` or `tx`.
+    #[inline]
+    pub fn valid(&self) -> bool {
+        self.obj.generation() == self.generation
+    }
+}
+
+/// Called in the child of a fork: frees the lock, which another thread of the parent may have held.
+pub fn reset_locks() {
+    SOCKETS.reset_lock();
+}
+
+impl Socket {
+    /// Sets everything that was set on the socket on a kernel socket, which takes its place.
+    pub fn apply_options(&self, fd: i32) {
+        self.opts.apply(fd);
+        for (name, ns) in [(libc::SO_RCVTIMEO, &self.rcvtimeo), (libc::SO_SNDTIMEO, &self.sndtimeo)] {
+            let ns = ns.load(Ordering::Relaxed) as i64;
+            if ns != 0 {
+                let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+                let _ = raw::setsockopt(
+                    fd,
+                    libc::SOL_SOCKET,
+                    name,
+                    (&raw const tv).cast(),
+                    size_of::<libc::timeval>() as u32,
+                );
+            }
+        }
+        let l = self.linger.load(Ordering::Relaxed);
+        if l != 0 {
+            let v = [(l >> 32) as i32, l as u32 as i32];
+            let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, v.as_ptr().cast(), 8);
+        }
+    }
+
+    /// Undoes an acceleration that failed; the peer sees a reset, if it sees anything.
+    pub fn detach(&self) {
+        if let Some(ep) = self.endpoint() {
+            ep.close(true);
+        }
+        self.ep.store(core::ptr::null_mut(), Ordering::Release);
+    }
+}

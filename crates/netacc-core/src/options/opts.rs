@@ -1,0 +1,478 @@
+//! Socket options: honoured, or faithfully remembered.
+
+use crate::fd::placeholder::{materialize, template};
+use crate::fd::table;
+use crate::listen::opening;
+use crate::object::address::addr_of;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket};
+use crate::options::connected::Connection;
+use crate::options::remember::remember;
+use crate::options::{connected, cork, kernel_options};
+use crate::outcome::Outcome;
+use crate::switch::{demote, promote};
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU32, Ordering};
+use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
+use netacc_stats::Reason;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{raw, user};
+use netacc_transport::Endpoint;
+
+/// An option of tcp(7), linux/tcp.h; the libc crate has no name for it.
+const TCP_ZEROCOPY_RECEIVE: i32 = 35;
+
+/// Options whose value is taken as it is, with the range the kernel accepts (tcp(7), socket(7)).
+fn plain_range(level: i32, name: i32) -> Option<core::ops::RangeInclusive<i32>> {
+    const ANY: core::ops::RangeInclusive<i32> = i32::MIN..=i32::MAX;
+    Some(match (level, name) {
+        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK) => ANY,
+        (IPPROTO_TCP, libc::TCP_KEEPIDLE | libc::TCP_KEEPINTVL) => 1..=32767,
+        (IPPROTO_TCP, libc::TCP_KEEPCNT) => 1..=127,
+        (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => 0..=i32::MAX,
+        (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR) => ANY,
+        _ => return None,
+    })
+}
+
+/// Options that read back as 0 or 1.
+fn boolean(level: i32, name: i32) -> bool {
+    matches!(
+        (level, name),
+        (IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_QUICKACK)
+            | (SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_REUSEADDR)
+    )
+}
+
+/// The value of an option as the kernel takes it: it judges the length first, then whether the value is in memory.
+///
+/// # Safety
+/// `p` is the application's value of `len` bytes.
+#[allow(unsafe_code)]
+unsafe fn value<T: Copy>(p: *const c_void, len: u32) -> Result<T> {
+    let size = size_of::<T>();
+    if (len as usize) < size || len > i32::MAX as u32 {
+        return Err(Errno::INVAL);
+    }
+    if !user::readable(p, size) {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the whole value is there and may be unaligned; `T` is an int, several, or a structure of them.
+    Ok(unsafe { core::ptr::read_unaligned(p.cast::<T>()) })
+}
+
+/// setsockopt(2).
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Outcome {
+    let Some(r) = table::socket(fd) else {
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    if s.has(CANDIDATE) && not_followed(level, name) {
+        promote::given_up(fd);
+    }
+    // Asked before the path: a promotion may be under way.
+    let candidate = s.has(CANDIDATE);
+    let path = s.path();
+    let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
+    if !(ours || candidate || path == Path::New || path == Path::Listener) {
+        return Outcome::Pass;
+    }
+    if (level, name) == (IPPROTO_IPV6, libc::IPV6_ADDRFORM) && path == Path::Shm && s.domain() == libc::AF_INET6 {
+        // SAFETY: the caller's promise.
+        return unsafe { to_ipv4(fd, r, p, len) }.into();
+    }
+    if path == Path::Shm && (level, name) == (IPPROTO_TCP, libc::TCP_ULP) {
+        return connected::upper_layer(fd, r, p, len);
+    }
+    let packets = kernel_options::concerns(level, name, path == Path::Shm);
+    // SAFETY: the caller's promise.
+    if let Some(done) = unsafe { set_own(s, level, name, p, len) } {
+        if path == Path::Shm
+            && level == IPPROTO_TCP
+            && matches!(name, libc::TCP_CORK | libc::TCP_NODELAY)
+            && done.is_ok()
+        {
+            cork::set(r, name);
+        }
+        // A real socket gets the value as well, a placeholder when it becomes one.
+        return if ours || done.is_err() { done.into() } else { Outcome::Pass };
+    }
+    if by_kernel(level, name) && path != Path::Listener {
+        return match demote::demote(fd, r, Reason::Unsupported) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        };
+    }
+    if path != Path::Shm {
+        let done = materialize(fd, s).and_then(|()| raw::setsockopt(fd, level, name, p, len));
+        if done.is_ok() {
+            if !kernel_options::is_write_only(level, name) {
+                remember(s, fd, level, name);
+            }
+            if packets {
+                kernel_options::noted(s, level, name);
+            }
+            if path == Path::Listener && kernel_options::matter(s, fd) {
+                opening::abandon(fd, s);
+            }
+        }
+        return done.into();
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { set_accelerated(s, level, name, p, len) } {
+        Ok(()) if packets => match demote::demote(fd, r, Reason::Packets) {
+            Ok(()) => Outcome::Pass,
+            Err(e) => Outcome::Failed(e),
+        },
+        done => done.into(),
+    }
+}
+
+/// Whether an option changes the kernel's stream, its packets or its errors, so that a connection with it does not go
+/// over to a ring.
+fn not_followed(level: i32, name: i32) -> bool {
+    kernel_options::concerns(level, name, true)
+        || by_kernel(level, name)
+        || matches!((level, name), (IPPROTO_TCP, libc::TCP_ULP) | (IPPROTO_IPV6, libc::IPV6_ADDRFORM))
+}
+
+/// Whether only the kernel can honour the option: it alone announces completions, and knows where a look begins.
+fn by_kernel(level: i32, name: i32) -> bool {
+    level == SOL_SOCKET && matches!(name, libc::SO_ZEROCOPY | libc::SO_PEEK_OFF)
+}
+
+/// Sets options that mean something to us. `None`: the option is none of these.
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+unsafe fn set_own(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Option<Result<()>> {
+    match (level, name) {
+        (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+            // SAFETY: the caller's promise.
+            let tv = match unsafe { value::<libc::timeval>(p, len) } {
+                Ok(tv) => tv,
+                Err(e) => return Some(Err(e)),
+            };
+            if !(0..1_000_000).contains(&tv.tv_usec) {
+                return Some(Err(Errno(libc::EDOM)));
+            }
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            // A negative time is "at once" to the kernel; 1 ns is the nearest value that we have.
+            let ns = if tv.tv_sec < 0 {
+                1
+            } else {
+                tv.tv_sec.saturating_mul(1_000_000_000).saturating_add(in_ticks(tv.tv_usec) * 1000)
+            };
+            cell.store(ns as u64, Ordering::Relaxed);
+            Some(Ok(()))
+        }
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            // SAFETY: the caller's promise.
+            let [on, secs] = match unsafe { value::<[i32; 2]>(p, len) } {
+                Ok(v) => v,
+                Err(e) => return Some(Err(e)),
+            };
+            // When it is switched off the time is kept (socket(7) does not say so).
+            let kept = s.linger.load(Ordering::Relaxed) & u64::from(u32::MAX);
+            let word = if on != 0 { 1 << 32 | u64::from(secs as u32) } else { kept };
+            s.linger.store(word, Ordering::Relaxed);
+            s.set(LINGER_RESET, on != 0 && secs == 0);
+            Some(Ok(()))
+        }
+        _ => {
+            let range = plain_range(level, name)?;
+            // SAFETY: the caller's promise.
+            let v = match unsafe { value::<i32>(p, len) } {
+                Ok(v) => v,
+                Err(e) => return Some(Err(e)),
+            };
+            if !range.contains(&v) {
+                return Some(Err(Errno::INVAL));
+            }
+            let v = if boolean(level, name) { i32::from(v != 0) } else { v };
+            let late = (level, name) == (IPPROTO_TCP, libc::TCP_QUICKACK) && after_end(s);
+            let v = if late { v | QUICK_LATE } else { v };
+            let _g = s.meta.lock();
+            Some(if s.opts.set(level, name, v) { Ok(()) } else { Err(Errno::NOMEM) })
+        }
+    }
+}
+
+/// Microseconds as the kernel keeps them: whole ticks of its clock, rounded up.
+fn in_ticks(usec: i64) -> i64 {
+    static TICK: AtomicU32 = AtomicU32::new(0);
+    let mut tick = TICK.load(Ordering::Relaxed);
+    if tick == 0 {
+        tick = kernel_tick().unwrap_or(1).max(1);
+        TICK.store(tick, Ordering::Relaxed);
+    }
+    let tick = i64::from(tick);
+    (usec + tick - 1) / tick * tick
+}
+
+/// The length of a tick (microseconds): what becomes of a time-out of 1 microsecond.
+fn kernel_tick() -> Result<u32> {
+    let fd = raw::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let mut tv = libc::timeval { tv_sec: 0, tv_usec: 1 };
+    let mut len = size_of::<libc::timeval>() as u32;
+    let (name, p) = (libc::SO_RCVTIMEO, &raw mut tv);
+    let asked = raw::setsockopt(fd, SOL_SOCKET, name, p.cast_const().cast(), len)
+        .and_then(|()| raw::getsockopt(fd, SOL_SOCKET, name, p.cast(), &raw mut len));
+    let _ = raw::close(fd);
+    asked.map(|()| tv.tv_usec as u32)
+}
+
+/// Sets other options on an accelerated connection: the kernel judges the value on a socket of its own, and we remember
+/// what the kernel made of it.
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[allow(unsafe_code)]
+unsafe fn set_accelerated(s: &Socket, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
+    let connection = if connected::judges(level, name) { Connection::open(s.domain()).ok() } else { None };
+    if let Some(judge) = connection {
+        return judged(s, judge.fd(), level, name, p, len);
+    }
+    let judge = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+    let done = judged(s, judge, level, name, p, len);
+    let _ = raw::close(judge);
+    done
+}
+
+/// Sets the value on the kernel's socket `judge`, and remembers it as that socket has it.
+fn judged(s: &Socket, judge: i32, level: i32, name: i32, p: *const c_void, len: u32) -> Result<()> {
+    raw::setsockopt(judge, level, name, p, len)?;
+    // What a connection has agreed on with its peer stays as it is.
+    if (level, name) != (IPPROTO_TCP, libc::TCP_MAXSEG) && !kernel_options::is_write_only(level, name) {
+        remember(s, judge, level, name);
+    }
+    Ok(())
+}
+
+/// IPV6_ADDRFORM makes an IPv6 socket whose peer has an IPv4 address an IPv4 one. The kernel does so with the socket
+/// that the connection goes over to.
+///
+/// # Safety
+/// `p` is valid for `len` bytes.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn to_ipv4(fd: i32, r: Ref<Socket>, p: *const c_void, len: u32) -> Result<()> {
+    let s = r.obj;
+    // SAFETY: the caller's promise.
+    if unsafe { value::<i32>(p, len) }? != libc::AF_INET {
+        return Err(Errno::INVAL);
+    }
+    if !s.peer.get().is_some_and(|a| a.ip().to_canonical().is_ipv4()) {
+        return Err(Errno(libc::EADDRNOTAVAIL));
+    }
+    demote::demote(fd, r, Reason::Unsupported)?;
+    raw::setsockopt(fd, IPPROTO_IPV6, libc::IPV6_ADDRFORM, p, len)?;
+    s.became_ipv4();
+    Ok(())
+}
+
+/// The family of the kernel's connections that this one is like: an IPv6 socket may have an IPv4 peer.
+fn family(s: &Socket, level: i32) -> i32 {
+    let mapped = level != IPPROTO_IPV6 && s.peer.get().is_some_and(|a| a.ip().to_canonical().is_ipv4());
+    if mapped { libc::AF_INET } else { s.domain() }
+}
+
+/// SO_PEERNAME: the peer's address; the caller must not ask for more bytes than it has.
+///
+/// # Safety
+/// `val` and `len` are the application's, `len` in memory that can be written.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn peer_name(s: &Socket, val: *mut c_void, len: *mut u32) -> Result<()> {
+    let peer = s.peer.get().filter(|_| !s.endpoint().is_some_and(|e| e.has_ended())).ok_or(Errno::NOTCONN)?;
+    let (mut name, mut there) = ([0u64; 4], 32);
+    addr_of(peer, s.domain(), &mut name, &mut there);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if len.read_unaligned() > there {
+            return Err(Errno::INVAL);
+        }
+        give(name.as_ptr().cast(), there as usize, val, len)
+    }
+}
+
+/// Value of TCP_QUICKACK that was set after the peer's end of stream, which had switched the option off.
+const QUICK_LATE: i32 = 2;
+
+/// Whether the peer's end of stream has come.
+fn after_end(s: &Socket) -> bool {
+    s.path() == Path::Shm && s.endpoint().is_some_and(|e| e.peer_ended())
+}
+
+/// getsockopt(2).
+///
+/// # Safety
+/// `val` and `len` are the application's result buffer.
+#[allow(unsafe_code)]
+pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u32) -> Outcome {
+    let Some(r) = table::socket(fd) else {
+        return Outcome::Pass;
+    };
+    let s = r.obj;
+    if (level, name) == (IPPROTO_TCP, libc::TCP_INFO) {
+        // SAFETY: the caller's promise.
+        let done = unsafe { info_of_candidate(fd, r, val, len) };
+        if let Some(done) = done {
+            return done;
+        }
+    }
+    if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.has(CANDIDATE) {
+        // The peer may have gone over and ended the stream there.
+        promote::advance(fd, r);
+    }
+    let shm = s.path() == Path::Shm;
+    if !(shm || s.has(PLACEHOLDER)) {
+        return Outcome::Pass;
+    }
+    if !user::writable(len, size_of::<u32>()) {
+        return Outcome::Failed(Errno::FAULT);
+    }
+    // SAFETY: the application's length, in memory that can be written.
+    if unsafe { core::ptr::read_unaligned(len) } > i32::MAX as u32 {
+        return Outcome::Failed(Errno::INVAL);
+    }
+    let int = match (level, name) {
+        (SOL_SOCKET, libc::SO_ERROR) if shm => s.endpoint().map(|e| e.take_error()),
+        (SOL_SOCKET, libc::SO_LINGER) => {
+            let l = s.linger.load(Ordering::Relaxed);
+            let v = [(l >> 32) as i32, l as u32 as i32];
+            // SAFETY: the caller's promise.
+            return unsafe { give(v.as_ptr().cast(), 8, val, len) }.into();
+        }
+        (SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+            let cell = if name == libc::SO_RCVTIMEO { &s.rcvtimeo } else { &s.sndtimeo };
+            let ns = cell.load(Ordering::Relaxed) as i64;
+            let tv = libc::timeval { tv_sec: ns / 1_000_000_000, tv_usec: ns % 1_000_000_000 / 1000 };
+            // SAFETY: the caller's promise about `val` and `len`; `tv` lives until the call returns.
+            return unsafe { give((&raw const tv).cast(), size_of::<libc::timeval>(), val, len) }.into();
+        }
+        (IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) if shm => {
+            // The kernel can map only what its own socket has received.
+            return match demote::demote(fd, r, Reason::Unsupported) {
+                Ok(()) => Outcome::Pass,
+                Err(e) => Outcome::Failed(e),
+            };
+        }
+        (IPPROTO_TCP, libc::TCP_INFO) if shm => {
+            return template(s.domain()).map_or_else(Outcome::Failed, |t| tcp_info(t, s, val, len));
+        }
+        // The peer's end of stream switches the kernel to delayed acknowledgements.
+        (IPPROTO_TCP, libc::TCP_QUICKACK) if after_end(s) => {
+            let _g = s.meta.lock();
+            let v = s.opts.get(level, name).unwrap_or(0);
+            Some(if v & QUICK_LATE != 0 { v & 1 } else { 0 })
+        }
+        (IPPROTO_IPV6, libc::IPV6_ADDRFORM) if shm && s.domain() == libc::AF_INET6 => Some(libc::AF_INET6),
+        (SOL_SOCKET, libc::SO_PEERNAME) if shm => {
+            // SAFETY: the caller's promise.
+            return unsafe { peer_name(s, val, len) }.into();
+        }
+        _ => {
+            let set = {
+                let _g = s.meta.lock();
+                s.opts.get(level, name)
+            };
+            let alike = shm && s.endpoint().is_some_and(|e| !e.is_remote());
+            set.or_else(|| if alike { connected::tells(family(s, level), level, name) } else { None })
+        }
+    };
+    match int {
+        Some(v) => {
+            // SAFETY: the caller's promise about `val` and `len`.
+            unsafe { give_int(level, v, val, len) }.into()
+        }
+        // A liveness socket is no TCP socket: type, protocol and defaults are those of the template.
+        None if shm && s.endpoint().is_some_and(|e| e.liveness_fd() >= 0) => {
+            match template(s.domain()).and_then(|t| raw::getsockopt(t, level, name, val, len)) {
+                Ok(()) => Outcome::Done(0),
+                Err(e) => Outcome::Failed(e),
+            }
+        }
+        // Otherwise the descriptor is a TCP socket of the right family.
+        None => Outcome::Pass,
+    }
+}
+
+/// Writes a value as far as there is room for it.
+///
+/// # Safety
+/// `src` is valid for `n` bytes; `val` and `len` are the application's, `len` in memory that can be written.
+#[allow(unsafe_code)]
+unsafe fn give(src: *const u8, n: usize, val: *mut c_void, len: *mut u32) -> Result<()> {
+    // SAFETY: the caller's promise; at most `*len` bytes are written, into memory that can be.
+    unsafe {
+        let room = core::ptr::read_unaligned(len) as usize;
+        let n = n.min(room);
+        if !user::writable(val, n) {
+            return Err(Errno::FAULT);
+        }
+        core::ptr::copy_nonoverlapping(src, val.cast::<u8>(), n);
+        core::ptr::write_unaligned(len, n as u32);
+    }
+    Ok(())
+}
+
+/// Writes an int as the kernel does: with less room than an int needs, a small value of the IP level is one byte
+/// (ip(7)).
+///
+/// # Safety
+/// As [`give`].
+#[allow(unsafe_code)]
+unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match u8::try_from(v) {
+            Ok(byte) if level == IPPROTO_IP && core::ptr::read_unaligned(len) < 4 => give(&raw const byte, 1, val, len),
+            _ => give((&raw const v).cast(), 4, val, len),
+        }
+    }
+}
+
+/// TCP_INFO of a connection that may be promoted. An end that the kernel reports may be the peer's going over: with
+/// `None`, [`get`] answers for the ring, or for a socket that is no candidate.
+///
+/// # Safety
+/// `val` and `len` are the application's result buffer.
+#[cold]
+#[allow(unsafe_code)]
+unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
+    const ESTABLISHED: u8 = 1;
+    if !r.obj.has(CANDIDATE) {
+        return None;
+    }
+    if let Err(e) = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
+        return Some(Outcome::Failed(e));
+    }
+    // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
+    let ended = unsafe { core::ptr::read_unaligned(len) > 0 && *val.cast::<u8>() != ESTABLISHED };
+    (!ended || !promote::advance(fd, r)).then_some(Outcome::Done(0))
+}
+
+/// Fills in the kernel's structure for the socket `fd`, with the state of the connection that it stands for.
+#[allow(unsafe_code)]
+fn tcp_info(fd: i32, s: &Socket, val: *mut c_void, len: *mut u32) -> Outcome {
+    match raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {
+        Ok(()) => {
+            // SAFETY: the kernel wrote `*len` bytes; tcpi_state is the first.
+            unsafe {
+                if core::ptr::read_unaligned(len) > 0
+                    && let Some(ep) = s.endpoint()
+                {
+                    *val.cast::<u8>() = ep.tcp_state();
+                }
+            }
+            Outcome::Done(0)
+        }
+        Err(e) => Outcome::Failed(e),
+    }
+}

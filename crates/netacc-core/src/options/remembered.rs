@@ -1,0 +1,110 @@
+//! Options of a socket that the kernel does not have, or that it has apart from the connection.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use libc::SOL_SOCKET;
+use netacc_sys::raw;
+use netacc_transport::shm::ShmEndpoint;
+
+const REMEMBERED: usize = 20;
+
+/// Integer options that were set on a socket that the kernel does not have: they are read back, and applied if the
+/// kernel gets the socket after all. Guarded by the socket's `meta` lock.
+#[derive(Debug)]
+pub struct Remembered {
+    used: AtomicU32,
+    /// Level in the upper, name in the lower half.
+    key: [AtomicU64; REMEMBERED],
+    value: [AtomicU32; REMEMBERED],
+}
+
+impl Remembered {
+    pub(crate) fn clear(&self) {
+        self.used.store(0, Ordering::Relaxed);
+    }
+
+    fn entries(&self) -> impl Iterator<Item = (u64, &AtomicU32)> {
+        let used = self.used.load(Ordering::Relaxed) as usize;
+        self.key.iter().map(|k| k.load(Ordering::Relaxed)).zip(&self.value).take(used)
+    }
+
+    pub(crate) fn get(&self, level: i32, name: i32) -> Option<i32> {
+        let key = key(level, name);
+        self.entries().find(|(k, _)| *k == key).map(|(_, v)| v.load(Ordering::Relaxed) as i32)
+    }
+
+    pub(crate) fn set(&self, level: i32, name: i32, value: i32) -> bool {
+        if (level, name) == (SOL_SOCKET, libc::SO_KEEPALIVE) && value != 0 {
+            KEEPALIVE.store(true, Ordering::Relaxed);
+        }
+        let key = key(level, name);
+        if let Some((_, v)) = self.entries().find(|(k, _)| *k == key) {
+            v.store(value as u32, Ordering::Relaxed);
+            return true;
+        }
+        let at = self.used.load(Ordering::Relaxed) as usize;
+        let (Some(k), Some(v)) = (self.key.get(at), self.value.get(at)) else {
+            return false;
+        };
+        k.store(key, Ordering::Relaxed);
+        v.store(value as u32, Ordering::Relaxed);
+        self.used.store(at as u32 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether TCP_CORK is set.
+    pub(crate) fn is_corked(&self) -> bool {
+        self.used.load(Ordering::Relaxed) != 0 && self.get(libc::IPPROTO_TCP, libc::TCP_CORK).is_some_and(|on| on != 0)
+    }
+
+    /// SO_SNDBUF and SO_RCVBUF bound what is under way.
+    pub(crate) fn bound(&self, ep: &ShmEndpoint) {
+        if self.used.load(Ordering::Relaxed) != 0 {
+            let size = |name| self.get(SOL_SOCKET, name).unwrap_or(0).max(0) as u32;
+            let (send, receive) = (size(libc::SO_SNDBUF), size(libc::SO_RCVBUF));
+            if send | receive != 0 {
+                ep.set_buffers(send, receive);
+            }
+        }
+    }
+
+    /// Takes over what was set on a listener: the connections that it accepts have it.
+    pub(crate) fn inherit(&self, from: &Remembered) {
+        for (k, v) in from.entries() {
+            self.set((k >> 32) as i32, k as u32 as i32, v.load(Ordering::Relaxed) as i32);
+        }
+    }
+
+    /// Sets everything that was remembered on a real socket.
+    pub(crate) fn apply(&self, fd: i32) {
+        for (k, v) in self.entries() {
+            let (level, name) = ((k >> 32) as i32, k as u32 as i32);
+            let v = v.load(Ordering::Relaxed) as i32;
+            // The kernel doubles the value that it is given, and reports the double (socket(7)). A size may have been
+            // forced.
+            let _ = match (level, name) {
+                (SOL_SOCKET, libc::SO_RCVBUF | libc::SO_SNDBUF) => {
+                    let forced = raw::setsockopt_int(fd, level, forced_by(name), v / 2);
+                    forced.or_else(|_| raw::setsockopt_int(fd, level, name, v / 2))
+                }
+                _ => raw::setsockopt_int(fd, level, name, v),
+            };
+        }
+    }
+}
+
+/// Set once some socket has had SO_KEEPALIVE.
+static KEEPALIVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether any socket may have SO_KEEPALIVE.
+pub(crate) fn has_keepalive() -> bool {
+    KEEPALIVE.load(Ordering::Relaxed)
+}
+
+fn key(level: i32, name: i32) -> u64 {
+    u64::from(level as u32) << 32 | u64::from(name as u32)
+}
+
+/// The option by which a privileged program sets the size of a buffer past the host's limit.
+fn forced_by(name: i32) -> i32 {
+    if name == libc::SO_RCVBUF { libc::SO_RCVBUFFORCE } else { libc::SO_SNDBUFFORCE }
+}

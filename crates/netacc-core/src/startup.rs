@@ -1,0 +1,180 @@
+//! How a process gets its runtime, once it opens its first TCP socket: it reads the configuration and opens the stats page.
+
+use crate::runtime::Runtime;
+use crate::{host, process_fallback, runtime};
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU32, Ordering};
+use netacc_conf::Config;
+use netacc_stats::{Reason, page};
+use netacc_sys::own_calls::OwnCall;
+use netacc_sys::{Lock, own_calls, raw, reserved_fds};
+use netacc_transport::shm::strangers::Offence;
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags, open};
+
+static STARTING: Lock = Lock::new();
+
+/// The thread that makes the runtime; 0: none does.
+static STARTER: AtomicU32 = AtomicU32::new(0);
+
+/// The runtime, made now if need be.
+#[inline]
+pub fn ensure() -> Option<&'static Runtime> {
+    runtime::get().or_else(start)
+}
+
+#[cold]
+fn start() -> Option<&'static Runtime> {
+    // A signal handler that opens a socket while its own thread makes the runtime must not wait for itself; other
+    // threads wait until the work is done.
+    let me = raw::gettid();
+    if STARTER.load(Ordering::Relaxed) == me {
+        return None;
+    }
+    let _guard = STARTING.lock();
+    if let Some(rt) = runtime::get() {
+        return Some(rt);
+    }
+    STARTER.store(me, Ordering::Relaxed);
+    let mut conf = Config::default();
+    let mut diags = Vec::new();
+    let named = env(netacc_conf::ENV_CONFIG_FILE).filter(|v| !v.is_empty());
+    let path = named.unwrap_or(netacc_conf::DEFAULT_PATH.as_bytes());
+    let shown = alloc::string::String::from_utf8_lossy(path).to_string();
+    if let Some(text) = read_file(path) {
+        conf.apply_file(&shown, &text, &mut diags);
+    }
+    each_env(|k, v| {
+        if let Ok(k) = core::str::from_utf8(k) {
+            conf.apply_env(k, v, &mut diags);
+        }
+    });
+    if let Some(v) = env(netacc_conf::ENV_CMDLINE) {
+        conf.apply_cmdline(v, &mut diags);
+    }
+    conf.finish(&mut diags);
+    publish(&conf);
+    let own = if conf.enable_rdma_default { own_calls::loaded::own_call() } else { None };
+    match own {
+        Some(call) => process_fallback::set(reason_of(call)),
+        None if conf.enable_rdma_default => drop(netacc_sys::prefault::populate()),
+        None => {}
+    }
+    let seed = netacc_sys::time::now() ^ u64::from(raw::getpid()) << 32;
+    let rt = Runtime::new(conf, seed);
+    netacc_transport::shm::strangers::on_offence(log_offence);
+    netacc_transport::host::set(&host::HOST);
+    netacc_log::begin(&rt.conf);
+    rt.publish();
+    STARTER.store(0, Ordering::Relaxed);
+    for d in &diags {
+        netacc_log::log!(Warn, "{d}");
+    }
+    if let Some(call) = own {
+        netacc_log::log!(
+            Info,
+            "program: calls {} by an instruction of its own; its connections use kernel TCP",
+            call.name
+        );
+    }
+    Some(rt)
+}
+
+/// Logs what a peer did that ends its connection.
+fn log_offence(o: &Offence) {
+    let Offence { pid, uid, slot, what } = o;
+    netacc_log::log!(Warn, "peer {pid} of user {uid}: {what} (slot {slot}); its connection is reset");
+}
+
+/// Why a program that makes such a call by itself is not accelerated.
+fn reason_of(call: OwnCall) -> Reason {
+    match call.kind {
+        own_calls::Kind::Sockets => Reason::OwnCalls,
+        own_calls::Kind::IoUring => Reason::IoUring,
+    }
+}
+
+/// Opens the stats page and tells it the configuration.
+fn publish(conf: &Config) {
+    let mut comm = [0u8; 64];
+    let n = read_into(b"/proc/self/comm", &mut comm);
+    let name = comm.get(..n).unwrap_or(&[]).trim_ascii_end();
+    if netacc_sys::mem::is_locking() {
+        netacc_stats::note_locking();
+    }
+    if let Ok(fd) = netacc_stats::init(name, raw::getpid()) {
+        runtime::keep_page(fd);
+    }
+    let mut text = Vec::new();
+    for (key, value, source) in conf.entries() {
+        for part in [key, "\t", &value, "\t", &source, "\n"] {
+            text.extend_from_slice(part.as_bytes());
+        }
+    }
+    page().set_cfg(&text);
+}
+
+fn read_file(path: &[u8]) -> Option<Vec<u8>> {
+    let fd = open(path, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    // Small, as the stack may be: see docs/internals/shm.md, "Memory".
+    let mut buf = [0u8; 512];
+    while let Ok(n) = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None) {
+        text.extend_from_slice(buf.get(..n).unwrap_or(&[]));
+        if n == 0 || text.len() > netacc_conf::MAX_FILE_BYTES {
+            break;
+        }
+    }
+    reserved_fds::drop_raw(fd);
+    Some(text)
+}
+
+fn read_into(path: &[u8], buf: &mut [u8]) -> usize {
+    let Ok(fd) = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return 0;
+    };
+    let n = raw::read(fd.as_raw_fd(), buf.as_mut_ptr(), buf.len(), None).unwrap_or(0);
+    reserved_fds::drop_raw(fd);
+    n
+}
+
+#[allow(unsafe_code)]
+fn each_env(mut f: impl FnMut(&[u8], &[u8])) {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: the C environment: a null-terminated array of NUL-terminated strings (environ(7)). It is
+    // read once, when the process opens its first socket; a program that changes its environment in
+    // another thread at that moment races with every getenv(3) as well.
+    unsafe {
+        let mut p = environ;
+        while !p.is_null() && !(*p).is_null() {
+            let s = CStr::from_ptr(*p).to_bytes();
+            if s.starts_with(b"NACC_")
+                && let Some(eq) = s.iter().position(|b| *b == b'=')
+            {
+                f(s.get(..eq).unwrap_or(&[]), s.get(eq + 1..).unwrap_or(&[]));
+            }
+            p = p.add(1);
+        }
+    }
+}
+
+fn env(name: &str) -> Option<&'static [u8]> {
+    let mut found = None;
+    each_env(|k, v| {
+        if k == name.as_bytes() {
+            found = Some(v.to_vec());
+        }
+    });
+    found.map(|v| &*Box::leak(v.into_boxed_slice()))
+}
+
+/// Called in the child of a fork: frees the locks.
+pub fn reset_locks() {
+    STARTING.reset();
+    STARTER.store(0, Ordering::Relaxed);
+}

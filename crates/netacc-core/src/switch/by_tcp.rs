@@ -1,0 +1,194 @@
+//! A queued connect that is made again by the kernel, with every byte that was written so far.
+
+use crate::conn::beliefs::Beliefs;
+use crate::epoll::paths;
+use crate::fd::placeholder::{replace_everywhere, status_flags};
+use crate::fd::table;
+use crate::object::address::addr_of;
+use crate::object::reference::Ref;
+use crate::object::socket::{PLACEHOLDER, Path, Socket};
+use crate::{process_fallback, timeouts};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicU64, Ordering};
+use netacc_stats::{Reason, Transport, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::{raw, time};
+use netacc_transport::shm::ShmEndpoint;
+
+const REDISPATCH_LOCAL: i64 = time::ns(timeouts::REDISPATCH_LOCAL) as i64;
+
+const REDISPATCH_REMOTE: i64 = time::ns(timeouts::REDISPATCH_REMOTE) as i64;
+
+const REDISPATCH_SILENT_HOST: i64 = time::ns(timeouts::REDISPATCH_SILENT_HOST) as i64;
+
+/// That is remembered for so long (ns).
+const SPENT: u64 = 10_000_000_000;
+
+/// Hosts that did not answer.
+pub(super) static SILENT: Beliefs<8> = Beliefs::new();
+
+/// Time (ns) to wait for the host.
+fn patience_for(s: &Socket, host: IpAddr) -> i64 {
+    if !s.endpoint().is_some_and(ShmEndpoint::is_remote) {
+        return REDISPATCH_LOCAL;
+    }
+    let silent = SILENT.holds(SocketAddr::new(host, 0), time::coarse(), SPENT);
+    if silent { REDISPATCH_SILENT_HOST } else { REDISPATCH_REMOTE }
+}
+
+pub(super) fn note_silent(host: IpAddr) {
+    SILENT.note(SocketAddr::new(host, 0), time::coarse());
+}
+
+const BYPASS_CONNECT: i64 = timeouts::BYPASS_CONNECT.as_nanos() as i64;
+
+const KERNEL_QUEUE_FULL: u64 = time::ns(timeouts::KERNEL_QUEUE_FULL);
+
+/// When a connect that bypasses a process last took too long in the kernel ([`time::now`]); 0: never.
+static FULL_SINCE: AtomicU64 = AtomicU64::new(0);
+
+/// Whether the kernel's queue of some listener was full just now.
+pub(super) fn is_kernel_full() -> bool {
+    let since = FULL_SINCE.load(Ordering::Relaxed);
+    since != 0 && time::now().saturating_sub(since) < KERNEL_QUEUE_FULL
+}
+
+/// Connects the kernel's socket `fd` at once, or else not at all: then the server does not accept it later, and the connect
+/// may be made elsewhere.
+pub(super) fn dial_or_not(s: &Socket, fd: i32, target: SocketAddr) -> Result<()> {
+    match dial(s, fd, target, Deadline::after(BYPASS_CONNECT)) {
+        Err(Errno::TIMEDOUT) => {}
+        done => return done,
+    }
+    if tcp_state(fd) == Some(TCP_ESTABLISHED) {
+        return Ok(());
+    }
+    // The caller closes it, which ends a connect that is under way: the kernel answers what comes late by a reset.
+    FULL_SINCE.store(time::now(), Ordering::Relaxed);
+    Err(Errno::TIMEDOUT)
+}
+
+/// The kernel's state of a connection (linux/tcp.h).
+const TCP_ESTABLISHED: u8 = 1;
+
+fn tcp_state(fd: i32) -> Option<u8> {
+    let (mut state, mut len) = (0u8, 1u32);
+    raw::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len).ok().map(|()| state)
+}
+
+/// Makes the connect of `old` by the kernel, and writes the bytes after it.
+pub(super) fn by_tcp(r: Ref<Socket>, old: &'static ShmEndpoint, bytes: &[u8], ended: bool, why: Reason) -> Result<()> {
+    let s = r.obj;
+    if process_fallback::reason().is_some() {
+        // The address may belong to another host here.
+        return Err(Errno::ADDRNOTAVAIL);
+    }
+    let target = s.peer.get().ok_or(Errno::NOTCONN)?;
+    let number = table::number_of(r, -1).ok_or(Errno::BADF)?;
+    let until = Deadline::after(patience_for(s, target.ip()));
+    // If the numbers stand for no TCP socket of the kernel's, a fresh one takes the place of all of them once it is
+    // connected. Otherwise they stand for one socket, which holds the port that the application bound.
+    if s.has(PLACEHOLDER) || old.liveness_fd() >= 0 {
+        let real = raw::socket(s.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0)?;
+        s.apply_options(real);
+        let done = connect_and_send(s, real, target, bytes, ended, until).and_then(|()| replace_everywhere(s, real));
+        if done.is_ok() {
+            s.set(PLACEHOLDER, false);
+        }
+        let _ = raw::close(real);
+        done?;
+    } else {
+        connect_and_send(s, number, target, bytes, ended, until)?;
+    }
+    now_tcp(s, old, why);
+    Ok(())
+}
+
+/// To be called when the numbers of `s` are a connected kernel socket.
+pub(super) fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason) {
+    page().demoted(why);
+    page().fallback(why);
+    if let Some(e) = s.stats() {
+        e.set_transport(Transport::Tcp);
+        e.set_reason(why);
+    }
+    // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
+    // ring that it leaves.
+    s.set_path(Path::Tcp);
+    paths::to_kernel(s, old);
+    // Threads that wait for it look again, and find the kernel's socket.
+    old.poke_self();
+    s.detach();
+}
+
+/// Connects the kernel's socket `fd` and gives it what was written so far. It does not wait for ever: the caller may be an
+/// epoll_wait.
+fn connect_and_send(s: &Socket, fd: i32, target: SocketAddr, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
+    dial(s, fd, target, until)?;
+    send_drained(s, fd, bytes, ended, until)
+}
+
+/// Connects the kernel's socket `fd`, and leaves it non-blocking.
+fn dial(s: &Socket, fd: i32, target: SocketAddr, until: Deadline) -> Result<()> {
+    raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize)?;
+    let (mut buf, mut len) = ([0u64; 4], 32u32);
+    addr_of(target, s.domain(), &mut buf, &mut len);
+    match raw::connect(fd, buf.as_ptr().cast(), len) {
+        Ok(()) => {}
+        Err(Errno::INPROGRESS) => writable(fd, until)?,
+        Err(e) => return Err(e),
+    }
+    match raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
+        0 => Ok(()),
+        e => Err(Errno(e)),
+    }
+}
+
+/// Gives a connected socket what was written so far, and the application's flags.
+pub(super) fn send_drained(s: &Socket, fd: i32, bytes: &[u8], ended: bool, until: Deadline) -> Result<()> {
+    send_all(s, fd, bytes, until)?;
+    if ended {
+        raw::shutdown(fd, libc::SHUT_WR)?;
+    }
+    raw::fcntl(fd, libc::F_SETFL, status_flags(s) as usize).map(drop)
+}
+
+fn send_all(s: &Socket, fd: i32, mut bytes: &[u8], until: Deadline) -> Result<()> {
+    let buffer = |size: i32| raw::setsockopt_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, size);
+    let mut widened = false;
+    while !bytes.is_empty() {
+        match raw::send(fd, bytes.as_ptr(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+            Ok(n) => bytes = bytes.get(n..).unwrap_or(&[]),
+            Err(Errno::INTR) => {}
+            // The server may not have accepted yet, so that no process reads: the kernel's buffer must take it all. The
+            // kernel grants twice what is asked for, which covers its own bookkeeping.
+            Err(Errno::AGAIN) if !widened => {
+                widened = true;
+                buffer(bytes.len().min(1 << 20) as i32 * 2)?;
+            }
+            Err(Errno::AGAIN) => writable(fd, until)?,
+            Err(e) => return Err(e),
+        }
+    }
+    // The size that the application asked for counts again for what comes next; the kernel doubles it (socket(7)).
+    match s.opts.get(libc::SOL_SOCKET, libc::SO_SNDBUF) {
+        Some(n) if widened => buffer(n / 2),
+        _ => Ok(()),
+    }
+}
+
+/// Waits until the kernel's socket takes something, or answers.
+fn writable(fd: i32, until: Deadline) -> Result<()> {
+    loop {
+        let left = until.left();
+        let mut p = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: left / 1_000_000_000, tv_nsec: left % 1_000_000_000 };
+        match raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) {
+            Ok(0) => return Err(Errno::TIMEDOUT),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! How a live byte stream changes from one path to another: see `docs/internals/switch.md`.
+
+pub mod by_tcp;
+pub mod demote;
+pub mod pair;
+pub mod promote;
+pub mod queued;
+pub mod queued_connects;
+pub mod redispatch;
+pub mod relay;
+pub mod ring_relay;
+pub mod shed;
+pub mod to_kernel;
+pub mod to_ring;
+pub mod upgrade;
+pub mod upgrade_client;

@@ -1,0 +1,99 @@
+//! A connected pair of kernel sockets, for a connection that leaves shared memory.
+
+use crate::object::address::with_address;
+use crate::object::socket::Socket;
+use crate::timeouts;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::{addr, raw, reserved_fds, time};
+use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+const LOOPBACK_CONNECT: i64 = time::ns(timeouts::LOOPBACK_CONNECT) as i64;
+
+/// Size (bytes) that a pair of UNIX sockets is to hold in each direction: a ring, and what the peer writes before it
+/// sees that we leave it. The kernel grants twice as much (socket(7)), of which its own bookkeeping takes a part;
+/// usually 208 KiB are allowed.
+const ROOM: i32 = 1 << 18;
+
+/// Makes our end and the peer's. They are two TCP sockets with the host addresses of the connection, so that a program
+/// without this library finds in its descriptor what it expects; the ports differ, since those of the connection are
+/// taken. Where TCP cannot be had, and where the peer's address is another host's, which a socket of ours must not
+/// claim to have been connected from, it is a pair of UNIX sockets. They carry the bytes as well, but know no reset.
+pub fn connected(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
+    tcp(s).or_else(|_| {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        // Unlike TCP sockets they never grow, and what they hold counts at the sender.
+        for fd in [&pair.0, &pair.1] {
+            let _ = raw::setsockopt_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, ROOM);
+        }
+        Ok(pair)
+    })
+}
+
+/// A descriptor of our own that closes by itself, without libc.
+struct Fd(i32);
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _ = raw::close(self.0);
+    }
+}
+
+impl Fd {
+    fn into_owned(self) -> OwnedFd {
+        let n = self.0;
+        core::mem::forget(self);
+        #[allow(unsafe_code)]
+        // SAFETY: open, and owned by `self` until now.
+        unsafe {
+            OwnedFd::from_raw_fd(n)
+        }
+    }
+}
+
+fn tcp(s: &Socket) -> Result<(OwnedFd, OwnedFd)> {
+    let ip = |a: Option<SocketAddr>| a.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip());
+    let (local, peer) = (ip(s.local.get()), ip(s.peer.get()));
+    let open = |flags: i32| raw::socket(s.domain(), SOCK_STREAM | SOCK_CLOEXEC | flags, 0).map(Fd);
+    let bind = |fd: &Fd, ip: IpAddr| with_address(SocketAddr::new(ip, 0), s.domain(), |p, n| raw::bind(fd.0, p, n));
+    let (listener, local_end) = (open(SOCK_NONBLOCK)?, open(SOCK_NONBLOCK)?);
+    bind(&listener, peer)?;
+    raw::listen(listener.0, 8)?;
+    // The near end's port need only be free towards this listener. No other socket gets a bound port for a minute after
+    // the end of the connection, and a program that hands on many connections would have the kernel search longer and
+    // longer.
+    let late = |on| raw::setsockopt_int(local_end.0, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, on);
+    let _ = late(1);
+    bind(&local_end, local)?;
+    let at = addr::local_of(listener.0).ok_or(Errno::NOTCONN)?;
+    match with_address(at, s.domain(), |p, n| raw::connect(local_end.0, p, n)) {
+        Ok(()) | Err(Errno::INPROGRESS) => {}
+        Err(e) => return Err(e),
+    }
+    let _ = late(0);
+    let mine = addr::local_of(local_end.0);
+    loop {
+        let mut p = libc::pollfd { fd: listener.0, events: libc::POLLIN, revents: 0 };
+        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: LOOPBACK_CONNECT };
+        if raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null())? == 0 {
+            return Err(Errno::AGAIN);
+        }
+        let remote = match raw::accept4(listener.0, core::ptr::null_mut(), core::ptr::null_mut(), SOCK_CLOEXEC) {
+            Ok(fd) => Fd(fd),
+            Err(Errno::AGAIN | Errno::INTR) => continue,
+            Err(e) => return Err(e),
+        };
+        // Any process may connect to a listener that is open for a moment: only our own socket counts.
+        if mine.is_some() && addr::peer_of(remote.0) == mine {
+            raw::fcntl(local_end.0, libc::F_SETFL, libc::O_RDWR as usize)?;
+            return Ok((local_end.into_owned(), remote.into_owned()));
+        }
+    }
+}
+
+/// Closes one end without libc.
+pub fn discard(fd: OwnedFd) {
+    reserved_fds::drop_raw(fd);
+}

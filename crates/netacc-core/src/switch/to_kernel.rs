@@ -1,0 +1,60 @@
+//! The moment in which an accelerated connection becomes a kernel socket, and how a side follows its peer there.
+
+use crate::epoll::paths;
+use crate::fd::placeholder::replace_everywhere;
+use crate::object::reference::Ref;
+use crate::object::socket::{CONNECTING, DEMOTED, NONBLOCK, PLACEHOLDER, Path, Socket};
+use netacc_stats::{Reason, Transport, page};
+use netacc_sys::errno::Errno;
+use netacc_sys::raw;
+use netacc_transport::shm::ShmEndpoint;
+
+/// Goes after a peer, or one of our sharers, that has left the rings.
+#[cold]
+pub fn accept(r: Ref<Socket>) {
+    let s = r.obj;
+    let locks = (s.rx.lock(), s.tx.lock());
+    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.must_switch()) else { return };
+    match ep.accept_switch() {
+        Ok(Some(kernel)) => complete(s, ep, kernel, Reason::PeerMoved),
+        Ok(None) => {
+            drop(locks);
+            paths::stirred(s);
+        }
+        Err(e) => {
+            netacc_log::log!(
+                Warn,
+                "fd {}: the peer left shared memory and passed no socket ({e}); the connection is reset",
+                s.first_fd()
+            );
+            ep.fail(Errno::CONNRESET);
+        }
+    }
+}
+
+/// Moves the connection to `kernel`. The caller holds both direction locks.
+pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32, why: Reason) {
+    paths::withdraw(s, ep);
+    s.apply_options(kernel);
+    let mode = libc::O_RDWR | if s.has(NONBLOCK) { libc::O_NONBLOCK } else { 0 };
+    let _ = raw::fcntl(kernel, libc::F_SETFL, mode as usize);
+    // The liveness socket under the numbers, if there is one, has to outlive what we do to the slot.
+    ep.keep_liveness();
+    if let Err(e) = replace_everywhere(s, kernel) {
+        netacc_log::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
+    }
+    s.set(PLACEHOLDER | CONNECTING, false);
+    s.set(DEMOTED, true);
+    s.set_path(Path::Tcp);
+    paths::to_kernel(s, ep);
+    page().demoted(why);
+    if let Some(e) = s.stats() {
+        e.set_transport(Transport::Tcp);
+        e.set_reason(why);
+    }
+    netacc_log::log!(Info, "fd {}: moved to a kernel socket ({})", s.first_fd(), why.name());
+    // Threads that wait for it look again, and find the kernel's socket.
+    ep.poke_self();
+    s.drop_endpoint();
+    ep.let_go();
+}

@@ -1,0 +1,337 @@
+//! From kernel TCP to RDMA, while the connection lives: what the socket layer does for it (`upgrade_client.rs`: the
+//! client's part). What the hosts say to each other is with the engine (`engine/upgrade_client.rs` at the client's,
+//! `engine/upgrade_server.rs` at the server's).
+//!
+//! The client's engine asks, and says how many bytes were sent by TCP so far. As soon as the server's program has read just
+//! these, its side is [prepared](prepare): nothing of the client's is under way, and the answer is a token. A client that has
+//! sent nothing else meanwhile [goes over](super::upgrade_client::commit): it says the token by TCP, ends its half there and
+//! writes to the ring from then on; a client that has sent something asks again later. So the kernel's stream of a
+//! prepared side goes on in one of two ways: with the token and the end, and then that side goes over as well; or with
+//! anything else ([`next`]), and then the client has not gone over.
+//!
+//! The token proves that the asking client has the connection: anybody can name addresses, but nobody else can write to
+//! its stream. And the end of the stream after it marks the byte, as within a host: nothing that the program reads is
+//! counted.
+//!
+//! All decisions are made with both direction locks held, by the program's threads or by an engine, which has its engine's
+//! lock besides.
+
+use crate::fd::table;
+use crate::fd::table::Entry;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
+use crate::switch::to_ring::{decided, number, promoted, switch_to_ring};
+use crate::timeouts;
+use crate::wait::sleep;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_sys::{raw, time};
+use netacc_transport::host::UpgradeAnswer;
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, WaitSet};
+use netacc_wire::companion::TOKEN;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+const UPGRADE_CANDIDATE: u64 = time::ns(timeouts::UPGRADE_CANDIDATE);
+const UPGRADE_DECISION: u64 = time::ns(timeouts::UPGRADE_DECISION);
+
+/// Looks whether a candidate can go over. True: it is on its ring now.
+pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    if s.has(PREPARED) {
+        complete_server(fd, r);
+    }
+    if s.path() != Path::Shm {
+        // An engine may be moving it at this moment.
+        drop(s.rx.lock());
+    }
+    s.path() == Path::Shm
+}
+
+/// Gives a promotion up. True if it was too late for that, and the connection is on its ring.
+pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    let end = time::now().saturating_add(UPGRADE_DECISION);
+    let mut asked = false;
+    loop {
+        complete_server(fd, r);
+        let ep = {
+            let _g = (s.rx.lock(), s.tx.lock());
+            if let Some(switched) = decided(r) {
+                return switched;
+            }
+            let prepared = s.endpoint().filter(|_| s.has(PREPARED));
+            let Some(ep) = prepared.filter(|_| time::now() < end) else {
+                s.set(CANDIDATE, false);
+                if let Some(ep) = prepared {
+                    // The client may have gone over, or may not: neither may be taken for the other.
+                    stay(s, ep);
+                    abort(fd);
+                    netacc_log::log!(
+                        Warn,
+                        "fd {fd}: the other host does not say which path the connection takes; it is reset"
+                    );
+                }
+                return false;
+            };
+            ep
+        };
+        // Either the client says that it stays, or the token is on its way.
+        if !core::mem::replace(&mut asked, true) {
+            engine::cancel(ep);
+        }
+        progress::progress();
+        pause();
+    }
+}
+
+/// Resets the connection, on both sides.
+pub(super) fn abort(fd: i32) {
+    let unspecified = [0u64; 2];
+    let _ = raw::connect(fd, unspecified.as_ptr().cast(), size_of_val(&unspecified) as u32);
+}
+
+/// Sleeps a moment, in which another thread can go on.
+pub(super) fn pause() {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 200_000 };
+    let _ = raw::ppoll(core::ptr::null_mut(), 0, &raw mut ts, core::ptr::null());
+}
+
+/// To be called before the process ends: decides what is prepared, since the kernel would reset the connection for a
+/// token that nobody has read.
+pub fn decide_all() {
+    table::each(0, usize::MAX, |fd, e| {
+        if let Entry::Socket(r) = e
+            && r.obj.has(PREPARED)
+        {
+            give_up(fd, r);
+        }
+    });
+}
+
+/// How the kernel's stream of a prepared side goes on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// It cannot be seen yet how the stream goes on.
+    Nothing,
+    /// The stream goes on with the token and the end.
+    Token,
+    /// The stream goes on with anything else.
+    Other,
+}
+
+/// Whether the other side has ended its half of the kernel's stream; `Err`: the kernel has an error to report.
+fn ended(fd: i32) -> core::result::Result<bool, ()> {
+    let mut p = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
+    if p.revents & (libc::POLLERR | libc::POLLNVAL) != 0 { Err(()) } else { Ok(p.revents & libc::POLLRDHUP != 0) }
+}
+
+/// How the stream goes on; under the lock for reading.
+fn next(fd: i32, s: &Socket) -> Next {
+    // Asked before the look at what has come: if the end is there, that look sees all that comes before it.
+    let Ok(over) = ended(fd) else { return Next::Other };
+    let mut seen = [0u8; TOKEN + 1];
+    let n = match raw::recv(fd, seen.as_mut_ptr(), seen.len(), libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+        Ok(n) => n,
+        Err(Errno::AGAIN | Errno::INTR) => return Next::Nothing,
+        Err(e) => {
+            s.upgrade.error.store(e.0, Ordering::Relaxed);
+            return Next::Other;
+        }
+    };
+    let token = s.upgrade.token();
+    match seen.get(..n) {
+        Some([]) | None => Next::Other,
+        // The end comes with the token, perhaps after the first question.
+        Some(all) if all == token.as_slice() => {
+            if over || ended(fd) == Ok(true) {
+                Next::Token
+            } else {
+                Next::Nothing
+            }
+        }
+        Some(part) if token.starts_with(part) && !over => Next::Nothing,
+        Some(_) => Next::Other,
+    }
+}
+
+/// Server: has a prepared connection go over if the client has.
+fn complete_server(fd: i32, r: Ref<Socket>) {
+    let s = r.obj;
+    let ep = {
+        let _g = (s.rx.lock(), s.tx.lock());
+        if !r.valid() || !s.has(PREPARED) {
+            return;
+        }
+        let (Some(fd), Some(ep)) = (number(fd, r), s.endpoint()) else { return };
+        match next(fd, s) {
+            Next::Nothing => return,
+            Next::Other => return stay(s, ep),
+            Next::Token => {}
+        }
+        let mut token = [0u8; TOKEN];
+        let read = raw::recv(fd, token.as_mut_ptr(), TOKEN, libc::MSG_DONTWAIT);
+        // No other thread reads there, and an engine that drops the connection takes the locks first.
+        if read != Ok(TOKEN) || !ep.take() {
+            return stay(s, ep);
+        }
+        s.set(PREPARED, false);
+        if !switch_to_ring(fd, r, ep) {
+            return;
+        }
+        ep
+    };
+    promoted(fd, s, ep);
+    // What the client has sent by the queue pair may wait for this.
+    ep.stir_peer();
+}
+
+/// Under both locks: ends the preparation of a connection, which stays where it is.
+fn stay(s: &Socket, ep: &'static ShmEndpoint) {
+    s.set(PREPARED, false);
+    s.drop_endpoint();
+    ep.withdraw();
+    ep.close(false);
+}
+
+/// Whether what the kernel has may be read as the program's; under the lock for reading.
+fn may_read(fd: i32, s: &Socket) -> bool {
+    !s.has(PREPARED) || next(fd, s) == Next::Other
+}
+
+/// To be called before a candidate reads from the kernel, under the lock for reading.
+pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
+    if !s.has(REMOTE) {
+        return Ok(());
+    }
+    if !may_read(fd, s) {
+        return Err(Errno::AGAIN);
+    }
+    // An error that the kernel gave to a call that only looked.
+    match s.upgrade.error.swap(0, Ordering::Relaxed) {
+        0 => Ok(()),
+        e => Err(Errno(e)),
+    }
+}
+
+/// Server: a call that has found nothing to read waits here, and not in the kernel's own call, which would take the
+/// token.
+pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
+    let s = r.obj;
+    let deadline = match s.rcvtimeo.load(Ordering::Relaxed) {
+        0 => Deadline::Never,
+        ns => Deadline::after(ns as i64),
+    };
+    loop {
+        progress::progress();
+        if !s.has(CANDIDATE) || advance(fd, r) {
+            return Ok(());
+        }
+        let mut set = WaitSet::new();
+        set.add(fd, libc::POLLIN | libc::POLLRDHUP);
+        match sleep::sleep(&mut set, progress::ProgressScope::All, deadline, core::ptr::null(), |_| {}) {
+            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            Ok(_) if set.revents(0) == 0 => {}
+            Ok(_) => {
+                let there = {
+                    let _g = s.rx.lock();
+                    number(fd, r) != Some(fd) || may_read(fd, s)
+                };
+                if there {
+                    return Ok(());
+                }
+                // A part of the token has come: the rest is on its way.
+                if !advance(fd, r) {
+                    pause();
+                }
+            }
+            Err(Errno::INTR) if sleep::restarts(deadline) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// To be called when a read from the kernel is counted: an engine may wait for that.
+#[inline]
+pub fn has_read(s: &Socket) {
+    let wanted = s.upgrade.wanted.load(Ordering::Relaxed);
+    if wanted != 0 && s.kernel_read.load(Ordering::Relaxed) >= wanted {
+        s.upgrade.wanted.store(0, Ordering::Relaxed);
+        progress::progress();
+    }
+}
+
+/// Server: whether no client has asked for the connection in time; then it is the kernel's.
+pub fn expired(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    if s.has(OFFERS | PREPARED) || s.calls.fetch_add(1, Ordering::Relaxed) % 64 != 63 {
+        return false;
+    }
+    time::coarse() > s.upgrade.when.load(Ordering::Relaxed) && !give_up(fd, r)
+}
+
+/// Server: a connection from another host was accepted, which its client may ask for.
+pub fn accepted(s: &Socket) {
+    s.upgrade.when.store(time::coarse().saturating_add(UPGRADE_CANDIDATE), Ordering::Relaxed);
+}
+
+/// Server: the connection that a client on another host asks for, if it is one of this process.
+pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
+    let mut found = None;
+    table::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && r.obj.has(REMOTE)
+            && !r.obj.has(OFFERS)
+            && r.obj.peer.get() == Some(client)
+            && r.obj.local.get() == Some(server)
+        {
+            found = Some(r);
+        }
+    });
+    found
+}
+
+/// Server: the client has sent `sent` bytes, and would go over to `ep`.
+pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {
+    const ESTABLISHED: u8 = 1;
+    let s = r.obj;
+    if s.kernel_read.load(Ordering::Relaxed) < sent && r.valid() && s.has(CANDIDATE) {
+        s.upgrade.wanted.store(sent, Ordering::Relaxed);
+        return UpgradeAnswer::NotYet;
+    }
+    let _g = (s.rx.lock(), s.tx.lock());
+    let is_free = r.valid() && s.has(CANDIDATE) && !s.has(PREPARED) && s.path() == Path::Tcp;
+    let Some(fd) = number(s.first_fd(), r).filter(|_| is_free) else { return UpgradeAnswer::No };
+    s.upgrade.wanted.store(0, Ordering::Relaxed);
+    accepted(s);
+    let mut info = [0u8; 8];
+    let mut len = info.len() as u32;
+    let state = raw::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len);
+    let [state, ..] = if state.is_ok() { info } else { [0; 8] };
+    let mut token = [0u8; TOKEN];
+    if s.kernel_read.load(Ordering::Relaxed) != sent
+        || state != ESTABLISHED
+        || getrandom(&mut token, GetRandomFlags::empty()) != Ok(TOKEN)
+    {
+        return UpgradeAnswer::No;
+    }
+    s.upgrade.set_token(token);
+    s.set_endpoint(ep);
+    s.set(PREPARED, true);
+    UpgradeAnswer::Ready(token)
+}
+
+/// Server: the client says that it has not gone over to `ep`.
+pub fn unprepare(r: Ref<Socket>, ep: &'static ShmEndpoint) {
+    let s = r.obj;
+    let _g = (s.rx.lock(), s.tx.lock());
+    if r.valid() && s.has(PREPARED) && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep)) {
+        stay(s, ep);
+    }
+}

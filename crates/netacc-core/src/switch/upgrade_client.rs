@@ -1,0 +1,159 @@
+//! From kernel TCP to RDMA, while the connection lives: the client's part. See [`upgrade`].
+
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket};
+use crate::switch::to_ring::{number, promoted, switch_to_ring};
+use crate::switch::upgrade;
+use crate::timeouts;
+use core::net::SocketAddr;
+use core::sync::atomic::Ordering;
+use netacc_sys::{raw, time};
+use netacc_transport::rdma::engine;
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::shm::{ShmEndpoint, rendezvous};
+use netacc_wire::companion::TOKEN;
+
+const UPGRADE_ANSWER_PAUSE: u64 = time::ns(timeouts::UPGRADE_ANSWER_PAUSE);
+const UPGRADE_RETRY_FIRST: u64 = time::ns(timeouts::UPGRADE_RETRY_FIRST);
+const UPGRADE_RETRY_LONGEST: u64 = time::ns(timeouts::UPGRADE_RETRY_LONGEST);
+const TRIES: u32 = 14;
+
+/// A call that sends without the lock: until its bytes are counted, the connection does not go over to another host.
+pub struct Sending(&'static Socket);
+
+impl Sending {
+    pub(crate) fn begin(s: &'static Socket) -> Sending {
+        // SeqCst: before the kernel is called. A thread that has taken the connection over before that has ended the
+        // stream there.
+        s.upgrade.sending.fetch_add(1, Ordering::SeqCst);
+        Sending(s)
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.upgrade.sending.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Whether it is time to ask.
+fn is_due(s: &Socket) -> bool {
+    s.has(OFFERS) && s.has(CANDIDATE) && !s.has(LINKING) && time::coarse() >= s.upgrade.when.load(Ordering::Relaxed)
+}
+
+/// The kernel connects, or has connected, the socket to another host.
+pub fn begin(fd: i32, r: Ref<Socket>, connected: bool, peer: SocketAddr) {
+    if connected && !try_upgrade(fd, r) {
+        return;
+    }
+    if !connected {
+        // Both the route and the connection's state are found out at the same time.
+        engine::begin_lookup(peer);
+    }
+    engine::upgrade_soon();
+}
+
+/// Asks, if it is time to, or looks for a route. False: the connection will not be asked for.
+pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
+    let s = r.obj;
+    if !is_due(s) {
+        return s.has(CANDIDATE);
+    }
+    // Nothing is asked before the kernel has connected.
+    let Some((local, peer)) = netacc_sys::addr::local_of(fd).zip(netacc_sys::addr::peer_of(fd)) else { return true };
+    let plain = |a: SocketAddr| SocketAddr::new(rendezvous::destination(a.ip()), a.port());
+    if s.set(LINKING, true) {
+        return true;
+    }
+    s.local.set(plain(local));
+    s.peer.set(plain(peer));
+    s.upgrade.when.store(time::now(), Ordering::Relaxed);
+    match engine::request_upgrade(r.token(), plain(local), plain(peer)) {
+        Ok(true) => true,
+        Ok(false) => {
+            s.upgrade.when.store(time::coarse().saturating_add(UPGRADE_RETRY_FIRST), Ordering::Relaxed);
+            s.set(LINKING, false);
+            true
+        }
+        Err(why) => {
+            if let Some(e) = s.stats() {
+                e.set_reason(why);
+            }
+            upgrade::give_up(fd, r);
+            false
+        }
+    }
+}
+
+/// Waits a little for an answer that may be on its way, if the call may wait. The answer is good only as long as
+/// nothing else is sent, so a client that sends without a pause would never go over.
+pub fn before_send(s: &Socket, nonblock: bool) {
+    while s.has(LINKING) {
+        progress::progress();
+        let over = time::now().saturating_sub(s.upgrade.when.load(Ordering::Relaxed)) > UPGRADE_ANSWER_PAUSE;
+        if nonblock || over || s.path() != Path::Tcp {
+            return;
+        }
+        upgrade::pause();
+    }
+}
+
+/// Asks after a send: the question says how much was sent.
+pub fn after_send(fd: i32, r: Ref<Socket>) {
+    if is_due(r.obj) {
+        try_upgrade(fd, r);
+    }
+}
+
+/// The question is to be put again later, since it was answered with no, or could not be put.
+pub fn retry_later(r: Ref<Socket>) {
+    let s = r.obj;
+    let _g = (s.rx.lock(), s.tx.lock());
+    if !r.valid() || !s.has(CANDIDATE) {
+        return;
+    }
+    let tries = s.calls.fetch_add(1, Ordering::Relaxed);
+    let later = (UPGRADE_RETRY_FIRST << tries.min(20)).min(UPGRADE_RETRY_LONGEST);
+    s.upgrade.when.store(time::coarse().saturating_add(later), Ordering::Relaxed);
+    s.set(LINKING, false);
+    if tries >= TRIES {
+        s.set(CANDIDATE, false);
+    }
+}
+
+/// Number of bytes that the connection has sent by TCP.
+pub fn sent(s: &Socket) -> u64 {
+    s.kernel_sent.load(Ordering::Relaxed)
+}
+
+/// The server's side is prepared for the byte after `sent`. Goes over to `ep`; false: something else was sent.
+pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEndpoint) -> bool {
+    let s = r.obj;
+    let fd = {
+        let _g = (s.rx.lock(), s.tx.lock());
+        let is_free = r.valid() && s.has(CANDIDATE) && s.path() == Path::Tcp;
+        // SeqCst: see `Sending`.
+        let still =
+            is_free && s.upgrade.sending.load(Ordering::SeqCst) == 0 && s.kernel_sent.load(Ordering::Relaxed) == sent;
+        let Some(fd) = number(s.first_fd(), r).filter(|_| still) else { return false };
+        // Held back until the end of our half follows: both go out in one segment, so that the other side sees both at
+        // once.
+        let flags = libc::MSG_MORE | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match raw::send(fd, token.as_ptr(), TOKEN, flags) {
+            Ok(TOKEN) => {}
+            // All that was sent has been read, so there is room. If there is none after all, half a token must not be
+            // taken for anything.
+            Ok(_) => {
+                upgrade::abort(fd);
+                return false;
+            }
+            Err(_) => return false,
+        }
+        if !ep.take() || !switch_to_ring(fd, r, ep) {
+            return false;
+        }
+        fd
+    };
+    promoted(fd, s, ep);
+    true
+}

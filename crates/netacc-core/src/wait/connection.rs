@@ -1,0 +1,119 @@
+//! How a thread waits for a connection: it looks a little when that has paid lately, then sleeps in the kernel.
+
+use crate::fd::table;
+use crate::object::reference::Ref;
+use crate::object::socket::{Path, Socket};
+use crate::switch::queued_connects;
+use crate::wait::sleep::{restarts, sleep_before};
+use netacc_stats::{Counter, page};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::time::Deadline;
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::rdma::engine::progress::ProgressScope;
+use netacc_transport::shm::ShmEndpoint;
+use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
+
+/// Waits until `sock` is ready for `interest`. `EAGAIN` when the deadline passes, `EINTR` as the kernel
+/// would. The caller holds a pin and no lock.
+///
+/// A sleep that a signal ends may not look like one: ppoll(2) looks its numbers up again, and reports a file that
+/// another thread has put under a number meanwhile (dup2). So where nothing but such a number has something to tell, it
+/// was a signal.
+pub fn ready(sock: Ref<Socket>, interest: Interest, deadline: Deadline) -> Result<()> {
+    until(sock, interest, 0, deadline)
+}
+
+/// Waits as [`ready`] does; a reader is ready only with `enough` bytes, or when no more can come.
+pub fn until(sock: Ref<Socket>, interest: Interest, enough: usize, deadline: Deadline) -> Result<()> {
+    until_done(sock, interest, enough, deadline, |ep| {
+        progress::progress_for(ep);
+        false
+    })
+}
+
+/// Waits for a connection to another host as [`until`] does, with `progress` to make the engine's progress: it says whether
+/// the wait is over by that.
+pub fn until_done(
+    sock: Ref<Socket>,
+    interest: Interest,
+    enough: usize,
+    deadline: Deadline,
+    mut progress: impl FnMut(&'static ShmEndpoint) -> bool,
+) -> Result<()> {
+    const ENDED: u32 = Readiness::RDHUP | Readiness::HUP | Readiness::ERR;
+    let s = sock.obj;
+    let Some(ep) = s.endpoint() else {
+        return Ok(());
+    };
+    let remote = ep.is_remote();
+    let mut is_ready = || {
+        if remote && progress(ep) {
+            return true;
+        }
+        let r = ep.readiness();
+        (interest.read
+            && r.readable()
+            && (enough <= 1 || r.0 & ENDED != 0 || ep.unread() >= enough || ep.has_accepted()))
+            || (interest.write && r.writable())
+    };
+    // A connect that nobody has taken waits for a queue pair, which takes far longer than looking pays.
+    let found = if remote && ep.is_queued() { is_ready() } else { s.spin.run(ep.peer_cpu(), deadline, &mut is_ready) };
+    if found {
+        return Ok(());
+    }
+    let replaced = || table::is_replaced(sock, s.first_fd()) && table::number_of(sock, -1).is_none();
+    if deadline != Deadline::Now && replaced() {
+        // Another thread has put another file there while this one looked, and may have sent it a signal since. The program
+        // makes the call anew, with what is there.
+        return Err(Errno::INTR);
+    }
+    let mut steps = 0u32;
+    loop {
+        let until = queued_connects::within(deadline);
+        let numbers = [ep.liveness_fd(), ep.old_subflow_fd()];
+        let mut set = WaitSet::new();
+        set.steps = steps;
+        let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.is_live();
+        // After the registration: a thread that moves the connection changes the path and then wakes the registered
+        // waiters.
+        let there = (ep.arm(interest, &mut set) && enough_now()) || !here();
+        let slept = if there {
+            ep.disarm(interest, &set);
+            Ok(1)
+        } else {
+            sleep_before(
+                &mut set,
+                ProgressScope::of(ep),
+                until,
+                core::ptr::null(),
+                |set| ep.disarm(interest, set),
+                !remote,
+            )
+        };
+        steps = if slept == Ok(0) { steps.saturating_add(1) } else { 0 };
+        // Whatever ended the sleep, what this look brings must not be lost.
+        if is_ready() {
+            page().count(Counter::Wakeups);
+            return Ok(());
+        }
+        match slept {
+            Ok(0) if deadline.passed() => return Err(Errno::AGAIN),
+            // The caller looks the connection up again and finds it elsewhere.
+            Ok(_) if !here() => return Ok(()),
+            Ok(_) if ep.must_switch() => {
+                crate::switch::redispatch::complete_switch(sock);
+                return Ok(());
+            }
+            Ok(_) if deadline.passed() => return Err(Errno::AGAIN),
+            // A thread that took the number away wakes this thread first, and the signal may come while it is awake.
+            Ok(_) if replaced() => return Err(Errno::INTR),
+            Ok(_) if numbers.iter().any(|fd| set.only_reported(*fd) && table::is_replaced(sock, *fd)) => {
+                return Err(Errno::INTR);
+            }
+            Ok(_) => {}
+            Err(Errno::INTR) if restarts(deadline) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! How a thread waits: for a connection, in poll(2) and in select(2).
+
+pub mod connection;
+pub mod held;
+pub mod poll;
+pub mod select;
+pub mod sleep;
+pub mod spin;

@@ -1,0 +1,428 @@
+//! poll(2) and ppoll(2) over accelerated connections and everything else at once.
+//!
+//! # Safety
+//! The application's array is read and written within its stated length.
+#![allow(unsafe_code)]
+
+use crate::conn::pin::Pin;
+use crate::epoll::absorb;
+use crate::fd::table::Entry;
+use crate::fd::{later, table};
+use crate::listen::adopt;
+use crate::object::listener::tcp_ready;
+use crate::object::reference::Ref;
+use crate::object::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Socket};
+use crate::outcome::Outcome;
+use crate::switch::{promote, queued_connects};
+use crate::wait::held::Held;
+use crate::wait::sleep;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, pollfd};
+use netacc_stats::{Counter, page};
+use netacc_sys::errno::Result;
+use netacc_sys::time::Deadline;
+use netacc_sys::{cpu, user};
+use netacc_transport::rdma::engine::progress;
+use netacc_transport::{Endpoint, Interest, Readiness, WaitSet};
+use rustix::process::{Resource, getrlimit};
+
+/// Number of entries that no limit of descriptors (RLIMIT_NOFILE) is below.
+const FEW: usize = 16;
+
+/// Bytes of the kernel's signal set.
+const SIGSET: usize = 8;
+
+/// Bytes of an entry.
+const ENTRY: usize = size_of::<pollfd>();
+
+/// What an entry of the array is to us.
+#[derive(Clone, Copy)]
+enum Ours {
+    Connection(&'static Socket),
+    Listener(&'static Socket),
+    Epoll,
+}
+
+fn ours(fd: i32) -> Option<Ours> {
+    match table::get(fd)? {
+        Entry::Socket(r) => of(fd, r),
+        Entry::Epoll(r) => (!r.obj.is_plain()).then_some(Ours::Epoll),
+    }
+}
+
+fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
+    match r.obj.path() {
+        Path::Tcp if r.obj.has(CANDIDATE) && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
+        Path::Shm => Some(Ours::Connection(r.obj)),
+        Path::Listener => {
+            if r.obj.has(DORMANT) {
+                adopt::wake(fd, r);
+            }
+            Some(Ours::Listener(r.obj))
+        }
+        Path::Tcp if r.obj.has(INHERITED) && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
+        Path::New | Path::Tcp => None,
+    }
+}
+
+/// Whether this is a connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's
+/// going over, so it is looked at again before it is reported.
+fn is_candidate(fd: i32) -> bool {
+    table::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
+}
+
+/// What `o` reports now, of `events`.
+fn look(o: Ours, fd: i32, events: i16) -> i16 {
+    let mask = (events | POLLERR | POLLHUP) as u16 as u32;
+    let found = match o {
+        Ours::Connection(s) => s.endpoint().map_or(POLLNVAL as u32, |e| e.readiness().0),
+        Ours::Listener(s) => match s.listener() {
+            Some(l) => {
+                l.note_polled(s);
+                l.take_links();
+                if l.queued() || tcp_ready(l.kernel_fd(fd)) || l.starves() { Readiness::IN } else { 0 }
+            }
+            None => POLLNVAL as u32,
+        },
+        Ours::Epoll => {
+            if absorb::readable(fd).unwrap_or(false) {
+                Readiness::IN
+            } else {
+                0
+            }
+        }
+    };
+    (found & (mask | POLLNVAL as u32)) as i16
+}
+
+fn interest(events: i16) -> Interest {
+    // Errors and the end of the stream are reported whatever was asked for, and come as data does.
+    Interest { read: true, write: events & POLLOUT != 0 }
+}
+
+/// The application's array.
+struct Fds {
+    p: *mut pollfd,
+    n: usize,
+    /// What each entry referred to when the call began to wait.
+    held: Vec<Option<Pin>>,
+    /// Index of each candidate among them, and the copy by which the kernel is asked about it.
+    copies: Vec<(usize, Held)>,
+}
+
+impl Fds {
+    fn each(&self, mut f: impl FnMut(usize, &mut pollfd)) {
+        for i in 0..self.n {
+            // SAFETY: i < n (the module's safety note).
+            f(i, unsafe { &mut *self.p.add(i) });
+        }
+    }
+
+    /// Looks at all entries of ours; returns how many have something.
+    fn look(&self) -> usize {
+        let mut n = 0;
+        self.each(|i, p| {
+            self.with(i, p.fd, |ours| {
+                if let Some(o) = ours {
+                    p.revents = look(o, p.fd, p.events);
+                    n += usize::from(p.revents != 0);
+                }
+            });
+        });
+        n
+    }
+
+    /// Calls `f` with what entry `i` is to us. A connection does not end before `f` has returned, whatever other threads close:
+    /// its segment must not be unmapped while it is looked at.
+    fn with<T>(&self, i: usize, fd: i32, f: impl FnOnce(Option<Ours>) -> T) -> T {
+        let for_now;
+        let pin = match self.held.get(i) {
+            Some(Some(pin)) => Some(pin),
+            _ => match table::get(fd) {
+                Some(Entry::Socket(r)) => {
+                    for_now = r.pin();
+                    for_now.as_ref()
+                }
+                _ => return f(ours(fd)),
+            },
+        };
+        // Without a pin another thread has just closed the number.
+        f(pin.and_then(|pin| of(fd, pin.sock())))
+    }
+
+    /// Foreign entries in order, with -1 in place of ours, so that indices agree.
+    fn foreign(&self, set: &mut WaitSet) -> bool {
+        let mut any = false;
+        self.each(|i, p| {
+            let f = if self.ours(i, p.fd).is_some() { -1 } else { self.copy(i).unwrap_or(p.fd) };
+            any |= f >= 0;
+            set.add(f, p.events);
+        });
+        any
+    }
+
+    fn take_foreign(&self, set: &WaitSet) -> usize {
+        let mut n = 0;
+        self.each(|i, p| {
+            if self.ours(i, p.fd).is_none() {
+                // What the earlier socket says is of no concern where there is another one by now.
+                let of_before = set.fd(i) >= 0 && set.fd(i) != self.copy(i).unwrap_or(p.fd);
+                p.revents = if of_before { 0 } else { set.revents(i) };
+                n += usize::from(p.revents != 0);
+            }
+        });
+        n
+    }
+
+    /// Registers for all entries of ours; true when something is ready already.
+    fn arm(&self, set: &mut WaitSet) -> bool {
+        let mut ready = false;
+        self.each(|i, p| match self.ours(i, p.fd) {
+            // It is there only since `hold`, which is called again before the next sleep.
+            Some(Ours::Connection(_) | Ours::Listener(_)) if !self.holds(i) => ready = true,
+            Some(Ours::Connection(s)) => {
+                // A connection without an endpoint, or whose own look says so, is about to go elsewhere.
+                let moves = s.endpoint().is_none_or(|ep| {
+                    ep.arm(interest(p.events), set);
+                    ep.must_switch() || !ep.is_live()
+                });
+                ready |= moves || look(Ours::Connection(s), p.fd, p.events) != 0;
+            }
+            Some(Ours::Listener(s)) => {
+                if let Some(l) = s.listener() {
+                    set.add(l.kernel_fd(p.fd), POLLIN);
+                    ready |= l.arm(set);
+                }
+            }
+            Some(Ours::Epoll) => {
+                set.add(absorb::sleeps_on(p.fd), POLLIN);
+                ready |= !absorb::arm(p.fd);
+                absorb::held_until(p.fd).into_iter().for_each(|until| set.wake_at(until));
+            }
+            // The entry was ours when the set was made, and nobody would wake us for it now.
+            None => ready |= p.fd >= 0 && set.fd(i) < 0,
+        });
+        ready
+    }
+
+    /// Keeps what is ours from ending while a thread sleeps on it: as in the kernel, a poll that has begun goes on with
+    /// what its numbers referred to, and a close in another thread takes effect when it returns.
+    ///
+    /// Before each sleep: a number that was nothing of ours may have become a connection since. True if there are copies now
+    /// that the set does not have.
+    fn hold(&mut self) -> bool {
+        let mut copied = false;
+        self.held.resize_with(self.n, || None);
+        for i in 0..self.n {
+            let fd = self.number(i);
+            if self.holds(i) || !(ours(fd).is_some() || is_candidate(fd)) {
+                continue;
+            }
+            let Some(pin) = table::socket(fd).and_then(Ref::pin) else { continue };
+            let s = pin.sock().obj;
+            if s.has(CANDIDATE)
+                && let Some(copy) = Held::to_poll(fd)
+                // Now that we have it: it is the candidate's, and not what came after.
+                && s.has(CANDIDATE)
+            {
+                self.copies.retain(|(at, _)| *at != i);
+                self.copies.push((i, copy));
+                copied = true;
+            }
+            if let Some(place) = self.held.get_mut(i) {
+                *place = Some(pin);
+            }
+        }
+        copied
+    }
+
+    fn holds(&self, i: usize) -> bool {
+        matches!(self.held.get(i), Some(Some(_)))
+    }
+
+    /// The first of ours, if it is a connection. It does not end as long as the call lasts.
+    fn first_connection(&self) -> Option<&'static Socket> {
+        self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.path() == Path::Shm)
+    }
+
+    /// The kernel looks the numbers up again when something wakes a poll: where another thread has put another file under
+    /// one (dup2), the poll goes on with that. True if there is such a number.
+    fn let_go_of_replaced(&mut self) -> bool {
+        let mut any = false;
+        for i in 0..self.held.len() {
+            let fd = self.number(i);
+            if let Some(place) = self.held.get_mut(i)
+                && place.as_ref().is_some_and(|pin| table::is_replaced(pin.sock(), fd))
+            {
+                *place = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// What all entries have to report now.
+    fn at_once(&self) -> Result<usize> {
+        let mut set = WaitSet::new();
+        let n = self.look();
+        if self.foreign(&mut set) {
+            set.sleep(Deadline::Now, core::ptr::null())?;
+        }
+        Ok(n + self.take_foreign(&set))
+    }
+
+    fn number(&self, i: usize) -> i32 {
+        // SAFETY: i < n (the module's safety note).
+        if i < self.n { unsafe { (*self.p.add(i)).fd } } else { -1 }
+    }
+
+    /// The copy that stands for entry `i`, as long as its connection has not come back to another kernel socket.
+    fn copy(&self, i: usize) -> Option<i32> {
+        let copy = self.copies.iter().find(|(at, _)| *at == i)?.1.fd();
+        let pin = self.held.get(i)?.as_ref()?;
+        (!pin.sock().obj.has(DEMOTED)).then_some(copy)
+    }
+
+    fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
+        match self.held.get(i) {
+            Some(Some(pin)) => of(fd, pin.sock()),
+            _ => ours(fd),
+        }
+    }
+
+    /// Moves connections that cannot stay. A listener lets go of the links of dead clients, whose control sockets would
+    /// end every further sleep.
+    fn heal(&self) {
+        self.each(|_, p| {
+            let Some(pin) = table::socket(p.fd).and_then(Ref::pin) else { return };
+            let r = pin.sock();
+            if r.obj.endpoint().is_some_and(|e| e.must_switch()) {
+                crate::switch::redispatch::complete_switch(r);
+            }
+            if let Some(l) = r.obj.listener() {
+                l.sweep();
+            }
+        });
+    }
+
+    fn disarm(&self, set: &WaitSet) {
+        self.each(|i, p| match self.ours(i, p.fd).filter(|_| self.holds(i)) {
+            Some(Ours::Connection(s)) => {
+                if let Some(ep) = s.endpoint() {
+                    ep.disarm(interest(p.events), set);
+                }
+            }
+            Some(Ours::Listener(s)) => {
+                if let Some(l) = s.listener() {
+                    l.disarm(set);
+                }
+            }
+            _ => {}
+        });
+    }
+}
+
+/// Whether the array names a number that we know.
+///
+/// # Safety
+/// `p` points to `n` valid entries, or is null.
+#[inline]
+pub unsafe fn concerns(p: *const pollfd, n: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let numbers = (0..n).map(|i| unsafe { (*p.add(i)).fd });
+    // An array that may not be there is looked at on the long way.
+    let there = || user::known(p, n.wrapping_mul(ENTRY), user::Access::Read);
+    later::has_later() || (table::in_use() && n > 0 && (!there() || table::knows_any(numbers)))
+}
+
+/// poll(2), ppoll(2): `sigmask` is the kernel's or null. The clock is not read for a call that is not ours; a deadline
+/// of `None` is a time-out that is for the kernel to judge.
+///
+/// # Safety
+/// `p` points to `n` valid entries.
+pub unsafe fn poll(
+    p: *mut pollfd,
+    n: usize,
+    deadline: impl FnOnce() -> Option<Deadline>,
+    sigmask: *const c_void,
+) -> Outcome {
+    later::close_later();
+    // The kernel refuses what cannot be accessed.
+    let there = user::writable(p, n.saturating_mul(ENTRY)) && (sigmask.is_null() || user::readable(sigmask, SIGSET));
+    if n == 0 || !there {
+        return Outcome::Pass;
+    }
+    let mut fds = Fds { p, n, held: Vec::new(), copies: Vec::new() };
+    let mut any = false;
+    fds.each(|_, p| any = any || is_ours(p.fd));
+    // More entries than RLIMIT_NOFILE the kernel refuses, whatever they are.
+    let allowed = |n: usize| getrlimit(Resource::Nofile).current.is_none_or(|most| n as u64 <= most);
+    if !any || (n > FEW && !allowed(n)) {
+        return Outcome::Pass;
+    }
+    let Some(deadline) = deadline() else { return Outcome::Pass };
+    run(&mut fds, deadline, sigmask).into()
+}
+
+fn run(fds: &mut Fds, deadline: Deadline, sigmask: *const c_void) -> Result<usize> {
+    let mut spun = false;
+    let mut steps = 0u32;
+    loop {
+        progress::progress();
+        let n = fds.look();
+        let mut set = WaitSet::new();
+        set.steps = steps;
+        let foreign = fds.foreign(&mut set);
+        if n > 0 || deadline == Deadline::Now {
+            if foreign {
+                set.sleep(Deadline::Now, core::ptr::null())?;
+            }
+            return Ok(n + fds.take_foreign(&set));
+        }
+        if fds.hold() {
+            // The set is to have them.
+            continue;
+        }
+        if !spun && let Some(s) = fds.first_connection() {
+            spun = true;
+            let peer = s.endpoint().map_or(cpu::NO_CPU, |e| e.peer_cpu());
+            let looked = || {
+                progress::progress();
+                fds.look() > 0
+            };
+            if s.spin.run(peer, deadline, looked) {
+                continue;
+            }
+        }
+        let until = queued_connects::within(deadline);
+        let slept = if fds.arm(&mut set) {
+            let slept = set.sleep(Deadline::Now, sigmask);
+            fds.disarm(&set);
+            slept
+        } else {
+            sleep::sleep(&mut set, progress::ProgressScope::All, until, sigmask, |set| fds.disarm(set))
+        };
+        if fds.let_go_of_replaced() {
+            let n = fds.at_once()?;
+            if n > 0 {
+                return Ok(n);
+            }
+        }
+        steps = if slept? == 0 { steps.saturating_add(1) } else { 0 };
+        fds.heal();
+        let n = fds.look() + fds.take_foreign(&set);
+        if n > 0 {
+            page().count(Counter::Wakeups);
+            return Ok(n);
+        }
+        if deadline.passed() {
+            return Ok(0);
+        }
+    }
+}
+
+/// Whether a descriptor is one that the kernel alone cannot answer for.
+pub fn is_ours(fd: i32) -> bool {
+    ours(fd).is_some() || is_candidate(fd)
+}

@@ -1,0 +1,135 @@
+//! select(2) and pselect(2), as a poll(2) of the descriptors named.
+//!
+//! # Safety
+//! The application's sets are read and written up to `nfds` bits.
+#![allow(unsafe_code)]
+
+use crate::fd::table;
+use crate::outcome::Outcome;
+use crate::wait::poll;
+use alloc::vec::Vec;
+use core::ffi::c_void;
+use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLPRI, pollfd};
+use netacc_sys::errno::Errno;
+use netacc_sys::time::Deadline;
+use netacc_sys::user;
+
+const BITS: usize = usize::BITS as usize;
+
+/// One of the three sets; `None` if the application gave none.
+#[derive(Clone, Copy)]
+struct Set(*mut usize);
+
+impl Set {
+    fn word(self, i: usize) -> usize {
+        // SAFETY: i < nfds / BITS rounded up; the set is an array of longs.
+        if self.0.is_null() { 0 } else { unsafe { self.0.add(i).read_unaligned() } }
+    }
+
+    fn has(self, fd: usize) -> bool {
+        // SAFETY: fd < nfds; the set has at least nfds bits. fd_set is an array of longs.
+        !self.0.is_null() && unsafe { self.0.add(fd / BITS).read_unaligned() } & (1 << (fd % BITS)) != 0
+    }
+
+    fn put(self, fd: usize, on: bool) {
+        if self.0.is_null() {
+            return;
+        }
+        // SAFETY: fd < nfds; the set has at least nfds bits. fd_set is an array of longs.
+        unsafe {
+            let w = self.0.add(fd / BITS);
+            let old = w.read_unaligned();
+            w.write_unaligned(if on { old | 1 << (fd % BITS) } else { old & !(1 << (fd % BITS)) });
+        }
+    }
+}
+
+fn bound(nfds: i32) -> usize {
+    nfds.clamp(0, 1 << 20) as usize
+}
+
+/// Whether the memory of the sets is there.
+fn accessible(n: usize, sets: [*mut c_void; 3], access: user::Access) -> bool {
+    let bytes = n.div_ceil(BITS) * size_of::<usize>();
+    sets.iter().all(|p| p.is_null() || user::accessible(*p, bytes, access))
+}
+
+/// Whether one of the descriptors named is ours.
+///
+/// # Safety
+/// Each set is null or has at least `nfds` bits.
+#[inline]
+pub unsafe fn concerns(nfds: i32, sets: [*mut c_void; 3]) -> bool {
+    let n = bound(nfds);
+    if !table::in_use() || n == 0 {
+        return false;
+    }
+    let bytes = n.div_ceil(BITS) * size_of::<usize>();
+    if sets.iter().any(|p| !p.is_null() && !user::known(*p, bytes, user::Access::Read)) {
+        // Sets that may not be mapped are examined by `select`.
+        return true;
+    }
+    let sets = sets.map(|p| Set(p.cast()));
+    (0..n.div_ceil(BITS)).any(|i| {
+        let mut named = sets.iter().fold(0, |all, set| all | set.word(i));
+        if let last @ 1.. = n % BITS
+            && i == n / BITS
+        {
+            named &= (1 << last) - 1;
+        }
+        while named != 0 {
+            let fd = i * BITS + named.trailing_zeros() as usize;
+            if table::knows(fd as i32) && poll::is_ours(fd as i32) {
+                return true;
+            }
+            named &= named - 1;
+        }
+        false
+    })
+}
+
+/// select(2), pselect(2): the three sets may be null.
+///
+/// # Safety
+/// Each set is null or has at least `nfds` bits.
+pub unsafe fn select(nfds: i32, sets: [*mut c_void; 3], deadline: Deadline, sigmask: *const c_void) -> Outcome {
+    let n = bound(nfds);
+    if !accessible(n, sets, user::Access::Write) {
+        // The kernel refuses such sets.
+        return Outcome::Pass;
+    }
+    let [r, w, x] = sets.map(|p| Set(p.cast()));
+    let mut fds: Vec<pollfd> = Vec::new();
+    for fd in 0..n {
+        let mut events = 0;
+        for (set, bit) in [(r, POLLIN), (w, POLLOUT), (x, POLLPRI)] {
+            if set.has(fd) {
+                events |= bit;
+            }
+        }
+        if events != 0 {
+            fds.push(pollfd { fd: fd as i32, events, revents: 0 });
+        }
+    }
+    // SAFETY: our own array.
+    match unsafe { poll::poll(fds.as_mut_ptr(), fds.len(), || Some(deadline), sigmask) } {
+        Outcome::Done(_) => {}
+        other => return other,
+    }
+    if fds.iter().any(|p| p.revents & POLLNVAL != 0) {
+        return Outcome::Failed(Errno::BADF);
+    }
+    let mut count = 0;
+    for p in &fds {
+        let fd = p.fd as usize;
+        // select(2), "Correspondence between select() and poll() notifications".
+        for (set, mask) in [(r, POLLIN | POLLHUP | POLLERR), (w, POLLOUT | POLLERR), (x, POLLPRI)] {
+            if set.has(fd) {
+                let on = p.revents & mask != 0;
+                set.put(fd, on);
+                count += isize::from(on);
+            }
+        }
+    }
+    Outcome::Done(count)
+}

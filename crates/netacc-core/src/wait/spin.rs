@@ -1,0 +1,144 @@
+//! How long a thread looks before it sleeps: it spins a little when that has paid lately.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use netacc_stats::{Counter, page};
+use netacc_sys::time::Deadline;
+use netacc_sys::{cpu, raw, time};
+
+/// Looks in a row before the first yield with the peer on another CPU (about 2 microseconds).
+const PAUSES: u32 = 60;
+
+/// Looks in a row before the first yield with a peer on another host, where the last yield went to somebody.
+const FEW_PAUSES: u32 = 1;
+
+/// If sched_yield() returns within this many ticks (about a microsecond), no other thread was runnable.
+const ALONE: u64 = 3_000;
+
+/// Least number of yields before a wait for another host is given up, however long they took.
+const ROUNDS: u32 = 4;
+
+/// Time (ns) that a wait goes on looking between yields.
+const YIELD_FOR: u64 = 50_000;
+
+/// Time (ticks, about a millisecond) above which a yield went to a thread that wanted the CPU for itself.
+const LONG: u64 = 3_000_000;
+
+/// After such a yield no thread yields for this many times its length (in ns), within the bounds of [`AVOID_FOR`].
+const AVOID: u64 = 20;
+
+const AVOID_FOR: core::ops::Range<u64> = 50_000_000..1_000_000_000;
+
+/// Full confidence that spinning pays; halves with each spin that found nothing.
+const CONFIDENT: u32 = 16;
+
+/// Without confidence one wait in this many tries again.
+const RETRY: u32 = 16;
+
+/// When ([`time::now`]) yielding is worthwhile again; 0: now.
+static YIELD_AGAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Calls sched_yield(2), unless the CPUs are busy. There a thread that yields waits until each of the others has had
+/// its time slice, while one that sleeps has its turn soon after it is woken. False: the thread has not yielded, and
+/// had better sleep.
+pub fn yield_cpu() -> bool {
+    timed_yield().is_some()
+}
+
+/// Yields as [`yield_cpu`] does; returns for how many ticks.
+fn timed_yield() -> Option<u64> {
+    let until = YIELD_AGAIN.load(Ordering::Relaxed);
+    if until != 0 {
+        if time::now() < until {
+            return None;
+        }
+        YIELD_AGAIN.store(0, Ordering::Relaxed);
+    }
+    let began = cpu::ticks();
+    raw::sched_yield();
+    let took = cpu::ticks().wrapping_sub(began);
+    if took > LONG {
+        // Some three ticks are a nanosecond.
+        let avoid = (took / 3).saturating_mul(AVOID).clamp(AVOID_FOR.start, AVOID_FOR.end);
+        YIELD_AGAIN.store(time::now().saturating_add(avoid), Ordering::Relaxed);
+    }
+    Some(took)
+}
+
+/// How spinning has paid for one socket or epoll instance.
+#[derive(Debug, Default)]
+pub struct Spin {
+    confidence: AtomicU32,
+    skipped: AtomicU32,
+    /// The last yield went to no other thread, so that looking takes the CPU from nobody.
+    alone: AtomicBool,
+}
+
+impl Spin {
+    /// Back to the optimistic start.
+    pub fn reset(&self) {
+        self.confidence.store(CONFIDENT, Ordering::Relaxed);
+        self.skipped.store(0, Ordering::Relaxed);
+        self.alone.store(false, Ordering::Relaxed);
+    }
+
+    fn worth_it(&self) -> bool {
+        if self.confidence.load(Ordering::Relaxed) > 0 {
+            return true;
+        }
+        let n = self.skipped.load(Ordering::Relaxed) + 1;
+        self.skipped.store(n % RETRY, Ordering::Relaxed);
+        n >= RETRY
+    }
+
+    fn learn(&self, won: bool) {
+        let c = self.confidence.load(Ordering::Relaxed);
+        self.confidence.store(if won { (c + 4).min(CONFIDENT) } else { c / 2 }, Ordering::Relaxed);
+        page().count(if won { Counter::SpinsWon } else { Counter::SpinsLost });
+    }
+
+    /// Looks until `ready` or until looking no longer pays. `peer` is the CPU of the thread that will make it ready: on
+    /// our own CPU that thread cannot run while we spin, so we let it run once and go to sleep.
+    pub fn run(&self, peer: u32, deadline: Deadline, mut ready: impl FnMut() -> bool) -> bool {
+        if deadline == Deadline::Now {
+            return false;
+        }
+        if peer != cpu::NO_CPU && peer == cpu::current() {
+            return yield_cpu() && ready();
+        }
+        if !self.worth_it() {
+            return false;
+        }
+        // Bytes from another host come by a device, whose driver may need this CPU; so may the peer, if it runs on this
+        // host after all.
+        let remote = peer == cpu::ELSEWHERE;
+        let pauses = if remote && !self.alone.load(Ordering::Relaxed) { FEW_PAUSES } else { PAUSES };
+        for _ in 0..pauses {
+            if ready() {
+                self.learn(true);
+                return true;
+            }
+            cpu::pause();
+        }
+        let end = time::now() + YIELD_FOR;
+        for round in 1.. {
+            let Some(took) = timed_yield() else { return false };
+            let alone = took < ALONE;
+            self.alone.store(alone, Ordering::Relaxed);
+            // Looking on saves a system call for each message while both ends are busy.
+            let looks = if remote && alone { PAUSES } else { 1 };
+            for _ in 0..looks {
+                if ready() {
+                    self.learn(true);
+                    return true;
+                }
+                cpu::pause();
+            }
+            let enough = !remote || round >= ROUNDS;
+            if (enough && time::now() >= end) || deadline.passed() {
+                break;
+            }
+        }
+        self.learn(false);
+        false
+    }
+}
