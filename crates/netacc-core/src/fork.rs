@@ -448,7 +448,7 @@ pub fn child(f: Forking) {
     socket::closing::after_fork();
     crate::poll::after_fork();
     socket::reset_locks();
-    netacc_transport::shm::link::reset_after_fork();
+    netacc_transport::shm::reset_locks();
     socket::pool::after_fork();
     netacc_transport::rdma::engine::after_fork(&f.engines);
     socket::queued_connects::after_fork();

@@ -25,6 +25,8 @@ macro_rules! line {
     };
 }
 
+mod after_fork;
+mod blocks;
 mod bytes;
 pub mod claim;
 mod contract;
@@ -53,6 +55,7 @@ pub mod rendezvous;
 mod replay;
 pub mod segment;
 pub mod sharers;
+mod side;
 pub mod slots;
 mod sockets;
 mod state;
@@ -64,8 +67,10 @@ pub mod wait_budget;
 mod waiters;
 mod waker;
 
+pub use after_fork::reset_locks;
 pub use endpoint::ShmEndpoint;
-pub use link::{Link, Side};
+pub use link::Link;
+pub use side::Side;
 pub use sockets::{end_at_close, reset_at_close};
 pub use state::EdgeSeq;
 pub use wait_budget::WaitBudget;

@@ -174,7 +174,7 @@ fn live_on(reading: i32) -> ! {
         }
     }
     order::after_fork();
-    crate::shm::link::reset_after_fork();
+    crate::shm::reset_locks();
     crate::shm::promote::after_fork();
     links.iter().for_each(|link| link.reset_locks());
     // On a link that is kept nobody would hear that these endpoints have ended with their process.
