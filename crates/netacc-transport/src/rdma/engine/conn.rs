@@ -2,9 +2,7 @@
 
 use crate::limits::MESSAGES_PER_PASS;
 use crate::rdma::MsgPath;
-use crate::rdma::engine::progress::SleepOn;
 use crate::rdma::engine::upgrade_pending::PendingUpgrade;
-use crate::rdma::engine::worker::Engine;
 use crate::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use crate::{Endpoint, Iov, Shut};
 use alloc::collections::VecDeque;
@@ -83,7 +81,7 @@ pub(super) enum Source<'a, 'b> {
 
 /// How sending went.
 #[derive(Debug, PartialEq, Eq)]
-enum Sent {
+pub(super) enum Sent {
     /// There is nothing more for now.
     All,
     /// The queue pair has no room.
@@ -182,7 +180,8 @@ impl Conn {
         true
     }
 
-    fn send(&mut self, path: &mut MsgPath<'_>, from: &mut Source<'_, '_>) -> Sent {
+    /// Sends what may be sent now, for as long as it is its turn.
+    pub fn send(&mut self, path: &mut MsgPath<'_>, from: &mut Source<'_, '_>) -> Sent {
         for _ in 0..MESSAGES_PER_PASS {
             if !path.can_add() {
                 return Sent::Stalled;
@@ -294,6 +293,12 @@ impl Conn {
         }
     }
 
+    /// Whether it has sent all that is in its ring, and can go on.
+    pub fn may_send_past(&self) -> bool {
+        let begun = self.upgrade.is_none() && self.opening.is_none() && self.kernel < 0;
+        begun && !self.stalled && !self.fin_sent && !self.cut && self.credit > 0 && self.ep.unread() == 0
+    }
+
     /// What wakes it besides its channel: a descriptor and its events.
     pub fn waits_on(&self) -> Option<(i32, i16)> {
         // The program's side has followed, though the ring is not empty: what comes goes to the socket already.
@@ -314,13 +319,13 @@ impl Conn {
     }
 
     /// Whether the thread does not sleep on something that can wake it.
-    fn is_unheard(&self) -> bool {
+    pub fn is_unheard(&self) -> bool {
         let (fd, events) = self.slept_on;
         self.listed && self.waits_on().is_some_and(|(now, wanted)| wanted & if now == fd { !events } else { !0 } != 0)
     }
 
     /// Follows the program's side, if that went over to a kernel socket. False: the connection is lost.
-    fn accept_switch(&mut self) -> bool {
+    pub fn accept_switch(&mut self) -> bool {
         if self.kernel >= 0 || !self.ep.must_switch() {
             return true;
         }
@@ -369,131 +374,4 @@ fn send_some(fd: i32, iov: &mut Iov<'_>) -> Result<usize, Errno> {
     let done = raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?;
     iov.skip(done);
     Ok(done)
-}
-
-impl Engine {
-    /// Moves what can be moved of a connection, in both directions.
-    pub(super) fn pump(&mut self, at: usize) {
-        self.pump_now(at);
-        // A thread of the program may have moved bytes while ours sleeps on something else.
-        if self.sleep_on != SleepOn::Awake && self.conns.get(at).is_some_and(Conn::is_unheard) {
-            self.ring();
-        }
-    }
-
-    fn pump_now(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        conn.queued = false;
-        if conn.upgrade.is_some() && !self.pump_pending(at) {
-            return;
-        }
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        let there = conn.accept_switch();
-        if !conn.listed && conn.waits_on().is_some() {
-            conn.listed = true;
-            self.listed.push(at);
-        }
-        if !there {
-            if !self.redispatch_orphan(at) {
-                self.reset(at);
-            }
-            return;
-        }
-        if !conn.give_pending() {
-            return self.reset(at);
-        }
-        if conn.cut {
-            return self.pump_cut(at);
-        }
-        self.send_from(at, &mut Source::Ring);
-        if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
-            self.drop_conn(at, false);
-        }
-    }
-
-    /// Sends what a connection may send now.
-    pub(super) fn send_from(&mut self, at: usize, from: &mut Source<'_, '_>) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        let Some(qp) = self.qps.get_mut(conn.qp) else { return };
-        let Some(mut path) = qp.path(&mut self.devices) else { return };
-        let sent = conn.send(&mut path, from);
-        let (short, waiting) = (path.is_short(), path.is_waiting());
-        let qp_index = conn.qp;
-        match sent {
-            // Only the reading has found that the program's side has left, or has come to the end of what it left in
-            // the ring: nothing else may ever tell us to follow it.
-            Sent::All if conn.kernel < 0 && conn.ep.is_leaving() && conn.ep.must_switch() => self.queue(at),
-            Sent::All => {}
-            Sent::More => self.queue(at),
-            Sent::Stalled => {
-                if !conn.stalled {
-                    conn.stalled = true;
-                    qp.stalled.push_back(at);
-                }
-            }
-            // The connections that hold the buffers may be on other queue pairs.
-            Sent::Starved => {
-                if !conn.stalled {
-                    conn.stalled = true;
-                    self.starved.push_back(at);
-                }
-            }
-            Sent::Reset => self.drop_conn(at, true),
-            Sent::Broken => self.broken.push(qp_index),
-        }
-        // A connection that was given a buffer that is not large counts, too.
-        if short {
-            self.is_short();
-        }
-        if waiting {
-            self.post_later(qp_index);
-        }
-    }
-
-    /// Has what a queue pair has to send go out at the end of the round: other connections may put their messages
-    /// behind it.
-    pub(super) fn post_later(&mut self, qp_index: usize) {
-        if self.unposted.contains(&qp_index) {
-            return;
-        }
-        // Progress allocates nothing, so a full list is posted at once.
-        if self.unposted.len() == self.unposted.capacity() {
-            self.post_all();
-        }
-        self.unposted.push(qp_index);
-    }
-
-    /// Sends all that was put together, in the order in which it was: connects are to arrive as they were made.
-    pub(super) fn post_all(&mut self) {
-        let mut unposted = core::mem::take(&mut self.unposted);
-        for at in unposted.drain(..) {
-            let path = self.qps.get_mut(at).and_then(|e| e.path(&mut self.devices));
-            if path.is_some_and(|mut path| path.post().is_err()) {
-                self.broken.push(at);
-            }
-        }
-        // The list's memory is used again.
-        self.unposted = unposted;
-    }
-
-    /// Has the connections go on, in turn, that wait for buffers to send from, since some are free again.
-    pub(super) fn feed(&mut self) {
-        for _ in 0..self.starved.len() {
-            let Some(at) = self.starved.pop_front() else { return };
-            if let Some(conn) = self.conns.get_mut(at) {
-                conn.stalled = false;
-                self.queue(at);
-            }
-        }
-    }
-
-    /// Puts a connection into the queue of those to be looked at.
-    pub(super) fn queue(&mut self, at: usize) {
-        if let Some(conn) = self.conns.get_mut(at)
-            && !conn.queued
-        {
-            conn.queued = true;
-            self.ready.push_back(at);
-        }
-    }
 }

@@ -8,7 +8,7 @@
 use crate::host::host;
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::exit_handoff::{self, Fork};
-use crate::rdma::engine::{PID, flushed};
+use crate::rdma::engine::{process, status};
 use crate::timeouts;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::signals::Blocked;
@@ -60,7 +60,7 @@ pub fn go_on() {
 fn drain(fork: Fork, write: Task, then: Task) {
     exit_handoff::take_back();
     // In a handler that has interrupted its thread in the middle of the work no thread can go on with that.
-    let ours = !cell::all().is_empty() && PID.load(Ordering::Relaxed) == raw::getpid();
+    let ours = status::count() > 0 && process::owner() == raw::getpid();
     if !ours || lock::interrupted() {
         return;
     }
@@ -104,6 +104,12 @@ fn request(task: Task, timeout: u64) {
     if asked {
         let _ = REQUESTED.compare_exchange(task as u32, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
+}
+
+/// Whether everything written has gone out; with `ends` the ends of the streams too. Each engine gets its turn, also
+/// after one that is not done.
+fn flushed(ends: bool) -> bool {
+    cell::all().iter().fold(true, |done, cell| done & (cell.with_from_app(|e| e.flush(ends)) != Some(false)))
 }
 
 /// By an engine's thread between its rounds: serves such a request; returns whether to look again at once.

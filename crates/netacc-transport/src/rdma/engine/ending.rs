@@ -2,8 +2,7 @@
 
 use crate::Endpoint;
 use crate::rdma::MsgPath;
-use crate::rdma::engine::conn::{Conn, SHORT, Source};
-use crate::rdma::engine::local::RESETS;
+use crate::rdma::engine::conn::{SHORT, Source};
 use crate::rdma::engine::worker::Engine;
 use crate::shm::Link;
 use alloc::vec::Vec;
@@ -17,22 +16,23 @@ impl Engine {
     /// its streams.
     pub fn flush(&mut self, ends: bool) -> bool {
         // A fork just before may have told of its child: a connection that others have does not end with this process.
-        let links: Vec<&'static Link> = self.locals.each().filter(|(_, l)| !l.ended).map(|(_, l)| l.link).collect();
+        let links: Vec<&'static Link> =
+            self.links.table.each().filter(|(_, l)| !l.ended).map(|(_, l)| l.link).collect();
         links.into_iter().for_each(Link::service_if_readable);
-        let all: Vec<usize> = self.conns.each().map(|(c, _)| c).collect();
+        let all: Vec<usize> = self.conns.table.each().map(|(c, _)| c).collect();
         for c in &all {
-            self.queue(*c);
+            self.conns.queue(*c);
         }
         self.progress_once();
         let mut done =
-            self.locals.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
+            self.links.table.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
         for c in all {
             done &= if ends { self.end_of_process(c) } else { self.is_written_out(c) };
         }
-        let qps: Vec<usize> = self.qps.each().map(|(p, _)| p).collect();
+        let qps: Vec<usize> = self.qps.table.each().map(|(p, _)| p).collect();
         for p in qps {
-            let Some(qp) = self.qps.get_mut(p) else { continue };
-            match qp.path(&mut self.devices) {
+            let Some(qp) = self.qps.table.get_mut(p) else { continue };
+            match qp.path(&mut self.qps.devices) {
                 Some(MsgPath::Qp(qp_index, _)) => {
                     let _ = qp_index.flush();
                     done &= qp_index.is_flushed();
@@ -48,22 +48,24 @@ impl Engine {
     /// the other side.
     pub(super) fn send_final_acks(&mut self) {
         let said: Vec<usize> =
-            self.conns.each().filter(|(_, c)| c.said_part && !c.is_off_qp()).map(|(at, _)| at).collect();
+            self.conns.table.each().filter(|(_, c)| c.said_part && !c.is_off_qp()).map(|(at, _)| at).collect();
         for at in said {
-            let Some(conn) = self.conns.get_mut(at).filter(|c| c.credit > 0) else { continue };
+            let Some(conn) = self.conns.table.get_mut(at).filter(|c| c.credit > 0) else { continue };
             let mut byte = 0u8;
             let has_more = match conn.kernel {
                 -1 => conn.ep.unread() > 0,
                 fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) != Err(Errno::AGAIN),
             };
-            let Some(mut path) = self.qps.get_mut(conn.qp).and_then(|e| e.path(&mut self.devices)) else { continue };
+            let Some(mut path) = self.qps.path(conn.qp) else {
+                continue;
+            };
             if has_more || !path.is_free() {
                 continue;
             }
             conn.said_part = false;
             let frame = conn.frame(Kind::Data);
             if path.send(frame, &[]).is_err() {
-                self.broken.push(conn.qp);
+                self.qps.broken.push(conn.qp);
             }
         }
     }
@@ -74,11 +76,11 @@ impl Engine {
             return false;
         }
         // A connection that others have lives on.
-        if self.conns.get(at).is_none_or(|conn| conn.is_off_qp() || self.is_handed_off(conn)) {
+        if self.conns.table.get(at).is_none_or(|conn| conn.is_off_qp() || self.links.is_handed_off(conn)) {
             return true;
         }
-        let Some(conn) = self.conns.get_mut(at) else { return true };
-        let Some(mut path) = self.qps.get_mut(conn.qp).and_then(|e| e.path(&mut self.devices)) else {
+        let Some(conn) = self.conns.table.get_mut(at) else { return true };
+        let Some(mut path) = self.qps.path(conn.qp) else {
             return true;
         };
         if !path.can_send() {
@@ -89,29 +91,22 @@ impl Engine {
         let frame = conn.frame(kind);
         conn.fin_sent = true;
         if path.send(frame, &[]).is_err() {
-            self.broken.push(conn.qp);
+            self.qps.broken.push(conn.qp);
         }
         true
     }
 
-    /// Whether the connection may go on when this process ends: it belongs to another process's program, or other
-    /// processes have it or its kernel socket, too.
-    pub(super) fn is_handed_off(&self, conn: &Conn) -> bool {
-        let elsewhere = || self.locals.get(conn.local).is_some_and(|l| !l.is_in_process());
-        conn.upgrade.is_none() && !conn.cut && (conn.kernel >= 0 || conn.ep.peer_liveness_fd() >= 0 || elsewhere())
-    }
-
     /// Whether the queue pair has all that the program has written.
     fn is_written_out(&self, at: usize) -> bool {
-        let Some(conn) = self.conns.get(at).filter(|conn| !conn.is_off_qp()) else { return true };
+        let Some(conn) = self.conns.table.get(at).filter(|conn| !conn.is_off_qp()) else { return true };
         let mut byte = 0u8;
         match conn.kernel {
             // A process that goes on with the connection may write for ever.
-            -1 if self.is_handed_off(conn) => true,
+            -1 if self.links.is_handed_off(conn) => true,
             -1 => conn.ep.unread() == 0 && conn.opening.is_none() && !conn.ep.must_switch(),
             // Where there is a companion connection, the process that has the socket may write for ever, and the rest
             // goes by the companion connection.
-            _ if self.qps.get(conn.qp).is_some_and(|e| e.can_hand_off()) => true,
+            _ if self.qps.table.get(conn.qp).is_some_and(|e| e.can_hand_off()) => true,
             // The end of the stream counts as well.
             fd => raw::recv(fd, &raw mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) == Err(Errno::AGAIN),
         }
@@ -119,7 +114,7 @@ impl Engine {
 
     /// Answers what the program still writes by a reset, on a connection whose queue pair has ended.
     pub(super) fn pump_cut(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
+        let Some(conn) = self.conns.table.get_mut(at) else { return };
         let mut bytes = [0u8; SHORT];
         match conn.read(&mut Source::Ring, bytes.as_mut_ptr(), SHORT) {
             Err(Errno::AGAIN) => {}
@@ -131,20 +126,18 @@ impl Engine {
 
     /// Ends the connection from our side: both ends learn it.
     pub(super) fn reset(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
+        let Some(conn) = self.conns.table.get_mut(at) else { return };
         if !conn.cut
-            && let Some(qp) = self.qps.get_mut(conn.qp)
-            && let Some(mut path) = qp.path(&mut self.devices)
+            && let Some(qp) = self.qps.table.get_mut(conn.qp)
+            && let Some(mut path) = qp.path(&mut self.qps.devices)
         {
             let frame = conn.frame(Kind::Reset);
             if path.can_send() {
                 if path.send(frame, &[]).is_err() {
-                    self.broken.push(conn.qp);
+                    self.qps.broken.push(conn.qp);
                 }
-            } else if qp.resets.len() < RESETS {
-                qp.resets.push_back(frame);
             } else {
-                self.violators.push(conn.qp);
+                self.qps.reset_later(conn.qp, frame);
             }
         }
         self.drop_conn(at, true);
@@ -154,30 +147,26 @@ impl Engine {
     /// both ends were told; but the program here may not have been given everything yet, or may not have looked. If
     /// there is no such end, the other side is confused.
     pub(super) fn end_of_name(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
+        let Some(conn) = self.conns.table.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
             return self.drop_conn(at, true);
         };
         conn.cut = true;
         let (qp_index, id) = (conn.qp, conn.id);
-        if let Some(qp) = self.qps.get_mut(qp_index) {
+        if let Some(qp) = self.qps.table.get_mut(qp_index) {
             qp.conns.remove(&id);
-            self.count_closed(qp_index);
+            self.qps.count_closed(qp_index);
         }
-        self.queue(at);
+        self.conns.queue(at);
     }
 
     /// Forgets the connection; with `abort` the program here sees a reset.
     pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
-        let Some(conn) = self.conns.remove(at) else { return };
+        let Some(conn) = self.conns.table.remove(at) else { return };
         if let Some(pending) = conn.upgrade {
             pending.dropped();
         }
-        self.cell.carried.fetch_sub(1, Ordering::Relaxed);
-        if let Some(place) = self.locals.get_mut(conn.local).and_then(|l| l.slots.get_mut(conn.slot))
-            && *place == at as u32 + 1
-        {
-            *place = 0;
-        }
+        self.status.carried.fetch_sub(1, Ordering::Relaxed);
+        self.links.clear(conn.local, conn.slot, at);
         match conn.kernel {
             -1 => {
                 conn.ep.subscribe(0);
@@ -191,12 +180,12 @@ impl Engine {
             }
         }
         let now = netacc_sys::time::now();
-        if let Some(qp) = self.qps.get_mut(conn.qp)
+        if let Some(qp) = self.qps.table.get_mut(conn.qp)
             && !conn.cut
         {
             qp.conns.remove(&conn.id);
             qp.idle_since = now;
-            self.count_closed(conn.qp);
+            self.qps.count_closed(conn.qp);
         }
     }
 }

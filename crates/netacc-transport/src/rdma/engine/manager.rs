@@ -2,9 +2,8 @@
 //! connect does: with no engine's lock held, and for a connect by the engine thread.
 
 use crate::rdma::engine::cell::{self, EngineCell};
-use crate::rdma::engine::cm::why;
 use crate::rdma::engine::qp::Stage;
-use crate::rdma::engine::routes::UNREACHED;
+use crate::rdma::engine::routes::{UNREACHED, why};
 use crate::rdma::engine::worker::Engine;
 use crate::timeouts;
 use alloc::vec::Vec;
@@ -72,7 +71,7 @@ pub(super) fn load_all() -> bool {
 impl Engine {
     /// Whether queue pairs wait for the event channel.
     pub(super) fn wants_manager(&self) -> bool {
-        self.events.is_none() && self.qps.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
+        self.events.is_none() && self.qps.table.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
     }
 
     /// Whether the event channel cannot be made, as far as is known.
@@ -102,7 +101,7 @@ impl Engine {
             }
         };
         let wanted = |stage: &Stage| matches!(stage, Stage::Wanted);
-        let waiting: Vec<usize> = self.qps.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
+        let waiting: Vec<usize> = self.qps.table.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
         for at in waiting {
             let begun = match failure {
                 None => self.resolve(at),

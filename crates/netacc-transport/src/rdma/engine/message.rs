@@ -1,7 +1,7 @@
 //! The handling of messages that have come.
 
 use crate::rdma::engine::qp::Payload;
-use crate::rdma::engine::ring_bypass::Reader;
+use crate::rdma::engine::reader::Reader;
 use crate::rdma::engine::upgrade_pending::PendingUpgrade;
 use crate::rdma::engine::worker::Engine;
 use netacc_wire::frame::{FRAME, Frame, Kind, WINDOW};
@@ -25,8 +25,8 @@ impl Engine {
             }
             payload = payload.after(len);
             let mut head = [0u8; FRAME];
-            let Some(qp) = self.qps.get_mut(at) else { return true };
-            if !qp.copy(&mut self.devices, payload, 0, &mut head) {
+            let Some(qp) = self.qps.table.get_mut(at) else { return true };
+            if !qp.copy(&mut self.qps.devices, payload, 0, &mut head) {
                 return false;
             }
             let Some(next) = Frame::decode(&head) else { return false };
@@ -38,9 +38,15 @@ impl Engine {
     /// number, if the other side has told which use of the number it means. `None`: it has not, so the frame is about
     /// an earlier use.
     pub(super) fn named(&self, at: usize, frame: Frame) -> Option<Frame> {
-        let c = *self.qps.get(at)?.conns.get(&frame.conn)?;
-        let conn = self.conns.get(c).filter(|conn| conn.generation_confirmed)?;
+        let c = *self.qps.table.get(at)?.conns.get(&frame.conn)?;
+        let conn = self.conns.table.get(c).filter(|conn| conn.generation_confirmed)?;
         Some(Frame { generation: conn.generation, ..frame })
+    }
+
+    fn on_own_port(&mut self, at: usize, frame: Frame) -> bool {
+        let honest = self.companions.own_port(&mut self.qps, at, frame);
+        self.end_lost();
+        honest
     }
 
     /// Handles one frame of a message.
@@ -57,14 +63,14 @@ impl Engine {
             Kind::Open => return self.opened(at, frame, payload),
             Kind::Upgrade => return self.on_upgrade_request(at, frame, payload),
             Kind::Ready => return self.ready(at, frame, payload),
-            Kind::OwnPort => return self.own_port(at, frame),
+            Kind::OwnPort => return self.on_own_port(at, frame),
             Kind::Data | Kind::Part | Kind::Fin | Kind::Reset | Kind::Window | Kind::Cancel => {}
         }
-        let Some(qp) = self.qps.get_mut(at) else { return true };
+        let Some(qp) = self.qps.table.get_mut(at) else { return true };
         let Some(&c) = qp.conns.get(&frame.conn) else { return true };
         // The frame is about an earlier connection with that number: it is over here, and the other side will learn
         // that.
-        let Some(conn) = self.conns.get_mut(c).filter(|c| c.generation == frame.generation) else { return true };
+        let Some(conn) = self.conns.table.get_mut(c).filter(|c| c.generation == frame.generation) else { return true };
         conn.generation_confirmed = true;
         conn.credit = match conn.credit.checked_add(frame.window) {
             Some(credit) if credit <= WINDOW => credit,
@@ -84,7 +90,7 @@ impl Engine {
                 if let Some(reader) = reader {
                     payload = payload.after(reader.take(conn, payload.start(), payload.len()));
                 }
-                let devices = &mut self.devices;
+                let devices = &mut self.qps.devices;
                 let copy = |skip: usize, to: &mut [u8]| qp.copy(devices, payload, skip, to);
                 if !conn.give(payload.start(), payload.len(), copy) {
                     self.reset(c);
@@ -105,7 +111,7 @@ impl Engine {
             Kind::Cancel => return self.cancelled(c),
             _ => {}
         }
-        self.queue(c);
+        self.conns.queue(c);
         true
     }
 }

@@ -1,11 +1,9 @@
 //! Routes to servers that another engine has reached before, and further links for those that are full.
 
-use crate::rdma::engine::cm::why;
-use crate::rdma::engine::routes::{RouteHandle, State};
+use crate::rdma::engine::routes::{RouteHandle, State, why};
 use crate::rdma::engine::worker::Engine;
 use crate::shm::Link;
 use crate::shm::claim::segment_lacks;
-use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
@@ -17,8 +15,8 @@ impl Engine {
     /// the route is known. Nothing is waited for: connects that come before the first queue pair is there wait on the
     /// link.
     pub fn share_route(&mut self, dest: SocketAddr, source: Option<IpAddr>) -> Option<RouteHandle> {
-        let known = self.routes.each().find(|(_, r)| r.dest == dest).map(|(at, _)| at);
-        if let Some(r) = known.and_then(|at| self.routes.get(at)) {
+        let known = self.routes.to(dest);
+        if let Some(r) = known.and_then(|at| self.routes.table.get(at)) {
             match (r.state, r.link) {
                 (State::Open, Some(link)) if link.accepting() => return Some(self.handle(link, r)),
                 (State::Closed(_, until), _) if time::now() < until => return None,
@@ -29,33 +27,33 @@ impl Engine {
         let at = self.reset_route(dest)?;
         // A queue pair whose other side is doubted does not count: its companion connection has ended, and so may have
         // the process there.
-        let begun = |p: &usize| self.qps.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
-        if !self.routes.get(at).is_some_and(|r| r.qps.iter().any(begun))
+        let begun = |p: &usize| self.qps.table.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
+        if !self.routes.table.get(at).is_some_and(|r| r.qps.iter().any(begun))
             && let Err(e) = self.begin_qp(at)
         {
             self.close_route(at, why(&e), &e);
             return None;
         }
         self.lead(at, Some(source));
-        let r = self.routes.get(at)?;
+        let r = self.routes.table.get(at)?;
         Some(self.handle(r.link?, r))
     }
 
     /// Gives the route to `dest` a further link for new connects, since `full` has no place for one. The full link
     /// stays for the connections it has, and for a connect that takes a place that becomes free.
     pub fn add_route_link(&mut self, dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
-        let at = self.routes.each().find(|(_, r)| r.dest == dest && r.state == State::Open).map(|(at, _)| at)?;
-        let r = self.routes.get_mut(at)?;
+        let at = self.routes.table.each().find(|(_, r)| r.dest == dest && r.state == State::Open).map(|(at, _)| at)?;
+        let r = self.routes.table.get_mut(at)?;
         // Another thread may have been first.
         if r.link.is_some_and(|link| core::ptr::eq(link, full)) {
             let (link, local) = self.link_to(at).ok()?;
-            let r = self.routes.get_mut(at)?;
+            let r = self.routes.table.get_mut(at)?;
             (r.link, r.local) = (Some(link), Some(local));
             full.put();
             // The thread is to listen to the new link.
             self.ring();
         }
-        let link = self.routes.get(at)?.link?;
+        let link = self.routes.table.get(at)?.link?;
         link.hold();
         Some(link)
     }
@@ -69,10 +67,5 @@ impl Engine {
             return Err((Reason::NoDescriptors, Error::Verb { verb: "eventfd", errno: Errno::MFILE }));
         };
         Ok((client, local))
-    }
-
-    /// The links by which connects to a route's server come.
-    pub(super) fn links_of(&self, route: usize) -> Vec<usize> {
-        self.locals.each().filter(|(_, l)| l.route == Some(route)).map(|(at, _)| at).collect()
     }
 }

@@ -7,6 +7,7 @@ use crate::rdma::engine::cell;
 use crate::rdma::engine::listeners;
 use crate::rdma::engine::progress;
 use crate::rdma::engine::qp::Payload;
+use crate::rdma::engine::status;
 use crate::rdma::engine::upgrade_pending::{PendingUpgrade, Step};
 use crate::rdma::engine::worker::Engine;
 use crate::shm::ShmEndpoint;
@@ -24,7 +25,7 @@ const UPGRADE_ACCEPT: u64 = time::ns(timeouts::UPGRADE_ACCEPT);
 
 /// Whether a connection from another host that was accepted at this port may be asked for.
 pub fn may_be_upgraded(port: u16) -> bool {
-    !cell::all().is_empty() && listeners::listens(port)
+    status::count() > 0 && listeners::listens(port)
 }
 
 /// A connection was accepted, and can be found.
@@ -45,9 +46,9 @@ pub fn cancel(program: &'static ShmEndpoint) {
 impl Engine {
     /// Handles a client's request for a connection. False: the client broke the rules.
     pub(super) fn on_upgrade_request(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
-        let Some(qp) = self.qps.get_mut(at) else { return true };
+        let Some(qp) = self.qps.table.get_mut(at) else { return true };
         let mut bytes = [0u8; UPGRADE];
-        if qp.route.is_some() || payload.len() != UPGRADE || !qp.copy(&mut self.devices, payload, 0, &mut bytes) {
+        if qp.route.is_some() || payload.len() != UPGRADE || !qp.copy(&mut self.qps.devices, payload, 0, &mut bytes) {
             return false;
         }
         let Some(request) = Upgrade::decode(&bytes) else { return false };
@@ -56,34 +57,34 @@ impl Engine {
         if let Some(&old) = qp.conns.get(&frame.conn) {
             self.end_of_name(old);
         }
-        let seat = if ours && self.pending_upgrades.len() < MAX_PENDING_UPGRADES {
+        let seat = if ours && self.conns.pending_upgrades.len() < MAX_PENDING_UPGRADES {
             self.seat_for_server((request.client, request.server))
         } else {
             None
         };
         let Some((program, ep, local)) = seat else {
-            self.refuse(at, frame);
+            self.qps.refuse(at, frame);
             return true;
         };
         let Some(c) = self.begin(ep, local, at, Some((frame.conn, frame.generation)), None) else {
             program.withdraw();
             program.close(false);
-            self.refuse(at, frame);
+            self.qps.refuse(at, frame);
             return true;
         };
-        self.publish_qp(at, ep);
-        if let Some(conn) = self.conns.get_mut(c) {
+        self.qps.publish_qp(at, ep);
+        if let Some(conn) = self.conns.table.get_mut(c) {
             conn.upgrade =
                 Some(PendingUpgrade { step: Step::AwaitProgram, request, socket: None, program, since: time::now() });
         }
-        self.pending_upgrades.push(c);
+        self.conns.pending_upgrades.push(c);
         self.prepare(c, true);
         true
     }
 
     /// Prepares the program's side, if its time has come; `accepted`: the program may have accepted it just now.
     pub(super) fn prepare(&mut self, c: usize, accepted: bool) {
-        let Some(pending) = self.conns.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) else { return };
+        let Some(pending) = self.conns.table.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) else { return };
         if pending.step != Step::AwaitProgram {
             return;
         }
@@ -96,7 +97,7 @@ impl Engine {
             UpgradeAnswer::NotYet => {}
             UpgradeAnswer::Ready(token) => {
                 pending.step = Step::Prepared(token);
-                self.queue(c);
+                self.conns.queue(c);
             }
             UpgradeAnswer::No => self.reset(c),
         }
@@ -105,14 +106,15 @@ impl Engine {
     fn cancel(&mut self, program: &'static ShmEndpoint) {
         let is_meant = |pending: &PendingUpgrade| core::ptr::eq(pending.program, program);
         let Some(c) = self
+            .conns
             .pending_upgrades
             .iter()
             .copied()
-            .find(|c| self.conns.get(*c).and_then(|conn| conn.upgrade.as_ref()).is_some_and(is_meant))
+            .find(|c| self.conns.table.get(*c).and_then(|conn| conn.upgrade.as_ref()).is_some_and(is_meant))
         else {
             return;
         };
-        if let Some(pending) = self.conns.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) {
+        if let Some(pending) = self.conns.table.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) {
             // A client that has not been told yet is told nothing else.
             match pending.step {
                 Step::Answered => pending.step = Step::Cancel,
@@ -120,14 +122,14 @@ impl Engine {
                 _ => {}
             }
         }
-        self.queue(c);
+        self.conns.queue(c);
     }
 
     /// Done once in a while: gives up connections that the program has not accepted, or read from, in time.
     pub(super) fn maintain_pending(&mut self, now: u64) {
-        for c in self.pending_upgrades.clone() {
+        for c in self.conns.pending_upgrades.clone() {
             self.prepare(c, true);
-            let Some(pending) = self.conns.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) else { continue };
+            let Some(pending) = self.conns.table.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) else { continue };
             if now.saturating_sub(pending.since) < UPGRADE_ACCEPT {
                 continue;
             }
@@ -136,7 +138,7 @@ impl Engine {
                 // The program may not look for long; nothing must stay undecided.
                 Step::Answered => {
                     pending.step = Step::Cancel;
-                    self.queue(c);
+                    self.conns.queue(c);
                 }
                 _ => {}
             }
