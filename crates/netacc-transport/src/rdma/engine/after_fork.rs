@@ -15,22 +15,23 @@ impl Engine {
 
     /// In the child of a fork: closes what would keep the queue pairs alive beyond the parent's end.
     pub fn close_inherited(&self) {
-        for (_, local) in self.links.table.each() {
+        for (_, local) in self.mux.links.table.each() {
             local.link.inherit();
             local.link.drop_passed_for_closed();
         }
-        for (link, _) in &self.links.seats {
+        for (link, _) in &self.mux.links.seats {
             link.inherit();
         }
         // The other ends are the companion connections by which the child's own connections hear that the parent is
         // gone: from ends that the child holds itself it would hear nothing.
-        for (_, conn) in self.conns.table.each() {
+        for (_, conn) in self.mux.conns.table.each() {
             conn.ep.drop_passed();
             if conn.kernel >= 0 {
                 reserved_fds::close(conn.kernel);
             }
         }
         let fds = self
+            .mux
             .qps
             .devices
             .iter()
@@ -43,6 +44,6 @@ impl Engine {
         // Also those of devices on which nothing of ours is: their removal would wait for the child's end.
         self.removals.close_open();
         reserved_fds::close(self.waker);
-        self.companions.fds(&self.qps).for_each(reserved_fds::close);
+        self.companions.fds(&self.mux.qps).for_each(reserved_fds::close);
     }
 }

@@ -1,6 +1,5 @@
 //! Queue pairs that come and go.
 
-use crate::Endpoint;
 use crate::host::Reachability;
 use crate::limits::CM_EVENTS_PER_PASS;
 use crate::rdma::engine::listeners::LISTENER;
@@ -37,7 +36,7 @@ impl Engine {
         let r = self.routes.table.get_mut(route).ok_or(Error::NoDevice)?;
         let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
         let at =
-            self.qps.table.add(MAX_QPS, QpRecord::new(Stage::Wanted, 0, Some(route), r.dest.port())).ok_or(full)?;
+            self.mux.qps.table.add(MAX_QPS, QpRecord::new(Stage::Wanted, 0, Some(route), r.dest.port())).ok_or(full)?;
         r.qps.push(at);
         if self.events.is_none() {
             // The thread will get the connection manager first.
@@ -45,7 +44,7 @@ impl Engine {
             return Ok(());
         }
         self.resolve(at).inspect_err(|_| {
-            self.qps.table.remove(at);
+            self.mux.qps.table.remove(at);
             if let Some(r) = self.routes.table.get_mut(route) {
                 r.qps.retain(|p| *p != at);
             }
@@ -54,15 +53,15 @@ impl Engine {
 
     /// Asks the connection manager for the route of a queue pair.
     pub(super) fn resolve(&mut self, at: usize) -> Result<()> {
-        let (Some(events), Some(qp)) = (&self.events, self.qps.table.get(at)) else { return Err(Error::NoDevice) };
+        let (Some(events), Some(qp)) = (&self.events, self.mux.qps.table.get(at)) else { return Err(Error::NoDevice) };
         let dest = qp.route.and_then(|r| self.routes.table.get(r)).ok_or(Error::NoDevice)?.dest;
         let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
-        let id = CmId::create(events, u64::from(tag(&self.qps.table, at)))?;
+        let id = CmId::create(events, u64::from(tag(&self.mux.qps.table, at)))?;
         // Not every kernel can set this.
         let _ = id.set_ack_timeout(ACK_TIMEOUT);
         let [first, ..] = RESOLVE;
         id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
-        self.qps.put_back(at, Stage::Resolving(id, 1));
+        self.mux.qps.put_back(at, Stage::Resolving(id, 1));
         Ok(())
     }
 
@@ -77,7 +76,7 @@ impl Engine {
             }
             if event.cookie & LISTENER != 0 {
                 if event.event_type == CmEventType::DEVICE_REMOVAL {
-                    let gone = self.listeners.forget(&self.companions.watch, event.cookie, &self.qps.devices);
+                    let gone = self.listeners.forget(&self.companions.watch, event.cookie, &self.mux.qps.devices);
                     // What else is on the device would hold up the device's removal.
                     if let Some(device) = gone {
                         self.device_goes(device);
@@ -86,8 +85,8 @@ impl Engine {
                 continue;
             }
             let at = event.cookie as usize & 0xff_ffff;
-            if tag(&self.qps.table, at) == event.cookie as u32
-                && let Some(qp) = self.qps.table.get(at)
+            if tag(&self.mux.qps.table, at) == event.cookie as u32
+                && let Some(qp) = self.mux.qps.table.get(at)
             {
                 let device = qp.device_if_known();
                 self.on_cm_event(at, &event);
@@ -102,12 +101,12 @@ impl Engine {
 
     /// Takes a step of a queue pair's life.
     fn on_cm_event(&mut self, at: usize, event: &CmEvent) {
-        let Some(qp) = self.qps.table.get_mut(at) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         let stage = core::mem::replace(&mut qp.stage, Stage::Gone);
         let mut offered = wire::CompanionOffer::None;
         let next = match (stage, event.event_type) {
             // The queue pair is gone already.
-            (stage @ Stage::FailedOver(_), _) => return self.qps.put_back(at, stage),
+            (stage @ Stage::FailedOver(_), _) => return self.mux.qps.put_back(at, stage),
             (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
                 self.retry_resolve(at, id, tries)
             }
@@ -115,13 +114,13 @@ impl Engine {
                 id.resolve_route(2_000).map(|()| Stage::Routing(id))
             }
             (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => {
-                let companion = if self.qps.limits.tcp_companion {
+                let companion = if self.mux.qps.limits.tcp_companion {
                     wire::CompanionOffer::Wanted
                 } else {
                     wire::CompanionOffer::None
                 };
-                let made = self.qps.make(id, at).map(drop).and_then(|()| self.check_source(at));
-                let connecting = made.and_then(|()| match self.qps.table.get_mut(at).map(|e| &mut e.stage) {
+                let made = self.mux.qps.make(id, at).map(drop).and_then(|()| self.check_source(at));
+                let connecting = made.and_then(|()| match self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) {
                     Some(Stage::Connecting(qp_index)) => qp_index.connect(companion),
                     _ => Err(Error::NoDevice),
                 });
@@ -133,22 +132,22 @@ impl Engine {
                     offered = hello.companion;
                     Ok(Stage::Up(qp_index))
                 } else {
-                    self.qps.put_back(at, Stage::Connecting(qp_index));
+                    self.mux.qps.put_back(at, Stage::Connecting(qp_index));
                     Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
                 }
             }
             (stage, CmEventType::DEVICE_REMOVAL) => {
-                self.qps.put_back(at, stage);
+                self.mux.qps.put_back(at, stage);
                 return self.qp_failed(at, "the device is removed");
             }
             (stage, CmEventType::DISCONNECTED | CmEventType::TIMEWAIT_EXIT) => {
-                self.qps.put_back(at, stage);
+                self.mux.qps.put_back(at, stage);
                 return self.qp_ended(at, "the other side has ended it");
             }
             (stage, _) if event.event_type.is_failure() => {
                 let error = event.check().err().unwrap_or(Error::NoDevice);
                 let refused = QpHello::decode(event.private_data.as_slice()) == Err(Stranger::Version);
-                self.qps.put_back(at, stage);
+                self.mux.qps.put_back(at, stage);
                 return self.failed(at, if refused { Reason::PeerVersion } else { why(&error) }, &error);
             }
             (stage, _) => Ok(stage),
@@ -156,10 +155,10 @@ impl Engine {
         match next {
             Ok(stage) => {
                 let up = matches!(stage, Stage::Up(_)) && event.event_type == CmEventType::ESTABLISHED;
-                self.qps.put_back(at, stage);
-                if let Some(route) = self.qps.table.get(at).and_then(|e| e.route).filter(|_| up) {
-                    self.qps.count_up(at);
-                    self.companions.connect(&mut self.qps, at, offered);
+                self.mux.qps.put_back(at, stage);
+                if let Some(route) = self.mux.qps.table.get(at).and_then(|e| e.route).filter(|_| up) {
+                    self.mux.qps.count_up(at);
+                    self.companions.connect(&mut self.mux.qps, at, offered);
                     self.end_lost();
                     self.open_route(route, at);
                 }
@@ -169,7 +168,7 @@ impl Engine {
     }
 
     fn retry_resolve(&mut self, at: usize, id: CmId, tries: usize) -> Result<Stage> {
-        let route = self.qps.table.get(at).and_then(|e| e.route);
+        let route = self.mux.qps.table.get(at).and_then(|e| e.route);
         let dest = route.and_then(|r| self.routes.table.get(r)).ok_or(Error::NoDevice)?.dest;
         let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
         let time = RESOLVE.get(tries).copied().unwrap_or(1_000);
@@ -179,7 +178,7 @@ impl Engine {
 
     /// To be called when a queue pair could not be connected.
     pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
-        let route = self.qps.table.get(at).and_then(|e| e.route);
+        let route = self.mux.qps.table.get(at).and_then(|e| e.route);
         if let Some(route) = route.filter(|route| self.is_optimistic(*route))
             && let Some(r) = self.routes.table.get(route)
         {
@@ -190,12 +189,12 @@ impl Engine {
         self.end_qp(at, "it could not be connected");
         let Some(route) = route.filter(|_| !again) else { return };
         let Some(r) = self.routes.table.get_mut(route) else { return };
-        let doubted = |p: &usize| self.qps.table.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
+        let doubted = |p: &usize| self.mux.qps.table.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
         if r.qps.iter().all(doubted) {
             self.close_route(route, reason, error);
         } else {
             r.note_backoff();
-            self.links.of_route(route).into_iter().for_each(|local| self.take_connects(local));
+            self.mux.links.of_route(route).into_iter().for_each(|local| self.take_connects(local));
         }
     }
 
@@ -215,7 +214,7 @@ impl Engine {
     /// Ends a queue pair as [`Engine::end_qp`] does; `error` is what its connections get, if the other side has not
     /// ended them.
     pub(super) fn end_qp_with(&mut self, at: usize, how: &str, error: Option<Errno>) {
-        let Some(mut qp) = self.qps.table.remove(at) else { return };
+        let Some(mut qp) = self.mux.qps.table.remove(at) else { return };
         if qp.route.is_none() {
             self.status.served.fetch_sub(1, Ordering::Relaxed);
         }
@@ -230,10 +229,10 @@ impl Engine {
             Stage::Up(qp_conn) | Stage::Connecting(qp_conn) => {
                 netacc_log::log!(Debug, "QP {}: closed with {} connections: {how}", qp_conn.qp_num(), qp.conns.len());
                 qp_conn.disconnect();
-                if let Some(device) = self.qps.devices.get_mut(qp.device) {
+                if let Some(device) = self.mux.qps.devices.get_mut(qp.device) {
                     qp_conn.end(device);
                 }
-                self.conns.feed();
+                self.mux.conns.feed();
             }
             Stage::FailedOver(failed) => {
                 netacc_log::log!(Debug, "failed QP: closed with {} connections: {how}", qp.conns.len());
@@ -244,34 +243,16 @@ impl Engine {
         }
         let conns: Vec<usize> = qp.conns.into_values().collect();
         if let Some(error) = error {
-            let cut: Vec<usize> =
-                conns.iter().copied().filter(|c| self.conns.table.get(*c).is_some_and(|conn| !conn.fin_seen)).collect();
-            self.for_each_conn_of_program(&cut, |conn| conn.ep.fail(error));
+            let cut: Vec<usize> = conns
+                .iter()
+                .copied()
+                .filter(|c| self.mux.conns.table.get(*c).is_some_and(|conn| !conn.fin_seen))
+                .collect();
+            self.mux.for_each_conn_of_program(&cut, |conn| conn.ep.fail(error));
         }
         for c in conns {
-            self.cut(c, known);
+            self.mux.cut(c, known);
         }
         self.drop_route_qp(at, qp.route);
-    }
-
-    /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or
-    /// is reset if the other side has not had all of our bytes, or we all of its, as far as that is `known`.
-    fn cut(&mut self, c: usize, known: bool) {
-        let Some(conn) = self.conns.table.get_mut(c) else { return };
-        conn.cut = true;
-        if conn.upgrade.is_some() {
-            return self.drop_conn(c, true);
-        }
-        let whole = known
-            && !conn.broken_off
-            && conn.credit == netacc_wire::frame::WINDOW
-            && conn.kernel < 0
-            && conn.ep.unread() == 0
-            && conn.opening.is_none();
-        if !whole && !conn.fin_seen {
-            return self.drop_conn(c, true);
-        }
-        conn.fin_seen = true;
-        self.conns.queue(c);
     }
 }

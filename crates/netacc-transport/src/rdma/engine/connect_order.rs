@@ -30,7 +30,7 @@ impl Engine {
 
     /// Client's host: notes that a connect was taken, and goes by this queue pair.
     pub(super) fn note_open(&mut self, route: usize, qp_index: usize, conn: usize) {
-        if let Some(qp) = self.qps.table.get_mut(qp_index) {
+        if let Some(qp) = self.mux.qps.table.get_mut(qp_index) {
             qp.opened = Some(Opened { conn, after: None, awaited: false, reply_requested: false });
         }
         let Some(r) = self.routes.table.get_mut(route) else { return };
@@ -43,8 +43,8 @@ impl Engine {
             order::discard_oldest(self.index, dest);
         }
         // Other engines may wait for what the server says of it.
-        self.pump(conn);
-        self.qps.post_all();
+        self.mux.pump(conn);
+        self.mux.qps.post_all();
         self.pass_ticket(route);
     }
 
@@ -55,42 +55,36 @@ impl Engine {
         if qp_index == Some(last) {
             return true;
         }
-        if let Some(conn) = self.unsent(last) {
-            self.pump(conn);
+        if let Some(conn) = self.mux.unsent(last) {
+            self.mux.pump(conn);
         }
-        self.qps.post_all();
+        self.mux.qps.post_all();
         self.on_open_answered(last);
         if self.routes.table.get(route).is_none_or(|r| r.last.is_none()) {
             return true;
         }
-        let Some(qp) = self.qps.table.get_mut(last) else { return true };
+        let Some(qp) = self.mux.qps.table.get_mut(last) else { return true };
         let Some(mut opened) = qp.opened.take() else { return true };
         // A queue pair that has failed is not the last one any more.
-        let Some((qp_index, _)) = qp.parts(&mut self.qps.devices) else { return true };
+        let Some((qp_index, _)) = qp.parts(&mut self.mux.qps.devices) else { return true };
         opened.awaited = true;
         if opened.after.is_some() && !opened.reply_requested && qp_index.can_send() && !qp_index.is_waiting() {
             opened.reply_requested = true;
             if qp_index.probe().is_err() {
-                self.qps.broken.push(last);
+                self.mux.qps.broken.push(last);
             }
         }
         qp.opened = Some(opened);
         false
     }
 
-    /// The last connection that was opened on a queue pair, if the other side has not been told of it.
-    fn unsent(&self, qp_index: usize) -> Option<usize> {
-        let opened = self.qps.table.get(qp_index)?.opened?;
-        self.conns.table.get(opened.conn).filter(|c| c.qp == qp_index && c.opening.is_some()).map(|_| opened.conn)
-    }
-
     /// To be called when something has come by a queue pair: the other side may have dealt with what was opened there
     /// last.
     pub(super) fn on_open_answered(&mut self, qp_index: usize) {
-        let unsent = self.unsent(qp_index).is_some();
-        let Some(qp) = self.qps.table.get_mut(qp_index) else { return };
+        let unsent = self.mux.unsent(qp_index).is_some();
+        let Some(qp) = self.mux.qps.table.get_mut(qp_index) else { return };
         let (Some(mut opened), route) = (qp.opened, qp.route) else { return };
-        let Some((qp_conn, _)) = qp.parts(&mut self.qps.devices) else { return };
+        let Some((qp_conn, _)) = qp.parts(&mut self.mux.qps.devices) else { return };
         if !unsent {
             opened.after = opened.after.or(Some(qp_conn.sent()));
         }

@@ -136,7 +136,7 @@ fn live_on(reading: i32) -> ! {
     for cell in cell::all() {
         let _ = cell.try_with(|e| {
             e.forget_devices();
-            links.extend(e.links.table.each().map(|(_, l)| l.link));
+            links.extend(e.mux.links.table.each().map(|(_, l)| l.link));
             e.descriptors(&mut held);
         });
     }
@@ -206,7 +206,9 @@ fn run_until_idle(cell: &'static EngineCell) {
     let mut fds = Vec::new();
     let mut last = time::now();
     loop {
-        let Some(step) = cell.with(|e| (!e.is_done()).then(|| e.step(&mut fds, &mut last))).flatten() else { return };
+        let Some(step) = cell.with(|e| (!e.mux.is_done()).then(|| e.step(&mut fds, &mut last))).flatten() else {
+            return;
+        };
         match step {
             Step::Again => {}
             Step::Poll | Step::Load => cpu::pause(),
@@ -224,15 +226,15 @@ impl Engine {
     fn release_to_sharers(&mut self) -> bool {
         self.progress_once();
         let mut qps: Vec<usize> =
-            self.conns.table.each().filter(|(_, c)| self.links.is_handed_off(c)).map(|(_, c)| c.qp).collect();
+            self.mux.conns.table.each().filter(|(_, c)| self.mux.links.is_handed_off(c)).map(|(_, c)| c.qp).collect();
         qps.sort_unstable();
         qps.dedup();
         let mut any = false;
         for at in qps {
-            if self.qps.table.get(at).is_some_and(|e| e.is_up() && e.can_hand_off()) {
+            if self.mux.qps.table.get(at).is_some_and(|e| e.is_up() && e.can_hand_off()) {
                 self.qp_failed(at, "its process ends, and others have some of them");
             }
-            any |= self.qps.table.get(at).is_some_and(|e| !e.is_up() && e.can_hand_off());
+            any |= self.mux.qps.table.get(at).is_some_and(|e| !e.is_up() && e.can_hand_off());
         }
         any
     }
@@ -240,23 +242,27 @@ impl Engine {
     /// In the copy: forgets devices and connection manager, which are the other process's. Nothing of them may be
     /// touched, or given back.
     fn forget_devices(&mut self) {
-        for (_, qp) in self.qps.table.each_mut() {
+        for (_, qp) in self.mux.qps.table.each_mut() {
             if !matches!(qp.stage, Stage::FailedOver(_)) {
                 core::mem::forget(core::mem::replace(&mut qp.stage, Stage::Gone));
             }
         }
-        let fds: Vec<i32> = self.qps.devices.iter().flat_map(Device::descriptors).collect();
+        let fds: Vec<i32> = self.mux.qps.devices.iter().flat_map(Device::descriptors).collect();
         let manager = self.events.as_ref().map(EventChannel::fd);
         fds.into_iter().chain(manager).chain(self.listeners.doors()).for_each(reserved_fds::close);
-        core::mem::forget(core::mem::take(&mut self.qps.devices));
+        core::mem::forget(core::mem::take(&mut self.mux.qps.devices));
         core::mem::forget(self.events.take());
         self.listeners.leave();
         self.removals.forget();
         self.said.clear();
         self.sleep.forget();
-        self.short = false;
-        for link in
-            self.routes.table.each().filter_map(|(_, r)| r.link).chain(self.links.seats.iter().map(|(link, _)| *link))
+        self.mux.qps.short = false;
+        for link in self
+            .routes
+            .table
+            .each()
+            .filter_map(|(_, r)| r.link)
+            .chain(self.mux.links.seats.iter().map(|(link, _)| *link))
         {
             link.inherit();
         }
@@ -265,11 +271,11 @@ impl Engine {
     /// Adds the descriptors that the copy needs.
     fn descriptors(&self, held: &mut Vec<i32>) {
         held.push(self.waker);
-        held.extend(self.companions.fds(&self.qps));
-        for (_, local) in self.links.table.each() {
+        held.extend(self.companions.fds(&self.mux.qps));
+        for (_, local) in self.mux.links.table.each() {
             local.link.descriptors(|fd| held.push(fd));
         }
-        for (_, conn) in self.conns.table.each() {
+        for (_, conn) in self.mux.conns.table.each() {
             held.push(conn.kernel);
             held.extend(conn.ep.descriptors());
         }
@@ -278,28 +284,19 @@ impl Engine {
     /// In the copy, when the other process has ended: ends what went by its queue pairs.
     fn be_alone(&mut self) {
         let pending: Vec<usize> =
-            self.conns.table.each().filter(|(_, c)| c.upgrade.is_some()).map(|(at, _)| at).collect();
+            self.mux.conns.table.each().filter(|(_, c)| c.upgrade.is_some()).map(|(at, _)| at).collect();
         for at in pending {
             // The program's socket is still the kernel's.
-            core::mem::forget(self.conns.table.remove(at));
+            core::mem::forget(self.mux.conns.table.remove(at));
         }
-        self.conns.pending_upgrades.clear();
-        let all: Vec<usize> = self.qps.table.each().map(|(at, _)| at).collect();
+        self.mux.conns.pending_upgrades.clear();
+        let all: Vec<usize> = self.mux.qps.table.each().map(|(at, _)| at).collect();
         for at in all {
-            if self.qps.table.get(at).is_some_and(|e| matches!(e.stage, Stage::Gone)) {
+            if self.mux.qps.table.get(at).is_some_and(|e| matches!(e.stage, Stage::Gone)) {
                 self.end_qp(at, "its process has ended");
             }
         }
-        let conns: Vec<usize> = self.conns.table.each().map(|(at, _)| at).collect();
-        conns.into_iter().for_each(|at| self.conns.queue(at));
-    }
-
-    /// In the copy: whether all that it carried has ended, and the other hosts know.
-    fn is_done(&self) -> bool {
-        let told = |e: &crate::rdma::engine::qp::QpRecord| match &e.stage {
-            Stage::FailedOver(failed) => e.resets.is_empty() && failed.stream.is_flushed(),
-            _ => true,
-        };
-        self.conns.table.each().next().is_none() && self.qps.table.each().all(|(_, e)| told(e))
+        let conns: Vec<usize> = self.mux.conns.table.each().map(|(at, _)| at).collect();
+        conns.into_iter().for_each(|at| self.mux.conns.queue(at));
     }
 }

@@ -6,20 +6,16 @@
 //! has not received, and goes on from there. Connections know nothing of it: their numbers, windows and ends are in the
 //! messages.
 
-use crate::host::{ProgramConn, host};
 use crate::limits::FAILOVER_MESSAGES_PER_PASS;
 use crate::rdma::engine::companions::Heard;
 use crate::rdma::engine::failed::Failover;
 use crate::rdma::engine::probe;
-use crate::rdma::engine::process;
 use crate::rdma::engine::qp::{Payload, QpRecord, Stage};
 use crate::rdma::engine::removal::Said;
 use crate::rdma::engine::status;
-use crate::rdma::engine::user_timeout::UserTimeout;
 use crate::rdma::engine::worker::Engine;
 use crate::rdma::{Device, QpConn};
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
@@ -37,7 +33,7 @@ impl Engine {
     /// first by TCP, or its process is about to end: the kernel would turn that end into a reset if it found a message
     /// of ours that nobody has read.
     pub(super) fn qp_ended(&mut self, at: usize, how: &str) {
-        let silent = self.qps.table.get(at).is_some_and(|e| e.error.is_some());
+        let silent = self.mux.qps.table.get(at).is_some_and(|e| e.error.is_some());
         self.fail_over(at, how, if silent { 0 } else { time::now() });
     }
 
@@ -45,7 +41,7 @@ impl Engine {
     fn fail_over(&mut self, at: usize, how: &str, unsaid: u64) {
         // What was received before comes before the end, and must not be received again.
         self.complete_all();
-        let Some(qp) = self.qps.table.get_mut(at) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         if !qp.is_up() {
             if !matches!(qp.stage, Stage::FailedOver(_)) {
                 self.end_qp(at, how);
@@ -55,7 +51,7 @@ impl Engine {
         let error = qp.error;
         let Some(fd) = qp.companion.take() else { return self.end_qp_with(at, how, error) };
         let (route, stage) = (qp.route, core::mem::replace(&mut qp.stage, Stage::Gone));
-        let (Stage::Up(qp_conn), Some(device)) = (stage, self.qps.devices.get_mut(qp.device)) else { return };
+        let (Stage::Up(qp_conn), Some(device)) = (stage, self.mux.qps.devices.get_mut(qp.device)) else { return };
         let number = qp_conn.qp_num();
         qp_conn.disconnect();
         let left = qp_conn.into_failover(device);
@@ -64,7 +60,7 @@ impl Engine {
         qp.stage = Stage::FailedOver(Failover::new(fd, left, unsaid));
         self.removals.suspect();
         self.companions.failed_over.push(at);
-        self.conns.feed();
+        self.mux.conns.feed();
         // New connections ask for another route.
         self.drop_route_qp(at, route);
         if !conns.is_empty() {
@@ -73,60 +69,14 @@ impl Engine {
         for _ in &conns {
             page().demoted(Reason::QpFailed);
         }
-        self.for_each_conn_of_program(&conns, |conn| {
+        self.mux.for_each_conn_of_program(&conns, |conn| {
             if let Some(e) = conn.stats {
                 e.set_transport(Transport::Tcp);
                 e.set_reason(Reason::QpFailed);
             }
         });
-        self.be_patient(at);
+        self.mux.be_patient(at);
         self.progress_failover(at);
-    }
-
-    /// Calls `f` with the program's side of these connections. On the server's host it may be another process's.
-    pub(super) fn for_each_conn_of_program(&self, conns: &[usize], mut f: impl FnMut(&ProgramConn)) {
-        let Some(host) = host().filter(|_| !process::is_alone()) else { return };
-        let told = |c: &usize| {
-            let conn = self.conns.table.get(*c).filter(|c| c.kernel < 0)?;
-            let open = &conn.ep.link().segment()?.slot(conn.slot)?.open;
-            Some((open.address(0)?, open.address(1)?))
-        };
-        let pairs: Vec<(SocketAddr, SocketAddr)> = conns.iter().filter_map(told).collect();
-        if pairs.is_empty() {
-            return;
-        }
-        host.each_conn(&mut |conn| {
-            if !(conn.ep.link().is_remote() || conn.ep.is_remote()) {
-                return;
-            }
-            let Some((local, peer)) = conn.addresses.map(|(local, peer)| (plain(local), plain(peer))) else { return };
-            if pairs
-                .iter()
-                .any(|(a, b)| (plain(*a), plain(*b)) == (local, peer) || (plain(*b), plain(*a)) == (local, peer))
-            {
-                f(conn);
-            }
-        });
-    }
-
-    /// Has the kernel give up when the most impatient of the programs here would have it give up (`TCP_USER_TIMEOUT`,
-    /// keepalive).
-    fn be_patient(&mut self, at: usize) {
-        // In the copy nobody knows which program was most impatient; the patience stays as it was told before.
-        if process::is_alone() {
-            return;
-        }
-        let Some(conns) = self.qps.table.get(at).map(|e| e.conns.values().copied().collect::<Vec<_>>()) else { return };
-        let mut least = if conns.is_empty() { UserTimeout::OF_NOBODY } else { UserTimeout::default() };
-        let mut known = conns.is_empty();
-        self.for_each_conn_of_program(&conns, |conn| (known, least) = (true, least.and(UserTimeout::of(conn.socket))));
-        if !known {
-            // The connections belong to other processes by now, and the patience stays as it was told before.
-            return;
-        }
-        if let Some(Stage::FailedOver(m)) = self.qps.table.get_mut(at).map(|e| &mut e.stage) {
-            m.be_patient(least);
-        }
     }
 
     /// Carries what has come for failed queue pairs, and what they have to send. Returns whether there was anything.
@@ -144,7 +94,7 @@ impl Engine {
         let mut payload = core::mem::take(&mut self.companions.scratch);
         let mut taken = 0;
         let end = loop {
-            let Some(Stage::FailedOver(m)) = self.qps.table.get_mut(at).map(|e| &mut e.stage) else { break None };
+            let Some(Stage::FailedOver(m)) = self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) else { break None };
             if taken == FAILOVER_MESSAGES_PER_PASS {
                 break None;
             }
@@ -153,7 +103,7 @@ impl Engine {
                     if !m.resume(frame.acked) {
                         break Some(Errno::PROTO);
                     }
-                    self.conns.unstall(&mut self.qps, at);
+                    self.mux.conns.unstall(&mut self.mux.qps, at);
                 }
                 // The first message of the other side tells what it has received.
                 Ok(Some(frame)) => {
@@ -181,13 +131,13 @@ impl Engine {
     }
 
     fn push_failover(&mut self, at: usize) {
-        let Some(qp) = self.qps.table.get_mut(at) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         let idle = qp.conns.is_empty() && qp.resets.is_empty() && qp.route.is_some();
         let Stage::FailedOver(m) = &mut qp.stage else { return };
         if let Some((fd, full)) = m.push(idle) {
-            self.companions.watch_failover(&self.qps, at, fd, full);
+            self.companions.watch_failover(&self.mux.qps, at, fd, full);
         }
-        self.conns.unstall(&mut self.qps, at);
+        self.mux.conns.unstall(&mut self.mux.qps, at);
     }
 
     /// To be called when the companion connection has ended: with the other side's process, or because the kernel has given up.
@@ -208,8 +158,8 @@ impl Engine {
     /// one's first message, sends it; lets devices go that are gone.
     pub(super) fn maintain_failovers(&mut self, now: u64) {
         for at in self.companions.failed_over.clone() {
-            self.be_patient(at);
-            if let Some(Stage::FailedOver(m)) = self.qps.table.get_mut(at).map(|e| &mut e.stage) {
+            self.mux.be_patient(at);
+            if let Some(Stage::FailedOver(m)) = self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) {
                 m.say_if_late(now);
             }
         }
@@ -225,7 +175,7 @@ impl Engine {
     /// Handles an event that a device reports unasked. Nothing else reports a failure of a queue pair on which nothing
     /// is under way.
     pub(super) fn device_says(&mut self, n: usize) {
-        let Some(device) = self.qps.devices.get(n) else { return };
+        let Some(device) = self.mux.qps.devices.get(n) else { return };
         let (Some(event), device_fd) = (device.says(), device.says_fd()) else { return };
         netacc_log::log!(Info, "RDMA device {}: {}: {:?}", device.name(), event.event_type, event.element);
         let what = Said { device_fd, event };
@@ -238,7 +188,7 @@ impl Engine {
 
     /// Handles an event of a device that may concern this engine's queue pairs.
     pub(super) fn device_said(&mut self, Said { device_fd, event }: Said) {
-        let Some((n, device)) = self.qps.devices.iter().enumerate().find(|(_, d)| d.says_fd() == device_fd) else {
+        let Some((n, device)) = self.mux.qps.devices.iter().enumerate().find(|(_, d)| d.says_fd() == device_fd) else {
             return;
         };
         let is_meant = |qp_conn: &QpConn| match event.element {
@@ -250,7 +200,7 @@ impl Engine {
             Element::Device => self.device_goes(n),
             Element::Qp(_) | Element::Cq(_) if event.event_type.is_error() => {
                 let here = |e: &QpRecord| matches!(&e.stage, Stage::Up(qp_conn) if e.device == n && is_meant(qp_conn));
-                let failed: Vec<usize> = self.qps.table.each().filter(|(_, e)| here(e)).map(|(at, _)| at).collect();
+                let failed: Vec<usize> = self.mux.qps.table.each().filter(|(_, e)| here(e)).map(|(at, _)| at).collect();
                 failed.into_iter().for_each(|at| self.qp_failed(at, "the device says that it has failed"));
             }
             _ => {}
@@ -260,18 +210,18 @@ impl Engine {
     /// To be called when a device is being removed: everything on it goes on by TCP or ends, and the device is let go.
     pub(super) fn device_goes(&mut self, device: usize) {
         // Both the connection manager and the device itself may report it.
-        if self.qps.devices.get(device).is_none_or(|d| d.fd() < 0) {
+        if self.mux.qps.devices.get(device).is_none_or(|d| d.fd() < 0) {
             return;
         }
         let on = |e: &QpRecord| e.device == device && matches!(e.stage, Stage::Up(_) | Stage::Connecting(_));
-        let qps: Vec<usize> = self.qps.table.each().filter(|(_, e)| on(e)).map(|(at, _)| at).collect();
+        let qps: Vec<usize> = self.mux.qps.table.each().filter(|(_, e)| on(e)).map(|(at, _)| at).collect();
         for at in qps {
-            if let Some(qp) = self.qps.table.get_mut(at) {
+            if let Some(qp) = self.mux.qps.table.get_mut(at) {
                 qp.error = Some(Errno::CONNRESET);
             }
             self.qp_failed(at, "the device is removed");
         }
-        let Some(device) = self.qps.devices.get_mut(device) else { return };
+        let Some(device) = self.mux.qps.devices.get_mut(device) else { return };
         netacc_log::log!(Warn, "RDMA device {}: removed; its connections go on by TCP or end", device.name());
         let held = device.let_go();
         if held.is_some() {
@@ -284,9 +234,9 @@ impl Engine {
     /// does not list it any more, which is a while after the kernel has asked us to go. librdmacm has all devices of
     /// the host open, also those that none of our queue pairs was ever on.
     pub(super) fn release_devices(&mut self) {
-        for d in 0..self.qps.devices.len() {
+        for d in 0..self.mux.qps.devices.len() {
             // If a queue pair failed first, nothing was left that could hear of the removal.
-            if !self.qps.devices.get(d).is_none_or(Device::forget_others) {
+            if !self.mux.qps.devices.get(d).is_none_or(Device::forget_others) {
                 self.device_goes(d);
             }
         }
@@ -295,7 +245,7 @@ impl Engine {
 
     /// Ends queue pairs that had failed, and have no companion connection to go on by any more.
     pub(super) fn end_lost(&mut self) {
-        while let Some(at) = self.qps.lost.pop() {
+        while let Some(at) = self.mux.qps.lost.pop() {
             self.end_qp_with(at, "there is no TCP connection to go on by", Some(Errno::CONNRESET));
         }
     }
@@ -303,7 +253,7 @@ impl Engine {
     /// Companion connections, or what leads to one, have something.
     pub(super) fn serve_companions(&mut self) {
         for event in self.companions.events() {
-            match self.companions.on_event(&mut self.qps, event) {
+            match self.companions.on_event(&mut self.mux.qps, event) {
                 Heard::Nothing => {}
                 Heard::Door(fd) => {
                     if self.listeners.doors().any(|door| door == fd) {
@@ -314,10 +264,6 @@ impl Engine {
             }
             self.end_lost();
         }
-        self.companions.close_unawaited(&self.qps);
+        self.companions.close_unawaited(&self.mux.qps);
     }
-}
-
-fn plain(a: SocketAddr) -> SocketAddr {
-    SocketAddr::new(a.ip().to_canonical(), a.port())
 }

@@ -80,7 +80,7 @@ impl Engine {
     pub(super) fn requested(&mut self, event: CmEvent) {
         let Some(id) = event.request else { return };
         let Some(port) = self.listeners.port_of(event.cookie) else { return };
-        let ours = crate::rdma::hello(self.qps.limits.msg_size, CompanionOffer::None);
+        let ours = crate::rdma::hello(self.mux.qps.limits.msg_size, CompanionOffer::None);
         let hello = match QpHello::decode(event.private_data.as_slice()) {
             Ok(hello) => hello,
             Err(stranger) => {
@@ -100,7 +100,7 @@ impl Engine {
             return self.accept(request);
         }
         // The first engine is the one that opens a device first, and so makes its descriptors private for all.
-        if let Err(e) = self.qps.device_of(&request.id) {
+        if let Err(e) = self.mux.qps.device_of(&request.id) {
             cell.status.served.fetch_sub(1, Ordering::Relaxed);
             return netacc_log::log!(Warn, "RDMA: cannot open the device of a client's QP ({e}); dropping the request");
         }
@@ -130,17 +130,18 @@ impl Engine {
     fn accept(&mut self, request: Request) {
         let Request { id, hello, port, .. } = request;
         let admitted = id.peer_addr().is_some_and(|peer| self.make_room(peer.ip().to_canonical()));
-        let place = admitted.then(|| self.qps.table.add(MAX_QPS, QpRecord::new(Stage::Gone, 0, None, port))).flatten();
+        let place =
+            admitted.then(|| self.mux.qps.table.add(MAX_QPS, QpRecord::new(Stage::Gone, 0, None, port))).flatten();
         let Some(at) = place else {
             self.status.served.fetch_sub(1, Ordering::Relaxed);
             // The client goes by TCP.
-            let _ = id.reject(&crate::rdma::hello(self.qps.limits.msg_size, CompanionOffer::None).encode());
+            let _ = id.reject(&crate::rdma::hello(self.mux.qps.limits.msg_size, CompanionOffer::None).encode());
             return;
         };
-        id.set_cookie(u64::from(tag(&self.qps.table, at)));
-        let held = self.qps.make(id, at).map(drop).and_then(|()| {
-            let companion = self.companions.offer(&mut self.qps, at, hello.companion);
-            match self.qps.live_parts(at) {
+        id.set_cookie(u64::from(tag(&self.mux.qps.table, at)));
+        let held = self.mux.qps.make(id, at).map(drop).and_then(|()| {
+            let companion = self.companions.offer(&mut self.mux.qps, at, hello.companion);
+            match self.mux.qps.live_parts(at) {
                 Some((qp_index, _)) => {
                     qp_index.accept(hello, companion)?;
                     Ok(companion == CompanionOffer::None || qp_index.keep())
@@ -150,9 +151,9 @@ impl Engine {
         });
         match held {
             Ok(held) => {
-                self.qps.is_connected(at);
+                self.mux.qps.is_connected(at);
                 if !held {
-                    self.qps.drop_companion(at);
+                    self.mux.qps.drop_companion(at);
                     self.end_lost();
                 }
             }
@@ -183,22 +184,22 @@ impl Engine {
     /// there is none that could end.
     fn make_room(&mut self, ip: IpAddr) -> bool {
         let now = time::now();
-        let bounds = self.qps.limits.silent;
+        let bounds = self.mux.qps.limits.silent;
         let full = Bounds { per_address: MAX_QPS, all: 0 };
         let silent = |e: &QpRecord| !e.used;
         let idle = |e: &QpRecord| e.conns.is_empty() && now.saturating_sub(e.idle_since) > QP_CONNECT;
         let ready = |victim: Silent| now.saturating_sub(victim.since) > FIRST_WORD;
-        match evicted(&self.qps.clients(silent), ip, bounds) {
+        match evicted(&self.mux.qps.clients(silent), ip, bounds) {
             Some(victim) if !ready(victim) => return false,
-            None if self.qps.table.each().count() < MAX_QPS => return true,
+            None if self.mux.qps.table.each().count() < MAX_QPS => return true,
             _ => {}
         }
         // What clients have sent may not have been looked at. The engine's thread does what follows from it.
         self.complete(None);
         self.ring();
-        let victim = match evicted(&self.qps.clients(silent), ip, bounds) {
-            None if self.qps.table.each().count() < MAX_QPS => return true,
-            None => evicted(&self.qps.clients(idle), ip, full),
+        let victim = match evicted(&self.mux.qps.clients(silent), ip, bounds) {
+            None if self.mux.qps.table.each().count() < MAX_QPS => return true,
+            None => evicted(&self.mux.qps.clients(idle), ip, full),
             victim => victim.filter(|victim| ready(*victim)),
         };
         if let Some(victim) = victim {

@@ -14,12 +14,12 @@ use netacc_verbs::Error;
 impl Engine {
     /// Whether something may grow old.
     pub(super) fn needs_maintenance(&self) -> bool {
-        self.qps.table.each().next().is_some()
+        self.mux.qps.table.each().next().is_some()
             || self.routes.table.each().next().is_some()
             || self.removals.are_suspected()
             || self.companions.awaits_any()
             || self.listeners.has_to_try()
-            || self.qps.devices.iter().any(|d| d.pool.holds_any())
+            || self.mux.qps.devices.iter().any(|d| d.pool.holds_any())
     }
 
     /// Done once in a while: ends queue pairs that do nothing, or are not connected in time; opens listeners whose port
@@ -27,28 +27,29 @@ impl Engine {
     pub(super) fn maintain(&mut self, now: u64) {
         self.probe_silent(now);
         self.maintain_failovers(now);
-        self.send_final_acks();
-        self.qps.shrink();
-        self.companions.close_unawaited(&self.qps);
+        self.mux.send_final_acks();
+        self.mux.qps.shrink();
+        self.companions.close_unawaited(&self.mux.qps);
         self.companions.arrivals.retry_listen(&self.companions.watch);
-        self.redispatch_queued();
-        self.maintain_pending(now);
+        self.mux.redispatch_queued();
+        self.mux.maintain_pending(now);
         let mut idle = 0;
         let mut old = Vec::new();
-        for (at, e) in self.qps.table.each() {
+        for (at, e) in self.mux.qps.table.each() {
             let age = now.saturating_sub(e.idle_since);
             match &e.stage {
                 // And the last that its connections have said is with the other host.
                 Stage::Up(qp_conn)
                     if e.conns.is_empty() && e.route.is_some() && (qp_conn.is_flushed() || age > QP_CONNECT) =>
                 {
-                    let same = |p: &&usize| self.qps.table.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
+                    let same =
+                        |p: &&usize| self.mux.qps.table.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
                     let here =
                         e.route.and_then(|r| self.routes.table.get(r)).map_or(0, |r| r.qps.iter().filter(same).count());
                     idle += 1;
-                    if self.qps.limits.idle_ns.is_some_and(|ns| age > ns)
-                        || idle > self.qps.limits.idle_all
-                        || here > self.qps.limits.idle_per + old.len()
+                    if self.mux.qps.limits.idle_ns.is_some_and(|ns| age > ns)
+                        || idle > self.mux.qps.limits.idle_all
+                        || here > self.mux.qps.limits.idle_per + old.len()
                     {
                         old.push((at, None));
                     }
@@ -76,6 +77,7 @@ impl Engine {
             }
         }
         let lost: Vec<usize> = self
+            .mux
             .links
             .table
             .each()
@@ -85,7 +87,7 @@ impl Engine {
             .map(|(at, _)| at)
             .collect();
         for at in lost {
-            self.links.drop(self.status, at);
+            self.mux.links.drop(at);
         }
         let past = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until <= now);
         let gone = |r: &RouteEntry| r.qps.is_empty() && r.local.is_none() && (past(r) || r.state == State::Opening);
@@ -98,7 +100,7 @@ impl Engine {
         let holds = |dest| self.routes.table.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
         let waits = |dest| {
             holds(dest)
-                || self.links.table.each().any(|(_, l)| {
+                || self.mux.links.table.each().any(|(_, l)| {
                     let there = l.route.and_then(|r| self.routes.table.get(r)).is_some_and(|r| r.dest == dest);
                     there && l.has_queued()
                 })

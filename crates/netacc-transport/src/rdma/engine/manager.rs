@@ -71,7 +71,7 @@ pub(super) fn load_all() -> bool {
 impl Engine {
     /// Whether queue pairs wait for the event channel.
     pub(super) fn wants_manager(&self) -> bool {
-        self.events.is_none() && self.qps.table.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
+        self.events.is_none() && self.mux.qps.table.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
     }
 
     /// Whether the event channel cannot be made, as far as is known.
@@ -101,7 +101,8 @@ impl Engine {
             }
         };
         let wanted = |stage: &Stage| matches!(stage, Stage::Wanted);
-        let waiting: Vec<usize> = self.qps.table.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
+        let waiting: Vec<usize> =
+            self.mux.qps.table.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
         for at in waiting {
             let begun = match failure {
                 None => self.resolve(at),

@@ -16,7 +16,7 @@
 
 use crate::WaitSet;
 use crate::rdma::engine::cell::{self, EngineCell};
-use crate::rdma::engine::reader::Reader;
+use crate::rdma::engine::mux::reader::Reader;
 use crate::rdma::engine::sleep::SleepOn;
 use crate::rdma::engine::status::MOST;
 use crate::rdma::engine::worker::Engine;
@@ -182,7 +182,7 @@ impl Engine {
         // Each time they report more, so that this ends.
         while (self.sleep.poller.is_some() || self.sleep.on == SleepOn::All)
             && self.sleep.armed != Armed::All
-            && self.sleep.arm(&self.qps.devices)
+            && self.sleep.arm(&self.mux.qps.devices)
         {
             // This is no progress of the program's, after which the thread would keep away.
             self.progress_rounds_for(None);
@@ -190,17 +190,17 @@ impl Engine {
     }
 
     fn arm_poller(&mut self, set: &mut WaitSet) -> Took {
-        if self.sleep.poller.is_some() || self.sleep.on == SleepOn::All || self.qps.devices.is_empty() {
+        if self.sleep.poller.is_some() || self.sleep.on == SleepOn::All || self.mux.qps.devices.is_empty() {
             return Took::Nothing;
         }
-        self.sleep.arm(&self.qps.devices);
+        self.sleep.arm(&self.mux.qps.devices);
         // Completions that came before the arming have no event.
         if self.progress_once() {
             self.progress_for(None);
             return Took::Ready;
         }
-        (self.sleep.poller, self.sleep.doubted) = (Some(self.qps.devices.len()), false);
-        for fd in self.qps.devices.iter().map(Device::fd) {
+        (self.sleep.poller, self.sleep.doubted) = (Some(self.mux.qps.devices.len()), false);
+        for fd in self.mux.qps.devices.iter().map(Device::fd) {
             set.add(fd, libc::POLLIN);
         }
         Took::Channels
@@ -210,9 +210,9 @@ impl Engine {
     fn disarm_poller(&mut self, set: &WaitSet, first: usize, progress: bool) -> usize {
         // A thread that took the poller token from us meanwhile may have found another number of devices: an event too many is
         // harmless, and the next thread with the poller token finds one that we miss.
-        let channels = self.sleep.poller.take().unwrap_or(self.qps.devices.len());
+        let channels = self.sleep.poller.take().unwrap_or(self.mux.qps.devices.len());
         if (first..first + channels).any(|at| set.revents(at) != 0) {
-            self.sleep.take_events(&self.qps.devices, channels);
+            self.sleep.take_events(&self.mux.qps.devices, channels);
         }
         if progress {
             self.progress_for(None);

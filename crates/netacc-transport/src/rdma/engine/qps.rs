@@ -36,6 +36,8 @@ pub(super) struct Qps {
     pub violators: Vec<usize>,
     /// Queue pairs that had failed and have lost their companion connection: nothing of them can go on.
     pub lost: Vec<usize>,
+    /// Set when more buffers are needed, which the thread is to register: see [`Qps::grow`].
+    pub short: bool,
     /// The number of the engine.
     pub index: usize,
     pub limits: Limits,
@@ -52,6 +54,7 @@ impl Qps {
             broken: Vec::with_capacity(BATCH),
             violators: Vec::new(),
             lost: Vec::new(),
+            short: false,
             index,
             limits,
             status,
@@ -76,6 +79,13 @@ impl Qps {
     pub fn put_back(&mut self, at: usize, stage: Stage) {
         if let Some(qp) = self.table.get_mut(at) {
             qp.stage = stage;
+        }
+    }
+
+    /// Notes that more registered memory is needed.
+    pub fn is_short(&mut self) {
+        if !core::mem::replace(&mut self.short, true) {
+            self.status.ring();
         }
     }
 

@@ -12,8 +12,8 @@
 use crate::Iov;
 use crate::host::{ConnToken, Direction};
 use crate::rdma::engine::cell;
-use crate::rdma::engine::conn::{Conn, Source};
-use crate::rdma::engine::reader::{Program, Reader};
+use crate::rdma::engine::mux::conn::{Conn, Source};
+use crate::rdma::engine::mux::reader::{Program, Reader};
 use crate::rdma::engine::worker::Engine;
 use crate::shm::ShmEndpoint;
 use core::sync::atomic::Ordering;
@@ -32,7 +32,7 @@ pub fn receive(socket: ConnToken, ep: &'static ShmEndpoint, to: &mut Iov<'_>) ->
     let left = to.left();
     let program = Program { socket, ep };
     progress_bypass(ep, |e| {
-        let mate = e.links.mate(ep).and_then(|c| Some(e.conns.table.get(c)?.ep));
+        let mate = e.mux.links.mate(ep).and_then(|c| Some(e.mux.conns.table.get(c)?.ep));
         e.progress_for(mate.map(|mate| Reader { program, mate, to: &mut *to }).as_mut());
     });
     left - to.left()
@@ -47,12 +47,12 @@ fn progress_bypass(ep: &ShmEndpoint, work: impl FnMut(&mut Engine)) {
 
 impl Engine {
     fn send_past(&mut self, program: Program, from: &mut Iov<'_>) {
-        let Some(at) = self.links.mate(program.ep) else { return };
+        let Some(at) = self.mux.links.mate(program.ep) else { return };
         {
             let Some(_held) = program.hold(Direction::Write).filter(|_| program.ep.may_write_past()) else { return };
-            while self.conns.table.get(at).is_some_and(Conn::may_send_past) {
+            while self.mux.conns.table.get(at).is_some_and(Conn::may_send_past) {
                 let left = from.left();
-                self.send_from(at, &mut Source::Program(from));
+                self.mux.send_from(at, &mut Source::Program(from));
                 if from.left() == 0 || from.left() == left {
                     break;
                 }
@@ -62,7 +62,7 @@ impl Engine {
             self.progress_for(None);
         } else {
             // The engine makes progress when the rest is in the ring, unless the connection has gone elsewhere by then.
-            self.qps.post_all();
+            self.mux.qps.post_all();
         }
     }
 }

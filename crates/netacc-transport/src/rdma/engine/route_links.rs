@@ -27,7 +27,7 @@ impl Engine {
         let at = self.reset_route(dest)?;
         // A queue pair whose other side is doubted does not count: its companion connection has ended, and so may have
         // the process there.
-        let begun = |p: &usize| self.qps.table.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
+        let begun = |p: &usize| self.mux.qps.table.get(*p).is_some_and(|e| !e.is_up() || e.takes_more());
         if !self.routes.table.get(at).is_some_and(|r| r.qps.iter().any(begun))
             && let Err(e) = self.begin_qp(at)
         {
@@ -62,7 +62,7 @@ impl Engine {
     pub(super) fn link_to(&mut self, route: usize) -> Result<(&'static Link, usize), (Reason, Error)> {
         let (client, server) = Link::pair(self.index)
             .map_err(|errno| (segment_lacks(errno), Error::Verb { verb: "memfd_create", errno }))?;
-        let Some(local) = self.add_local(server, Some(route)) else {
+        let Some(local) = self.mux.links.add(server, Some(route)) else {
             client.put();
             return Err((Reason::NoDescriptors, Error::Verb { verb: "eventfd", errno: Errno::MFILE }));
         };

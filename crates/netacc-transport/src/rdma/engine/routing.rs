@@ -39,12 +39,13 @@ impl Engine {
         match (r.state, r.link) {
             (State::Open, Some(link)) if link.accepting() => Route::Open(self.handle(link, r)),
             (State::Closed(reason, until), _) if now < until => Route::Closed(reason),
-            (State::Opening, None) if r.qps.iter().any(|p| self.qps.table.get(*p).is_some_and(|p| !p.is_up())) => {
+            (State::Opening, None) if r.qps.iter().any(|p| self.mux.qps.table.get(*p).is_some_and(|p| !p.is_up())) => {
                 Route::Opening(fd)
             }
             // Its link or its queue pairs have gone, or the answer is old: it is looked for once more.
             _ => {
-                let Some(up) = r.qps.iter().copied().find(|p| self.qps.table.get(*p).is_some_and(QpRecord::takes_more))
+                let Some(up) =
+                    r.qps.iter().copied().find(|p| self.mux.qps.table.get(*p).is_some_and(QpRecord::takes_more))
                 else {
                     return Route::Unknown;
                 };
@@ -58,7 +59,7 @@ impl Engine {
     /// An open route as it is told to a connect.
     pub(super) fn handle(&self, link: &'static Link, r: &RouteEntry) -> RouteHandle {
         link.hold();
-        RouteHandle { link, source: r.source, optimistic: !self.routes.has_qp_up(r, &self.qps) }
+        RouteHandle { link, source: r.source, optimistic: !self.routes.has_qp_up(r, &self.mux.qps) }
     }
 
     /// Makes the route to a server one of which nothing is known.
@@ -84,19 +85,19 @@ impl Engine {
         }
         (r.local, r.holds_ticket) = (None, false);
         let dest = r.dest;
-        for local in self.links.of_route(route) {
-            if let Some(l) = self.links.table.get_mut(local) {
+        for local in self.mux.links.of_route(route) {
+            if let Some(l) = self.mux.links.table.get_mut(local) {
                 l.route = None;
                 l.link.refuse_connects();
             }
-            self.links.count_waiting(self.status, local);
+            self.mux.links.count_waiting(local);
             order::drop_tickets(self.index, dest);
         }
     }
 
     /// To be called when the first queue pair of a route is up, or a further one.
     pub(super) fn open_route(&mut self, route: usize, qp_index: usize) {
-        let source = self.qps.table.get(qp_index).and_then(|e| e.ips).map(|(ours, _)| ours);
+        let source = self.mux.qps.table.get(qp_index).and_then(|e| e.ips).map(|(ours, _)| ours);
         if let Some(dest) = self.routes.table.get(route).map(|r| r.dest) {
             learn(dest, Reachability::Reached);
         }
@@ -106,7 +107,7 @@ impl Engine {
     /// Connects that wait on the route's link have told the program their source address: fails if this queue pair has
     /// another one, with which they cannot use it.
     pub(super) fn check_source(&self, qp_index: usize) -> Result<()> {
-        let Some(qp) = self.qps.table.get(qp_index) else { return Ok(()) };
+        let Some(qp) = self.mux.qps.table.get(qp_index) else { return Ok(()) };
         let handle = qp.route.and_then(|route| self.routes.table.get(route)).filter(|r| r.link.is_some());
         match handle.zip(qp.ips) {
             Some((r, (ours, _))) if r.source != ours => Err(Error::Misuse {
@@ -134,7 +135,7 @@ impl Engine {
             r.source = source.unwrap_or(r.source);
             r.ports_taken = 0;
         }
-        self.links.of_route(route).into_iter().for_each(|local| self.take_connects(local));
+        self.mux.links.of_route(route).into_iter().for_each(|local| self.take_connects(local));
         upgrade_reminder::hurry();
     }
 
@@ -150,7 +151,7 @@ impl Engine {
 
     /// Whether connects wait on the route's link, and no queue pair of it is up.
     pub(super) fn is_optimistic(&self, route: usize) -> bool {
-        self.routes.table.get(route).is_some_and(|r| r.link.is_some() && !self.routes.has_qp_up(r, &self.qps))
+        self.routes.table.get(route).is_some_and(|r| r.link.is_some() && !self.routes.has_qp_up(r, &self.mux.qps))
     }
 
     /// Makes the connects to a server go by TCP that have waited long enough for the first queue pair.

@@ -84,12 +84,6 @@ impl Sleep {
         }
     }
 
-    /// Keeps the thread, which was about to sleep, awake, since it has something else to wait for: threads that sleep
-    /// from now on hear the channels.
-    pub fn stay_awake(&mut self) {
-        self.on = SleepOn::Awake;
-    }
-
     /// In the copy: nothing is armed, and no thread of the program's is there.
     pub fn forget(&mut self) {
         (self.armed, self.poller) = (Armed::No, None);

@@ -45,13 +45,11 @@ impl Qps {
         entry.expires_at(timeout.map_or(0, |ns| now.saturating_add(ns)));
     }
 
-    /// Counts one more connection on a queue pair. False: the queue pair is not shown.
-    pub(super) fn count_taken(&self, qp_index: usize) -> bool {
-        let entry = self.table.get(qp_index).and_then(QpRecord::stats_entry);
-        entry.is_some_and(|(_, entry)| {
+    /// Counts one more connection on a queue pair.
+    pub(super) fn count_taken(&self, qp_index: usize) {
+        if let Some((_, entry)) = self.table.get(qp_index).and_then(QpRecord::stats_entry) {
             entry.taken();
-            true
-        })
+        }
     }
 
     /// Client's host: shows by which queue pair a connection goes, whose slot of the link `local` `ep` is our side of.

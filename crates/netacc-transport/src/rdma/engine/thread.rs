@@ -70,7 +70,7 @@ fn run(cell: &EngineCell, cpus: &[u32]) {
         let tended = is_first
             && host().is_some_and(|host| {
                 host.tend_queued(&|| {
-                    let _ = cell.with(|e| e.sleep.stay_awake());
+                    let _ = cell.with(Engine::stay_awake);
                 })
             });
         let soon =

@@ -4,17 +4,15 @@ use crate::Endpoint;
 use crate::host::{ConnToken, host};
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::lookup::{RouteLookup, find_route};
+use crate::rdma::engine::mux::upgrade_pending::{PendingUpgrade, Step};
 use crate::rdma::engine::progress;
-use crate::rdma::engine::qp::Payload;
 use crate::rdma::engine::routes::RouteHandle;
-use crate::rdma::engine::upgrade_pending::{PendingUpgrade, Step};
 use crate::rdma::engine::worker::Engine;
 use crate::shm::Link;
 use core::net::SocketAddr;
 use netacc_stats::Reason;
 use netacc_sys::time;
-use netacc_wire::companion::TOKEN;
-use netacc_wire::frame::{Frame, Upgrade};
+use netacc_wire::frame::Upgrade;
 
 /// Begins to look for the route to a server.
 pub fn begin_lookup(server: SocketAddr) {
@@ -66,60 +64,19 @@ impl Engine {
                 return false;
             }
         };
-        let Some((program, ours)) = self.seat(link, local, claim.claimed, (client, server)) else { return false };
+        let Some((program, ours)) = self.mux.seat(link, local, claim.claimed, (client, server)) else { return false };
         drop(claim);
-        let Some(at) = self.begin(ours, local, qp_index, None, None) else {
+        let Some(at) = self.mux.begin(ours, local, qp_index, None, None) else {
             program.withdraw();
             program.close(false);
             return false;
         };
+        self.show_taken(qp_index, ours, local);
         let request = Upgrade { client, server, sent: host.sent_by_kernel(socket) };
         let pending =
             PendingUpgrade { step: Step::SendRequest, request, socket: Some(socket), program, since: time::now() };
-        if let Some(conn) = self.conns.table.get_mut(at) {
+        if let Some(conn) = self.mux.conns.table.get_mut(at) {
             conn.upgrade = Some(pending);
-        }
-        true
-    }
-
-    /// The server's side of a connection is prepared. False: the other side broke the rules.
-    pub(super) fn ready(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
-        let mut token = [0u8; TOKEN];
-        let Some(qp) = self.qps.table.get_mut(at) else { return true };
-        if qp.route.is_none() || payload.len() != TOKEN || !qp.copy(&mut self.qps.devices, payload, 0, &mut token) {
-            return false;
-        }
-        let known = qp.conns.get(&frame.conn).copied();
-        let Some((c, conn)) = known
-            .and_then(|c| Some((c, self.conns.table.get_mut(c).filter(|conn| conn.generation == frame.generation)?)))
-        else {
-            // The connection is over here.
-            self.qps.refuse(at, frame);
-            return true;
-        };
-        // Its next messages need not carry its generation.
-        conn.generation_confirmed = true;
-        let Some(pending) = conn.upgrade.take_if(|pending| pending.step == Step::AwaitAnswer) else { return false };
-        let switched = pending
-            .socket
-            .zip(host())
-            .is_some_and(|(socket, host)| host.commit_upgrade(socket, pending.request.sent, token, pending.program));
-        if switched {
-            self.conns.queue(c);
-        } else {
-            conn.upgrade = Some(pending);
-            self.reset(c);
-        }
-        true
-    }
-
-    /// The server would rather not go on with a connection. A connection that has not gone over says so.
-    pub(super) fn cancelled(&mut self, c: usize) -> bool {
-        if self.conns.table.get(c).is_some_and(|conn| conn.upgrade.is_some()) {
-            self.reset(c);
-        } else {
-            // The message may have brought credit, as any message may.
-            self.conns.queue(c);
         }
         true
     }

@@ -1,14 +1,12 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
 use crate::rdma::engine::companions::Companions;
-use crate::rdma::engine::conns::Conns;
 use crate::rdma::engine::limits::Limits;
-use crate::rdma::engine::links::Links;
 use crate::rdma::engine::listeners::Listeners;
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::reader::Reader;
 use crate::rdma::engine::own_port;
 use crate::rdma::engine::qp::{Payload, qp_of, tag};
-use crate::rdma::engine::qps::Qps;
-use crate::rdma::engine::reader::Reader;
 use crate::rdma::engine::removal::{Removals, Said};
 use crate::rdma::engine::routes::Routes;
 use crate::rdma::engine::sleep::{Sleep, SleepOn};
@@ -76,9 +74,8 @@ pub(super) struct Engine {
     pub unmanaged: u64,
     /// The waker by which the thread is told to look.
     pub waker: i32,
-    pub qps: Qps,
-    pub conns: Conns,
-    pub links: Links,
+    /// What it carries.
+    pub mux: Mux,
     pub routes: Routes,
     pub listeners: Listeners,
     /// The TCP connections beside queue pairs.
@@ -90,8 +87,6 @@ pub(super) struct Engine {
     /// Set when the last round has left something to do: it has not seen the end of a completion queue, or of what it
     /// found.
     pub rest: bool,
-    /// Set when more buffers are needed, which the thread is to register: see [`Qps::grow`].
-    pub short: bool,
     /// Room for completions, empty: clearing it anew for each look would be most of the cost of a look.
     found: Vec<Wc>,
     sleeps_on: Vec<(i32, i16, What)>,
@@ -109,9 +104,7 @@ impl Engine {
             events: None,
             unmanaged: 0,
             waker: wakers::create()?,
-            qps: Qps::new(index, Limits::new(conf, index), status),
-            conns: Conns::default(),
-            links: Links::default(),
+            mux: Mux::new(index, Limits::new(conf, index), status),
             routes: Routes::default(),
             listeners: Listeners::default(),
             companions: Companions::default(),
@@ -119,7 +112,6 @@ impl Engine {
             said: Vec::new(),
             sleep: Sleep::default(),
             rest: false,
-            short: false,
             found: vec![Wc::default(); BATCH],
             sleeps_on: Vec::new(),
             maintained: time::now(),
@@ -132,29 +124,29 @@ impl Engine {
         wakers::ring(self.waker);
     }
 
-    /// Notes that more registered memory is needed.
-    pub(super) fn is_short(&mut self) {
-        if !core::mem::replace(&mut self.short, true) {
-            self.ring();
-        }
+    /// Keeps the thread, which was about to sleep, awake, since it has something else to wait for: threads that sleep
+    /// from now on hear the channels.
+    pub fn stay_awake(&mut self) {
+        self.sleep.on = SleepOn::Awake;
+        self.mux.links.asleep = false;
     }
 
     /// The thread's next step; `last` is when there was something to do.
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
-        self.sleep.on = SleepOn::Awake;
+        self.stay_awake();
         if self.wants_manager() {
             return Step::Load;
         }
-        if core::mem::take(&mut self.short) {
-            self.qps.grow();
-            self.conns.feed();
+        if core::mem::take(&mut self.mux.qps.short) {
+            self.mux.qps.grow();
+            self.mux.conns.feed();
         }
         let busy = self.progress_once();
         if busy {
             *last = now;
         }
-        if busy || now.saturating_sub(*last) < self.qps.limits.poll_ns {
+        if busy || now.saturating_sub(*last) < self.mux.qps.limits.poll_ns {
             if now.saturating_sub(self.polled_fds) < FD_POLL_INTERVAL {
                 return if busy { Step::Again } else { Step::Poll };
             }
@@ -165,7 +157,7 @@ impl Engine {
         if !self.arm(sleep) {
             return Step::Again;
         }
-        self.sleep.on = sleep;
+        (self.sleep.on, self.mux.links.asleep) = (sleep, true);
         self.list_for(fds);
         match sleep {
             SleepOn::Brief => Step::Sleep { ms: BRIEF, naps: NAPS },
@@ -186,27 +178,27 @@ impl Engine {
             self.take_all_connects();
         }
         busy |= self.check_locals();
-        if !self.conns.pending_upgrades.is_empty() {
-            self.check_pending();
+        if !self.mux.conns.pending_upgrades.is_empty() {
+            self.mux.check_pending();
         }
         // Connections that are queued meanwhile have their turn in the next round.
-        for _ in 0..self.conns.ready.len() {
-            let Some(at) = self.conns.ready.pop_front() else { break };
+        for _ in 0..self.mux.conns.ready.len() {
+            let Some(at) = self.mux.conns.ready.pop_front() else { break };
             busy = true;
-            self.pump(at);
+            self.mux.pump(at);
         }
-        self.qps.post_all();
-        while let Some(qp_index) = self.qps.violators.pop() {
+        self.mux.qps.post_all();
+        while let Some(qp_index) = self.mux.qps.violators.pop() {
             (busy, self.rest) = (true, true);
             self.end_qp_with(qp_index, "the other side broke the rules", Some(Errno::CONNRESET));
         }
-        while let Some(qp_index) = self.qps.broken.pop() {
+        while let Some(qp_index) = self.mux.qps.broken.pop() {
             (busy, self.rest) = (true, true);
             self.qp_ended(qp_index, "the queue pair failed");
         }
         // A companion connection that has ended, or takes more again, carries nothing itself, but has queued
         // connections: then no thread sleeps.
-        let more = self.progress_failovers() | !self.conns.ready.is_empty();
+        let more = self.progress_failovers() | !self.mux.conns.ready.is_empty();
         self.rest |= more;
         busy | more
     }
@@ -220,9 +212,9 @@ impl Engine {
             // The buffer serves another look below.
             found.resize(BATCH, Wc::default());
         }
-        for d in 0..self.qps.devices.len() {
+        for d in 0..self.mux.qps.devices.len() {
             for q in 0.. {
-                let Some(cq) = self.qps.devices.get(d).and_then(|d| d.cqs().nth(q)) else { break };
+                let Some(cq) = self.mux.qps.devices.get(d).and_then(|d| d.cqs().nth(q)) else { break };
                 let n = cq.poll(&mut found).unwrap_or(0);
                 busy |= n > 0;
                 self.rest |= n == found.len();
@@ -240,50 +232,50 @@ impl Engine {
     fn completed(&mut self, wc: &Wc, reader: Option<&mut Reader<'_, '_>>) {
         let at = qp_of(wc.wr_id());
         // A late completion of a queue pair that is gone is dropped.
-        if tag(&self.qps.table, at) != (wc.wr_id() >> 32) as u32 {
+        if tag(&self.mux.qps.table, at) != (wc.wr_id() >> 32) as u32 {
             return;
         }
-        let Some(qp) = self.qps.table.get_mut(at) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         if let Err(e) = wc.check() {
             return self.completed_badly(at, &e);
         }
-        let Some((qp_conn, device)) = qp.live_parts(&mut self.qps.devices) else { return };
+        let Some((qp_conn, device)) = qp.live_parts(&mut self.mux.qps.devices) else { return };
         match qp_conn.completed(&mut device.pool, wc.wr_id(), wc.byte_len(), wc.imm_data()) {
             None => {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
-                self.qps.violators.push(at);
+                self.mux.qps.violators.push(at);
             }
-            Some(Completion::Sent) => self.conns.feed(),
+            Some(Completion::Sent) => self.mux.conns.feed(),
             Some(Completion::Message(n, head)) => {
                 if qp.opened.is_some() {
                     self.on_open_answered(at);
                 }
-                let frame = if head.brief { self.named(at, head.frame) } else { Some(head.frame) };
+                let frame = if head.brief { self.mux.named(at, head.frame) } else { Some(head.frame) };
                 let payload = Payload::Received(n, head.at, head.start, head.len);
                 if frame.is_some_and(|frame| !self.messages(at, frame, payload, reader)) {
-                    self.qps.violators.push(at);
+                    self.mux.qps.violators.push(at);
                 }
-                let Some(qp) = self.qps.table.get_mut(at) else { return };
-                let Some((qp_conn, device)) = qp.live_parts(&mut self.qps.devices) else { return };
+                let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
+                let Some((qp_conn, device)) = qp.live_parts(&mut self.mux.qps.devices) else { return };
                 let short = qp_conn.wants_to_grow();
                 if qp_conn.dealt_with(&mut device.pool, n, head.frame).is_err() {
-                    self.qps.broken.push(at);
+                    self.mux.qps.broken.push(at);
                 }
                 if short {
-                    self.is_short();
+                    self.mux.qps.is_short();
                 }
             }
         }
-        self.conns.unstall(&mut self.qps, at);
+        self.mux.conns.unstall(&mut self.mux.qps, at);
     }
 
     /// Notes that the queue pair has failed. Most reasons may also mean that the other side has ended it.
     fn completed_badly(&mut self, at: usize, e: &Error) {
-        let Some(qp) = self.qps.table.get_mut(at) else { return };
-        let Some((qp_conn, _)) = qp.live_parts(&mut self.qps.devices) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
+        let Some((qp_conn, _)) = qp.live_parts(&mut self.mux.qps.devices) else { return };
         netacc_log::log!(Debug, "QP {}: a request failed: {e}", qp_conn.qp_num());
         qp.error = qp.error.or(Some(e.errno()).filter(|e| *e == Errno::TIMEDOUT));
-        self.qps.broken.push(at);
+        self.mux.qps.broken.push(at);
     }
 
     /// Takes everything that the queues hold before a queue pair is ended: what it has received comes before the end.
@@ -299,11 +291,11 @@ impl Engine {
     /// To be called before a sleep: everything that may have news is to report it, except what the program's threads
     /// notice while they do the work. False if there is news already.
     fn arm(&mut self, sleep: SleepOn) -> bool {
-        if !self.sleep.channels(sleep, self.qps.devices.len()).is_empty() {
-            self.sleep.arm(&self.qps.devices);
+        if !self.sleep.channels(sleep, self.mux.qps.devices.len()).is_empty() {
+            self.sleep.arm(&self.mux.qps.devices);
         }
         let mut silent = true;
-        for (_, local) in self.links.table.each() {
+        for (_, local) in self.mux.links.table.each() {
             silent &= (sleep == SleepOn::Brief && local.is_ours()) || local.arm();
         }
         // Completions that came before the arming have no event.
@@ -325,19 +317,19 @@ impl Engine {
         if self.companions.watch.epoll >= 0 {
             list.push((self.companions.watch.epoll, IN, What::Companions));
         }
-        let heard = self.sleep.channels(self.sleep.on, self.qps.devices.len());
-        let devices = self.qps.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
+        let heard = self.sleep.channels(self.sleep.on, self.mux.qps.devices.len());
+        let devices = self.mux.qps.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
         list.extend(devices.map(|(n, d)| (d.fd(), IN, What::Device(n))));
-        list.extend(self.qps.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
-        for (n, local) in self.links.table.each() {
+        list.extend(self.mux.qps.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
+        for (n, local) in self.mux.links.table.each() {
             list.push((local.waker(), IN, What::LocalWaker(n)));
             // The end of a link is reported once, to each engine that has it.
             if !local.ended {
                 list.push((local.link.control_fd(), IN, What::Control(n)));
             }
         }
-        let conns = &mut self.conns.table;
-        self.conns.listed.retain(|c| {
+        let conns = &mut self.mux.conns.table;
+        self.mux.conns.listed.retain(|c| {
             let Some(conn) = conns.get_mut(*c).filter(|conn| conn.listed) else { return false };
             // The connection may have such a descriptor again, when it goes over to a kernel socket after the end
             // of its sharers.
@@ -357,7 +349,8 @@ impl Engine {
 
     /// After a sleep on what [`Engine::step`] listed.
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
-        let sleep = core::mem::replace(&mut self.sleep.on, SleepOn::Awake);
+        let sleep = self.sleep.on;
+        self.stay_awake();
         if sleep == SleepOn::Others && self.complete(None) && core::mem::replace(&mut self.sleep.doubted, true) {
             // The thread that has the poller token does not do the work: a signal handler may have jumped out of its call. The
             // first time this is only noted, since these may be messages whose mark is still to come.
@@ -373,7 +366,7 @@ impl Engine {
                 What::Events => self.serve_cm_events(),
                 What::Companions => self.serve_companions(),
                 What::Device(n) => {
-                    if let Some(d) = self.qps.devices.get(n) {
+                    if let Some(d) = self.mux.qps.devices.get(n) {
                         d.take_events();
                         self.sleep.armed = Armed::No;
                     }
@@ -381,28 +374,28 @@ impl Engine {
                 What::Said(n) => self.device_says(n),
                 // Another thread may have changed things since: only descriptors that are still the same are read.
                 What::LocalWaker(n) => {
-                    if let Some(local) = self.links.table.get(n).filter(|l| l.waker() == *fd) {
+                    if let Some(local) = self.mux.links.table.get(n).filter(|l| l.waker() == *fd) {
                         wakers::silence(local.waker());
                     }
                 }
                 What::Control(n) => {
-                    if self.links.table.get(n).is_some_and(|l| l.link.control_fd() == *fd) {
+                    if self.mux.links.table.get(n).is_some_and(|l| l.link.control_fd() == *fd) {
                         self.serve_local(n);
                     }
                 }
                 What::Kernel(c) => {
-                    if let Some(conn) = self.conns.table.get(c) {
+                    if let Some(conn) = self.mux.conns.table.get(c) {
                         if conn.kernel < 0 {
                             conn.ep.on_liveness_event();
                         }
-                        self.conns.queue(c);
+                        self.mux.conns.queue(c);
                     }
                 }
             }
         }
         self.sleeps_on = list;
         if own_port::any_came() {
-            self.companions.take_guests(&mut self.qps);
+            self.companions.take_guests(&mut self.mux.qps);
             self.end_lost();
         }
         let now = time::now();

@@ -1,52 +1,19 @@
 //! How a carried connection ends.
 
 use crate::Endpoint;
-use crate::rdma::MsgPath;
-use crate::rdma::engine::conn::{SHORT, Source};
-use crate::rdma::engine::worker::Engine;
-use crate::shm::Link;
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::conn::{SHORT, Source};
+use crate::rdma::engine::qp::{QpRecord, Stage};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
 use netacc_wire::frame::Kind;
 
-impl Engine {
-    /// Whether all that was written has reached the other hosts; with `ends`, since the process ends, also the ends of
-    /// its streams.
-    pub fn flush(&mut self, ends: bool) -> bool {
-        // A fork just before may have told of its child: a connection that others have does not end with this process.
-        let links: Vec<&'static Link> =
-            self.links.table.each().filter(|(_, l)| !l.ended).map(|(_, l)| l.link).collect();
-        links.into_iter().for_each(Link::service_if_readable);
-        let all: Vec<usize> = self.conns.table.each().map(|(c, _)| c).collect();
-        for c in &all {
-            self.conns.queue(*c);
-        }
-        self.progress_once();
-        let mut done =
-            self.links.table.each().all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
-        for c in all {
-            done &= if ends { self.end_of_process(c) } else { self.is_written_out(c) };
-        }
-        let qps: Vec<usize> = self.qps.table.each().map(|(p, _)| p).collect();
-        for p in qps {
-            let Some(qp) = self.qps.table.get_mut(p) else { continue };
-            match qp.path(&mut self.qps.devices) {
-                Some(MsgPath::Qp(qp_index, _)) => {
-                    let _ = qp_index.flush();
-                    done &= qp_index.is_flushed();
-                }
-                Some(MsgPath::Companion(stream)) => done &= stream.is_flushed(),
-                None => {}
-            }
-        }
-        done
-    }
-
+impl Mux {
     /// Done once in a while: connections that have nothing more to say, although the last bytes said so, tell that to
     /// the other side.
-    pub(super) fn send_final_acks(&mut self) {
+    pub fn send_final_acks(&mut self) {
         let said: Vec<usize> =
             self.conns.table.each().filter(|(_, c)| c.said_part && !c.is_off_qp()).map(|(at, _)| at).collect();
         for at in said {
@@ -71,7 +38,7 @@ impl Engine {
     }
 
     /// Ends the connection with the process, as if the program had closed it. False: it is not written out yet.
-    pub(super) fn end_of_process(&mut self, at: usize) -> bool {
+    pub fn end_of_process(&mut self, at: usize) -> bool {
         if !self.is_written_out(at) {
             return false;
         }
@@ -97,7 +64,7 @@ impl Engine {
     }
 
     /// Whether the queue pair has all that the program has written.
-    fn is_written_out(&self, at: usize) -> bool {
+    pub fn is_written_out(&self, at: usize) -> bool {
         let Some(conn) = self.conns.table.get(at).filter(|conn| !conn.is_off_qp()) else { return true };
         let mut byte = 0u8;
         match conn.kernel {
@@ -113,7 +80,7 @@ impl Engine {
     }
 
     /// Answers what the program still writes by a reset, on a connection whose queue pair has ended.
-    pub(super) fn pump_cut(&mut self, at: usize) {
+    pub fn pump_cut(&mut self, at: usize) {
         let Some(conn) = self.conns.table.get_mut(at) else { return };
         let mut bytes = [0u8; SHORT];
         match conn.read(&mut Source::Ring, bytes.as_mut_ptr(), SHORT) {
@@ -125,7 +92,7 @@ impl Engine {
     }
 
     /// Ends the connection from our side: both ends learn it.
-    pub(super) fn reset(&mut self, at: usize) {
+    pub fn reset(&mut self, at: usize) {
         let Some(conn) = self.conns.table.get_mut(at) else { return };
         if !conn.cut
             && let Some(qp) = self.qps.table.get_mut(conn.qp)
@@ -146,7 +113,7 @@ impl Engine {
     /// The other side gives the name of a connection to another one. For the other side the first one is over, since
     /// both ends were told; but the program here may not have been given everything yet, or may not have looked. If
     /// there is no such end, the other side is confused.
-    pub(super) fn end_of_name(&mut self, at: usize) {
+    pub fn end_of_name(&mut self, at: usize) {
         let Some(conn) = self.conns.table.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
             return self.drop_conn(at, true);
         };
@@ -160,7 +127,7 @@ impl Engine {
     }
 
     /// Forgets the connection; with `abort` the program here sees a reset.
-    pub(super) fn drop_conn(&mut self, at: usize, abort: bool) {
+    pub fn drop_conn(&mut self, at: usize, abort: bool) {
         let Some(conn) = self.conns.table.remove(at) else { return };
         if let Some(pending) = conn.upgrade {
             pending.dropped();
@@ -187,5 +154,35 @@ impl Engine {
             qp.idle_since = now;
             self.qps.count_closed(conn.qp);
         }
+    }
+
+    /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or
+    /// is reset if the other side has not had all of our bytes, or we all of its, as far as that is `known`.
+    pub fn cut(&mut self, c: usize, known: bool) {
+        let Some(conn) = self.conns.table.get_mut(c) else { return };
+        conn.cut = true;
+        if conn.upgrade.is_some() {
+            return self.drop_conn(c, true);
+        }
+        let whole = known
+            && !conn.broken_off
+            && conn.credit == netacc_wire::frame::WINDOW
+            && conn.kernel < 0
+            && conn.ep.unread() == 0
+            && conn.opening.is_none();
+        if !whole && !conn.fin_seen {
+            return self.drop_conn(c, true);
+        }
+        conn.fin_seen = true;
+        self.conns.queue(c);
+    }
+
+    /// In the copy: whether all that it carried has ended, and the other hosts know.
+    pub fn is_done(&self) -> bool {
+        let told = |e: &QpRecord| match &e.stage {
+            Stage::FailedOver(failed) => e.resets.is_empty() && failed.stream.is_flushed(),
+            _ => true,
+        };
+        self.conns.table.each().next().is_none() && self.qps.table.each().all(|(_, e)| told(e))
     }
 }

@@ -1,6 +1,6 @@
 //! The connections of an engine, and which of them are to be looked at.
 
-use crate::rdma::engine::conn::{Conn, Sent, Source};
+use crate::rdma::engine::mux::conn::{Conn, Sent, Source};
 use crate::rdma::engine::qps::Qps;
 use crate::rdma::engine::table::Table;
 use alloc::collections::VecDeque;
@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 /// The connections of an engine.
 #[derive(Debug, Default)]
-pub(super) struct Conns {
+pub(in crate::rdma::engine) struct Conns {
     pub table: Table<Conn>,
     /// Connections that are to be looked at.
     pub ready: VecDeque<usize>,
@@ -25,7 +25,7 @@ pub(super) struct Conns {
 
 /// What sending leaves to the engine.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sending {
+pub(in crate::rdma::engine) struct Sending {
     /// The program's side was reset, and the other side has been told: the connection is over.
     pub reset: bool,
     /// More registered memory is needed.

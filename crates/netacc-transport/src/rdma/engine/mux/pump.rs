@@ -1,16 +1,15 @@
 //! Moves the bytes of connections: from their rings to queue pairs, and back.
 
-use crate::rdma::engine::conn::{Conn, Source};
-use crate::rdma::engine::sleep::SleepOn;
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::conn::{Conn, Source};
 
-impl Engine {
+impl Mux {
     /// Moves what can be moved of a connection, in both directions.
-    pub(super) fn pump(&mut self, at: usize) {
+    pub fn pump(&mut self, at: usize) {
         self.pump_now(at);
         // A thread of the program may have moved bytes while ours sleeps on something else.
-        if self.sleep.on != SleepOn::Awake && self.conns.table.get(at).is_some_and(Conn::is_unheard) {
-            self.ring();
+        if self.links.asleep && self.conns.table.get(at).is_some_and(Conn::is_unheard) {
+            self.status.ring();
         }
     }
 
@@ -45,13 +44,19 @@ impl Engine {
     }
 
     /// Sends what a connection may send now.
-    pub(super) fn send_from(&mut self, at: usize, from: &mut Source<'_, '_>) {
+    pub fn send_from(&mut self, at: usize, from: &mut Source<'_, '_>) {
         let sent = self.conns.send_from(&mut self.qps, at, from);
         if sent.short {
-            self.is_short();
+            self.qps.is_short();
         }
         if sent.reset {
             self.drop_conn(at, true);
         }
+    }
+
+    /// The last connection that was opened on a queue pair, if the other side has not been told of it.
+    pub fn unsent(&self, qp_index: usize) -> Option<usize> {
+        let opened = self.qps.table.get(qp_index)?.opened?;
+        self.conns.table.get(opened.conn).filter(|c| c.qp == qp_index && c.opening.is_some()).map(|_| opened.conn)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::limits::MESSAGES_PER_PASS;
 use crate::rdma::MsgPath;
-use crate::rdma::engine::upgrade_pending::PendingUpgrade;
+use crate::rdma::engine::mux::upgrade_pending::PendingUpgrade;
 use crate::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use crate::{Endpoint, Iov, Shut};
 use alloc::collections::VecDeque;
@@ -17,11 +17,11 @@ const WINDOW_UPDATE: u32 = WINDOW / 2;
 /// socket has to hold what was in the ring, and these bytes.
 const PIECE: usize = 32 * 1024;
 /// Number of bytes for which a look into a short buffer first is worthwhile.
-pub(super) const SHORT: usize = 96;
+pub(in crate::rdma::engine) const SHORT: usize = 96;
 
 /// A connection that this engine carries.
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(in crate::rdma::engine) struct Conn {
     /// Our side of the ring. With a `kernel` socket it is not ours any more: another connection may have its place.
     pub ep: &'static ShmEndpoint,
     /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to a
@@ -72,7 +72,7 @@ pub(super) struct Conn {
 
 /// The source of the bytes that a connection sends.
 #[derive(Debug)]
-pub(super) enum Source<'a, 'b> {
+pub(in crate::rdma::engine) enum Source<'a, 'b> {
     /// Its ring, or the kernel socket that took the ring's place.
     Ring,
     /// A program's buffers.
@@ -81,7 +81,7 @@ pub(super) enum Source<'a, 'b> {
 
 /// How sending went.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(in crate::rdma::engine) enum Sent {
     /// There is nothing more for now.
     All,
     /// The queue pair has no room.
@@ -97,7 +97,7 @@ pub(super) enum Sent {
 }
 
 impl Conn {
-    pub(super) fn frame(&mut self, kind: Kind) -> Frame {
+    pub(in crate::rdma::engine) fn frame(&mut self, kind: Kind) -> Frame {
         self.known = true;
         let frame = self.next_frame(kind);
         self.delivered -= frame.window;
@@ -157,7 +157,7 @@ impl Conn {
     }
 
     /// Moves what waited into the ring, and the end after it. False: nobody reads any more.
-    pub(super) fn give_pending(&mut self) -> bool {
+    pub(in crate::rdma::engine) fn give_pending(&mut self) -> bool {
         while !self.pending.is_empty() {
             let (front, _) = self.pending.as_slices();
             let (p, len) = (front.as_ptr(), front.len());
@@ -282,7 +282,12 @@ impl Conn {
     }
 
     /// Reads from the source. `EAGAIN`: there is nothing now; 0: nothing will come any more.
-    pub(super) fn read(&self, from: &mut Source<'_, '_>, to: *mut u8, room: usize) -> Result<usize, Errno> {
+    pub(in crate::rdma::engine) fn read(
+        &self,
+        from: &mut Source<'_, '_>,
+        to: *mut u8,
+        room: usize,
+    ) -> Result<usize, Errno> {
         let v = libc::iovec { iov_base: to.cast(), iov_len: room };
         match from {
             Source::Program(bytes) if bytes.left() == 0 => Err(Errno::AGAIN),
@@ -350,7 +355,7 @@ impl Conn {
     }
 
     /// Whether nothing of what the program here writes goes out by the queue pair any more, or none of it does yet.
-    pub(super) fn is_off_qp(&self) -> bool {
+    pub(in crate::rdma::engine) fn is_off_qp(&self) -> bool {
         self.upgrade.is_some() || self.cut || self.fin_sent
     }
 

@@ -3,9 +3,9 @@
 //! process.
 
 use crate::Endpoint;
-use crate::rdma::engine::conn::Conn;
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::process;
-use crate::rdma::engine::worker::Engine;
 use crate::shm::ShmEndpoint;
 use crate::timeouts;
 use alloc::vec::Vec;
@@ -22,10 +22,10 @@ fn addresses(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     Some((open.address(0)?, open.address(1)?))
 }
 
-impl Engine {
+impl Mux {
     /// The process at which connection `at` waits is gone, or has left the listener: gives the connection to another
     /// one, with what was written so far. False: there is none, or nothing of the kind has happened.
-    pub(super) fn redispatch_orphan(&mut self, at: usize) -> bool {
+    pub fn redispatch_orphan(&mut self, at: usize) -> bool {
         let orphan = self.conns.table.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
         orphan.is_some_and(|old| self.redispatch(at, old))
     }
@@ -66,7 +66,7 @@ impl Engine {
 
     /// Done once in a while: finds connections that a process does not take. They are offered to the process that looks
     /// first, and their own process gets no others until it goes on.
-    pub(super) fn redispatch_queued(&mut self) {
+    pub fn redispatch_queued(&mut self) {
         // Where they wait is as good a place as any, and a copy makes no other connections.
         if process::is_alone() {
             return;

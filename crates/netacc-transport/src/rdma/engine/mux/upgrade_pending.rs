@@ -9,7 +9,7 @@ use netacc_wire::frame::Upgrade;
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(in crate::rdma::engine) enum Step {
     /// Client: the question is to be sent.
     SendRequest,
     /// Client: the question has been sent.
@@ -28,7 +28,7 @@ pub(super) enum Step {
 
 /// State of an early connection beside that of each connection.
 #[derive(Debug)]
-pub(super) struct PendingUpgrade {
+pub(in crate::rdma::engine) struct PendingUpgrade {
     pub step: Step,
     pub request: Upgrade,
     /// The program's socket, if it is known, and its side of the ring.

@@ -2,13 +2,13 @@
 
 use crate::Iov;
 use crate::host::{ConnToken, Direction, host};
-use crate::rdma::engine::conn::Conn;
+use crate::rdma::engine::mux::conn::Conn;
 use crate::shm::ShmEndpoint;
 use netacc_sys::Guard;
 
 /// A thread of the program that reads, and has found nothing.
 #[derive(Debug)]
-pub(super) struct Reader<'a, 'b> {
+pub(in crate::rdma::engine) struct Reader<'a, 'b> {
     pub program: Program,
     /// The engine's side of its connection.
     pub mate: &'static ShmEndpoint,
@@ -17,7 +17,7 @@ pub(super) struct Reader<'a, 'b> {
 
 /// The program's side of the connection that a thread reads or writes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Program {
+pub(in crate::rdma::engine) struct Program {
     pub socket: ConnToken,
     pub ep: &'static ShmEndpoint,
 }

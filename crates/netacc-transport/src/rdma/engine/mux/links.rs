@@ -1,7 +1,7 @@
 //! The links of an engine: to programs of this host, and to itself for destinations on other hosts.
 
 use crate::host::host;
-use crate::rdma::engine::conn::Conn;
+use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::process;
 use crate::rdma::engine::status::EngineStatus;
 use crate::rdma::engine::table::Table;
@@ -12,11 +12,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 /// Most connections: as many as their numbers can name.
-pub(super) const CONNS: usize = 1 << 16;
+pub(in crate::rdma::engine) const CONNS: usize = 1 << 16;
 
 /// A link, of which we are one side.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(in crate::rdma::engine) struct Local {
     pub link: &'static Link,
     pub ready_set: u32,
     /// Per slot the connection's number + 1; 0: none.
@@ -63,14 +63,22 @@ impl Local {
 }
 
 /// The links of an engine.
-#[derive(Debug, Default)]
-pub(super) struct Links {
+#[derive(Debug)]
+pub(in crate::rdma::engine) struct Links {
     pub table: Table<Local>,
+    /// Set while the engine's thread sleeps: whoever adds something that it is to listen to tells it.
+    pub asleep: bool,
+    status: &'static EngineStatus,
     /// Links for the server's end of connections that began on TCP: the program's side, and the place of ours.
     pub seats: Vec<(&'static Link, usize)>,
 }
 
 impl Links {
+    /// No link yet.
+    pub fn new(status: &'static EngineStatus) -> Links {
+        Links { table: Table::default(), asleep: false, status, seats: Vec::new() }
+    }
+
     /// Watches a link; the caller gives us its reference.
     pub fn add(&mut self, link: &'static Link, route: Option<usize>) -> Option<usize> {
         let Ok(ready_set) = link.open_ready_set() else {
@@ -83,6 +91,11 @@ impl Links {
             link.put();
             return None;
         };
+        // The thread is to listen to this link too. For a link to another host the thread is told by the code that
+        // makes it, if it has to know.
+        if route.is_none() && self.asleep {
+            self.status.ring();
+        }
         if route.is_some()
             && let Some(q) = link.endpoint(CONTROL_SLOT)
         {
@@ -92,9 +105,9 @@ impl Links {
     }
 
     /// Lets a link go.
-    pub fn drop(&mut self, status: &EngineStatus, at: usize) {
+    pub fn drop(&mut self, at: usize) {
         if let Some(local) = self.table.remove(at) {
-            status.waiting.fetch_sub(local.waiting, Ordering::Relaxed);
+            self.status.waiting.fetch_sub(local.waiting, Ordering::Relaxed);
             local.link.close_ready_set(local.ready_set);
             local.link.put();
         }
@@ -130,11 +143,11 @@ impl Links {
     }
 
     /// Counts the connects that are left there, for the thread that chooses the engine of the next one.
-    pub fn count_waiting(&mut self, status: &EngineStatus, local: usize) {
+    pub fn count_waiting(&mut self, local: usize) {
         let Some(l) = self.table.get_mut(local) else { return };
         let queued = l.link.segment().filter(|_| l.route.is_some()).map_or(0, |s| s.queued() as usize);
         let before = core::mem::replace(&mut l.waiting, queued.min(SLOTS));
-        status.waiting.fetch_add(l.waiting.wrapping_sub(before), Ordering::Relaxed);
+        self.status.waiting.fetch_add(l.waiting.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// The links by which connects to a route's server come.
