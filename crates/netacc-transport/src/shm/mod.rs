@@ -45,6 +45,7 @@ mod open;
 pub mod owner;
 mod passed;
 mod peer_liveness;
+mod peer_process;
 mod pending;
 mod procfs;
 pub mod promote;

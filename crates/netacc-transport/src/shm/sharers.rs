@@ -109,7 +109,7 @@ impl ShmEndpoint {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
                 Err(p) if !v.link.trusts_peer() => {
-                    if self.wait_for_named(p, &mut wait)? == Next::Clear {
+                    if self.delays.wait_for(p, &mut wait, || self.has_sharer(p))? == Next::Clear {
                         let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                     }
                     continue;
