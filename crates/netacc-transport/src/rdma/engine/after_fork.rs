@@ -8,7 +8,7 @@ use netacc_verbs::EventChannel;
 impl Engine {
     /// Before a fork: finds out what librdmacm has open, unless nothing has changed since that was asked last.
     pub(super) fn note_open_devices(&mut self) {
-        if self.events.is_some() {
+        if self.mux.qps.events.is_some() {
             self.removals.note_open();
         }
     }
@@ -36,7 +36,7 @@ impl Engine {
             .devices
             .iter()
             .flat_map(Device::descriptors)
-            .chain(self.events.as_ref().map(EventChannel::fd))
+            .chain(self.mux.qps.events.as_ref().map(EventChannel::fd))
             .chain(self.listeners.doors());
         for fd in fds {
             reserved_fds::close(fd);

@@ -3,73 +3,45 @@
 use crate::host::Reachability;
 use crate::limits::CM_EVENTS_PER_PASS;
 use crate::rdma::engine::listeners::LISTENER;
-use crate::rdma::engine::qp::{QP_CONNECT, QpRecord, Stage, tag};
-use crate::rdma::engine::qps::MAX_QPS;
-use crate::rdma::engine::routes::{learn, why};
+use crate::rdma::engine::probe::Answer;
+use crate::rdma::engine::qp::{QP_CONNECT, Stage, tag};
+use crate::rdma::engine::qps::{RESOLVE, retry_resolve};
+use crate::rdma::engine::routes::{Route, learn, why};
 use crate::rdma::engine::worker::Engine;
-use crate::rdma::port_of;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
-use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel, Result};
+use netacc_verbs::{CmEvent, CmEventType, Error, EventChannel};
 use netacc_wire::companion as wire;
 use netacc_wire::frame::{QpHello, Stranger};
 
-/// Time (ms) that the network is asked for a neighbour, at each try. The kernel misses an answer that comes while it
-/// asks, and looks again when the time is over: so the first time is short.
-const RESOLVE: [u32; 3] = [100, 300, 1_000];
-/// A message that the other side does not confirm is sent again after 4.096 microseconds times two to the power of
-/// this, which is half a second, and at the seventh time in vain the queue pair fails.
-const ACK_TIMEOUT: u8 = 17;
-/// Number of local ports in a row that may turn out to be taken; more than that are no accident.
-const PORTS_TAKEN: u32 = 8;
-
 impl Engine {
-    /// Begins to connect a further queue pair for a route.
-    pub(super) fn begin_qp(&mut self, route: usize) -> Result<()> {
-        if self.is_unmanaged(time::now()) {
-            return Err(Error::NoDevice);
-        }
-        let r = self.routes.table.get_mut(route).ok_or(Error::NoDevice)?;
-        let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
-        let at =
-            self.mux.qps.table.add(MAX_QPS, QpRecord::new(Stage::Wanted, 0, Some(route), r.dest.port())).ok_or(full)?;
-        r.qps.push(at);
-        if self.events.is_none() {
-            // The thread will get the connection manager first.
-            self.ring();
-            return Ok(());
-        }
-        self.resolve(at).inspect_err(|_| {
-            self.mux.qps.table.remove(at);
-            if let Some(r) = self.routes.table.get_mut(route) {
-                r.qps.retain(|p| *p != at);
-            }
-        })
+    /// The route to a server on another host.
+    pub fn route(&mut self, dest: SocketAddr) -> Route {
+        self.serve_cm_events();
+        self.routes.route(&mut self.mux, dest)
     }
 
-    /// Asks the connection manager for the route of a queue pair.
-    pub(super) fn resolve(&mut self, at: usize) -> Result<()> {
-        let (Some(events), Some(qp)) = (&self.events, self.mux.qps.table.get(at)) else { return Err(Error::NoDevice) };
-        let dest = qp.route.and_then(|r| self.routes.table.get(r)).ok_or(Error::NoDevice)?.dest;
-        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
-        let id = CmId::create(events, u64::from(tag(&self.mux.qps.table, at)))?;
-        // Not every kernel can set this.
-        let _ = id.set_ack_timeout(ACK_TIMEOUT);
-        let [first, ..] = RESOLVE;
-        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
-        self.mux.qps.put_back(at, Stage::Resolving(id, 1));
-        Ok(())
+    /// Takes in what a server has answered to a [`probe`](super::probe).
+    pub fn on_probe_answer(&mut self, server: SocketAddr, answer: Answer) {
+        self.serve_cm_events();
+        self.routes.on_probe_answer(&mut self.mux, server, answer);
+    }
+
+    /// Asks the connection manager for the route to a server, if it is not known. False: no more servers can be known.
+    pub fn begin_route(&mut self, dest: SocketAddr) -> bool {
+        self.serve_cm_events();
+        self.routes.begin_route(&mut self.mux, dest)
     }
 
     /// Handles the events of the connection manager, a few at a time. Its descriptor stays readable while there are
     /// more.
     pub fn serve_cm_events(&mut self) {
         for _ in 0..CM_EVENTS_PER_PASS {
-            let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) else { return };
+            let Some(Ok(Some(event))) = self.mux.qps.events.as_ref().map(EventChannel::get_event) else { return };
             if event.event_type == CmEventType::CONNECT_REQUEST {
                 self.requested(event);
                 continue;
@@ -108,7 +80,7 @@ impl Engine {
             // The queue pair is gone already.
             (stage @ Stage::FailedOver(_), _) => return self.mux.qps.put_back(at, stage),
             (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
-                self.retry_resolve(at, id, tries)
+                self.dest_of(at).ok_or(Error::NoDevice).and_then(|dest| retry_resolve(id, tries, dest))
             }
             (Stage::Resolving(id, _), CmEventType::ADDR_RESOLVED) => {
                 id.resolve_route(2_000).map(|()| Stage::Routing(id))
@@ -119,7 +91,7 @@ impl Engine {
                 } else {
                     wire::CompanionOffer::None
                 };
-                let made = self.mux.qps.make(id, at).map(drop).and_then(|()| self.check_source(at));
+                let made = self.mux.qps.make(id, at).map(drop).and_then(|()| self.routes.check_source(&self.mux, at));
                 let connecting = made.and_then(|()| match self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) {
                     Some(Stage::Connecting(qp_index)) => qp_index.connect(companion),
                     _ => Err(Error::NoDevice),
@@ -160,50 +132,44 @@ impl Engine {
                     self.mux.qps.count_up(at);
                     self.companions.connect(&mut self.mux.qps, at, offered);
                     self.end_lost();
-                    self.open_route(route, at);
+                    self.routes.open_route(&mut self.mux, route, at);
                 }
             }
             Err(e) => self.failed(at, why(&e), &e),
         }
     }
 
-    fn retry_resolve(&mut self, at: usize, id: CmId, tries: usize) -> Result<Stage> {
-        let route = self.mux.qps.table.get(at).and_then(|e| e.route);
-        let dest = route.and_then(|r| self.routes.table.get(r)).ok_or(Error::NoDevice)?.dest;
-        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
-        let time = RESOLVE.get(tries).copied().unwrap_or(1_000);
-        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), time)?;
-        Ok(Stage::Resolving(id, tries + 1))
+    /// Client's host: the server to which a queue pair leads.
+    pub(super) fn dest_of(&self, at: usize) -> Option<SocketAddr> {
+        let route = self.mux.qps.table.get(at)?.route?;
+        Some(self.routes.table.get(route)?.dest)
     }
 
     /// To be called when a queue pair could not be connected.
     pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
         let route = self.mux.qps.table.get(at).and_then(|e| e.route);
-        if let Some(route) = route.filter(|route| self.is_optimistic(*route))
+        if let Some(route) = route.filter(|route| self.routes.is_optimistic(&self.mux, *route))
             && let Some(r) = self.routes.table.get(route)
         {
             learn(r.dest, Reachability::Broken);
         }
         // Before the end of the queue pair, so that the route has one all the time.
-        let again = route.is_some_and(|route| error.is_port_taken() && self.try_another_port(route, error));
+        let again = route
+            .is_some_and(|route| error.is_port_taken() && self.routes.try_another_port(&mut self.mux, route, error));
         self.end_qp(at, "it could not be connected");
         let Some(route) = route.filter(|_| !again) else { return };
         let Some(r) = self.routes.table.get_mut(route) else { return };
         let doubted = |p: &usize| self.mux.qps.table.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
         if r.qps.iter().all(doubted) {
-            self.close_route(route, reason, error);
+            self.routes.close_route(&mut self.mux, route, reason, error);
         } else {
             r.note_backoff();
-            self.mux.links.of_route(route).into_iter().for_each(|local| self.take_connects(local));
+            self.mux
+                .links
+                .of_route(route)
+                .into_iter()
+                .for_each(|local| self.routes.take_connects(&mut self.mux, local));
         }
-    }
-
-    /// Begins a queue pair like the one that could not be connected, from another port.
-    fn try_another_port(&mut self, route: usize, error: &Error) -> bool {
-        let Some(r) = self.routes.table.get_mut(route).filter(|r| r.ports_taken < PORTS_TAKEN) else { return false };
-        r.ports_taken += 1;
-        netacc_log::log!(Debug, "{}: local port is taken ({error}); connecting from another port", r.dest);
-        self.begin_qp(route).is_ok()
     }
 
     /// Ends a queue pair, and with it its connections.
@@ -253,6 +219,6 @@ impl Engine {
         for c in conns {
             self.mux.cut(c, known);
         }
-        self.drop_route_qp(at, qp.route);
+        self.routes.drop_route_qp(&mut self.mux, at, qp.route);
     }
 }

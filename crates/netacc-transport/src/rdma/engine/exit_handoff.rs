@@ -248,10 +248,10 @@ impl Engine {
             }
         }
         let fds: Vec<i32> = self.mux.qps.devices.iter().flat_map(Device::descriptors).collect();
-        let manager = self.events.as_ref().map(EventChannel::fd);
+        let manager = self.mux.qps.events.as_ref().map(EventChannel::fd);
         fds.into_iter().chain(manager).chain(self.listeners.doors()).for_each(reserved_fds::close);
         core::mem::forget(core::mem::take(&mut self.mux.qps.devices));
-        core::mem::forget(self.events.take());
+        core::mem::forget(self.mux.qps.events.take());
         self.listeners.leave();
         self.removals.forget();
         self.said.clear();

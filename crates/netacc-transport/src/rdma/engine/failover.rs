@@ -62,7 +62,7 @@ impl Engine {
         self.companions.failed_over.push(at);
         self.mux.conns.feed();
         // New connections ask for another route.
-        self.drop_route_qp(at, route);
+        self.routes.drop_route_qp(&mut self.mux, at, route);
         if !conns.is_empty() {
             netacc_log::log!(Warn, "QP {number}: failed ({how}); {} connections go on by TCP", conns.len());
         }
@@ -163,7 +163,7 @@ impl Engine {
                 m.say_if_late(now);
             }
         }
-        if self.events.is_none() {
+        if self.mux.qps.events.is_none() {
             return;
         }
         if self.removals.look() {
@@ -240,7 +240,7 @@ impl Engine {
                 self.device_goes(d);
             }
         }
-        self.removals.release(self.events.as_ref());
+        self.removals.release(self.mux.qps.events.as_ref());
     }
 
     /// Ends queue pairs that had failed, and have no companion connection to go on by any more.

@@ -110,7 +110,7 @@ impl Engine {
 
     /// Takes over a request that arrived at the first engine, since this engine was chosen for it.
     pub(super) fn adopt_request(&mut self, mut request: Request) {
-        let migrated = match &self.events {
+        let migrated = match &self.mux.qps.events {
             Some(events) => request.id.migrate(events),
             None => Err(Error::NoDevice),
         };
@@ -166,17 +166,17 @@ impl Engine {
 
     /// Makes clients on other hosts find a listener at `local`.
     fn listen(&mut self, local: SocketAddr) {
-        self.listeners.listen(self.events.as_ref(), &mut self.companions.watch, local);
+        self.listeners.listen(self.mux.qps.events.as_ref(), &mut self.companions.watch, local);
     }
 
     /// Opens listeners whose port was taken.
     pub(super) fn open_listeners(&mut self) {
-        self.listeners.open(self.events.as_ref(), &mut self.companions.watch);
+        self.listeners.open(self.mux.qps.events.as_ref(), &mut self.companions.watch);
     }
 
     /// Tries listeners again that had no device and may have one by now.
     fn retry_listen(&mut self) {
-        self.listeners.retry(self.events.as_ref(), &mut self.companions.watch);
+        self.listeners.retry(self.mux.qps.events.as_ref(), &mut self.companions.watch);
     }
 
     /// Makes room for a queue pair of a client at `ip`: if there are too many whose clients have said nothing, the

@@ -42,7 +42,9 @@ fn lookup_route(dest: SocketAddr) -> Result<RouteLookup, Reason> {
     let load =
         |cell: &EngineCell| cell.status.carried.load(Ordering::Relaxed) + cell.status.waiting.load(Ordering::Relaxed);
     let (n, chosen) = cell::least(load).ok_or(Reason::OtherHost)?;
-    let own = |source| if n == 0 { None } else { chosen.with_from_app(|e| e.share_route(dest, source)).flatten() };
+    let own = |source| {
+        if n == 0 { None } else { chosen.with_from_app(|e| e.routes.share_route(&mut e.mux, dest, source)).flatten() }
+    };
     if let Some(handle) = own(None) {
         return Ok(RouteLookup::Open(handle));
     }
@@ -147,13 +149,13 @@ pub fn end_optimistic(server: SocketAddr, engine: Option<usize>) {
     if !lock::interrupted()
         && let Some(cell) = engine.and_then(cell::at)
     {
-        cell.with_from_app(|e| e.end_optimistic(server));
+        cell.with_from_app(|e| e.routes.end_optimistic(&mut e.mux, server));
     }
 }
 
 /// Makes a further link to a server, of which the caller gets a reference, since `full` has no place for a connect.
 pub fn widen(dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
-    cell::at(full.engine()?)?.with_from_app(|e| e.add_route_link(dest, full)).flatten()
+    cell::at(full.engine()?)?.with_from_app(|e| e.routes.add_route_link(&mut e.mux, dest, full)).flatten()
 }
 
 /// Why no connection that an engine was to carry to a server goes over RDMA, as far as is known.

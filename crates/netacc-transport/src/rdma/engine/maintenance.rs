@@ -106,6 +106,6 @@ impl Engine {
                 })
         };
         order::forget_others(self.index, waits);
-        self.take_all_connects();
+        self.routes.take_all_connects(&mut self.mux);
     }
 }

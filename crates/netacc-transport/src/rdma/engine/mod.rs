@@ -42,6 +42,7 @@ mod companion;
 mod companion_client;
 mod companions;
 mod connect_order;
+mod connects;
 mod drain;
 mod exit_handoff;
 mod failed;

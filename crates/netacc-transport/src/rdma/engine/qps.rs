@@ -7,18 +7,26 @@ use crate::rdma::engine::limits::Limits;
 use crate::rdma::engine::qp::{QpRecord, RESETS, Stage, tag};
 use crate::rdma::engine::status::EngineStatus;
 use crate::rdma::engine::table::Table;
-use crate::rdma::{Device, MsgPath, QpConn};
+use crate::rdma::{Device, MsgPath, QpConn, port_of};
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::Errno;
 use netacc_sys::{raw, reserved_fds, time};
-use netacc_verbs::{CmId, Error, Result};
+use netacc_verbs::{CmId, Error, EventChannel, Result};
 use netacc_wire::frame::{Frame, Kind};
 
 /// Most queue pairs of this process.
 pub(super) const MAX_QPS: usize = 4096;
+/// Time (ms) that the network is asked for a neighbour, at each try. The kernel misses an answer that comes while it
+/// asks, and looks again when the time is over: so the first time is short.
+pub(super) const RESOLVE: [u32; 3] = [100, 300, 1_000];
+/// A message that the other side does not confirm is sent again after 4.096 microseconds times two to the power of
+/// this, which is half a second, and at the seventh time in vain the queue pair fails.
+const ACK_TIMEOUT: u8 = 17;
+/// Time (ns) for which "no device leads there" and silence are believed, which cost more to find out.
+pub(super) const UNREACHED: u64 = 30_000_000_000;
 /// Number of queue pairs that a list has room for from the beginning.
 const BATCH: usize = 16;
 const QP_END_AFTER_COMPANION: u64 = time::ns(timeouts::QP_END_AFTER_COMPANION);
@@ -28,6 +36,10 @@ const QP_END_AFTER_COMPANION: u64 = time::ns(timeouts::QP_END_AFTER_COMPANION);
 pub(super) struct Qps {
     pub table: Table<QpRecord>,
     pub devices: Vec<Device>,
+    /// The connection manager's event channel, once it is needed: see [`manager`](super::manager).
+    pub events: Option<EventChannel>,
+    /// When (ns) the event channel could not be made; 0: it was made, or nobody has asked for it.
+    pub unmanaged: u64,
     /// Queue pairs with messages that are put together, and not posted yet.
     unposted: Vec<usize>,
     /// Queue pairs that have failed.
@@ -50,6 +62,8 @@ impl Qps {
         Qps {
             table: Table::default(),
             devices: Vec::new(),
+            events: None,
+            unmanaged: 0,
             unposted: Vec::with_capacity(BATCH),
             broken: Vec::with_capacity(BATCH),
             violators: Vec::new(),
@@ -189,6 +203,29 @@ impl Qps {
         self.count_up(at);
     }
 
+    /// Whether queue pairs wait for the event channel.
+    pub fn wants_manager(&self) -> bool {
+        self.events.is_none() && self.table.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
+    }
+
+    /// Whether the event channel cannot be made, as far as is known.
+    pub fn is_unmanaged(&self, now: u64) -> bool {
+        self.events.is_none() && self.unmanaged != 0 && now.saturating_sub(self.unmanaged) < UNREACHED
+    }
+
+    /// Client's host: asks the connection manager for the route of a queue pair to `dest`.
+    pub fn resolve(&mut self, at: usize, dest: SocketAddr) -> Result<()> {
+        let Some(events) = &self.events else { return Err(Error::NoDevice) };
+        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
+        let id = CmId::create(events, u64::from(tag(&self.table, at)))?;
+        // Not every kernel can set this.
+        let _ = id.set_ack_timeout(ACK_TIMEOUT);
+        let [first, ..] = RESOLVE;
+        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
+        self.put_back(at, Stage::Resolving(id, 1));
+        Ok(())
+    }
+
     /// Our address and the other side's, for each queue pair that waits for its companion.
     pub fn awaiting(&self) -> Vec<(IpAddr, IpAddr)> {
         self.table.each().filter(|(_, e)| e.companion.awaits().is_some()).filter_map(|(_, e)| e.ips).collect()
@@ -282,4 +319,12 @@ impl Qps {
             device.pool.tick();
         }
     }
+}
+
+/// Asks the connection manager once more for the way to `dest`, after `tries` tries.
+pub(super) fn retry_resolve(id: CmId, tries: usize, dest: SocketAddr) -> Result<Stage> {
+    let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
+    let time = RESOLVE.get(tries).copied().unwrap_or(1_000);
+    id.resolve_addr(None, SocketAddr::new(dest.ip(), port), time)?;
+    Ok(Stage::Resolving(id, tries + 1))
 }

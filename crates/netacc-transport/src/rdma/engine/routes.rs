@@ -14,8 +14,6 @@ use netacc_verbs::{CmEventType, Error};
 
 /// Time (ns) for which "nobody listens there" is believed.
 pub(super) const REFUSED: u64 = 1_000_000_000;
-/// Time (ns) for which "no device leads there" and silence are believed, which cost more to find out.
-pub(super) const UNREACHED: u64 = 30_000_000_000;
 const QP_BACKOFF: u64 = time::ns(timeouts::QP_BACKOFF);
 
 /// How a server on another host is reached.

@@ -4,10 +4,11 @@ use crate::Endpoint;
 use crate::host::{ConnToken, host};
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::lookup::{RouteLookup, find_route};
+use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::upgrade_pending::{PendingUpgrade, Step};
 use crate::rdma::engine::progress;
 use crate::rdma::engine::routes::RouteHandle;
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::routes::Routes;
 use crate::shm::Link;
 use core::net::SocketAddr;
 use netacc_stats::Reason;
@@ -29,7 +30,9 @@ pub fn request_upgrade(socket: ConnToken, client: SocketAddr, server: SocketAddr
     let done = if client.ip() == source && client.port() >= 1024 {
         let cell = link.engine().and_then(cell::at);
         Ok(cell
-            .and_then(|cell: &EngineCell| cell.with_from_app(|e| e.send_upgrade_request(link, socket, client, server)))
+            .and_then(|cell: &EngineCell| {
+                cell.with_from_app(|e| e.routes.send_upgrade_request(&mut e.mux, link, socket, client, server))
+            })
             .unwrap_or(false))
     } else {
         Err(Reason::OtherHost)
@@ -40,23 +43,24 @@ pub fn request_upgrade(socket: ConnToken, client: SocketAddr, server: SocketAddr
     done
 }
 
-impl Engine {
+impl Routes {
     fn send_upgrade_request(
         &mut self,
+        mux: &mut Mux,
         link: &'static Link,
         socket: ConnToken,
         client: SocketAddr,
         server: SocketAddr,
     ) -> bool {
-        let route = self.routes.table.each().find(|(_, e)| e.link.is_some_and(|l| core::ptr::eq(l, link)));
+        let route = self.table.each().find(|(_, e)| e.link.is_some_and(|l| core::ptr::eq(l, link)));
         let Some((route, Some(local))) = route.map(|(at, e)| (at, e.local)) else { return false };
-        let Some(qp_index) = self.choose_qp(route, 1) else { return false };
+        let Some(qp_index) = self.choose_qp(mux, route, 1) else { return false };
         let Some(host) = host() else { return false };
         let claim = match host.claim_remote(server, link) {
             Ok(claim) => claim,
             Err(why) => {
                 if why == Reason::NoMemory
-                    && let Some(wider) = self.add_route_link(server, link)
+                    && let Some(wider) = self.add_route_link(mux, server, link)
                 {
                     // The wider link serves when the connection asks again.
                     wider.put();
@@ -64,18 +68,18 @@ impl Engine {
                 return false;
             }
         };
-        let Some((program, ours)) = self.mux.seat(link, local, claim.claimed, (client, server)) else { return false };
+        let Some((program, ours)) = mux.seat(link, local, claim.claimed, (client, server)) else { return false };
         drop(claim);
-        let Some(at) = self.mux.begin(ours, local, qp_index, None, None) else {
+        let Some(at) = mux.begin(ours, local, qp_index, None, None) else {
             program.withdraw();
             program.close(false);
             return false;
         };
-        self.show_taken(qp_index, ours, local);
+        self.show_taken(mux, qp_index, ours, local);
         let request = Upgrade { client, server, sent: host.sent_by_kernel(socket) };
         let pending =
             PendingUpgrade { step: Step::SendRequest, request, socket: Some(socket), program, since: time::now() };
-        if let Some(conn) = self.mux.conns.table.get_mut(at) {
+        if let Some(conn) = mux.conns.table.get_mut(at) {
             conn.upgrade = Some(pending);
         }
         true

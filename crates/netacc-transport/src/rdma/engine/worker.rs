@@ -20,7 +20,7 @@ use core::sync::atomic::Ordering;
 use netacc_conf::Config;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
-use netacc_verbs::{Error, EventChannel, Wc};
+use netacc_verbs::{Error, Wc};
 
 /// Number of completions that are taken at a time.
 const BATCH: usize = 16;
@@ -68,10 +68,6 @@ pub(super) struct Engine {
     /// Its number, and what other threads look at without its lock.
     pub index: usize,
     pub status: &'static EngineStatus,
-    /// The connection manager's event channel, once it is needed: see [`managed`](Engine::managed).
-    pub events: Option<EventChannel>,
-    /// When (ns) the event channel could not be made; 0: it was made, or nobody has asked for it.
-    pub unmanaged: u64,
     /// The waker by which the thread is told to look.
     pub waker: i32,
     /// What it carries.
@@ -101,8 +97,6 @@ impl Engine {
         Ok(Engine {
             index,
             status,
-            events: None,
-            unmanaged: 0,
             waker: wakers::create()?,
             mux: Mux::new(index, Limits::new(conf, index), status),
             routes: Routes::default(),
@@ -135,7 +129,7 @@ impl Engine {
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
         self.stay_awake();
-        if self.wants_manager() {
+        if self.mux.qps.wants_manager() {
             return Step::Load;
         }
         if core::mem::take(&mut self.mux.qps.short) {
@@ -175,7 +169,7 @@ impl Engine {
     pub fn progress_once_for(&mut self, reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = self.complete(reader);
         if self.status.ticket_due.load(Ordering::Relaxed) && self.status.ticket_due.swap(false, Ordering::SeqCst) {
-            self.take_all_connects();
+            self.routes.take_all_connects(&mut self.mux);
         }
         busy |= self.check_locals();
         if !self.mux.conns.pending_upgrades.is_empty() {
@@ -248,7 +242,7 @@ impl Engine {
             Some(Completion::Sent) => self.mux.conns.feed(),
             Some(Completion::Message(n, head)) => {
                 if qp.opened.is_some() {
-                    self.on_open_answered(at);
+                    self.routes.on_open_answered(&mut self.mux, at);
                 }
                 let frame = if head.brief { self.mux.named(at, head.frame) } else { Some(head.frame) };
                 let payload = Payload::Received(n, head.at, head.start, head.len);
@@ -313,7 +307,7 @@ impl Engine {
         list.clear();
         const IN: i16 = libc::POLLIN;
         list.push((self.waker, IN, What::Waker));
-        list.extend(self.events.iter().map(|events| (events.fd(), IN, What::Events)));
+        list.extend(self.mux.qps.events.iter().map(|events| (events.fd(), IN, What::Events)));
         if self.companions.watch.epoll >= 0 {
             list.push((self.companions.watch.epoll, IN, What::Companions));
         }
