@@ -20,14 +20,17 @@ use netacc_sys::{Lock, lock, raw, time};
 /// An engine, its lock, and what other threads look at without the lock. It has lines of its own, so that a thread that
 /// works with one engine does not slow down the others.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct EngineCell {
     lock: Lock,
     engine: UnsafeCell<Option<Box<Engine>>>,
+    pub status: EngineStatus,
     /// Where the engine is while [`exit_handoff`](super::exit_handoff) has it.
     aside: UnsafeCell<Option<Box<Engine>>>,
-    pub status: EngineStatus,
 }
+
+// What each progress needs is on one line.
+const _: () = assert!(core::mem::offset_of!(EngineCell, aside) <= 64);
 
 #[allow(unsafe_code)]
 // SAFETY: the engine is only reached under the lock, in either cell.
@@ -133,7 +136,7 @@ impl AtRest {
     }
 }
 
-/// Nobody gets at these engines until [`Place::bring_back`].
+/// Nobody gets at these engines until [`EngineCell::bring_back`].
 pub(super) fn set_aside(stopped: &AtRest) {
     all().iter().enumerate().filter(|(n, _)| stopped.has(*n)).for_each(|(_, place)| place.set_aside());
 }
@@ -175,7 +178,7 @@ impl EngineCell {
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }
 
-    /// Nobody gets at the engine until [`Place::bring_back`]. The caller holds the lock.
+    /// Nobody gets at the engine until [`EngineCell::bring_back`]. The caller holds the lock.
     #[allow(unsafe_code)]
     fn set_aside(&self) {
         // SAFETY: the caller holds the lock.
