@@ -1,7 +1,7 @@
 //! Connections to other hosts: their bytes are carried between rings and queue pairs.
 //!
 //! For the socket layer such a connection is one over shared memory ([`crate::shm`]), whose other side is in
-//! the same process: the *engine*. On the client's host the engine is the server of a link ([`Link::pair`]); on the
+//! the same process: the *engine*. On the client's host the engine is the server of a link ([`Link::pair`](crate::shm::Link::pair)); on the
 //! server's host it is a client of the listener's rendezvous, like any other client, so that several processes can serve
 //! the listener. What comes by a ring it sends over a queue pair, and the other way round:
 //!
@@ -9,21 +9,25 @@
 //! program | ring | engine | queue pair ... queue pair | engine | ring | program
 //! ```
 //!
-//! - `worker`: one round of the work, and what to sleep on when there is none; `cell`: all of them; `progress`: which
-//!   thread does it.
-//! - `probe`: whether a server is reached at all, before `manager` loads the libraries for that.
-//! - `routes`: the routes to servers on other hosts; `route_links`: routes that another engine has found; `cm`: queue
-//!   pairs that come and go (`qp`: one of them); `listeners`: listeners that clients on other hosts find.
-//! - `companion`: the TCP connection beside each queue pair, `arrivals`: how it comes to the server's host, `admission`: how
-//!   many peers there may be that have said nothing; `failover`: what goes on over it when the queue pair has failed;
-//!   `keepalive`: whether the other side is still there.
-//! - `after_fork`: what a fork leaves to the child; `drain`: what is done before the
-//!   process ends; `exit_handoff`: what goes on afterwards. `maintenance`: what grows old; `stats`: what the stats page says; `sysfs`: the
-//!   host's devices.
-//! - `local`: the links, and the connections that begin; `order`: which is next.
-//! - `upgrade_pending`: a connection that is still on kernel TCP; `upgrade_client`: how a client's goes over to a queue pair; `upgrade_server`: a server's.
-//! - `conn`: one connection's bytes; `ring_bypass`: bytes that go past the ring; `ending`: how it ends; `message`: what has
-//!   come for it; `redispatch`: one that a process of the server's does not take.
+//! - `worker`: one round of the work, and what to sleep on when there is none; `cell`: all of them; `thread`: their threads;
+//!   `progress`: which thread does the work; `status`: what other threads look at without the lock; `sleep`: what a
+//!   thread sleeps on.
+//! - `qps`: the queue pairs (`qp`: one of them) and the devices that they are on; `cm`: queue pairs that come and go; `manager`:
+//!   where that is loaded; `removal`: devices that go; `stats`: what the stats page says; `sysfs`: the host's devices.
+//! - `mux`: the connections between their rings and the queue pairs; `message`: what has come by a queue pair; `local`: what
+//!   links report; `ring_bypass`: bytes that go past the ring.
+//! - `routes`: what is known of servers on other hosts; `lookup`: what a connect asks; `probe`: whether a server is reached
+//!   at all; `routing`: how routes are found, opened and closed; `route_links`: their links; `connects`: the connects that wait
+//!   there; `order`, `connect_order`: which is next; `upgrade_client`, `upgrade_reminder`, `upgrade_server`: those that began on
+//!   kernel TCP.
+//! - `listeners`: listeners that clients on other hosts find; `listen`: how those get queue pairs; `admission`: how many peers
+//!   there may be that have said nothing.
+//! - `companions`: the TCP connections beside queue pairs (`companion`: one of them), where the thread hears of them (`watch`), how
+//!   they come to the server's host (`arrivals`, `own_port`, `handover`) and how a client makes them (`companion_client`,
+//!   `attempt`); `failover`: what goes on over one when the queue pair has failed (`failed`, `user_timeout`); `keepalive`: whether
+//!   the other side is still there.
+//! - `fork`, `after_fork`: what a fork leaves to the child; `drain`: what is done before the process ends; `exit_handoff`: what
+//!   goes on afterwards; `process`: what this process is to its engines; `maintenance`: what grows old.
 //!
 //! A thread that writes or waits does the work on the way; for what is left, each engine has a thread of ours, with all
 //! signals blocked, which starts with the first listener or destination that an RDMA device leads to. Each engine is

@@ -18,7 +18,7 @@ pub(in crate::rdma::engine) struct Conns {
     pub listed: Vec<usize>,
     /// Connections that are still on kernel TCP.
     pub pending_upgrades: Vec<usize>,
-    /// Value of [`ACCEPTED`](super::upgrade_server::ACCEPTED), the number of accepted connections that clients may ask for, at
+    /// Value of [`ACCEPTED`](super::upgrade::ACCEPTED), the number of accepted connections that clients may ask for, at
     /// the last look.
     pub accepted: usize,
 }

@@ -1,4 +1,4 @@
-//! The program's side of a connection whose bytes go past the ring: see [`ring_bypass`](super::ring_bypass).
+//! The program's side of a connection whose bytes go past the ring: see [`ring_bypass`](crate::rdma::engine::ring_bypass).
 
 use crate::Iov;
 use crate::host::{ConnToken, Direction, host};
