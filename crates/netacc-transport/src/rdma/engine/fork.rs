@@ -1,7 +1,8 @@
 //! A fork: the engines are at rest meanwhile, and stay the parent's.
 
+use crate::rdma::engine::companions::own_port;
 use crate::rdma::engine::worker::Engine;
-use crate::rdma::engine::{cell, exit_handoff, manager, order, own_port, process, status};
+use crate::rdma::engine::{cell, exit_handoff, manager, order, process, status};
 use netacc_sys::Guard;
 
 /// What is at rest as long as this lives, in the parent and the child of a fork. It is dropped in the parent alone.

@@ -1,6 +1,6 @@
 //! Queue pairs on which nothing comes: whether the other side is still there.
 
-use crate::rdma::engine::companion::Companion;
+use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::qp::Keepalive;
 use crate::rdma::engine::worker::Engine;
 use crate::timeouts;

@@ -1,7 +1,7 @@
 //! Listeners for clients on other hosts.
 
+use crate::rdma::engine::companions::watch::Watch;
 use crate::rdma::engine::probe;
-use crate::rdma::engine::watch::Watch;
 use crate::rdma::{Device, port_of};
 use alloc::vec::Vec;
 use core::net::SocketAddr;

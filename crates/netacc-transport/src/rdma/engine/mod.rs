@@ -16,16 +16,13 @@
 //!   where that is loaded; `removal`: devices that go; `stats`: what the stats page says; `sysfs`: the host's devices.
 //! - `mux`: the connections between their rings and the queue pairs; `message`: what has come by a queue pair; `local`: what
 //!   links report; `ring_bypass`: bytes that go past the ring.
-//! - `routes`: what is known of servers on other hosts; `lookup`: what a connect asks; `probe`: whether a server is reached
-//!   at all; `routing`: how routes are found, opened and closed; `route_links`: their links; `connects`: the connects that wait
-//!   there; `order`, `connect_order`: which is next; `upgrade_client`, `upgrade_reminder`, `upgrade_server`: those that began on
-//!   kernel TCP.
+//! - `routes`: servers on other hosts, and the connects that wait for them; `lookup`: what a connect asks; `probe`: whether a
+//!   server is reached at all; `order`: which connect is next; `upgrade_client`, `upgrade_reminder`, `upgrade_server`: those that
+//!   began on kernel TCP.
 //! - `listeners`: listeners that clients on other hosts find; `listen`: how those get queue pairs; `admission`: how many peers
 //!   there may be that have said nothing.
-//! - `companions`: the TCP connections beside queue pairs (`companion`: one of them), where the thread hears of them (`watch`), how
-//!   they come to the server's host (`arrivals`, `own_port`, `handover`) and how a client makes them (`companion_client`,
-//!   `attempt`); `failover`: what goes on over one when the queue pair has failed (`failed`, `user_timeout`); `keepalive`: whether
-//!   the other side is still there.
+//! - `companions`: the TCP connections beside queue pairs; `failover`: what goes on over one when the queue pair has failed
+//!   (`failed`, `user_timeout`); `keepalive`: whether the other side is still there.
 //! - `fork`, `after_fork`: what a fork leaves to the child; `drain`: what is done before the process ends; `exit_handoff`: what
 //!   goes on afterwards; `process`: what this process is to its engines; `maintenance`: what grows old.
 //!
@@ -38,21 +35,14 @@
 
 mod admission;
 mod after_fork;
-mod arrivals;
-mod attempt;
 mod cell;
 mod cm;
-mod companion;
-mod companion_client;
 mod companions;
-mod connect_order;
-mod connects;
 mod drain;
 mod exit_handoff;
 mod failed;
 mod failover;
 mod fork;
-mod handover;
 mod keepalive;
 mod limits;
 mod listen;
@@ -64,7 +54,6 @@ mod manager;
 mod message;
 mod mux;
 pub mod order;
-mod own_port;
 mod probe;
 mod process;
 pub mod progress;
@@ -72,9 +61,7 @@ mod qp;
 mod qps;
 mod removal;
 pub mod ring_bypass;
-mod route_links;
 mod routes;
-mod routing;
 mod sleep;
 mod stats;
 mod status;
@@ -85,18 +72,17 @@ mod upgrade_client;
 mod upgrade_reminder;
 mod upgrade_server;
 mod user_timeout;
-mod watch;
 mod worker;
 
+pub use companions::own_port::{
+    before_fork as share_companions, note_blocking, note_unknown_sharer, shared_answer, take as take_companion,
+};
 pub use drain::{before_exec, finish, go_on};
 pub use exit_handoff::Fork;
 pub use fork::{AtRest, after_fork, before_fork};
 pub use listen::{listen, retry_due, unlisten};
 pub use listeners::note_unheard;
 pub use lookup::{connect_timeout, end_optimistic, is_late, reach, why_not, widen};
-pub use own_port::{
-    before_fork as share_companions, note_blocking, note_unknown_sharer, shared_answer, take as take_companion,
-};
 pub use process::available;
 pub use routes::RouteHandle;
 pub use upgrade_client::{begin_lookup, request_upgrade};

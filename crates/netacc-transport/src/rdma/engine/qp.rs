@@ -1,6 +1,6 @@
 //! What an engine knows of a queue pair.
 
-use crate::rdma::engine::companion::Companion;
+use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::failed::Failover;
 use crate::rdma::engine::table::Table;
 use crate::rdma::{Buffer, Device, MsgPath, QpConn};

@@ -1,8 +1,8 @@
 //! The queue pairs of an engine, and the devices that they are on.
 
 use crate::rdma::engine::admission::Silent;
-use crate::rdma::engine::attempt::{Attempt, Port};
-use crate::rdma::engine::companion::Companion;
+use crate::rdma::engine::companions::attempt::{Attempt, Port};
+use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::limits::Limits;
 use crate::rdma::engine::qp::{QpRecord, RESETS, Stage, tag};
 use crate::rdma::engine::status::EngineStatus;

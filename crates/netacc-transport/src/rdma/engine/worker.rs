@@ -1,11 +1,11 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
 use crate::rdma::engine::companions::Companions;
+use crate::rdma::engine::companions::own_port;
 use crate::rdma::engine::limits::Limits;
 use crate::rdma::engine::listeners::Listeners;
 use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::reader::Reader;
-use crate::rdma::engine::own_port;
 use crate::rdma::engine::qp::{Payload, qp_of, tag};
 use crate::rdma::engine::removal::{Removals, Said};
 use crate::rdma::engine::routes::Routes;

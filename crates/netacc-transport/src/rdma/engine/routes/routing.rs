@@ -1,6 +1,6 @@
 //! Routes to servers on other hosts: how they are found, opened and closed.
 //!
-//! A server that answers a [`probe`](super::probe) is *promised*: the connect returns at once, and waits on the route's
+//! A server that answers a [`probe`](crate::rdma::engine::probe) is *promised*: the connect returns at once, and waits on the route's
 //! link like one that needs a further queue pair, while the thread loads libraries and connects the first one. If that
 //! fails the connect is made again by TCP. So a program has its connection in a few times the time that TCP takes, and
 //! what it writes first waits instead.
@@ -180,7 +180,7 @@ impl Routes {
         }
     }
 
-    /// Takes in what a server has answered to a [`probe`](super::probe).
+    /// Takes in what a server has answered to a [`probe`](crate::rdma::engine::probe).
     pub fn on_probe_answer(&mut self, mux: &mut Mux, server: SocketAddr, answer: Answer) {
         // Another thread may have been first.
         if !self.is_unknown(mux, server) {

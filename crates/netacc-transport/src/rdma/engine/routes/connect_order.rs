@@ -1,4 +1,4 @@
-//! Client's host: which connect goes next, and by which queue pair: see [`order`](super::order).
+//! Client's host: which connect goes next, and by which queue pair: see [`order`](crate::rdma::engine::order).
 
 use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::order;

@@ -1,7 +1,7 @@
 //! Client's host: a companion connection that is being made: its port, how far it has come, and the calls that make the
 //! companion's first bytes go with the handshake.
 
-use crate::rdma::engine::watch::without_delay;
+use crate::rdma::engine::companions::watch::without_delay;
 use crate::timeouts;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -12,22 +12,22 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::companion::{HELLO, OwnPort, TOKEN};
 
-pub(super) const COMPANION_CONNECT: u64 = time::ns(timeouts::COMPANION_CONNECT);
+pub(in crate::rdma::engine) const COMPANION_CONNECT: u64 = time::ns(timeouts::COMPANION_CONNECT);
 /// After this time (ns) a port that does not answer is taken for filtered, if another one is left.
-pub(super) const FILTERED: u64 = 1_000_000_000;
+pub(in crate::rdma::engine) const FILTERED: u64 = 1_000_000_000;
 /// How often a companion is tried that was connected before it had said anything.
-pub(super) const TRIES: u32 = 2;
+pub(in crate::rdma::engine) const TRIES: u32 = 2;
 /// How many companions of that kind, which the server's program sees as connections that are reset at once, a process makes in
 /// all. Only where `net.ipv4.tcp_fastopen` is off and the thread gets no processor for a fifth of a second are there any.
-pub(super) const MOST_EMPTY: u32 = 8;
+pub(in crate::rdma::engine) const MOST_EMPTY: u32 = 8;
 /// How many there have been.
-pub(super) static EMPTY: AtomicU32 = AtomicU32::new(0);
+pub(in crate::rdma::engine) static EMPTY: AtomicU32 = AtomicU32::new(0);
 /// Servers that are known to be filtered.
-pub(super) const KNOWN: usize = 256;
+pub(in crate::rdma::engine) const KNOWN: usize = 256;
 
 /// Where a companion is to be connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Port {
+pub(in crate::rdma::engine) enum Port {
     /// The one that the server chose for companions.
     Chosen,
     /// The listener's own.
@@ -45,7 +45,7 @@ impl Port {
 
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(in crate::rdma::engine) enum Stage {
     /// The server is asked whether the companion may come to its own port.
     Asking,
     Connecting(i32),
@@ -55,7 +55,7 @@ pub(super) enum Stage {
 
 /// A companion connection that is being made.
 #[derive(Debug)]
-pub(super) struct Attempt {
+pub(in crate::rdma::engine) struct Attempt {
     pub token: [u8; TOKEN],
     /// The port that the server chose.
     pub chosen: u16,
@@ -86,7 +86,7 @@ impl Attempt {
 
 /// Why there is no companion.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Why {
+pub(in crate::rdma::engine) enum Why {
     Error(Errno),
     Refused(OwnPort),
 }
@@ -104,7 +104,7 @@ impl fmt::Display for Why {
 
 /// Says that a queue pair to `server` has no companion connection, mostly because of a packet filter. An operator hears of
 /// that once, since each further queue pair says the same.
-pub(super) fn warn_of_none(server: SocketAddr, why: Why) {
+pub(in crate::rdma::engine) fn warn_of_none(server: SocketAddr, why: Why) {
     static SAID: AtomicBool = AtomicBool::new(false);
     // Relaxed: nothing else depends on it.
     let again = SAID.swap(true, Ordering::Relaxed);
@@ -118,7 +118,7 @@ pub(super) fn warn_of_none(server: SocketAddr, why: Why) {
 }
 
 /// A socket of our own at `ip`.
-pub(super) fn socket_at(ip: IpAddr) -> Result<i32> {
+pub(in crate::rdma::engine) fn socket_at(ip: IpAddr) -> Result<i32> {
     let fd = reserved_fds::raise(raw::socket(addr::domain(ip), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)?);
     // The port of one that connects need only be free towards its destination.
     let _ = raw::setsockopt_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
@@ -129,7 +129,7 @@ pub(super) fn socket_at(ip: IpAddr) -> Result<i32> {
 
 /// Has the kernel keep what is said on a socket that is about to connect, and connect when there is something: without
 /// a cookie of the server's (tcp(7), `TCP_FASTOPEN_CONNECT`), which need not know anything of that.
-pub(super) fn speak_first(fd: i32) -> Result<()> {
+pub(in crate::rdma::engine) fn speak_first(fd: i32) -> Result<()> {
     /// linux/tcp.h; since Linux 4.15.
     const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
     raw::setsockopt_int(fd, IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, 1)?;
@@ -137,7 +137,7 @@ pub(super) fn speak_first(fd: i32) -> Result<()> {
 }
 
 /// Connects a socket, and says who it is for as early as the kernel lets us. Whether that was said.
-pub(super) fn open(fd: i32, there: SocketAddr, said: &[u8; HELLO]) -> Result<bool> {
+pub(in crate::rdma::engine) fn open(fd: i32, there: SocketAddr, said: &[u8; HELLO]) -> Result<bool> {
     let first = speak_first(fd).is_ok();
     match addr::with(there, |p, n| raw::connect(fd, p, n)) {
         // Nothing has happened yet.
@@ -157,12 +157,12 @@ pub(super) fn open(fd: i32, there: SocketAddr, said: &[u8; HELLO]) -> Result<boo
 
 /// Has the kernel keep back the acknowledgement that ends the handshake, some 200 ms, for the first bytes to go with it
 /// (tcp(7): the option means something else to a listener).
-pub(super) fn hold_back(fd: i32) {
+pub(in crate::rdma::engine) fn hold_back(fd: i32) {
     let _ = raw::setsockopt_int(fd, IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 1);
 }
 
 /// Whether the handshake ended before there was anything to say, as far as the kernel's counters of packets tell.
-pub(super) fn was_too_slow(fd: i32) -> bool {
+pub(in crate::rdma::engine) fn was_too_slow(fd: i32) -> bool {
     /// Where `tcp_info` has them (linux/tcp.h): `tcpi_total_retrans`, `tcpi_segs_out`.
     const REPEATED: usize = 100;
     const SENT: usize = 136;
@@ -177,7 +177,7 @@ pub(super) fn was_too_slow(fd: i32) -> bool {
 }
 
 /// Closes a connection so that the other side sees that nothing was said.
-pub(super) fn reset(fd: i32) {
+pub(in crate::rdma::engine) fn reset(fd: i32) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     let value = core::ptr::from_ref(&linger).cast();
     let _ = raw::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, value, size_of::<libc::linger>() as u32);

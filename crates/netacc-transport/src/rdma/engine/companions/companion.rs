@@ -1,6 +1,6 @@
-//! The companion connection of one queue pair: see [`companions`](super::companions).
+//! The companion connection of one queue pair: see [`companions`](crate::rdma::engine::companions).
 
-use crate::rdma::engine::attempt::{Attempt, COMPANION_CONNECT};
+use crate::rdma::engine::companions::attempt::{Attempt, COMPANION_CONNECT};
 use netacc_sys::reserved_fds;
 use netacc_wire::companion::TOKEN;
 
@@ -9,7 +9,7 @@ const COMPANION_AWAITED: u64 = 3 * COMPANION_CONNECT;
 
 /// A queue pair's companion connection.
 #[derive(Debug)]
-pub(super) enum Companion {
+pub(in crate::rdma::engine) enum Companion {
     /// The queue pair has no companion connection.
     None,
     /// The other side is to connect it, with this token, and began to when the clock said so (ns).

@@ -1,5 +1,5 @@
 //! Client's host: how the companion connection of a queue pair is made, the TCP connection beside it
-//! ([`companion`](crate::rdma::engine::companion)).
+//! ([`companion`](crate::rdma::engine::companions::companion)).
 //!
 //! The client tries the port that the server chose for companions. In a network that lets through what is documented and
 //! nothing else, that port is closed; then the client asks by the queue pair whether it may come to the listener's own port,
@@ -11,12 +11,12 @@
 //! handshake. Where that is switched off (`net.ipv4.tcp_fastopen`), the kernel keeps that last packet back until there
 //! are bytes to go with it ([`hold_back`]), and a companion that was connected without them is reset and made again.
 
-use crate::rdma::engine::attempt::{
+use crate::rdma::engine::companions::Companions;
+use crate::rdma::engine::companions::attempt::{
     Attempt, EMPTY, KNOWN, MOST_EMPTY, Port, Stage, TRIES, Why, hold_back, open, reset, socket_at, warn_of_none,
     was_too_slow,
 };
-use crate::rdma::engine::companion::Companion;
-use crate::rdma::engine::companions::Companions;
+use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::qp::{QpRecord, tag};
 use crate::rdma::engine::qps::Qps;
 use core::sync::atomic::Ordering;
@@ -76,7 +76,7 @@ impl Companions {
     }
 
     /// The server says whether the companion may come to its own port. False: it was not asked.
-    pub(super) fn own_port_answered(&mut self, qps: &mut Qps, at: usize, answer: OwnPort) -> bool {
+    pub(in crate::rdma::engine) fn own_port_answered(&mut self, qps: &mut Qps, at: usize, answer: OwnPort) -> bool {
         match qps.attempt(at) {
             Some(Attempt { stage: Stage::Asking, port: Port::Own, .. }) => {}
             // It has been given up, or is there by the other port.
@@ -120,7 +120,7 @@ impl Companions {
     }
 
     /// The kernel has something to tell of a companion that is being made.
-    pub(super) fn attempt_has_news(&mut self, qps: &mut Qps, at: usize) {
+    pub(in crate::rdma::engine) fn attempt_has_news(&mut self, qps: &mut Qps, at: usize) {
         match qps.attempt(at).map(|a| a.stage) {
             Some(Stage::Connecting(fd)) => self.say_hello(qps, at, fd),
             Some(Stage::Introduced(fd)) => self.hear_welcome(qps, at, fd),

@@ -5,7 +5,7 @@
 //! Anybody may connect there, so the engine's lock is held for a few of them at a time.
 
 use crate::rdma::engine::admission::{Bounds, Silent, evicted};
-use crate::rdma::engine::watch::{KIND, Watch, without_delay};
+use crate::rdma::engine::companions::watch::{KIND, Watch, without_delay};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ struct Listening {
 
 /// A client that has connected and not yet named the queue pair whose companion it is.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub(in crate::rdma::engine) struct Stranger {
     pub fd: i32,
     pub ip: IpAddr,
     pub since: u64,
@@ -37,7 +37,7 @@ pub(super) struct Stranger {
 
 /// The listening sockets, and the clients that have come to them.
 #[derive(Debug, Default)]
-pub(super) struct Arrivals {
+pub(in crate::rdma::engine) struct Arrivals {
     listening: Vec<Listening>,
     strangers: VecDeque<Stranger>,
     /// Set when a listening socket is not watched, since there was no descriptor for a client.

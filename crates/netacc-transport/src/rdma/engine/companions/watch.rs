@@ -7,16 +7,16 @@ use netacc_sys::{raw, reserved_fds};
 
 /// What an event of the epoll instance is about: a queue pair's companion connection, a listening socket, a stranger, a door,
 /// where other processes pass companions, one that does.
-pub(super) const KIND: u64 = 1 << 32;
+pub(in crate::rdma::engine) const KIND: u64 = 1 << 32;
 
 /// What goes by a companion connection is whole messages: none waits until the one before is acknowledged (tcp(7)).
-pub(super) fn without_delay(fd: i32) {
+pub(in crate::rdma::engine) fn without_delay(fd: i32) {
     let _ = raw::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
 }
 
 /// The epoll instance.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(in crate::rdma::engine) struct Watch {
     /// Its descriptor, or -1 while nothing was ever to be heard.
     pub epoll: i32,
 }

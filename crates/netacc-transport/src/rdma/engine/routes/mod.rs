@@ -1,4 +1,12 @@
 //! What is known of servers on other hosts.
+//!
+//! - `routing`: how routes are found, opened and closed; `links`: their links.
+//! - `connects`: the connects that wait on those links, and the queue pairs that they go by; `connect_order`: which is next.
+
+mod connect_order;
+mod connects;
+mod links;
+mod routing;
 
 use crate::host::{Reachability, host};
 use crate::rdma::engine::qp::QpRecord;

@@ -2,11 +2,11 @@
 //! way from the first to the second.
 //!
 //! While an engine awaits companions at the listener's own port it has a UNIX socket with a random name in the abstract
-//! namespace, which its sharers find on the [board](crate::rdma::engine::own_port). They connect, pass the connection with one
+//! namespace, which its sharers find on the [board](crate::rdma::engine::companions::own_port). They connect, pass the connection with one
 //! message, and are done. Each side looks who the other one is, by what the kernel says: only processes of one user, or of
 //! root, pass each other connections. The token, of which the board has one half, is looked at by the engine.
 
-use crate::rdma::engine::watch::{KIND, Watch};
+use crate::rdma::engine::companions::watch::{KIND, Watch};
 use crate::shm::guard;
 use crate::shm::users::trusted;
 use alloc::format;
@@ -30,20 +30,20 @@ const PASSES: u8 = 1;
 
 /// The engine that awaits a companion: the random name of its process, which is never 0, and its index there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
+pub(in crate::rdma::engine) struct Owner {
     pub process: u64,
     pub engine: usize,
 }
 
 /// Makes calls on a descriptor answer at once.
-pub(super) fn without_blocking(fd: i32) -> Result<()> {
+pub(in crate::rdma::engine) fn without_blocking(fd: i32) -> Result<()> {
     let flags = raw::fcntl(fd, libc::F_GETFL, 0)?;
     raw::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize).map(drop)
 }
 
 /// Where an engine gets what others have accepted for it.
 #[derive(Debug)]
-pub(super) struct Handover {
+pub(in crate::rdma::engine) struct Handover {
     /// The listening socket, or -1.
     socket: i32,
     /// Processes that have connected.
@@ -79,7 +79,7 @@ fn address(owner: Owner) -> Result<SocketAddrUnix> {
 }
 
 /// Passes a companion that this process has accepted to the engine that awaits it. It waits for nothing.
-pub(super) fn pass(to: Owner, companion: i32) -> Result<()> {
+pub(in crate::rdma::engine) fn pass(to: Owner, companion: i32) -> Result<()> {
     let ours = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     let sent = connect(&ours, &address(to)?).map_err(Errno::from).and_then(|()| {
         // The name may be another's by now, where the process is gone.

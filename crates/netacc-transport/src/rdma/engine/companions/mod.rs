@@ -2,25 +2,32 @@
 //! and how it is lost.
 //!
 //! While a queue pair is to have its companion connection the server's engine waits for it at a port that the kernel
-//! chooses ([`arrivals`](crate::rdma::engine::arrivals)). That port and a token go to the client while the queue pair is
+//! chooses ([`arrivals`](crate::rdma::engine::companions::arrivals)). That port and a token go to the client while the queue pair is
 //! connected, so a companion connection is found by nobody else. Where a packet filter closes that port, the client
 //! comes to the listener's own port, if the server says by the queue pair that it may
-//! ([`own_port`](crate::rdma::engine::own_port)). How the client goes about it is in
-//! [`companion_client`](crate::rdma::engine::companion_client).
+//! ([`own_port`](crate::rdma::engine::companions::own_port)). How the client goes about it is in
+//! [`client`](crate::rdma::engine::companions::client).
 //!
 //! Companion connections are made by the thread, which sleeps on one epoll instance for all of them: those that nobody
 //! needs cost nothing.
 
+pub(super) mod arrivals;
+pub(super) mod attempt;
+mod client;
+pub(super) mod companion;
+mod handover;
+pub(super) mod own_port;
+pub(super) mod watch;
+
 use crate::host::host;
 use crate::limits::COMPANIONS_PER_PASS;
-use crate::rdma::engine::arrivals::{Arrivals, Stranger};
-use crate::rdma::engine::attempt::COMPANION_CONNECT;
-use crate::rdma::engine::companion::Companion;
-use crate::rdma::engine::handover::Handover;
-use crate::rdma::engine::own_port;
+use crate::rdma::engine::companions::arrivals::{Arrivals, Stranger};
+use crate::rdma::engine::companions::attempt::COMPANION_CONNECT;
+use crate::rdma::engine::companions::companion::Companion;
+use crate::rdma::engine::companions::handover::Handover;
+use crate::rdma::engine::companions::watch::{KIND, Watch};
 use crate::rdma::engine::qp::{QpRecord, RESETS, tag};
 use crate::rdma::engine::qps::Qps;
-use crate::rdma::engine::watch::{KIND, Watch};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use libc::{EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT};

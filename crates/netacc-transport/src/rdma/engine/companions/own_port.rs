@@ -2,19 +2,19 @@
 //!
 //! The kernel hands out connections in the order in which they came, so only accept(2) itself can take a companion out.
 //! While one is awaited, accept looks at the first bytes of each connection that the kernel gives it. Those of a
-//! companion are there by then ([`companion_client`](crate::rdma::engine::companion_client)) and have a token that only the
+//! companion are there by then ([`client`](crate::rdma::engine::companions::client)) and have a token that only the
 //! other end of the queue pair knows; every other connection goes to the program as it is, at once. Nobody accepts for
 //! the program, so nothing is held up, and nobody's addresses are believed.
 //!
 //! Several processes may serve a listener, and any of them may accept the companion of a queue pair that another one
 //! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and the process
-//! that accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::handover)). The board has the
+//! that accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::companions::handover)). The board has the
 //! first half of each token: it tells which connection is a companion, and is not enough to pass for one.
 //!
 //! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must not
 //! see it later either.
 
-use crate::rdma::engine::handover::{self, Owner, without_blocking};
+use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
 use crate::rdma::engine::{process, status};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::{mem, raw, reserved_fds};
@@ -267,12 +267,12 @@ fn arrive(fd: i32, engine: usize) -> bool {
 
 /// Whether some have come that are not with their engines yet.
 #[inline]
-pub(super) fn any_came() -> bool {
+pub(in crate::rdma::engine) fn any_came() -> bool {
     CAME.load(Ordering::Relaxed) != 0
 }
 
 /// The next connection that has come for this engine.
-pub(super) fn next(engine: usize) -> Option<i32> {
+pub(in crate::rdma::engine) fn next(engine: usize) -> Option<i32> {
     // Acquire: with the count.
     if CAME.load(Ordering::Acquire) == 0 {
         return None;
@@ -289,7 +289,7 @@ pub(super) fn next(engine: usize) -> Option<i32> {
 }
 
 /// In the child of a fork: what has come is the parent's, and so is its name.
-pub(super) fn after_fork() {
+pub(in crate::rdma::engine) fn after_fork() {
     NAME.store(0, Ordering::Relaxed);
     for place in &ARRIVED {
         let came = place.fd.swap(0, Ordering::Relaxed);
@@ -301,19 +301,19 @@ pub(super) fn after_fork() {
 }
 
 /// The engine no longer awaits a companion with this token at the listener's own port.
-pub(super) fn give_up(token: &[u8; TOKEN]) {
+pub(in crate::rdma::engine) fn give_up(token: &[u8; TOKEN]) {
     if let Some(board) = board() {
         let _ = board.claim(token);
     }
 }
 
 /// Where what engine `engine` awaits will stand on the board: nowhere if there is no memory.
-pub(super) fn place_of(engine: usize) -> Option<Owner> {
+pub(in crate::rdma::engine) fn place_of(engine: usize) -> Option<Owner> {
     make_board().and(owner(engine))
 }
 
 /// The companion with this token is awaited by an engine at the listener's own port.
-pub(super) fn expect(token: &[u8; TOKEN], owner: Owner) {
+pub(in crate::rdma::engine) fn expect(token: &[u8; TOKEN], owner: Owner) {
     if let Some(board) = board() {
         board.expect(token, owner);
     }
