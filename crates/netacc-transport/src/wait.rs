@@ -1,6 +1,5 @@
 //! What a thread sleeps on while it waits for one or many connections.
 
-use crate::shm::Link;
 use alloc::vec::Vec;
 use libc::pollfd;
 use netacc_sys::errno::{Errno, Result};
@@ -21,10 +20,28 @@ pub fn longer(steps: u32) -> i64 {
     STEP << steps.min(12)
 }
 
+/// What lends the wakers on which threads sleep: one end of what joins two processes.
+pub trait WakerSource: Sync {
+    /// Borrows a waker for a thread that goes to sleep.
+    fn borrow_waker(&self) -> Result<u32>;
+
+    /// Gives a borrowed waker back.
+    fn return_waker(&self, id: u32);
+
+    /// The descriptor of waker `id`, or -1.
+    fn waker_fd(&self, id: u32) -> i32;
+
+    /// The descriptor by which the other process says something, or -1 if nothing is to be heard there.
+    fn control_to_poll(&self) -> i32;
+
+    /// Handles what the other process has said.
+    fn service(&'static self);
+}
+
 /// A link this wait is armed on, and the waker borrowed from it.
 #[derive(Clone, Copy)]
 struct Borrowed {
-    link: &'static Link,
+    link: &'static dyn WakerSource,
     waker: u32,
     /// Index of its waker in the poll list, which its control socket follows; without a waker, that of the
     /// control socket.
@@ -119,35 +136,23 @@ impl WaitSet {
         fd >= 0 && (0..self.len()).all(|i| (self.revents(i) != 0) == (self.fd(i) == fd))
     }
 
-    /// The waker borrowed on `link`, if [`WaitSet::waker`] got one.
-    pub fn borrowed_waker(&self, link: &Link) -> Option<u32> {
-        if link.is_inherited() {
-            return Some(crate::shm::sharers::LIVENESS_WAKER);
-        }
-        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map(|b| b.waker).filter(|b| *b != 0)
-    }
-
     fn borrowed(&self) -> impl Iterator<Item = Borrowed> + '_ {
         self.borrowed.iter().flatten().chain(self.more.iter()).copied()
     }
 
-    /// The waker of this wait on `link`, borrowed at the first call; 0 when none can be had, and
-    /// then the sleep is bounded.
-    pub fn waker(&mut self, link: &'static Link) -> u32 {
-        if link.is_inherited() {
-            return crate::shm::sharers::LIVENESS_WAKER;
-        }
-        self.own_waker(link)
+    fn on(&self, link: &dyn WakerSource) -> Option<Borrowed> {
+        self.borrowed().find(|b| core::ptr::addr_eq(b.link, link))
     }
 
-    /// The waker that [`WaitSet::own_waker`] got on `link`, or 0.
-    pub(crate) fn own_waker_in(&self, link: &Link) -> u32 {
-        self.borrowed().find(|b| core::ptr::eq(b.link, link)).map_or(0, |b| b.waker)
+    /// The waker that [`WaitSet::waker`] got on `link`, or 0.
+    pub fn waker_in(&self, link: &dyn WakerSource) -> u32 {
+        self.on(link).map_or(0, |b| b.waker)
     }
 
-    /// As [`WaitSet::waker`]; on a link that came by a fork it is a waker that only threads of this process ring.
-    pub(crate) fn own_waker(&mut self, link: &'static Link) -> u32 {
-        if let Some(b) = self.borrowed().find(|b| core::ptr::eq(b.link, link)) {
+    /// The waker of this wait on `link`, borrowed at the first call. It is 0 when none can be borrowed, and then the
+    /// sleep is bounded.
+    pub fn waker(&mut self, link: &'static dyn WakerSource) -> u32 {
+        if let Some(b) = self.on(link) {
             return b.waker;
         }
         let waker = link.borrow_waker().unwrap_or(0);
@@ -157,8 +162,7 @@ impl WaitSet {
         } else {
             at = self.add(link.waker_fd(waker), libc::POLLIN);
         }
-        // The control socket of a link that has ended would end every sleep; the connections of sharers outlive it.
-        let control = self.add(if link.is_lost() { -1 } else { link.control_fd() }, libc::POLLIN);
+        let control = self.add(link.control_to_poll(), libc::POLLIN);
         if at == usize::MAX {
             at = control;
         }

@@ -42,7 +42,7 @@ pub fn child(f: Forking) {
     crate::wait::held::after_fork();
     crate::object::socket::reset_locks();
     crate::object::listener::reset_locks();
-    netacc_transport::shm::link::reset_after_fork();
+    netacc_transport::shm::reset_locks();
     conn::pool::after_fork();
     netacc_transport::rdma::engine::after_fork(&f.engines);
     queued::after_fork();

@@ -98,7 +98,7 @@ fn live(ep: &'static ShmEndpoint, peer_end: i32, others: Others, heir: &Heir) {
     link.inherit();
     link.reset_locks();
     link.close_descriptors();
-    netacc_transport::shm::link::reset_after_fork();
+    netacc_transport::shm::reset_locks();
     ep.forget_sleepers();
     ep.forget_missing();
     close_all_but(ep, peer_end, heir);

@@ -1,6 +1,6 @@
 //! From kernel TCP to RDMA, while the connection lives: what the socket layer does for it (`upgrade_client.rs`: the
 //! client's part). What the hosts say to each other is with the engine (`engine/upgrade_client.rs` at the client's,
-//! `engine/upgrade_server.rs` at the server's).
+//! `engine/mux/upgrade.rs` at the server's).
 //!
 //! The client's engine asks, and says how many bytes were sent by TCP so far. As soon as the server's program has read just
 //! these, its side is [prepared](prepare): nothing of the client's is under way, and the answer is a token. A client that has

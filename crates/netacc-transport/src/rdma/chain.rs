@@ -3,9 +3,8 @@
 //! The last of them takes further frames as long as it has room. So what several connections of a queue pair have to
 //! send at the same time, or had to keep waiting, costs one message and one credit.
 
-use crate::rdma::conn::SENDS;
+use crate::rdma::bounds::{LONGEST_INLINE, SENDS};
 use crate::rdma::pool::{Buffer, Pool};
-use crate::rdma::qp::SHORT;
 use alloc::vec::Vec;
 use netacc_wire::frame::{Brief, FRAME, Frame, LONGEST, NEXT};
 
@@ -19,7 +18,7 @@ pub(super) const CHAIN: usize = 8;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     /// The message goes inline: its bytes, their number, and whether the other side has a reason to answer.
-    Short([u8; SHORT], usize, bool),
+    Short([u8; LONGEST_INLINE], usize, bool),
     /// The message goes from a buffer; its immediate data stands for its beginning, if that is possible.
     Long(Buffer, usize, Option<Brief>),
     /// The message goes from a buffer that has no room for its beginning: that is in the immediate data, which stands
@@ -109,7 +108,7 @@ impl Chain {
     /// Adds a further frame with few bytes, if a message of at most `inline` bytes has room for it or a buffer is free.
     pub fn add(&mut self, pool: &mut Pool, inline: usize, frame: Frame, payload: &[u8]) -> bool {
         if let Some(Message::Short(bytes, len, asks)) = self.messages.last_mut()
-            && *len + FRAME + payload.len() <= inline.min(SHORT)
+            && *len + FRAME + payload.len() <= inline.min(LONGEST_INLINE)
         {
             let (begin, before) = (*len, self.last);
             let end = frame.encode().into_iter().chain(payload.iter().copied());
@@ -150,7 +149,7 @@ mod tests {
     }
 
     fn short(conn: u16, payload: &[u8]) -> Message {
-        let mut bytes = [0; SHORT];
+        let mut bytes = [0; LONGEST_INLINE];
         bytes[..FRAME].copy_from_slice(&frame(conn).encode());
         bytes[FRAME..FRAME + payload.len()].copy_from_slice(payload);
         Message::Short(bytes, FRAME + payload.len(), false)
@@ -163,9 +162,14 @@ mod tests {
         assert_eq!(chain.room(&pool, 100), 0, "nothing to put it behind");
         chain.push(short(1, b"first"));
         assert_eq!(chain.room(&pool, 100), 100 - 2 * FRAME - 5);
-        assert!(chain.add(&mut pool, SHORT, frame(2), b""));
-        assert!(chain.add(&mut pool, SHORT, frame(3), b"third"));
-        assert!(!chain.add(&mut pool, SHORT, frame(4), b"there is no buffer for this one, and inline no room"));
+        assert!(chain.add(&mut pool, LONGEST_INLINE, frame(2), b""));
+        assert!(chain.add(&mut pool, LONGEST_INLINE, frame(3), b"third"));
+        assert!(!chain.add(
+            &mut pool,
+            LONGEST_INLINE,
+            frame(4),
+            b"there is no buffer for this one, and inline no room"
+        ));
         let Some(Message::Short(bytes, len, true)) = chain.take().pop() else { panic!() };
         let (mut rest, mut found) = (&bytes[..len], Vec::new());
         loop {

@@ -1,16 +1,18 @@
 //! A connected queue pair with credits: messages in, messages out.
 
+use crate::rdma::bounds::{MOST, SENDS};
 use crate::rdma::chain::Chain;
-use crate::rdma::credits::{Credits, FIRST, Lack, MOST};
+use crate::rdma::credits::{Credits, FIRST, Lack};
 use crate::rdma::device::{Awaited, Device};
-use crate::rdma::failover::FailoverState;
+use crate::rdma::failover::{CREDITS, FailoverState};
 use crate::rdma::pool::{Buffer, Pool};
 use crate::rdma::qp::create_qp;
-use crate::rdma::stats::QpStats;
+use crate::rdma::stats::{QpStats, Shown};
 use crate::rdma::unacked::Unacked;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
+use netacc_stats::LinkEntry;
 use netacc_verbs::{CmId, ConnParam, Error, RecvWr, Result};
 use netacc_wire::companion::CompanionOffer;
 use netacc_wire::frame::{Brief, FRAME, Frame, Kind, QpHello, larger};
@@ -19,14 +21,6 @@ mod send;
 
 extern crate alloc;
 
-/// Most messages that may be under way. It is one less than a power of two: a driver's ring has one place more than it
-/// takes requests, and is rounded up to such a power.
-pub(super) const SENDS: usize = 15;
-/// Most completions of a queue pair that may wait to be taken.
-pub(super) const COMPLETIONS: usize = SENDS + MOST as usize;
-/// A message that only brings credits.
-pub(super) const CREDITS: Frame =
-    Frame { kind: Kind::Credit, credits: 0, large: false, conn: 0, generation: 0, window: 0, acked: 0, next: 0 };
 /// A message that asks for an answer.
 const PROBE: Frame = Frame { kind: Kind::Probe, ..CREDITS };
 /// Bit of a work request's number that is set for a receive.
@@ -74,7 +68,7 @@ pub struct QpConn {
     unacked: Unacked,
     inline: usize,
     cq: usize,
-    pub(super) stats: QpStats,
+    stats: QpStats,
 }
 
 /// What a completion of a queue pair means.
@@ -212,15 +206,6 @@ impl QpConn {
         self.id.peer_addr().map(|a| a.ip().to_canonical())
     }
 
-    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
-        self.id.peer_addr()
-    }
-
-    /// Receives of the other side that are free, and all that it has.
-    pub(super) fn credits(&self) -> (u16, u16) {
-        self.flow.credits()
-    }
-
     /// The address of our end.
     pub fn local_ip(&self) -> Option<IpAddr> {
         self.id.local_addr().map(|a| a.ip().to_canonical())
@@ -234,6 +219,18 @@ impl QpConn {
     /// The queue pair's number, for people to read.
     pub fn qp_num(&self) -> u32 {
         self.id.qp().map_or(0, netacc_verbs::Qp::qp_num)
+    }
+
+    /// Shows a queue pair that is connected. `capacity` is how many connections we put on it; 0: that is the other
+    /// side's choice. `thread` is the number of the process's thread that it belongs to.
+    pub fn show(&mut self, device: &Device, server: bool, capacity: u32, thread: u16) {
+        let shown = Shown { server, capacity, thread, device: device.name(), qp_num: self.qp_num() };
+        self.stats = QpStats::show(&shown, self.id.peer_addr(), self.flow.credits());
+    }
+
+    /// The number of its entry on the stats page, and the entry.
+    pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
+        self.stats.entry()
     }
 
     /// Most bytes that the next message may have.
@@ -341,7 +338,7 @@ impl QpConn {
                     self.unacked.completed(buffer, pool);
                 }
             }
-            self.show_completed(n);
+            self.stats.completed(n);
             self.await_fewer(1);
             return Some(Completion::Sent);
         }
@@ -367,7 +364,7 @@ impl QpConn {
         }
         self.received = self.received.wrapping_add(1);
         self.reply_requested |= frame.kind == Kind::Probe;
-        self.show_received();
+        self.stats.received(self.flow.credits());
         let head = Head { frame, brief: immediate.is_some(), at, start: pool.at(n, at)?, len: len - at };
         Some(Completion::Message(n, head))
     }

@@ -5,14 +5,13 @@
 //! side names the number that it wants to keep, and the other side uses up the rest with empty messages, since a
 //! receive that is posted cannot be taken back.
 
+use crate::rdma::bounds::MOST;
 use crate::rdma::line::Line;
 use netacc_wire::frame::{ENOUGH, Frame, Kind, larger};
 
 /// Number of receives of a queue pair that has little to do. With fewer, each message of a conversation could be
 /// followed by one that only brings credits, for ever: see [`Credits::owes`].
 pub(super) const FIRST: u16 = 4;
-/// Most receives that a side may have.
-pub(super) const MOST: u16 = 16;
 /// Number of times that the other side has to use up half of them between two looks ([`Credits::tick`]) before there are
 /// more.
 const SHORT: u32 = 4;

@@ -1,6 +1,6 @@
 //! The state that all queue pairs on one device share.
 
-use crate::rdma::conn::COMPLETIONS;
+use crate::rdma::bounds::COMPLETIONS;
 use crate::rdma::pool::{Pool, Sizes};
 use alloc::sync::Arc;
 use alloc::vec::Vec;

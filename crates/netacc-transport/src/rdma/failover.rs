@@ -1,12 +1,15 @@
 //! What is left of a queue pair whose queue pair has failed.
 
-use crate::rdma::conn::CREDITS;
 use crate::rdma::stats::QpStats;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use netacc_wire::frame::{Frame, Kind};
 
 extern crate alloc;
+
+/// A message that only brings credits, and the fields of which all messages of no connection have the values.
+pub(super) const CREDITS: Frame =
+    Frame { kind: Kind::Credit, credits: 0, large: false, conn: 0, generation: 0, window: 0, acked: 0, next: 0 };
 
 /// What is left of a queue pair whose queue pair has failed.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Receives in the order in which messages take them.
 
-use crate::rdma::credits::MOST;
+use crate::rdma::bounds::MOST;
 
 /// Receives in their order, each large or not; at most [`MOST`].
 #[derive(Clone, Copy, Debug, Default)]

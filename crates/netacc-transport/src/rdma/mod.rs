@@ -8,6 +8,7 @@
 //!
 //! [`engine`] joins the connections to rings; the files beside it do not know what the connections are.
 
+mod bounds;
 mod chain;
 mod conn;
 mod credits;

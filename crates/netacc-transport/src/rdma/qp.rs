@@ -1,16 +1,13 @@
 //! Making a queue pair.
 
-use crate::rdma::conn::SENDS;
-use crate::rdma::credits::MOST;
+use crate::rdma::bounds::{LONGEST_INLINE, MOST, SENDS};
 use crate::rdma::device::Device;
 use netacc_verbs::sys::ibv_qp_cap;
 use netacc_verbs::{CmId, Cq, Error, QpInit, Result};
 
 /// Sizes (bytes) of inline messages that are tried: the beginning of a message and 64 bytes or more. Devices differ;
 /// each that we know takes 64 bytes, so that all messages but those with many bytes of a connection need no buffer.
-const INLINE: [u32; 3] = [96, 80, 64];
-/// Length (bytes) of the longest message that goes inline.
-pub(super) const SHORT: usize = 96;
+const INLINE: [u32; 3] = [LONGEST_INLINE as u32, 80, 64];
 
 /// Makes a queue pair with as much inline room as the device gives; returns the room.
 pub(super) fn create_qp(id: &mut CmId, device: &Device, cq: &Cq) -> Result<usize> {

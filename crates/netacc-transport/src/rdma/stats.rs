@@ -1,7 +1,5 @@
 //! What the stats page shows of a queue pair.
 
-use crate::rdma::conn::QpConn;
-use crate::rdma::device::Device;
 use crate::shm::link;
 use core::net::{IpAddr, SocketAddr};
 use netacc_stats::{Counter, LinkEntry, LinkKind, NewLink, SockAddr, page};
@@ -17,7 +15,75 @@ pub struct QpStats {
     entry: Option<&'static LinkEntry>,
 }
 
+/// What is shown of a queue pair that is connected.
+#[derive(Debug)]
+pub struct Shown<'a> {
+    /// Set on the server's host.
+    pub server: bool,
+    /// Number of connections that we put on it; 0: that is the other side's choice.
+    pub capacity: u32,
+    /// The number of the process's thread that it belongs to.
+    pub thread: u16,
+    /// The name of its device.
+    pub device: &'a str,
+    /// The queue pair's number.
+    pub qp_num: u32,
+}
+
 impl QpStats {
+    /// Shows a queue pair that is connected to `peer`. `credits` are the other side's receives that are free, and all
+    /// that it has.
+    pub(super) fn show(shown: &Shown<'_>, peer: Option<SocketAddr>, credits: (u16, u16)) -> QpStats {
+        let new = NewLink {
+            id: link::next_id(),
+            kind: LinkKind::Rdma,
+            server: shown.server,
+            peer_pid: 0,
+            now_ns: time::realtime(),
+            capacity: shown.capacity,
+            address: shown.qp_num.into(),
+        };
+        let place = page().open_link(&new);
+        let entry = place.and_then(|place| page().link(place));
+        if let Some(entry) = entry {
+            entry.carried_by(shown.thread);
+            entry.lead_to(shown.device, &peer.map_or_else(SockAddr::default, sock_addr));
+        }
+        let stats = QpStats { id: new.id, index: place.unwrap_or(0), entry };
+        stats.show_credits(credits);
+        page().count(Counter::LinksOpened);
+        stats
+    }
+
+    fn show_credits(&self, (free, all): (u16, u16)) {
+        if let Some(entry) = self.entry {
+            entry.set_credits(free, all);
+        }
+    }
+
+    /// Shows that messages were posted.
+    pub(super) fn posted(&self, sends: u32, credits: (u16, u16)) {
+        if let Some(entry) = self.entry {
+            entry.posted(sends.into());
+            self.show_credits(credits);
+        }
+    }
+
+    /// Shows that messages have gone out.
+    pub(super) fn completed(&self, sends: u32) {
+        if let Some(entry) = self.entry {
+            entry.completed(sends.into());
+        }
+    }
+
+    /// Shows that a message has come.
+    pub(super) fn received(&self, credits: (u16, u16)) {
+        if let Some(entry) = self.entry {
+            entry.received();
+            self.show_credits(credits);
+        }
+    }
+
     /// The number of its entry, and the entry.
     pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
         Some((self.index, self.entry?))
@@ -39,63 +105,6 @@ impl QpStats {
         page().count(if lost { Counter::LinksLost } else { Counter::LinksClosed });
         if let Some(entry) = self.entry {
             entry.close(self.id);
-        }
-    }
-}
-
-impl QpConn {
-    /// Shows a queue pair that is connected. `capacity` is how many connections we put on it; 0: that is the other
-    /// side's choice. `thread` is the number of the process's thread that it belongs to.
-    pub fn show(&mut self, device: &Device, server: bool, capacity: u32, thread: u16) {
-        let new = NewLink {
-            id: link::next_id(),
-            kind: LinkKind::Rdma,
-            server,
-            peer_pid: 0,
-            now_ns: time::realtime(),
-            capacity,
-            address: self.qp_num().into(),
-        };
-        let place = page().open_link(&new);
-        let entry = place.and_then(|place| page().link(place));
-        if let Some(entry) = entry {
-            entry.carried_by(thread);
-            entry.lead_to(device.name(), &self.peer_addr().map_or_else(SockAddr::default, sock_addr));
-        }
-        self.stats = QpStats { id: new.id, index: place.unwrap_or(0), entry };
-        self.show_credits();
-        page().count(Counter::LinksOpened);
-    }
-
-    /// The number of its entry on the stats page, and the entry.
-    pub fn entry(&self) -> Option<(u32, &'static LinkEntry)> {
-        self.stats.entry()
-    }
-
-    pub(super) fn show_credits(&self) {
-        if let Some(entry) = self.stats.entry {
-            let (free, all) = self.credits();
-            entry.set_credits(free, all);
-        }
-    }
-
-    pub(super) fn show_posted(&self, sends: u32) {
-        if let Some(entry) = self.stats.entry {
-            entry.posted(sends.into());
-            self.show_credits();
-        }
-    }
-
-    pub(super) fn show_completed(&self, sends: u32) {
-        if let Some(entry) = self.stats.entry {
-            entry.completed(sends.into());
-        }
-    }
-
-    pub(super) fn show_received(&self) {
-        if let Some(entry) = self.stats.entry {
-            entry.received();
-            self.show_credits();
         }
     }
 }

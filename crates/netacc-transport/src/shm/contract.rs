@@ -4,9 +4,9 @@ use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, TX_SHUT};
-use crate::shm::link::Side;
 use crate::shm::pending::PENDING;
 use crate::shm::segment::WIPED;
+use crate::shm::side::Side;
 use crate::shm::waiters::{READS, WRITES};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
@@ -113,7 +113,7 @@ impl Endpoint for ShmEndpoint {
 
     fn arm(&'static self, interest: Interest, set: &mut WaitSet) -> bool {
         let Some(v) = self.view() else { return true };
-        let waker = set.waker(v.link);
+        let waker = v.link.waker_for(set);
         let own = line!(v, side, v.me);
         self.join_co_waiters(&v, interest, set);
         if waker != 0 {
@@ -145,7 +145,7 @@ impl Endpoint for ShmEndpoint {
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.view() else { return };
         self.leave_co_waiters(&v, set);
-        if let Some(waker) = set.borrowed_waker(v.link).filter(|_| !set.mark_was_set) {
+        if let Some(waker) = v.link.waker_of(set).filter(|_| !set.mark_was_set) {
             let own = line!(v, side, v.me);
             if interest.read {
                 self.unregister(&v, &own.rx_waiter, waker, READS);

@@ -12,8 +12,8 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{MOVING, SHARED, View};
-use crate::shm::link::Side;
 use crate::shm::pending::PENDING;
+use crate::shm::side::Side;
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
 use netacc_ring::HOLDING;

@@ -1,6 +1,5 @@
 //! How long a connection may keep our threads waiting by a word that a peer of another user can write.
 
-use crate::shm::ShmEndpoint;
 use crate::shm::procfs;
 use crate::timeouts;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -15,17 +14,6 @@ const STRANGER_DELAY_UNCHECKED: u64 = time::ns(timeouts::STRANGER_DELAY_UNCHECKE
 /// The time that was lost, kept as the time at which all of it will have been made up for.
 #[derive(Debug)]
 pub(super) struct Delays(AtomicU64);
-
-impl Delays {
-    /// Counts `ns` that were lost just now; false: it is too much.
-    fn count(&self, now: u64, ns: u64) -> bool {
-        // Relaxed: of two directions that count at once one may be forgotten.
-        let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(STRANGER_DELAY_AT_ONCE * PART));
-        let until = from.saturating_add(ns.saturating_mul(PART));
-        self.0.store(until, Ordering::Relaxed);
-        until <= now
-    }
-}
 
 /// A wait for another of our sharers, which is named by a word that the peer can write.
 #[derive(Default)]
@@ -44,14 +32,24 @@ pub(super) enum Next {
     Clear,
 }
 
-impl ShmEndpoint {
+impl Delays {
+    /// Counts `ns` that were lost just now; false: it is too much.
+    fn count(&self, now: u64, ns: u64) -> bool {
+        // Relaxed: of two directions that count at once one may be forgotten.
+        let from = self.0.load(Ordering::Relaxed).max(now.saturating_sub(STRANGER_DELAY_AT_ONCE * PART));
+        let until = from.saturating_add(ns.saturating_mul(PART));
+        self.0.store(until, Ordering::Relaxed);
+        until <= now
+    }
+
     /// What to do about the word, which named `pid` when it was looked at, of a connection whose peer is another user.
-    pub(super) fn wait_for_named(&self, pid: u32, wait: &mut Wait) -> Result<Next, Violation> {
+    /// `is_sharer` tells whether the process belongs to our sharers.
+    pub(super) fn wait_for(&self, pid: u32, wait: &mut Wait, is_sharer: impl Fn() -> bool) -> Result<Next, Violation> {
         let now = time::now();
         if wait.begun == 0 {
             (wait.begun, wait.counted) = (now, now);
         }
-        let within = self.delays.count(now, now - wait.counted);
+        let within = self.count(now, now - wait.counted);
         wait.counted = now;
         let long = now - wait.begun > STRANGER_DELAY_UNCHECKED;
         if long && !wait.checked {
@@ -59,12 +57,12 @@ impl ShmEndpoint {
             if procfs::is_zombie(pid) {
                 return Ok(Next::Clear);
             }
-            if !self.has_sharer(pid) {
+            if !is_sharer() {
                 return Err(Violation);
             }
         }
         // A process that is stopped (SIGSTOP, a debugger, a frozen group) will go on some day.
-        let stopped = || procfs::is_stopped(pid) && self.has_sharer(pid);
+        let stopped = || procfs::is_stopped(pid) && is_sharer();
         if !(within || stopped()) {
             return Err(Violation);
         }

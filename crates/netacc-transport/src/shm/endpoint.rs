@@ -2,8 +2,9 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
-use crate::shm::link::{Link, Side};
+use crate::shm::link::Link;
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
+use crate::shm::side::Side;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{
     Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, Ring, SWITCHED, notify_data, notify_room,

@@ -1,9 +1,12 @@
 //! A link: what joins two processes, however many connections they have.
 
-use crate::shm::ShmEndpoint;
+use crate::shm::blocks::Blocks;
+use crate::shm::endpoint::ShmEndpoint;
 use crate::shm::guard::dismiss_reserved;
-use crate::shm::mapping::Blocks;
-use crate::shm::segment::{BATCH, Mapped, READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
+use crate::shm::mapping::Mapped;
+use crate::shm::segment::{BATCH, READY_SETS, SERVER_OPEN, SERVER_PENDING, SERVER_WITHDRAWN, Segment};
+use crate::shm::side::Side;
+use crate::shm::slots::Slots;
 use crate::shm::users::are_trusted_by;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::SLOTS;
@@ -13,32 +16,6 @@ use netacc_sys::mem::Zeroed;
 use netacc_sys::slab::{Pooled, Slab};
 use netacc_sys::{Lock, reserved_fds};
 use rustix::process::getuid;
-
-/// Which end of a link, and of every connection on it, we are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The side that connected.
-    Client,
-    /// The side that listened.
-    Server,
-}
-
-impl Side {
-    /// 0 or 1, as the segment's arrays are indexed.
-    #[inline]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The other side.
-    #[inline]
-    pub fn other(self) -> Side {
-        match self {
-            Side::Client => Side::Server,
-            Side::Server => Side::Client,
-        }
-    }
-}
 
 /// Waker numbers per side: those below [`READY_SETS`] belong to ready sets, the rest to sleeping threads.
 pub const WAKERS: usize = 1024;
@@ -138,7 +115,7 @@ pub struct Link {
     /// The first endpoints lie with all of the above on one page, where the client's side has one more for `slots`.
     eps: [ShmEndpoint; SLOTS],
     /// Slot allocation (client side).
-    pub slots: crate::shm::slots::Slots,
+    pub slots: Slots,
     thread_wakers: [WakerPair; WAKERS - READY_SETS],
 }
 
@@ -486,11 +463,6 @@ impl Link {
 }
 
 /// Called in the child of a fork: no other thread is inside the pool any more.
-pub fn reset_after_fork() {
+pub(super) fn reset_after_fork() {
     LINKS.reset_lock();
-    crate::shm::mapping::reset_after_fork();
-    crate::shm::remote::reset_after_fork();
-    crate::shm::liveness::reset_after_fork();
-    netacc_sys::closer::after_fork();
-    crate::shm::owner::reset_after_fork();
 }

@@ -12,148 +12,23 @@
 //! Blocks are published by their address, and unmapped when the last user of the link is gone.
 #![allow(unsafe_code)]
 
-use crate::shm::link::Side;
+use crate::shm::blocks::{self, FIRST, PAIR, afford, unmap};
 use crate::shm::segment::{LARGE_AT, SEGMENT, Segment};
+use crate::shm::side::Side;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use netacc_ring::{LARGE, SLOTS};
 use netacc_sys::errno::{Errno, Result};
-use netacc_sys::mem::{self, Zeroed};
-use netacc_sys::slab::{Pooled, Slab};
+use netacc_sys::mem;
 use netacc_sys::{reserved_fds, signals};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create};
-use rustix::mm::{Advice, MapFlags, MremapFlags, madvise, mmap, mremap, munlock, munmap};
+use rustix::mm::{Advice, MapFlags, madvise, mmap};
 use rustix::process::{Resource, getrlimit};
 
-/// Size (bytes) of the large windows of one slot.
-const PAIR: usize = 2 * LARGE;
-/// Number of slots whose large windows are mapped from the beginning. Slot 0 is the connect queue's, so that makes
-/// three connections.
-const FIRST: usize = 4;
 /// Size (bytes) of what is mapped from the beginning.
 const HEAD: usize = LARGE_AT + FIRST * PAIR;
-/// Number of blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
-const BLOCKS: usize = 8;
-/// Granularity (bytes) of a mapping; a multiple of it on machines with larger pages would do as well.
-const PAGE: usize = 4096;
 
-const _: () = assert!(first_of(BLOCKS - 1) + slots_in(BLOCKS - 1) == SLOTS && LARGE_AT + SLOTS * PAIR == SEGMENT);
-
-/// Number of slots of a block.
-const fn slots_in(block: usize) -> usize {
-    if block == 0 { FIRST } else { FIRST << (block - 1) }
-}
-
-/// The first slot of a block.
-const fn first_of(block: usize) -> usize {
-    if block == 0 { 0 } else { FIRST << (block - 1) }
-}
-
-/// The block of a slot.
-#[inline]
-fn block_of(slot: usize) -> usize {
-    (slot / FIRST).checked_ilog2().map_or(0, |n| n as usize + 1)
-}
-
-/// The addresses at which a process has the large windows of a segment. Objects are recycled, never freed.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub(super) struct Blocks {
-    /// The address of each block, null while it is not mapped. Block 0 is part of the segment's first mapping.
-    at: [AtomicPtr<u8>; BLOCKS],
-    next_free: AtomicPtr<Blocks>,
-}
-
-// SAFETY: atomics only; null is "not mapped".
-unsafe impl Zeroed for Blocks {}
-
-impl Pooled for Blocks {
-    fn next_free(&self) -> &AtomicPtr<Blocks> {
-        &self.next_free
-    }
-}
-
-static ALL: Slab<Blocks> = Slab::new();
-/// Bytes of segments that the process has mapped.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
-
-/// Called in the child of a fork: no other thread is inside the pool any more.
-pub(super) fn reset_after_fork() {
-    ALL.reset_lock();
-}
-
-impl Blocks {
-    /// The address of a block, if it is mapped.
-    #[inline]
-    fn get(&self, block: usize) -> Option<NonNull<u8>> {
-        // Acquire: the mapping was made before its address was published.
-        NonNull::new(self.at.get(block)?.load(Ordering::Acquire))
-    }
-
-    /// The large windows of a slot, if they are mapped: the client's and, behind it, the server's.
-    #[inline]
-    pub(super) fn windows(&self, slot: usize) -> Option<NonNull<u8>> {
-        let block = block_of(slot);
-        let at = self.get(block)?;
-        // SAFETY: the slot belongs to the block, which is mapped for all of its slots.
-        Some(unsafe { at.add((slot - first_of(block)) * PAIR) })
-    }
-
-    /// Maps a block behind the one before it. No descriptor is needed for that, and none is held: the new mapping begins as a
-    /// second one of the last page that is mapped (mremap(2) with an old size of 0), and goes on in the file from there.
-    #[cold]
-    fn add(&self, block: usize) -> Result<()> {
-        let before = block.checked_sub(1).ok_or(Errno::INVAL)?;
-        let last = self.get(before).ok_or(Errno::NOMEM)?.as_ptr().wrapping_add(slots_in(before) * PAIR - PAGE);
-        let len = PAGE + slots_in(block) * PAIR;
-        afford(len)?;
-        if mem::is_locking() {
-            // SAFETY: a page of ours. If the program has locked all of its memory, the block would be locked as this
-            // page is.
-            let _ = unsafe { munlock(last.cast(), PAGE) };
-        }
-        // SAFETY: the page is mapped, and a second mapping of it overlaps nothing.
-        let fresh = unsafe { mremap(last.cast(), 0, len, MremapFlags::MAYMOVE)? };
-        let at = fresh.cast::<u8>().wrapping_add(PAGE);
-        MAPPED.fetch_add(len, Ordering::Relaxed);
-        let cell = self.at.get(block).ok_or(Errno::INVAL)?;
-        // Release: see `get`. Another thread may have been first.
-        if cell.compare_exchange(ptr::null_mut(), at, Ordering::Release, Ordering::Relaxed).is_err() {
-            // SAFETY: the range was mapped just now, and nobody knows of it.
-            unsafe { unmap(fresh.cast(), len) };
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// As [`Segment::unmap`].
-    unsafe fn unmap(&self, base: *mut u8) {
-        for (block, cell) in self.at.iter().enumerate() {
-            let at = cell.swap(ptr::null_mut(), Ordering::Relaxed);
-            if block > 0 && !at.is_null() {
-                // SAFETY: mapped by `add`, which put a page before it; the caller's promise.
-                unsafe { unmap(at.wrapping_sub(PAGE), PAGE + slots_in(block) * PAIR) };
-            }
-        }
-        // SAFETY: address and length are those of `map_head`; the caller's promise.
-        unsafe { unmap(base, HEAD) };
-    }
-}
-
-/// # Safety
-/// The range is a mapping of a segment to which nothing refers any more.
-unsafe fn unmap(at: *mut u8, len: usize) {
-    // SAFETY: the caller's promise.
-    let _ = unsafe { munmap(at.cast(), len) };
-    MAPPED.fetch_sub(len, Ordering::Relaxed);
-}
-
-/// Whether the process may map `len` more bytes of segments.
-fn afford(len: usize) -> Result<()> {
-    let wanted = MAPPED.load(Ordering::Relaxed).saturating_add(len);
-    if mem::is_affordable(wanted) { Ok(()) } else { Err(Errno::NOMEM) }
-}
+const _: () = assert!(LARGE_AT + SLOTS * PAIR == SEGMENT);
 
 /// Whether the process may make and map one more segment, as far as its limits say: asked before a peer is bothered.
 pub(super) fn affordable() -> Result<()> {
@@ -178,7 +53,7 @@ fn map_head(fd: BorrowedFd<'_>) -> Result<NonNull<u8>> {
     // SAFETY: a fresh mapping overlaps nothing.
     let at = unsafe { mmap(ptr::null_mut(), HEAD, mem::first_access(), flags, fd, 0)? };
     let at: NonNull<u8> = NonNull::new(at.cast()).ok_or(Errno::NOMEM)?;
-    MAPPED.fetch_add(HEAD, Ordering::Relaxed);
+    blocks::count(HEAD);
     // SAFETY: the mapping made just now, which nobody knows of. A core dump without it lacks nothing of the program.
     unsafe {
         let _ = madvise(at.as_ptr().cast(), HEAD, Advice::LinuxDontDump);
@@ -232,11 +107,9 @@ impl Segment {
     /// Maps a segment that was made here.
     pub fn map_own(fd: BorrowedFd<'_>) -> Result<Segment> {
         afford(HEAD)?;
-        let blocks = ALL.alloc().ok_or(Errno::NOMEM)?;
-        let base = map_head(fd.as_fd()).inspect_err(|_| ALL.release(blocks))?;
-        if let Some(first) = blocks.at.first() {
-            first.store(base.as_ptr().wrapping_add(LARGE_AT), Ordering::Release);
-        }
+        let blocks = blocks::alloc()?;
+        let base = map_head(fd.as_fd()).inspect_err(|_| blocks::release(blocks))?;
+        blocks.begin(base.as_ptr().wrapping_add(LARGE_AT));
         Ok(Segment { base: base.cast(), blocks })
     }
 
@@ -248,16 +121,18 @@ impl Segment {
 
     #[cold]
     fn reach_now(&self, slot: usize) -> Result<()> {
-        let mut missing = (1..=block_of(slot)).filter(|block| self.blocks.get(*block).is_none());
-        missing.try_for_each(|block| self.blocks.add(block))
+        self.blocks.reach(slot)
     }
 
     /// # Safety
     /// No reference into the segment may be used afterwards.
     pub unsafe fn unmap(self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.blocks.unmap(self.as_ptr()) };
-        ALL.release(self.blocks);
+        // SAFETY: address and length are those of `map_head`; the caller's promise.
+        unsafe {
+            self.blocks.unmap();
+            unmap(self.as_ptr(), HEAD);
+        }
+        blocks::release(self.blocks);
     }
 
     /// Gives the pages of a large window back to the system.
@@ -273,6 +148,7 @@ impl Segment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shm::blocks::{block_of, first_of};
 
     #[test]
     fn a_segment_of_another_size_or_unsealed_is_refused() {
@@ -283,15 +159,6 @@ mod tests {
         let fd = Segment::create().unwrap();
         assert!(Segment::map(fd.as_fd()).is_ok());
         assert!(ftruncate(&fd, 10).is_err());
-    }
-
-    #[test]
-    fn every_slot_is_in_one_block() {
-        let mut slots = (0..BLOCKS).flat_map(|block| (0..slots_in(block)).map(move |n| (block, first_of(block) + n)));
-        for slot in 0..SLOTS {
-            assert_eq!(slots.next(), Some((block_of(slot), slot)));
-        }
-        assert_eq!(slots.next(), None);
     }
 
     /// Writes and reads through two mappings of one file.

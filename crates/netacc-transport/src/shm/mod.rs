@@ -25,6 +25,8 @@ macro_rules! line {
     };
 }
 
+mod after_fork;
+mod blocks;
 mod bytes;
 pub mod claim;
 mod contract;
@@ -43,6 +45,7 @@ mod open;
 pub mod owner;
 mod passed;
 mod peer_liveness;
+mod peer_process;
 mod pending;
 mod procfs;
 pub mod promote;
@@ -53,6 +56,7 @@ pub mod rendezvous;
 mod replay;
 pub mod segment;
 pub mod sharers;
+mod side;
 pub mod slots;
 mod sockets;
 mod state;
@@ -64,8 +68,10 @@ pub mod wait_budget;
 mod waiters;
 mod waker;
 
+pub use after_fork::reset_locks;
 pub use endpoint::ShmEndpoint;
-pub use link::{Link, Side};
+pub use link::Link;
+pub use side::Side;
 pub use sockets::{end_at_close, reset_at_close};
 pub use state::EdgeSeq;
 pub use wait_budget::WaitBudget;

@@ -10,7 +10,7 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::View;
-use crate::shm::link::Side;
+use crate::shm::side::Side;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};

@@ -5,7 +5,7 @@ use crate::shm::ShmEndpoint;
 use crate::shm::control::Unread;
 use crate::shm::endpoint::{DEAD, PEER_GONE, SHARED, UNTOLD, View};
 use crate::shm::guard::dismiss_shared;
-use crate::shm::link::Side;
+use crate::shm::side::Side;
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
 use netacc_ring::SWITCHED;

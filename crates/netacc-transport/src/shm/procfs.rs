@@ -1,10 +1,8 @@
 //! What can be known of another process: of the sharers, in the middle of an operation, or of the peer.
 
-use crate::shm::Link;
 use core::fmt::{self, Write};
-use core::sync::atomic::Ordering;
 use netacc_sys::{raw, reserved_fds};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, fstat, open, readlinkat_raw, statat};
 
 /// The name of a file about a process, on the stack: nothing can be allocated in a process that was copied while
@@ -40,47 +38,6 @@ impl Write for ProcPath {
 /// Whether `pid` has ended and was not waited for: the kernel still has its number. False where that cannot be seen.
 pub(super) fn is_zombie(pid: u32) -> bool {
     matches!(state_of(pid), Some(b'Z' | b'X'))
-}
-
-impl Link {
-    /// Of a peer in a PID namespace that has no number for it here a file is kept (`SO_PEERPIDFD`, Linux 6.5), which
-    /// tells of its end. A child of ours keeps it too.
-    pub(super) fn know_peer_process(&self, control: i32) {
-        const SO_PEERPIDFD: i32 = 77;
-        self.peer_process.store(0, Ordering::Relaxed);
-        if self.peer_pid.load(Ordering::Relaxed) != 0 {
-            return;
-        }
-        if let Ok(fd @ 0..) = raw::getsockopt_int(control, libc::SOL_SOCKET, SO_PEERPIDFD) {
-            #[allow(unsafe_code)]
-            // SAFETY: the kernel has just made it for this process, and nobody else knows it.
-            let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-            if let Ok(fd) = reserved_fds::adopt(fd) {
-                self.peer_process.store(fd + 1, Ordering::Relaxed);
-            }
-        }
-    }
-
-    pub(super) fn forget_peer_process(&self) {
-        let fd = self.peer_process.swap(0, Ordering::Relaxed) - 1;
-        if fd >= 0 {
-            reserved_fds::close(fd);
-        }
-    }
-
-    /// Whether the process that the kernel named as the peer has not ended. One in another PID namespace counts as
-    /// there where the kernel cannot tell.
-    pub(super) fn has_peer_process(&self) -> bool {
-        let file = self.peer_process.load(Ordering::Relaxed) - 1;
-        if file >= 0 {
-            let mut p = libc::pollfd { fd: file, events: libc::POLLIN, revents: 0 };
-            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            let _ = raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null());
-            return p.revents & libc::POLLIN == 0;
-        }
-        let pid = self.peer_pid.load(Ordering::Relaxed);
-        raw::process_exists(pid) && !is_zombie(pid)
-    }
 }
 
 /// Whether `pid` is stopped, by a signal or by who traces it. False where that cannot be seen.

@@ -1,7 +1,7 @@
 //! The connect queue of a link, as its owner sees it.
 
-use crate::shm::link::Side;
 use crate::shm::segment::{CONNECT_QUEUED, SERVER_PENDING};
+use crate::shm::side::Side;
 use crate::shm::slots::{CONTROL_SLOT, Claimed, SLOTS};
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::Ordering;

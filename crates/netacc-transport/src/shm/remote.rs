@@ -6,8 +6,9 @@ use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{
     DEAD, LIVE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
 };
-use crate::shm::link::Side;
-use crate::shm::segment::{Mapped, SERVER_OPEN, SERVER_WITHDRAWN, Segment};
+use crate::shm::mapping::Mapped;
+use crate::shm::segment::{SERVER_OPEN, SERVER_WITHDRAWN, Segment};
+use crate::shm::side::Side;
 use crate::shm::slots::SLOTS;
 use core::ptr;
 use core::sync::atomic::Ordering;

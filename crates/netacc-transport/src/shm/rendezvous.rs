@@ -6,11 +6,13 @@ use crate::shm::control::{Received, receive_message, send_message};
 use crate::shm::guard::{
     FirstMessage, brings_memfd, dismiss, first_message, may_pass, pass_credentials, refuse_descriptors,
 };
-use crate::shm::link::{Link, Side};
+use crate::shm::link::Link;
 use crate::shm::mapping;
+use crate::shm::mapping::Mapped;
 use crate::shm::owner::{self, Word};
 use crate::shm::procfs;
-use crate::shm::segment::{Mapped, SEGMENT, SERVER_OPEN, Segment};
+use crate::shm::segment::{SEGMENT, SERVER_OPEN, Segment};
+use crate::shm::side::Side;
 use crate::shm::users::{is_one_user, trusted};
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;

@@ -6,9 +6,8 @@
 //! constant, and hands out references to atomics only.
 #![allow(unsafe_code)]
 
-use crate::shm::link::Side;
-use crate::shm::mapping::Blocks;
-pub use crate::shm::mapping::Mapped;
+use crate::shm::blocks::Blocks;
+use crate::shm::side::Side;
 use core::mem::offset_of;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,6 +16,10 @@ use netacc_sys::cpu;
 
 /// Number of ready sets per side; number 0 means "none".
 pub const READY_SETS: usize = 64;
+
+/// The waker number of a process without a link of its own: a byte on the connection's peer liveness socket. A value of the
+/// words of [`OwnLine`] that name the thread to be woken.
+pub const LIVENESS_WAKER: u32 = u32::MAX;
 
 /// Number of connects that the server reads at once.
 pub const BATCH: usize = 32;

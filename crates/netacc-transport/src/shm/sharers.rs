@@ -15,9 +15,10 @@ use crate::shm::control::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::delays::{Next, Wait};
 use crate::shm::endpoint::{LISTENS, LIVE, LIVENESS_GONE, MOVING, PEER_GONE, RING_OWED, SHARED, SHARER_SWITCHED, View};
 use crate::shm::guard::{FirstMessage, first_message};
-use crate::shm::link::Side;
 use crate::shm::liveness;
 use crate::shm::procfs;
+use crate::shm::segment::LIVENESS_WAKER;
+use crate::shm::side::Side;
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -27,9 +28,6 @@ use netacc_sys::{raw, reserved_fds, time};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
-/// The waker number of a process without a link of its own: a byte on the connection's peer liveness socket.
-pub const LIVENESS_WAKER: u32 = u32::MAX;
 
 /// The byte that wakes: no text begins with it.
 const WAKE: u8 = 0x01;
@@ -111,7 +109,7 @@ impl ShmEndpoint {
                     let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                 }
                 Err(p) if !v.link.trusts_peer() => {
-                    if self.wait_for_named(p, &mut wait)? == Next::Clear {
+                    if self.delays.wait_for(p, &mut wait, || self.has_sharer(p))? == Next::Clear {
                         let _ = owner.compare_exchange(p, 0, Ordering::Acquire, Ordering::Relaxed);
                     }
                     continue;

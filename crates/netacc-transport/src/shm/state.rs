@@ -3,7 +3,7 @@
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT, View};
-use crate::shm::link::Side;
+use crate::shm::side::Side;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 

@@ -1,6 +1,7 @@
 //! What the stats page shows of a link.
 
-use crate::shm::link::{Link, Side};
+use crate::shm::link::Link;
+use crate::shm::side::Side;
 use core::sync::atomic::Ordering;
 use netacc_ring::SLOTS;
 use netacc_stats::{Counter, LinkEntry, LinkKind, NewLink, page};

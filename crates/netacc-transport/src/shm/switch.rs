@@ -24,9 +24,9 @@ use crate::shm::endpoint::{
     DEAD, LIVE, LIVENESS_GONE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
     UNTOLD, View,
 };
-use crate::shm::link::Side;
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
+use crate::shm::side::Side;
 use crate::shm::sockets::{SWITCH_DRAIN, empty, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;

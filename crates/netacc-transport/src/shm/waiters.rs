@@ -3,8 +3,8 @@
 use crate::endpoint::{Endpoint, Interest};
 use crate::shm::ShmEndpoint;
 use crate::shm::endpoint::{EXTRA, View};
-use crate::shm::link::Side;
-use crate::shm::sharers::LIVENESS_WAKER;
+use crate::shm::segment::LIVENESS_WAKER;
+use crate::shm::side::Side;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use netacc_ring::GONE;
@@ -79,7 +79,7 @@ impl ShmEndpoint {
                 Err(b) if b == waker => {
                     // The mark belongs to a thread of ours or to another sharer, which then takes the
                     // byte.
-                    let others = waker == LIVENESS_WAKER && !self.has_co_waiters(what, set.own_waker_in(self.link()));
+                    let others = waker == LIVENESS_WAKER && !self.has_co_waiters(what, set.waker_in(self.link()));
                     set.bounded |= others;
                     set.mark_was_set |= others;
                     return;
@@ -114,7 +114,7 @@ impl ShmEndpoint {
         if self.kernel_fd() >= 0 {
             return;
         }
-        let waker = set.own_waker(v.link);
+        let waker = set.waker(v.link);
         let word =
             waker << WORD_SHIFT | if interest.read { READS } else { 0 } | if interest.write { WRITES } else { 0 };
         let enter =
@@ -126,7 +126,7 @@ impl ShmEndpoint {
     }
 
     pub(super) fn leave_co_waiters(&self, v: &View, set: &WaitSet) {
-        let waker = set.own_waker_in(v.link);
+        let waker = set.waker_in(v.link);
         for e in self.co_waiters.iter().filter(|_| waker != 0) {
             let word = e.load(Ordering::SeqCst);
             if word >> WORD_SHIFT == waker {
@@ -233,7 +233,7 @@ impl ShmEndpoint {
     /// Whether the connect queue's waiters (slot 0) must look: arms `set` for the whole link.
     pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
         let Some(v) = self.view() else { return true };
-        let waker = set.waker(v.link);
+        let waker = v.link.waker_for(set);
         if waker != 0 {
             self.register(&line!(v, side, v.me).rx_waiter, waker, READS, set);
         }
@@ -243,7 +243,7 @@ impl ShmEndpoint {
     /// Undoes [`ShmEndpoint::arm_queue`].
     pub fn disarm_queue(&self, set: &WaitSet) {
         if let Some(v) = self.view()
-            && let Some(waker) = set.borrowed_waker(v.link)
+            && let Some(waker) = v.link.waker_of(set)
         {
             self.unregister(&v, &line!(v, side, v.me).rx_waiter, waker, READS);
         }

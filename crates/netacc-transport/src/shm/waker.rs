@@ -1,7 +1,8 @@
 //! How threads are woken over a link: ready sets and the wakers of both sides.
 
 use crate::shm::link::{Link, WAKERS};
-use crate::shm::segment::READY_SETS;
+use crate::shm::segment::{LIVENESS_WAKER, READY_SETS};
+use crate::wait::{WaitSet, WakerSource};
 use crate::wakers;
 use core::sync::atomic::Ordering;
 use netacc_ring::{ReadySet, Ring};
@@ -10,7 +11,42 @@ use netacc_sys::errno::{Errno, Result};
 use netacc_sys::reserved_fds;
 use netacc_wire::Message;
 
+impl WakerSource for Link {
+    fn borrow_waker(&self) -> Result<u32> {
+        Link::borrow_waker(self)
+    }
+
+    fn return_waker(&self, id: u32) {
+        Link::return_waker(self, id);
+    }
+
+    fn waker_fd(&self, id: u32) -> i32 {
+        Link::waker_fd(self, id)
+    }
+
+    fn control_to_poll(&self) -> i32 {
+        // The control socket of a link that has ended would end every sleep; the connections of sharers outlive it.
+        if self.is_lost() { -1 } else { self.control_fd() }
+    }
+
+    fn service(&'static self) {
+        Link::service(self);
+    }
+}
+
 impl Link {
+    /// The waker by which the peer wakes the wait of `set`, borrowed at the first call; 0 when none can be borrowed. On a
+    /// link that came by a fork it is [`LIVENESS_WAKER`], and the waker that `set` borrows is one that only threads of
+    /// this process ring.
+    pub(super) fn waker_for(&'static self, set: &mut WaitSet) -> u32 {
+        if self.is_inherited() { LIVENESS_WAKER } else { set.waker(self) }
+    }
+
+    /// The waker that [`Link::waker_for`] got for `set`, if it got one.
+    pub(super) fn waker_of(&self, set: &WaitSet) -> Option<u32> {
+        if self.is_inherited() { Some(LIVENESS_WAKER) } else { Some(set.waker_in(self)).filter(|id| *id != 0) }
+    }
+
     /// Our ready set `n`.
     #[inline]
     pub fn my_ready_set(&self, n: u32) -> Option<&'static ReadySet> {

@@ -1,9 +1,9 @@
 //! The messages that go out by a queue pair: frames are put together to messages, and messages are posted.
 
-use super::{QpConn, SENDS, too_long};
+use super::{QpConn, too_long};
+use crate::rdma::bounds::{LONGEST_INLINE, SENDS};
 use crate::rdma::chain::{CHAIN, Message};
 use crate::rdma::pool::{Buffer, Pool};
-use crate::rdma::qp::SHORT;
 use core::sync::atomic::Ordering;
 use netacc_verbs::{Error, Result, SendWr};
 use netacc_wire::frame::{Brief, FRAME, Frame, Kind};
@@ -27,7 +27,7 @@ impl QpConn {
 
     /// Whether one more frame may be sent now, with few bytes: in a message of its own, or behind another one.
     pub fn can_add(&mut self, pool: &mut Pool) -> bool {
-        self.can_send() || self.append_buffer(pool, SHORT).is_some()
+        self.can_send() || self.append_buffer(pool, LONGEST_INLINE).is_some()
     }
 
     /// Where the bytes of a further frame in the last message of the chain may be put, if it has room for `least`
@@ -113,7 +113,7 @@ impl QpConn {
 
     fn short(&mut self, frame: Frame, payload: &[u8]) -> Result<Message> {
         let (head, _) = self.head(frame);
-        let mut bytes = [0u8; SHORT];
+        let mut bytes = [0u8; LONGEST_INLINE];
         let len = FRAME + payload.len();
         let Some(message) = bytes.get_mut(..len).filter(|_| len <= self.inline) else { return Err(too_long()) };
         for (to, from) in message.iter_mut().zip(head.iter().chain(payload)) {
@@ -243,7 +243,7 @@ impl QpConn {
         let posted = qp.post_send(requests).map_err(Error::from);
         // The messages are numbered already: a later one in their place would be taken for one of them.
         self.stuck |= posted.is_err();
-        self.show_posted(count);
+        self.stats.posted(count, self.flow.credits());
         posted
     }
 }

@@ -1,13 +1,8 @@
 //! Admission of peers that have said nothing yet: how many of them there may be at a time, and which one makes room when a
 //! further one comes. Anybody can be such a peer, so their number is bounded for each address and in all.
 
-use crate::rdma::engine::cm::{MAX_QPS, QP_CONNECT};
-use crate::rdma::engine::qp::QpRecord;
-use crate::rdma::engine::worker::Engine;
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 use core::net::IpAddr;
-use netacc_sys::time;
 
 /// The most silent peers that there may be at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,48 +40,6 @@ pub(super) fn evicted(silent: &[Silent], ip: IpAddr, bounds: Bounds) -> Option<S
 
 fn oldest_of(silent: &[Silent], ip: IpAddr) -> Option<Silent> {
     silent.iter().filter(|s| s.ip == ip).min_by_key(|s| s.since).copied()
-}
-
-/// Time (ns) after which a queue pair whose client has said nothing makes room for another one. Before that the
-/// newcomer goes by TCP instead: a client's first message is under way for a moment, and its connections would be lost
-/// with the queue pair.
-const FIRST_WORD: u64 = 300_000_000;
-
-impl Engine {
-    /// Makes room for a queue pair of a client at `ip`: if there are too many whose clients have said nothing, the
-    /// oldest of those ends, and if there are as many queue pairs as there can be, one without connections. False:
-    /// there is none that could end.
-    pub(super) fn make_room(&mut self, ip: IpAddr) -> bool {
-        let now = time::now();
-        let bounds = self.limits.silent;
-        let full = Bounds { per_address: MAX_QPS, all: 0 };
-        let silent = |e: &QpRecord| !e.used;
-        let idle = |e: &QpRecord| e.conns.is_empty() && now.saturating_sub(e.idle_since) > QP_CONNECT;
-        let ready = |victim: Silent| now.saturating_sub(victim.since) > FIRST_WORD;
-        match evicted(&self.clients(silent), ip, bounds) {
-            Some(victim) if !ready(victim) => return false,
-            None if self.qps.each().count() < MAX_QPS => return true,
-            _ => {}
-        }
-        // What clients have sent may not have been looked at. The engine's thread does what follows from it.
-        self.complete(None);
-        self.ring();
-        let victim = match evicted(&self.clients(silent), ip, bounds) {
-            None if self.qps.each().count() < MAX_QPS => return true,
-            None => evicted(&self.clients(idle), ip, full),
-            victim => victim.filter(|victim| ready(*victim)),
-        };
-        if let Some(victim) = victim {
-            self.end_qp(victim.id, "it has not been used, and others come");
-        }
-        victim.is_some()
-    }
-
-    /// Queue pairs of clients on other hosts for which `are` is true.
-    fn clients(&self, are: impl Fn(&QpRecord) -> bool) -> Vec<Silent> {
-        let clients = self.qps.each().filter(|(_, e)| e.route.is_none() && are(e));
-        clients.filter_map(|(id, e)| Some(Silent { id, ip: e.ips?.1, since: e.idle_since })).collect()
-    }
 }
 
 #[cfg(test)]

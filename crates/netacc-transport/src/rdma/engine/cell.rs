@@ -6,49 +6,31 @@
 //!
 //! A thread holds at most one of these locks, except a thread that forks, which takes all of them in their order.
 
-use crate::rdma::engine::exit_handoff;
-use crate::rdma::engine::failover::Said;
 use crate::rdma::engine::listeners::Request;
-use crate::rdma::engine::progress;
+use crate::rdma::engine::removal::Said;
+use crate::rdma::engine::status::{self, EngineStatus, MOST};
 use crate::rdma::engine::worker::Engine;
 use crate::timeouts;
-use crate::wakers;
 use alloc::boxed::Box;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering, fence};
 use netacc_sys::signals::Blocked;
-use netacc_sys::{Lock, time};
-
-/// Most engines that there can be: what the configuration allows.
-pub(super) const MOST: usize = 64;
+use netacc_sys::{Lock, lock, raw, time};
 
 /// An engine, its lock, and what other threads look at without the lock. It has lines of its own, so that a thread that
 /// works with one engine does not slow down the others.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 pub(super) struct EngineCell {
     lock: Lock,
     engine: UnsafeCell<Option<Box<Engine>>>,
+    pub status: EngineStatus,
     /// Where the engine is while [`exit_handoff`](super::exit_handoff) has it.
     aside: UnsafeCell<Option<Box<Engine>>>,
-    /// Set when a thread wanted progress while another one had the lock.
-    pub progress_wanted: AtomicBool,
-    /// Set when its connects have become the oldest to their destination: see [`order`](super::order).
-    pub ticket_due: AtomicBool,
-    /// The engine's waker, while the engine is there.
-    waker: AtomicI32,
-    /// Number of connections that it carries: without any a process that has only local ones has no cost. Written under
-    /// the lock, as are the next two.
-    pub carried: AtomicUsize,
-    /// Number of connections that wait for a queue pair.
-    pub waiting: AtomicUsize,
-    /// Number of devices that it has open.
-    pub devices: AtomicUsize,
-    /// Number of queue pairs of clients on other hosts that it has or is to have.
-    pub served: AtomicUsize,
-    /// Number of passes over the work that threads of the program have made.
-    pub progress_count: AtomicU32,
 }
+
+// What each progress needs is on one line.
+const _: () = assert!(core::mem::offset_of!(EngineCell, aside) <= 64);
 
 #[allow(unsafe_code)]
 // SAFETY: the engine is only reached under the lock, in either cell.
@@ -59,26 +41,19 @@ static PLACES: [EngineCell; MOST] = [const {
         lock: Lock::new(),
         engine: UnsafeCell::new(None),
         aside: UnsafeCell::new(None),
-        progress_wanted: AtomicBool::new(false),
-        ticket_due: AtomicBool::new(false),
-        waker: AtomicI32::new(-1),
-        carried: AtomicUsize::new(0),
-        waiting: AtomicUsize::new(0),
-        devices: AtomicUsize::new(0),
-        served: AtomicUsize::new(0),
-        progress_count: AtomicU32::new(0),
+        status: EngineStatus::new(),
     }
 }; MOST];
-/// Number of engines.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Held while the engines are made.
 static STARTING: Lock = Lock::new();
+/// Set when a thread wanted an engine that was handed over: what a program does while it exits may wait for a
+/// connection.
+static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// All engines of the process.
 #[inline]
 pub(super) fn all() -> &'static [EngineCell] {
-    // Acquire: a thread that sees the number sees the places that were written before it.
-    PLACES.get(..COUNT.load(Ordering::Acquire)).unwrap_or_default()
+    PLACES.get(..status::count()).unwrap_or_default()
 }
 
 /// The engine with this index.
@@ -102,7 +77,7 @@ pub(super) fn least(load: impl Fn(&EngineCell) -> usize) -> Option<(usize, &'sta
 /// failure ends this; the engines made before it do.
 pub(super) fn start<E>(
     count: usize,
-    engine: impl Fn(usize, &'static EngineCell) -> Result<Engine, E>,
+    engine: impl Fn(usize, &'static EngineStatus) -> Result<Engine, E>,
     thread: impl Fn(usize, &'static EngineCell) -> Result<(), E>,
 ) -> Result<(), E> {
     let _b = Blocked::all();
@@ -112,8 +87,9 @@ pub(super) fn start<E>(
     }
     let mut made = 0;
     for (n, place) in PLACES.iter().enumerate().take(count) {
-        let done = engine(n, place).and_then(|e| {
+        let done = engine(n, &place.status).and_then(|e| {
             place.put(Some(e));
+            place.status.enter(n);
             thread(n, place).inspect_err(|_| drop(place.put(None)))
         });
         match done {
@@ -122,7 +98,7 @@ pub(super) fn start<E>(
             Err(_) => break,
         }
     }
-    COUNT.store(made, Ordering::Release);
+    status::publish(made);
     Ok(())
 }
 
@@ -160,7 +136,7 @@ impl AtRest {
     }
 }
 
-/// Nobody gets at these engines until [`Place::bring_back`].
+/// Nobody gets at these engines until [`EngineCell::bring_back`].
 pub(super) fn set_aside(stopped: &AtRest) {
     all().iter().enumerate().filter(|(n, _)| stopped.has(*n)).for_each(|(_, place)| place.set_aside());
 }
@@ -179,15 +155,10 @@ impl Drop for AtRest {
 /// at rest may be in any state: nothing of it is looked at, and its descriptors stay open until the child executes or ends.
 pub(super) fn abandon(stopped: &AtRest) -> bool {
     STARTING.reset();
-    let count = COUNT.swap(0, Ordering::AcqRel);
+    let count = status::forget();
     for (n, place) in PLACES.iter().enumerate().take(count) {
         place.lock.reset();
-        for mark in [&place.progress_wanted, &place.ticket_due] {
-            mark.store(false, Ordering::Relaxed);
-        }
-        for number in [&place.carried, &place.waiting, &place.devices, &place.served] {
-            number.store(0, Ordering::Relaxed);
-        }
+        place.status.clear();
         if let Some(engine) = place.put(None) {
             if stopped.has(n) {
                 engine.close_inherited();
@@ -202,12 +173,12 @@ impl EngineCell {
     #[allow(unsafe_code)]
     fn put(&self, engine: Option<Engine>) -> Option<Box<Engine>> {
         let _g = self.lock.lock();
-        self.waker.store(engine.as_ref().map_or(-1, |e| e.waker), Ordering::Relaxed);
+        self.status.waker.store(engine.as_ref().map_or(-1, |e| e.waker), Ordering::Relaxed);
         // SAFETY: under the lock.
         core::mem::replace(unsafe { &mut *self.engine.get() }, engine.map(Box::new))
     }
 
-    /// Nobody gets at the engine until [`Place::bring_back`]. The caller holds the lock.
+    /// Nobody gets at the engine until [`EngineCell::bring_back`]. The caller holds the lock.
     #[allow(unsafe_code)]
     fn set_aside(&self) {
         // SAFETY: the caller holds the lock.
@@ -245,10 +216,10 @@ impl EngineCell {
             let engine = unsafe { (*self.engine.get()).as_mut() }?;
             let done = f(engine);
             engine.stay_armed();
-            (done, core::mem::take(&mut engine.requests), core::mem::take(&mut engine.said))
+            (done, core::mem::take(&mut engine.listeners.requests), core::mem::take(&mut engine.said))
         };
-        if progress::take_progress_wanted(self) {
-            progress::progress_engine(self);
+        if self.is_progress_wanted() {
+            self.progress();
         }
         // Done only here, where the lock is free, since another one is taken.
         for request in requests {
@@ -273,7 +244,7 @@ impl EngineCell {
         let _b = Blocked::all();
         let done = self.with(f);
         if done.is_none() {
-            exit_handoff::note_wanted();
+            WANTED.store(true, Ordering::Relaxed);
         }
         done
     }
@@ -282,24 +253,75 @@ impl EngineCell {
     #[allow(unsafe_code)]
     pub fn try_with(&self, f: impl FnOnce(&mut Engine)) -> bool {
         let Some(_g) = self.lock.try_lock() else { return false };
-        self.progress_wanted.store(false, Ordering::SeqCst);
+        self.status.progress_wanted.store(false, Ordering::SeqCst);
         // SAFETY: under the lock, and `f` cannot keep the reference.
         if let Some(engine) = unsafe { (*self.engine.get()).as_mut() } {
             f(engine);
             engine.stay_armed();
         } else {
-            exit_handoff::note_wanted();
+            WANTED.store(true, Ordering::Relaxed);
         }
         true
     }
 
-    /// Has its thread look.
-    pub fn ring(&self) {
-        let waker = self.waker.load(Ordering::Relaxed);
-        if waker >= 0 {
-            wakers::ring(waker);
+    /// Makes progress by the calling thread.
+    pub fn progress(&self) {
+        self.progress_with(|e| e.progress_for(None));
+    }
+
+    /// Makes progress; `work` is what the engine does in each pass.
+    pub fn progress_with(&self, mut work: impl FnMut(&mut Engine)) {
+        let wanted = &self.status.progress_wanted;
+        // A signal handler that has interrupted the thread in the middle of a call of ours leaves the work to that call,
+        // which ends with a pass over all work.
+        if lock::interrupted() {
+            return wanted.store(true, Ordering::SeqCst);
+        }
+        loop {
+            wanted.store(true, Ordering::SeqCst);
+            // With the fence in `is_progress_wanted`: either we get the lock, or its holder sees the mark when it has
+            // given it back.
+            fence(Ordering::SeqCst);
+            if !self.try_with(&mut work) || !self.is_progress_wanted() {
+                return;
+            }
         }
     }
+
+    /// Whether another thread has asked for progress, after the lock was given back.
+    fn is_progress_wanted(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.status.progress_wanted.load(Ordering::SeqCst)
+    }
+
+    /// Sleeps on `fds` until they have news; sleeps up to `naps` times, as long as the program's threads make progress
+    /// meanwhile.
+    pub fn sleep(&self, fds: &mut [libc::pollfd], ms: i64, naps: u32) {
+        let count = || self.status.progress_count.load(Ordering::Relaxed);
+        for _ in 0..naps {
+            let before = count();
+            let mut ts = libc::timespec { tv_sec: ms / 1000, tv_nsec: ms % 1000 * 1_000_000 };
+            let news = raw::ppoll(fds.as_mut_ptr(), fds.len(), &raw mut ts, core::ptr::null());
+            if news != Ok(0) || count() == before {
+                return;
+            }
+        }
+    }
+
+    /// Has its thread look.
+    pub fn ring(&self) {
+        self.status.ring();
+    }
+}
+
+/// From now on it counts whether a thread wants an engine that was handed over.
+pub(super) fn forget_wanted() {
+    WANTED.store(false, Ordering::Relaxed);
+}
+
+/// Whether a thread of the program's has not found its engine.
+pub(super) fn was_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
 }
 
 /// Hands what arrived at a listener to the engine that was chosen for it.

@@ -1,93 +1,64 @@
 //! Queue pairs that come and go.
 
-use crate::Endpoint;
 use crate::host::Reachability;
 use crate::limits::CM_EVENTS_PER_PASS;
-use crate::rdma::engine::learn;
-use crate::rdma::engine::qp::{QpRecord, Stage, tag};
+use crate::rdma::engine::listeners::LISTENER;
+use crate::rdma::engine::probe::Answer;
+use crate::rdma::engine::qp::{QP_CONNECT, Stage, tag};
+use crate::rdma::engine::qps::{RESOLVE, retry_resolve};
+use crate::rdma::engine::routes::{Route, learn, why};
 use crate::rdma::engine::worker::Engine;
-use crate::rdma::{Device, QpConn, port_of};
-use crate::timeouts;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
-use netacc_verbs::{CmEvent, CmEventType, CmId, Error, EventChannel, Result};
+use netacc_verbs::{CmEvent, CmEventType, Error, EventChannel};
 use netacc_wire::companion as wire;
 use netacc_wire::frame::{QpHello, Stranger};
 
-/// Most queue pairs of this process.
-pub(super) const MAX_QPS: usize = 4096;
-/// Time (ms) that the network is asked for a neighbour, at each try. The kernel misses an answer that comes while it
-/// asks, and looks again when the time is over: so the first time is short.
-const RESOLVE: [u32; 3] = [100, 300, 1_000];
-/// A message that the other side does not confirm is sent again after 4.096 microseconds times two to the power of
-/// this, which is half a second, and at the seventh time in vain the queue pair fails.
-const ACK_TIMEOUT: u8 = 17;
-pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
-/// Number of local ports in a row that may turn out to be taken; more than that are no accident.
-const PORTS_TAKEN: u32 = 8;
-
-/// Set in what events call a listener.
-pub(super) const LISTENER: u64 = 1 << 63;
-
 impl Engine {
-    /// Begins to connect a further queue pair for a route.
-    pub(super) fn begin_qp(&mut self, route: usize) -> Result<()> {
-        if self.is_unmanaged(time::now()) {
-            return Err(Error::NoDevice);
-        }
-        let r = self.routes.get_mut(route).ok_or(Error::NoDevice)?;
-        let full = Error::Misuse { verb: "rdma_create_id", why: "too many queue pairs" };
-        let at = self.qps.add(MAX_QPS, QpRecord::new(Stage::Wanted, 0, Some(route), r.dest.port())).ok_or(full)?;
-        r.qps.push(at);
-        if self.events.is_none() {
-            // The thread will get the connection manager first.
-            self.ring();
-            return Ok(());
-        }
-        self.resolve(at).inspect_err(|_| {
-            self.qps.remove(at);
-            if let Some(r) = self.routes.get_mut(route) {
-                r.qps.retain(|p| *p != at);
-            }
-        })
+    /// The route to a server on another host.
+    pub fn route(&mut self, dest: SocketAddr) -> Route {
+        self.serve_cm_events();
+        self.routes.route(&mut self.mux, dest)
     }
 
-    /// Asks the connection manager for the route of a queue pair.
-    pub(super) fn resolve(&mut self, at: usize) -> Result<()> {
-        let (Some(events), Some(qp)) = (&self.events, self.qps.get(at)) else { return Err(Error::NoDevice) };
-        let dest = qp.route.and_then(|r| self.routes.get(r)).ok_or(Error::NoDevice)?.dest;
-        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
-        let id = CmId::create(events, u64::from(tag(&self.qps, at)))?;
-        // Not every kernel can set this.
-        let _ = id.set_ack_timeout(ACK_TIMEOUT);
-        let [first, ..] = RESOLVE;
-        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
-        self.put_back(at, Stage::Resolving(id, 1));
-        Ok(())
+    /// Takes in what a server has answered to a [`probe`](super::probe).
+    pub fn on_probe_answer(&mut self, server: SocketAddr, answer: Answer) {
+        self.serve_cm_events();
+        self.routes.on_probe_answer(&mut self.mux, server, answer);
+    }
+
+    /// Asks the connection manager for the route to a server, if it is not known. False: no more servers can be known.
+    pub fn begin_route(&mut self, dest: SocketAddr) -> bool {
+        self.serve_cm_events();
+        self.routes.begin_route(&mut self.mux, dest)
     }
 
     /// Handles the events of the connection manager, a few at a time. Its descriptor stays readable while there are
     /// more.
     pub fn serve_cm_events(&mut self) {
         for _ in 0..CM_EVENTS_PER_PASS {
-            let Some(Ok(Some(event))) = self.events.as_ref().map(EventChannel::get_event) else { return };
+            let Some(Ok(Some(event))) = self.mux.qps.events.as_ref().map(EventChannel::get_event) else { return };
             if event.event_type == CmEventType::CONNECT_REQUEST {
                 self.requested(event);
                 continue;
             }
             if event.cookie & LISTENER != 0 {
                 if event.event_type == CmEventType::DEVICE_REMOVAL {
-                    self.forget_listener(event.cookie);
+                    let gone = self.listeners.forget(&self.companions.watch, event.cookie, &self.mux.qps.devices);
+                    // What else is on the device would hold up the device's removal.
+                    if let Some(device) = gone {
+                        self.device_goes(device);
+                    }
                 }
                 continue;
             }
             let at = event.cookie as usize & 0xff_ffff;
-            if tag(&self.qps, at) == event.cookie as u32
-                && let Some(qp) = self.qps.get(at)
+            if tag(&self.mux.qps.table, at) == event.cookie as u32
+                && let Some(qp) = self.mux.qps.table.get(at)
             {
                 let device = qp.device_if_known();
                 self.on_cm_event(at, &event);
@@ -102,23 +73,26 @@ impl Engine {
 
     /// Takes a step of a queue pair's life.
     fn on_cm_event(&mut self, at: usize, event: &CmEvent) {
-        let Some(qp) = self.qps.get_mut(at) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         let stage = core::mem::replace(&mut qp.stage, Stage::Gone);
         let mut offered = wire::CompanionOffer::None;
         let next = match (stage, event.event_type) {
             // The queue pair is gone already.
-            (stage @ Stage::FailedOver(_), _) => return self.put_back(at, stage),
+            (stage @ Stage::FailedOver(_), _) => return self.mux.qps.put_back(at, stage),
             (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
-                self.retry_resolve(at, id, tries)
+                self.dest_of(at).ok_or(Error::NoDevice).and_then(|dest| retry_resolve(id, tries, dest))
             }
             (Stage::Resolving(id, _), CmEventType::ADDR_RESOLVED) => {
                 id.resolve_route(2_000).map(|()| Stage::Routing(id))
             }
             (Stage::Routing(id), CmEventType::ROUTE_RESOLVED) => {
-                let companion =
-                    if self.limits.tcp_companion { wire::CompanionOffer::Wanted } else { wire::CompanionOffer::None };
-                let made = self.make(id, at).map(drop).and_then(|()| self.check_source(at));
-                let connecting = made.and_then(|()| match self.qps.get_mut(at).map(|e| &mut e.stage) {
+                let companion = if self.mux.qps.limits.tcp_companion {
+                    wire::CompanionOffer::Wanted
+                } else {
+                    wire::CompanionOffer::None
+                };
+                let made = self.mux.qps.make(id, at).map(drop).and_then(|()| self.routes.check_source(&self.mux, at));
+                let connecting = made.and_then(|()| match self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) {
                     Some(Stage::Connecting(qp_index)) => qp_index.connect(companion),
                     _ => Err(Error::NoDevice),
                 });
@@ -130,22 +104,22 @@ impl Engine {
                     offered = hello.companion;
                     Ok(Stage::Up(qp_index))
                 } else {
-                    self.put_back(at, Stage::Connecting(qp_index));
+                    self.mux.qps.put_back(at, Stage::Connecting(qp_index));
                     Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
                 }
             }
             (stage, CmEventType::DEVICE_REMOVAL) => {
-                self.put_back(at, stage);
+                self.mux.qps.put_back(at, stage);
                 return self.qp_failed(at, "the device is removed");
             }
             (stage, CmEventType::DISCONNECTED | CmEventType::TIMEWAIT_EXIT) => {
-                self.put_back(at, stage);
+                self.mux.qps.put_back(at, stage);
                 return self.qp_ended(at, "the other side has ended it");
             }
             (stage, _) if event.event_type.is_failure() => {
                 let error = event.check().err().unwrap_or(Error::NoDevice);
                 let refused = QpHello::decode(event.private_data.as_slice()) == Err(Stranger::Version);
-                self.put_back(at, stage);
+                self.mux.qps.put_back(at, stage);
                 return self.failed(at, if refused { Reason::PeerVersion } else { why(&error) }, &error);
             }
             (stage, _) => Ok(stage),
@@ -153,97 +127,49 @@ impl Engine {
         match next {
             Ok(stage) => {
                 let up = matches!(stage, Stage::Up(_)) && event.event_type == CmEventType::ESTABLISHED;
-                self.put_back(at, stage);
-                if let Some(route) = self.qps.get(at).and_then(|e| e.route).filter(|_| up) {
-                    self.count_up(at);
-                    self.connect_companion(at, offered);
-                    self.open_route(route, at);
+                self.mux.qps.put_back(at, stage);
+                if let Some(route) = self.mux.qps.table.get(at).and_then(|e| e.route).filter(|_| up) {
+                    self.mux.qps.count_up(at);
+                    self.companions.connect(&mut self.mux.qps, at, offered);
+                    self.end_lost();
+                    self.routes.open_route(&mut self.mux, route, at);
                 }
             }
             Err(e) => self.failed(at, why(&e), &e),
         }
     }
 
-    fn retry_resolve(&mut self, at: usize, id: CmId, tries: usize) -> Result<Stage> {
-        let route = self.qps.get(at).and_then(|e| e.route);
-        let dest = route.and_then(|r| self.routes.get(r)).ok_or(Error::NoDevice)?.dest;
-        let port = port_of(dest.port()).ok_or(Error::NoDevice)?;
-        let time = RESOLVE.get(tries).copied().unwrap_or(1_000);
-        id.resolve_addr(None, SocketAddr::new(dest.ip(), port), time)?;
-        Ok(Stage::Resolving(id, tries + 1))
-    }
-
-    /// To be called when we have accepted the connection of a queue pair.
-    pub(super) fn is_connected(&mut self, at: usize) {
-        let Some(qp) = self.qps.get_mut(at) else { return };
-        qp.stage = match core::mem::replace(&mut qp.stage, Stage::Gone) {
-            Stage::Connecting(qp_conn) => Stage::Up(qp_conn),
-            stage => stage,
-        };
-        self.count_up(at);
-    }
-
-    fn put_back(&mut self, at: usize, stage: Stage) {
-        if let Some(qp) = self.qps.get_mut(at) {
-            qp.stage = stage;
-        }
-    }
-
-    /// The device that an identifier is on, which is opened if it is the first there.
-    pub(super) fn device_of(&mut self, id: &CmId) -> Result<usize> {
-        if let Some(n) = self.devices.iter().position(|d| d.has(id)) {
-            return Ok(n);
-        }
-        let device = Device::open(id, self.limits.sizes(), self.limits.comp_vector, self.index)?;
-        netacc_log::log!(Info, "RDMA thread {}: opened device {}", self.index, device.name());
-        self.devices.push(device);
-        self.cell.devices.fetch_add(1, Ordering::Relaxed);
-        Ok(self.devices.len() - 1)
-    }
-
-    /// Makes the queue pair of an identifier that is on a device, which is opened if it is the first there. It is to be
-    /// connected next.
-    pub(super) fn make(&mut self, id: CmId, at: usize) -> Result<&mut QpConn> {
-        let device = self.device_of(&id)?;
-        let tag = tag(&self.qps, at);
-        let qp_conn = QpConn::new(id, self.devices.get_mut(device).ok_or(Error::NoDevice)?, tag)?;
-        let qp = self.qps.get_mut(at).ok_or(Error::NoDevice)?;
-        qp.ips = qp_conn.local_ip().zip(qp_conn.peer_ip());
-        (qp.device, qp.stage) = (device, Stage::Connecting(qp_conn));
-        match &mut qp.stage {
-            Stage::Connecting(qp_index) => Ok(qp_index),
-            _ => Err(Error::NoDevice),
-        }
+    /// Client's host: the server to which a queue pair leads.
+    pub(super) fn dest_of(&self, at: usize) -> Option<SocketAddr> {
+        let route = self.mux.qps.table.get(at)?.route?;
+        Some(self.routes.table.get(route)?.dest)
     }
 
     /// To be called when a queue pair could not be connected.
     pub(super) fn failed(&mut self, at: usize, reason: Reason, error: &Error) {
-        let route = self.qps.get(at).and_then(|e| e.route);
-        if let Some(route) = route.filter(|route| self.is_optimistic(*route))
-            && let Some(r) = self.routes.get(route)
+        let route = self.mux.qps.table.get(at).and_then(|e| e.route);
+        if let Some(route) = route.filter(|route| self.routes.is_optimistic(&self.mux, *route))
+            && let Some(r) = self.routes.table.get(route)
         {
             learn(r.dest, Reachability::Broken);
         }
         // Before the end of the queue pair, so that the route has one all the time.
-        let again = route.is_some_and(|route| error.is_port_taken() && self.try_another_port(route, error));
+        let again = route
+            .is_some_and(|route| error.is_port_taken() && self.routes.try_another_port(&mut self.mux, route, error));
         self.end_qp(at, "it could not be connected");
         let Some(route) = route.filter(|_| !again) else { return };
-        let Some(r) = self.routes.get_mut(route) else { return };
-        let doubted = |p: &usize| self.qps.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
+        let Some(r) = self.routes.table.get_mut(route) else { return };
+        let doubted = |p: &usize| self.mux.qps.table.get(*p).is_some_and(|e| e.is_up() && !e.takes_more());
         if r.qps.iter().all(doubted) {
-            self.close_route(route, reason, error);
+            self.routes.close_route(&mut self.mux, route, reason, error);
         } else {
             r.note_backoff();
-            self.links_of(route).into_iter().for_each(|local| self.take_connects(local));
+            self.mux
+                .links
+                .of_route(route)
+                .into_iter()
+                .for_each(|local| self.routes.take_connects(&mut self.mux, local));
         }
-    }
-
-    /// Begins a queue pair like the one that could not be connected, from another port.
-    fn try_another_port(&mut self, route: usize, error: &Error) -> bool {
-        let Some(r) = self.routes.get_mut(route).filter(|r| r.ports_taken < PORTS_TAKEN) else { return false };
-        r.ports_taken += 1;
-        netacc_log::log!(Debug, "{}: local port is taken ({error}); connecting from another port", r.dest);
-        self.begin_qp(route).is_ok()
     }
 
     /// Ends a queue pair, and with it its connections.
@@ -254,9 +180,9 @@ impl Engine {
     /// Ends a queue pair as [`Engine::end_qp`] does; `error` is what its connections get, if the other side has not
     /// ended them.
     pub(super) fn end_qp_with(&mut self, at: usize, how: &str, error: Option<Errno>) {
-        let Some(mut qp) = self.qps.remove(at) else { return };
+        let Some(mut qp) = self.mux.qps.table.remove(at) else { return };
         if qp.route.is_none() {
-            self.cell.served.fetch_sub(1, Ordering::Relaxed);
+            self.status.served.fetch_sub(1, Ordering::Relaxed);
         }
         // Without a companion connection a failure looks like the end of the other side's process, which lives, and may
         // have said more. The companion connection may have ended just before, with that process.
@@ -269,10 +195,10 @@ impl Engine {
             Stage::Up(qp_conn) | Stage::Connecting(qp_conn) => {
                 netacc_log::log!(Debug, "QP {}: closed with {} connections: {how}", qp_conn.qp_num(), qp.conns.len());
                 qp_conn.disconnect();
-                if let Some(device) = self.devices.get_mut(qp.device) {
+                if let Some(device) = self.mux.qps.devices.get_mut(qp.device) {
                     qp_conn.end(device);
                 }
-                self.feed();
+                self.mux.conns.feed();
             }
             Stage::FailedOver(failed) => {
                 netacc_log::log!(Debug, "failed QP: closed with {} connections: {how}", qp.conns.len());
@@ -283,47 +209,16 @@ impl Engine {
         }
         let conns: Vec<usize> = qp.conns.into_values().collect();
         if let Some(error) = error {
-            let cut: Vec<usize> =
-                conns.iter().copied().filter(|c| self.conns.get(*c).is_some_and(|conn| !conn.fin_seen)).collect();
-            self.for_each_conn_of_program(&cut, |conn| conn.ep.fail(error));
+            let cut: Vec<usize> = conns
+                .iter()
+                .copied()
+                .filter(|c| self.mux.conns.table.get(*c).is_some_and(|conn| !conn.fin_seen))
+                .collect();
+            self.mux.for_each_conn_of_program(&cut, |conn| conn.ep.fail(error));
         }
         for c in conns {
-            self.cut(c, known);
+            self.mux.cut(c, known);
         }
-        self.drop_route_qp(at, qp.route);
-    }
-
-    /// The queue pair of a connection is gone. What has been received is given to the program; then its stream ends, or
-    /// is reset if the other side has not had all of our bytes, or we all of its, as far as that is `known`.
-    fn cut(&mut self, c: usize, known: bool) {
-        let Some(conn) = self.conns.get_mut(c) else { return };
-        conn.cut = true;
-        if conn.upgrade.is_some() {
-            return self.drop_conn(c, true);
-        }
-        let whole = known
-            && !conn.broken_off
-            && conn.credit == netacc_wire::frame::WINDOW
-            && conn.kernel < 0
-            && conn.ep.unread() == 0
-            && conn.opening.is_none();
-        if !whole && !conn.fin_seen {
-            return self.drop_conn(c, true);
-        }
-        conn.fin_seen = true;
-        self.queue(c);
-    }
-}
-
-/// The reason that a failure means for the connection that was to be accelerated.
-pub(super) fn why(e: &Error) -> Reason {
-    match e {
-        Error::Cm { event: CmEventType::REJECTED | CmEventType::UNREACHABLE | CmEventType::CONNECT_ERROR, .. } => {
-            Reason::PeerPlain
-        }
-        Error::Verb { verb: "rdma_connect", .. } => Reason::PeerPlain,
-        Error::Misuse { verb: "rdma_connect", .. } => Reason::PeerVersion,
-        Error::Memlock { .. } => Reason::NoMemory,
-        _ => Reason::OtherHost,
+        self.routes.drop_route_qp(&mut self.mux, at, qp.route);
     }
 }

@@ -6,10 +6,14 @@
 //! caller gives up after a while, and nothing is handed over.
 
 use crate::host::host;
+use crate::rdma::MsgPath;
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::exit_handoff::{self, Fork};
-use crate::rdma::engine::{PID, flushed};
+use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::{process, status};
+use crate::shm::Link;
 use crate::timeouts;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use netacc_sys::signals::Blocked;
 use netacc_sys::time::{self, Deadline};
@@ -60,7 +64,7 @@ pub fn go_on() {
 fn drain(fork: Fork, write: Task, then: Task) {
     exit_handoff::take_back();
     // In a handler that has interrupted its thread in the middle of the work no thread can go on with that.
-    let ours = !cell::all().is_empty() && PID.load(Ordering::Relaxed) == raw::getpid();
+    let ours = status::count() > 0 && process::owner() == raw::getpid();
     if !ours || lock::interrupted() {
         return;
     }
@@ -106,6 +110,12 @@ fn request(task: Task, timeout: u64) {
     }
 }
 
+/// Whether everything written has gone out; with `ends` the ends of the streams too. Each engine gets its turn, also
+/// after one that is not done.
+fn flushed(ends: bool) -> bool {
+    cell::all().iter().fold(true, |done, cell| done & (cell.with_from_app(|e| e.flush(ends)) != Some(false)))
+}
+
 /// By an engine's thread between its rounds: serves such a request; returns whether to look again at once.
 pub(super) fn serve(cell: &EngineCell) -> bool {
     let asked = REQUESTED.load(Ordering::Acquire);
@@ -123,4 +133,42 @@ pub(super) fn serve(cell: &EngineCell) -> bool {
     }
     let _ = REQUESTED.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Relaxed);
     false
+}
+
+impl Engine {
+    /// Whether all that was written has reached the other hosts; with `ends`, since the process ends, also the ends of
+    /// its streams.
+    fn flush(&mut self, ends: bool) -> bool {
+        // A fork just before may have told of its child: a connection that others have does not end with this process.
+        let links: Vec<&'static Link> =
+            self.mux.links.table.each().filter(|(_, l)| !l.ended).map(|(_, l)| l.link).collect();
+        links.into_iter().for_each(Link::service_if_readable);
+        let all: Vec<usize> = self.mux.conns.table.each().map(|(c, _)| c).collect();
+        for c in &all {
+            self.mux.conns.queue(*c);
+        }
+        self.progress_once();
+        let mut done = self
+            .mux
+            .links
+            .table
+            .each()
+            .all(|(_, l)| l.route.is_none() || l.link.segment().is_none_or(|s| s.queued() == 0));
+        for c in all {
+            done &= if ends { self.mux.end_of_process(c) } else { self.mux.is_written_out(c) };
+        }
+        let qps: Vec<usize> = self.mux.qps.table.each().map(|(p, _)| p).collect();
+        for p in qps {
+            let Some(qp) = self.mux.qps.table.get_mut(p) else { continue };
+            match qp.path(&mut self.mux.qps.devices) {
+                Some(MsgPath::Qp(qp_index, _)) => {
+                    let _ = qp_index.flush();
+                    done &= qp_index.is_flushed();
+                }
+                Some(MsgPath::Companion(stream)) => done &= stream.is_flushed(),
+                None => {}
+            }
+        }
+        done
+    }
 }

@@ -10,12 +10,11 @@
 
 use crate::Endpoint;
 use crate::host::host;
-use crate::rdma::engine::PID;
+use crate::rdma::Device;
 use crate::rdma::engine::cell::{self, EngineCell};
 use crate::rdma::engine::qp::Stage;
 use crate::rdma::engine::worker::{Engine, Step};
-use crate::rdma::engine::{manager, order, sleep};
-use crate::rdma::{Armed, Device};
+use crate::rdma::engine::{manager, order, process};
 use crate::shm::{Link, ShmEndpoint};
 use crate::timeouts;
 use alloc::vec;
@@ -38,25 +37,9 @@ static SINCE: AtomicU64 = AtomicU64::new(0);
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// Set if this process ends: then it gets what it handed over back only if it wants it.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Set when a thread wanted an engine that was handed over: what a program does while it exits may wait for a
-/// connection.
-static WANTED: AtomicBool = AtomicBool::new(false);
 const EXEC_RETURN: u64 = time::ns(timeouts::EXEC_RETURN);
 const EXIT_RETURN: u64 = time::ns(timeouts::EXIT_RETURN);
 const HANDED_OVER_CHECK: i64 = timeouts::HANDED_OVER_CHECK.as_millis() as i64;
-
-/// Set if this process is a copy.
-static ALONE: AtomicBool = AtomicBool::new(false);
-
-/// Whether this process is a copy that goes on after the other one's end: its program is gone.
-pub(super) fn is_alone() -> bool {
-    ALONE.load(Ordering::Relaxed)
-}
-
-/// Notes that a thread of the program's has not found its engine.
-pub(super) fn note_wanted() {
-    WANTED.store(true, Ordering::Relaxed);
-}
 
 /// Whether processes were made since the last call, of which the program was not to hear.
 pub(super) fn has_forked() -> bool {
@@ -105,7 +88,7 @@ pub(super) fn hand_off(fork: Fork, ends: bool) {
     }
     cell::set_aside(&held);
     ENDS.store(ends, Ordering::Relaxed);
-    WANTED.store(false, Ordering::Relaxed);
+    cell::forget_wanted();
     SINCE.store(time::now(), Ordering::Relaxed);
     COPY.store(writing + 1, Ordering::Release);
 }
@@ -132,7 +115,7 @@ pub(super) fn take_back() {
 pub(super) fn wait_aside() {
     sleep_ms(HANDED_OVER_CHECK);
     let since = SINCE.load(Ordering::Relaxed);
-    let wanted = !ENDS.load(Ordering::Relaxed) || WANTED.load(Ordering::Relaxed);
+    let wanted = !ENDS.load(Ordering::Relaxed) || cell::was_wanted();
     if time::now().saturating_sub(since) > if wanted { EXEC_RETURN } else { EXIT_RETURN } {
         take_back();
     }
@@ -146,15 +129,14 @@ fn sleep_ms(ms: i64) {
 /// The copy's life. All signals are blocked: it ends when what it carries has ended.
 fn live_on(reading: i32) -> ! {
     raw::set_name(b"netacc-engine\0\0\0");
-    ALONE.store(true, Ordering::Relaxed);
-    PID.store(0, Ordering::Relaxed);
+    process::be_alone();
     // Not by `with`, which may make progress: until the other process has ended, nothing belongs to us.
     let mut links = Vec::new();
     let mut held = vec![reading];
     for cell in cell::all() {
         let _ = cell.try_with(|e| {
             e.forget_devices();
-            links.extend(e.locals.each().map(|(_, l)| l.link));
+            links.extend(e.mux.links.table.each().map(|(_, l)| l.link));
             e.descriptors(&mut held);
         });
     }
@@ -174,7 +156,7 @@ fn live_on(reading: i32) -> ! {
         }
     }
     order::after_fork();
-    crate::shm::link::reset_after_fork();
+    crate::shm::reset_locks();
     crate::shm::promote::after_fork();
     links.iter().for_each(|link| link.reset_locks());
     // On a link that is kept nobody would hear that these endpoints have ended with their process.
@@ -224,12 +206,14 @@ fn run_until_idle(cell: &'static EngineCell) {
     let mut fds = Vec::new();
     let mut last = time::now();
     loop {
-        let Some(step) = cell.with(|e| (!e.is_done()).then(|| e.step(&mut fds, &mut last))).flatten() else { return };
+        let Some(step) = cell.with(|e| (!e.mux.is_done()).then(|| e.step(&mut fds, &mut last))).flatten() else {
+            return;
+        };
         match step {
             Step::Again => {}
             Step::Poll | Step::Load => cpu::pause(),
             Step::Sleep { ms, naps } => {
-                sleep(cell, &mut fds, ms, naps);
+                cell.sleep(&mut fds, ms, naps);
                 let _ = cell.with(|e| e.wake(&fds));
             }
         }
@@ -241,15 +225,16 @@ impl Engine {
     /// there is any such connection.
     fn release_to_sharers(&mut self) -> bool {
         self.progress_once();
-        let mut qps: Vec<usize> = self.conns.each().filter(|(_, c)| self.is_handed_off(c)).map(|(_, c)| c.qp).collect();
+        let mut qps: Vec<usize> =
+            self.mux.conns.table.each().filter(|(_, c)| self.mux.links.is_handed_off(c)).map(|(_, c)| c.qp).collect();
         qps.sort_unstable();
         qps.dedup();
         let mut any = false;
         for at in qps {
-            if self.qps.get(at).is_some_and(|e| e.is_up() && e.can_hand_off()) {
+            if self.mux.qps.table.get(at).is_some_and(|e| e.is_up() && e.can_hand_off()) {
                 self.qp_failed(at, "its process ends, and others have some of them");
             }
-            any |= self.qps.get(at).is_some_and(|e| !e.is_up() && e.can_hand_off());
+            any |= self.mux.qps.table.get(at).is_some_and(|e| !e.is_up() && e.can_hand_off());
         }
         any
     }
@@ -257,24 +242,28 @@ impl Engine {
     /// In the copy: forgets devices and connection manager, which are the other process's. Nothing of them may be
     /// touched, or given back.
     fn forget_devices(&mut self) {
-        for (_, qp) in self.qps.each_mut() {
+        for (_, qp) in self.mux.qps.table.each_mut() {
             if !matches!(qp.stage, Stage::FailedOver(_)) {
                 core::mem::forget(core::mem::replace(&mut qp.stage, Stage::Gone));
             }
         }
-        let fds: Vec<i32> = self.devices.iter().flat_map(Device::descriptors).collect();
-        let manager = self.events.as_ref().map(EventChannel::fd);
-        fds.into_iter().chain(manager).chain(self.doors()).for_each(reserved_fds::close);
-        core::mem::forget(core::mem::take(&mut self.devices));
-        core::mem::forget(self.events.take());
-        core::mem::forget(core::mem::take(&mut self.listeners));
-        core::mem::forget(core::mem::take(&mut self.requests));
-        core::mem::forget(core::mem::take(&mut self.companions.open));
-        self.companions.removed.clear();
-        self.companions.releases = 0;
+        let fds: Vec<i32> = self.mux.qps.devices.iter().flat_map(Device::descriptors).collect();
+        let manager = self.mux.qps.events.as_ref().map(EventChannel::fd);
+        fds.into_iter().chain(manager).chain(self.listeners.doors()).for_each(reserved_fds::close);
+        core::mem::forget(core::mem::take(&mut self.mux.qps.devices));
+        core::mem::forget(self.mux.qps.events.take());
+        self.listeners.leave();
+        self.removals.forget();
         self.said.clear();
-        (self.armed, self.poller, self.short) = (Armed::No, None, false);
-        for link in self.routes.each().filter_map(|(_, r)| r.link).chain(self.seats.iter().map(|(link, _)| *link)) {
+        self.sleep.forget();
+        self.mux.qps.short = false;
+        for link in self
+            .routes
+            .table
+            .each()
+            .filter_map(|(_, r)| r.link)
+            .chain(self.mux.links.seats.iter().map(|(link, _)| *link))
+        {
             link.inherit();
         }
     }
@@ -282,11 +271,11 @@ impl Engine {
     /// Adds the descriptors that the copy needs.
     fn descriptors(&self, held: &mut Vec<i32>) {
         held.push(self.waker);
-        held.extend(self.all_companions());
-        for (_, local) in self.locals.each() {
+        held.extend(self.companions.fds(&self.mux.qps));
+        for (_, local) in self.mux.links.table.each() {
             local.link.descriptors(|fd| held.push(fd));
         }
-        for (_, conn) in self.conns.each() {
+        for (_, conn) in self.mux.conns.table.each() {
             held.push(conn.kernel);
             held.extend(conn.ep.descriptors());
         }
@@ -294,28 +283,20 @@ impl Engine {
 
     /// In the copy, when the other process has ended: ends what went by its queue pairs.
     fn be_alone(&mut self) {
-        let pending: Vec<usize> = self.conns.each().filter(|(_, c)| c.upgrade.is_some()).map(|(at, _)| at).collect();
+        let pending: Vec<usize> =
+            self.mux.conns.table.each().filter(|(_, c)| c.upgrade.is_some()).map(|(at, _)| at).collect();
         for at in pending {
             // The program's socket is still the kernel's.
-            core::mem::forget(self.conns.remove(at));
+            core::mem::forget(self.mux.conns.table.remove(at));
         }
-        self.pending_upgrades.clear();
-        let all: Vec<usize> = self.qps.each().map(|(at, _)| at).collect();
+        self.mux.conns.pending_upgrades.clear();
+        let all: Vec<usize> = self.mux.qps.table.each().map(|(at, _)| at).collect();
         for at in all {
-            if self.qps.get(at).is_some_and(|e| matches!(e.stage, Stage::Gone)) {
+            if self.mux.qps.table.get(at).is_some_and(|e| matches!(e.stage, Stage::Gone)) {
                 self.end_qp(at, "its process has ended");
             }
         }
-        let conns: Vec<usize> = self.conns.each().map(|(at, _)| at).collect();
-        conns.into_iter().for_each(|at| self.queue(at));
-    }
-
-    /// In the copy: whether all that it carried has ended, and the other hosts know.
-    fn is_done(&self) -> bool {
-        let told = |e: &crate::rdma::engine::qp::QpRecord| match &e.stage {
-            Stage::FailedOver(failed) => e.resets.is_empty() && failed.stream.is_flushed(),
-            _ => true,
-        };
-        self.conns.each().next().is_none() && self.qps.each().all(|(_, e)| told(e))
+        let conns: Vec<usize> = self.mux.conns.table.each().map(|(at, _)| at).collect();
+        conns.into_iter().for_each(|at| self.mux.conns.queue(at));
     }
 }

@@ -1,22 +1,19 @@
 //! Listeners for clients on other hosts.
 
-use crate::rdma::engine::cell::{self, EngineCell};
-use crate::rdma::engine::cm::{LISTENER, MAX_QPS};
-use crate::rdma::engine::companion::Companions;
-use crate::rdma::engine::qp::{QpRecord, Stage, tag};
-use crate::rdma::engine::worker::Engine;
-use crate::rdma::engine::{manager, probe};
-use crate::rdma::port_of;
-use crate::timeouts;
+use crate::rdma::engine::companions::watch::Watch;
+use crate::rdma::engine::probe;
+use crate::rdma::{Device, port_of};
+use alloc::vec::Vec;
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use netacc_stats::{Reason, page};
+use netacc_stats::page;
 use netacc_sys::errno::Errno;
-use netacc_sys::signals::Blocked;
-use netacc_sys::{lock, reserved_fds, time};
-use netacc_verbs::{CmEvent, CmId, Error};
-use netacc_wire::companion::CompanionOffer;
-use netacc_wire::frame::{QpHello, Stranger};
+use netacc_sys::reserved_fds;
+use netacc_verbs::{CmId, EventChannel};
+use netacc_wire::frame::QpHello;
+
+/// Set in what events call a listener.
+pub(super) const LISTENER: u64 = 1 << 63;
 
 /// A listener for other hosts.
 #[derive(Debug)]
@@ -38,16 +35,16 @@ pub(super) struct RemoteListener {
 /// A queue pair that a client on another host asks for.
 #[derive(Debug)]
 pub(super) struct Request {
-    id: CmId,
-    hello: QpHello,
+    pub id: CmId,
+    pub hello: QpHello,
     /// The TCP port of the listener.
-    port: u16,
+    pub port: u16,
     /// The engine that is to have it.
     pub engine: usize,
 }
 
 /// Cookie of an identifier that no engine has yet: its events are dropped.
-const NOBODY: u64 = LISTENER - 1;
+pub(super) const NOBODY: u64 = LISTENER - 1;
 
 /// TCP ports at which the program listens for other hosts, a bit each: the first engine writes them, and all engines
 /// read them.
@@ -55,64 +52,21 @@ static PORTS: [AtomicU64; 1 << 10] = [const { AtomicU64::new(0) }; 1 << 10];
 
 /// Set while clients on other hosts cannot find some listener by RDMA, and the host may get a device by which they can.
 static UNHEARD: AtomicBool = AtomicBool::new(false);
-/// When ([`time::coarse`]) listeners of that kind were last looked for.
-static LAST_RETRY: AtomicU64 = AtomicU64::new(0);
-const LISTEN_RETRY: u64 = time::ns(timeouts::LISTEN_RETRY);
 
 /// A listener could not be made known; the periodic look for such listeners finds it from now on.
 pub fn note_unheard() {
     UNHEARD.store(true, Ordering::Relaxed);
 }
 
-/// To be called when a program waits on a listener: clients on other hosts are to find it by these names. False: this
-/// host has no device, or lacks what is needed to use one.
-pub fn listen(names: impl Iterator<Item = SocketAddr>) -> bool {
-    // No client comes to a loopback name from another host.
-    let mut names = names.filter(|name| !name.ip().is_loopback()).peekable();
-    if names.peek().is_none() {
-        return true;
-    }
-    // Done at once, since clients may come at once.
-    let _b = Blocked::all();
-    let Some(first) = engines_for_listeners() else { return false };
-    first.with_from_app(|e| names.for_each(|name| e.listen(name)));
-    first.ring();
-    true
+/// Whether some listener could not be made known so far.
+pub(super) fn is_unheard() -> bool {
+    UNHEARD.load(Ordering::Relaxed)
 }
 
-fn engines_for_listeners() -> Option<&'static EngineCell> {
-    if super::available() && super::start().is_ok() && manager::load_all() { cell::first() } else { None }
-}
-
-/// To be called when the program listens there no longer.
-pub fn unlisten(name: SocketAddr) {
-    if let Some(first) = cell::first() {
-        first.with_from_app(|e| e.unlisten(name));
-    }
-}
-
-/// A client has come by TCP: whether listeners that [`listen`] had to leave are to be tried again. This is true at most
-/// once a second, and then the caller has to try them.
-pub fn retry_due() -> bool {
-    if !UNHEARD.load(Ordering::Relaxed) {
-        return false;
-    }
-    let now = time::coarse();
-    let lately = now.wrapping_sub(LAST_RETRY.load(Ordering::Relaxed)) < LISTEN_RETRY;
-    // Nor in a handler that has interrupted a thread in the middle of an engine's work.
-    if lately || lock::interrupted() || !super::available() {
-        return false;
-    }
-    LAST_RETRY.store(now, Ordering::Relaxed);
-    // AcqRel: one of several threads gets it, and what is noted from now on counts for the next time.
-    if !UNHEARD.swap(false, Ordering::AcqRel) {
-        return false;
-    }
-    if let Some(first) = cell::first() {
-        first.with_from_app(Engine::retry_listen);
-        first.ring();
-    }
-    true
+/// Whether some listener could not be made known before this call; what is noted from now on counts for the next one.
+pub(super) fn take_unheard() -> bool {
+    // AcqRel: one of several threads gets it.
+    UNHEARD.swap(false, Ordering::AcqRel)
 }
 
 fn bit_of(port: u16) -> (Option<&'static AtomicU64>, u64) {
@@ -132,7 +86,7 @@ impl RemoteListener {
     }
 
     /// Whether some part of it that is missing is to be tried again.
-    pub fn has_to_try(&self) -> bool {
+    fn has_to_try(&self) -> bool {
         self.is_wanted() || self.lacks_door()
     }
 
@@ -141,19 +95,27 @@ impl RemoteListener {
         self.users > 0 && self.id.is_some() && self.door < 0
     }
 
-    fn close(&mut self, companions: &Companions) {
+    fn close(&mut self, watch: &Watch) {
         self.id = None;
         let door = core::mem::replace(&mut self.door, -1);
         if door >= 0 {
-            companions.close_door(door);
+            watch.forget(door);
         }
     }
 }
 
-impl Engine {
+/// The listeners of an engine, which is the first one.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    all: Vec<RemoteListener>,
+    /// Requests that arrived there and are for other engines, kept until the lock is free.
+    pub requests: Vec<Request>,
+}
+
+impl Listeners {
     /// Makes clients on other hosts find a listener at `local`.
-    pub fn listen(&mut self, local: SocketAddr) {
-        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
+    pub fn listen(&mut self, events: Option<&EventChannel>, watch: &mut Watch, local: SocketAddr) {
+        if let Some(l) = self.all.iter_mut().find(|l| l.local == local) {
             l.users += 1;
             return;
         }
@@ -161,33 +123,33 @@ impl Engine {
             return netacc_log::log!(Info, "{local}: not reachable by RDMA, since {} + 20000 is no port", local.port());
         };
         let fresh = RemoteListener { local, users: 1, id: None, door: -1, shut: false, retry: true, said: false };
-        match self.listeners.iter_mut().find(|l| l.users == 0) {
+        match self.all.iter_mut().find(|l| l.users == 0) {
             Some(place) => *place = fresh,
-            None => self.listeners.push(fresh),
+            None => self.all.push(fresh),
         }
         self.announce_port(local.port());
-        self.open_listeners();
-        if self.listeners.iter().any(|l| l.local == local && l.is_wanted()) {
+        self.open(events, watch);
+        if self.all.iter().any(|l| l.local == local && l.is_wanted()) {
             netacc_log::log!(Info, "{local}: RDMA port {port} is taken; not reachable by RDMA until it is free");
         }
     }
 
     /// Tries listeners again that had no device and may have one by now.
-    fn retry_listen(&mut self) {
-        self.listeners.iter_mut().for_each(|l| l.retry = true);
-        self.open_listeners();
+    pub fn retry(&mut self, events: Option<&EventChannel>, watch: &mut Watch) {
+        self.all.iter_mut().for_each(|l| l.retry = true);
+        self.open(events, watch);
     }
 
-    pub(super) fn open_listeners(&mut self) {
-        let Some(events) = &self.events else { return };
-        for at in 0..self.listeners.len() {
-            let Some(l) = self.listeners.get_mut(at) else { continue };
+    pub fn open(&mut self, events: Option<&EventChannel>, watch: &mut Watch) {
+        let Some(events) = events else { return };
+        for at in 0..self.all.len() {
+            let Some(l) = self.all.get_mut(at) else { continue };
             let Some(port) = port_of(l.local.port()) else { continue };
             let there = SocketAddr::new(l.local.ip(), port);
             if l.lacks_door()
                 && let Ok(fd) = probe::open_door(there)
             {
-                l.door = self.companions.watch_door(fd).map_or(-1, |()| fd);
+                l.door = watch.door(fd).map_or(-1, |()| fd);
                 if l.door < 0 {
                     reserved_fds::close(fd);
                 }
@@ -212,7 +174,7 @@ impl Engine {
                 Ok(id)
             });
             let door = door.and_then(|fd| match opened {
-                Ok(_) => self.companions.watch_door(fd).map(|()| fd).inspect_err(|_| reserved_fds::close(fd)),
+                Ok(_) => watch.door(fd).map(|()| fd).inspect_err(|_| reserved_fds::close(fd)),
                 Err(_) => {
                     reserved_fds::close(fd);
                     Ok(-1)
@@ -242,14 +204,14 @@ impl Engine {
     }
 
     /// Descriptors at which clients ask for listeners.
-    pub(super) fn doors(&self) -> impl Iterator<Item = i32> {
-        self.listeners.iter().map(|l| l.door).filter(|fd| *fd >= 0)
+    pub fn doors(&self) -> impl Iterator<Item = i32> {
+        self.all.iter().map(|l| l.door).filter(|fd| *fd >= 0)
     }
 
     /// Tells all engines whether the program listens at this port.
     fn announce_port(&self, port: u16) {
         let (Some(word), bit) = bit_of(port) else { return };
-        if self.listeners.iter().any(|l| l.users > 0 && l.local.port() == port) {
+        if self.all.iter().any(|l| l.users > 0 && l.local.port() == port) {
             word.fetch_or(bit, Ordering::Relaxed);
         } else {
             word.fetch_and(!bit, Ordering::Relaxed);
@@ -257,12 +219,12 @@ impl Engine {
     }
 
     /// Counts one socket less that listens there.
-    pub fn unlisten(&mut self, local: SocketAddr) {
-        if let Some(l) = self.listeners.iter_mut().find(|l| l.local == local) {
+    pub fn unlisten(&mut self, watch: &Watch, local: SocketAddr) {
+        if let Some(l) = self.all.iter_mut().find(|l| l.local == local) {
             l.users = l.users.saturating_sub(1);
             if l.users == 0 {
                 // The listener's place stays, for the next one: events name it by number.
-                l.close(&self.companions);
+                l.close(watch);
                 let port = l.local.port();
                 l.local.set_port(0);
                 self.closed_port(port);
@@ -271,109 +233,37 @@ impl Engine {
         }
     }
 
-    pub(super) fn forget_listener(&mut self, cookie: u64) {
-        let Some(l) = self.listeners.get_mut((cookie & !LISTENER) as usize) else { return };
-        let device = l.id.as_ref().and_then(|id| self.devices.iter().position(|d| d.has(id)));
-        l.close(&self.companions);
-        let port = l.local.port();
-        self.closed_port(port);
-        // What else is on the device would hold up the device's removal.
-        if let Some(device) = device {
-            self.device_goes(device);
-        }
-    }
-
     /// To be called when a listener at this port is not reachable any more; one at another address may be.
     fn closed_port(&self, port: u16) {
-        if !self.listeners.iter().any(|l| l.local.port() == port && l.id.is_some()) {
+        if !self.all.iter().any(|l| l.local.port() == port && l.id.is_some()) {
             page().set_rdma_port(port, None);
         }
     }
 
-    /// Handles the request of a client on another host for a queue pair.
-    pub(super) fn requested(&mut self, event: CmEvent) {
-        let Some(id) = event.request else { return };
-        let listener = self.listeners.get((event.cookie & !LISTENER) as usize);
-        let Some(port) = listener.filter(|l| l.id.is_some()).map(|l| l.local.port()) else { return };
-        let ours = crate::rdma::hello(self.limits.msg_size, CompanionOffer::None);
-        let hello = match QpHello::decode(event.private_data.as_slice()) {
-            Ok(hello) => hello,
-            Err(stranger) => {
-                page().fallback(match stranger {
-                    Stranger::Version => Reason::PeerVersion,
-                    Stranger::Garbage => Reason::ProtocolError,
-                });
-                // The client learns our version from the answer.
-                let _ = id.reject(&ours.encode());
-                return;
-            }
-        };
-        let Some((engine, cell)) = cell::least(|cell| cell.served.load(Ordering::Relaxed)) else { return };
-        cell.served.fetch_add(1, Ordering::Relaxed);
-        let request = Request { id, hello, port, engine };
-        if engine == self.index {
-            return self.accept(request);
-        }
-        // The first engine is the one that opens a device first, and so makes its descriptors private for all.
-        if let Err(e) = self.device_of(&request.id) {
-            cell.served.fetch_sub(1, Ordering::Relaxed);
-            return netacc_log::log!(Warn, "RDMA: cannot open the device of a client's QP ({e}); dropping the request");
-        }
-        request.id.set_cookie(NOBODY);
-        self.requests.push(request);
+    /// The TCP port of the listener that the connection manager calls `cookie`, while clients can find it.
+    pub fn port_of(&self, cookie: u64) -> Option<u16> {
+        let listener = self.all.get((cookie & !LISTENER) as usize);
+        listener.filter(|l| l.id.is_some()).map(|l| l.local.port())
     }
 
-    /// Takes over a request that arrived at the first engine, since this engine was chosen for it.
-    pub(super) fn adopt_request(&mut self, mut request: Request) {
-        let migrated = match &self.events {
-            Some(events) => request.id.migrate(events),
-            None => Err(Error::NoDevice),
-        };
-        match migrated {
-            Ok(()) => self.accept(request),
-            Err(e) => {
-                self.cell.served.fetch_sub(1, Ordering::Relaxed);
-                netacc_log::log!(
-                    Warn,
-                    "RDMA thread {}: cannot take over a client's QP ({e}); the request is dropped",
-                    self.index
-                );
-            }
-        }
+    /// The device of the listener that the connection manager calls `cookie` is removed: returns which of `devices` it is.
+    pub fn forget(&mut self, watch: &Watch, cookie: u64, devices: &[Device]) -> Option<usize> {
+        let l = self.all.get_mut((cookie & !LISTENER) as usize)?;
+        let device = l.id.as_ref().and_then(|id| devices.iter().position(|d| d.has(id)));
+        l.close(watch);
+        let port = l.local.port();
+        self.closed_port(port);
+        device
     }
 
-    fn accept(&mut self, request: Request) {
-        let Request { id, hello, port, .. } = request;
-        let admitted = id.peer_addr().is_some_and(|peer| self.make_room(peer.ip().to_canonical()));
-        let place = admitted.then(|| self.qps.add(MAX_QPS, QpRecord::new(Stage::Gone, 0, None, port))).flatten();
-        let Some(at) = place else {
-            self.cell.served.fetch_sub(1, Ordering::Relaxed);
-            // The client goes by TCP.
-            let _ = id.reject(&crate::rdma::hello(self.limits.msg_size, CompanionOffer::None).encode());
-            return;
-        };
-        id.set_cookie(u64::from(tag(&self.qps, at)));
-        let held = self.make(id, at).map(drop).and_then(|()| {
-            let companion = self.offer_companion(at, hello.companion);
-            match self.qps.get_mut(at).and_then(|e| e.live_parts(&mut self.devices)) {
-                Some((qp_index, _)) => {
-                    qp_index.accept(hello, companion)?;
-                    Ok(companion == CompanionOffer::None || qp_index.keep())
-                }
-                None => Err(Error::NoDevice),
-            }
-        });
-        match held {
-            Ok(held) => {
-                self.is_connected(at);
-                if !held {
-                    self.drop_companion(at);
-                }
-            }
-            Err(e) => {
-                netacc_log::log!(Warn, "RDMA: cannot accept a client's QP ({e}); the QP is closed");
-                self.end_qp(at, "it could not be accepted");
-            }
-        }
+    /// Whether some part of a listener that is missing is to be tried again.
+    pub fn has_to_try(&self) -> bool {
+        self.all.iter().any(RemoteListener::has_to_try)
+    }
+
+    /// In the copy: forgets all of them, since they are the other process's.
+    pub fn leave(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.all));
+        core::mem::forget(core::mem::take(&mut self.requests));
     }
 }

@@ -1,10 +1,9 @@
 //! Periodic work about what grows old: idle queue pairs, attempts that come to nothing, answers that are no longer
 //! believed.
 
-use crate::rdma::engine::cm::QP_CONNECT;
-use crate::rdma::engine::listeners::{self, RemoteListener};
+use crate::rdma::engine::listeners;
 use crate::rdma::engine::order;
-use crate::rdma::engine::qp::Stage;
+use crate::rdma::engine::qp::{QP_CONNECT, Stage};
 use crate::rdma::engine::routes::{RouteEntry, State};
 use crate::rdma::engine::worker::Engine;
 use alloc::vec::Vec;
@@ -15,48 +14,12 @@ use netacc_verbs::Error;
 impl Engine {
     /// Whether something may grow old.
     pub(super) fn needs_maintenance(&self) -> bool {
-        self.qps.each().next().is_some()
-            || self.routes.each().next().is_some()
-            || self.companions.releases > 0
-            || self.companions.arrivals.has_any()
-            || self.has_missed_a_removal()
-            || self.listeners.iter().any(RemoteListener::has_to_try)
-            || self.devices.iter().any(|d| d.pool.holds_any())
-    }
-
-    /// Registers more memory for connections that have run short of it. Done by the engine thread, since registering
-    /// takes its time, and allocates.
-    pub(super) fn grow(&mut self) {
-        for device in &mut self.devices {
-            device.pool.more();
-        }
-        let all: Vec<usize> = self.qps.each().map(|(at, _)| at).collect();
-        for at in all {
-            let parts = self.qps.get_mut(at).and_then(|e| e.parts(&mut self.devices));
-            if parts.is_some_and(|(qp_index, device)| qp_index.grow(&mut device.pool).is_err()) {
-                self.broken.push(at);
-            }
-        }
-        for device in &mut self.devices {
-            if let Some(why) = device.pool.take_refusal() {
-                netacc_log::log!(Info, "RDMA device {}: cannot register more memory for now: {why}", device.name());
-            }
-        }
-        self.feed();
-    }
-
-    /// Done once in a while: gives back receives and regions that have no use.
-    fn shrink(&mut self) {
-        let all: Vec<usize> = self.qps.each().map(|(at, _)| at).collect();
-        for at in all {
-            let parts = self.qps.get_mut(at).and_then(|e| e.parts(&mut self.devices));
-            if parts.is_some_and(|(qp_index, device)| qp_index.tick(&mut device.pool).is_err()) {
-                self.broken.push(at);
-            }
-        }
-        for device in &mut self.devices {
-            device.pool.tick();
-        }
+        self.mux.qps.table.each().next().is_some()
+            || self.routes.table.each().next().is_some()
+            || self.removals.are_suspected()
+            || self.companions.awaits_any()
+            || self.listeners.has_to_try()
+            || self.mux.qps.devices.iter().any(|d| d.pool.holds_any())
     }
 
     /// Done once in a while: ends queue pairs that do nothing, or are not connected in time; opens listeners whose port
@@ -64,28 +27,29 @@ impl Engine {
     pub(super) fn maintain(&mut self, now: u64) {
         self.probe_silent(now);
         self.maintain_failovers(now);
-        self.send_final_acks();
-        self.shrink();
-        self.close_unawaited();
-        self.companions.retry_listen();
-        self.redispatch_queued();
-        self.maintain_pending(now);
+        self.mux.send_final_acks();
+        self.mux.qps.shrink();
+        self.companions.close_unawaited(&self.mux.qps);
+        self.companions.arrivals.retry_listen(&self.companions.watch);
+        self.mux.redispatch_queued();
+        self.mux.maintain_pending(now);
         let mut idle = 0;
         let mut old = Vec::new();
-        for (at, e) in self.qps.each() {
+        for (at, e) in self.mux.qps.table.each() {
             let age = now.saturating_sub(e.idle_since);
             match &e.stage {
                 // And the last that its connections have said is with the other host.
                 Stage::Up(qp_conn)
                     if e.conns.is_empty() && e.route.is_some() && (qp_conn.is_flushed() || age > QP_CONNECT) =>
                 {
-                    let same = |p: &&usize| self.qps.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
+                    let same =
+                        |p: &&usize| self.mux.qps.table.get(**p).is_some_and(|p| p.is_up() && p.conns.is_empty());
                     let here =
-                        e.route.and_then(|r| self.routes.get(r)).map_or(0, |r| r.qps.iter().filter(same).count());
+                        e.route.and_then(|r| self.routes.table.get(r)).map_or(0, |r| r.qps.iter().filter(same).count());
                     idle += 1;
-                    if self.limits.idle_ns.is_some_and(|ns| age > ns)
-                        || idle > self.limits.idle_all
-                        || here > self.limits.idle_per + old.len()
+                    if self.mux.qps.limits.idle_ns.is_some_and(|ns| age > ns)
+                        || idle > self.mux.qps.limits.idle_all
+                        || here > self.mux.qps.limits.idle_per + old.len()
                     {
                         old.push((at, None));
                     }
@@ -113,7 +77,9 @@ impl Engine {
             }
         }
         let lost: Vec<usize> = self
-            .locals
+            .mux
+            .links
+            .table
             .each()
             .filter(|(_, l)| {
                 (l.link.is_lost() || (l.route.is_none() && l.link.is_withdrawn())) && l.slots.iter().all(|s| *s == 0)
@@ -121,19 +87,25 @@ impl Engine {
             .map(|(at, _)| at)
             .collect();
         for at in lost {
-            self.drop_local(at);
+            self.mux.links.drop(at);
         }
         let past = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until <= now);
         let gone = |r: &RouteEntry| r.qps.is_empty() && r.local.is_none() && (past(r) || r.state == State::Opening);
-        let forgotten: Vec<usize> = self.routes.each().filter(|(_, r)| gone(r)).map(|(at, _)| at).collect();
+        let forgotten: Vec<usize> = self.routes.table.each().filter(|(_, r)| gone(r)).map(|(at, _)| at).collect();
         for at in forgotten {
-            self.routes.remove(at);
+            self.routes.table.remove(at);
         }
         self.open_listeners();
         // Whatever became of the connects that had a ticket: no engine waits for a turn that does not come.
-        let holds = |dest| self.routes.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
-        let waits = |dest| holds(dest) || self.locals.each().any(|(_, l)| l.waits_for(dest, &self.routes));
+        let holds = |dest| self.routes.table.each().any(|(_, r)| r.dest == dest && r.holds_ticket);
+        let waits = |dest| {
+            holds(dest)
+                || self.mux.links.table.each().any(|(_, l)| {
+                    let there = l.route.and_then(|r| self.routes.table.get(r)).is_some_and(|r| r.dest == dest);
+                    there && l.has_queued()
+                })
+        };
         order::forget_others(self.index, waits);
-        self.take_all_connects();
+        self.routes.take_all_connects(&mut self.mux);
     }
 }

@@ -2,9 +2,8 @@
 //! connect does: with no engine's lock held, and for a connect by the engine thread.
 
 use crate::rdma::engine::cell::{self, EngineCell};
-use crate::rdma::engine::cm::why;
 use crate::rdma::engine::qp::Stage;
-use crate::rdma::engine::routes::UNREACHED;
+use crate::rdma::engine::routes::why;
 use crate::rdma::engine::worker::Engine;
 use crate::timeouts;
 use alloc::vec::Vec;
@@ -58,9 +57,9 @@ pub(super) fn load(cell: &EngineCell) {
 /// engine.
 pub(super) fn load_all() -> bool {
     cell::all().iter().all(|cell| {
-        let there = || cell.with(|e| e.events.is_some()) == Some(true);
+        let there = || cell.with(|e| e.mux.qps.events.is_some()) == Some(true);
         // A second attempt would fail as well.
-        let not_to_be_had = || cell.with(|e| e.is_unmanaged(time::now())) == Some(true);
+        let not_to_be_had = || cell.with(|e| e.mux.qps.is_unmanaged(time::now())) == Some(true);
         there()
             || !not_to_be_had() && {
                 load(cell);
@@ -70,42 +69,33 @@ pub(super) fn load_all() -> bool {
 }
 
 impl Engine {
-    /// Whether queue pairs wait for the event channel.
-    pub(super) fn wants_manager(&self) -> bool {
-        self.events.is_none() && self.qps.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
-    }
-
-    /// Whether the event channel cannot be made, as far as is known.
-    pub(super) fn is_unmanaged(&self, now: u64) -> bool {
-        self.events.is_none() && self.unmanaged != 0 && now.saturating_sub(self.unmanaged) < UNREACHED
-    }
-
     /// The event channel was made, or could not be: the queue pairs that wait for it go on.
     fn managed(&mut self, made: Result<EventChannel>) {
         let failure = match made {
             // Another thread may have been first.
             Ok(events) => {
                 let _ = THERE.compare_exchange(0, time::now(), Ordering::Relaxed, Ordering::Relaxed);
-                self.events.get_or_insert(events);
+                self.mux.qps.events.get_or_insert(events);
                 None
             }
             Err(e) => {
-                if self.unmanaged == 0 {
+                if self.mux.qps.unmanaged == 0 {
                     netacc_log::log!(
                         Warn,
                         "RDMA thread {}: no connection manager ({e}); its connections use TCP",
                         self.index
                     );
                 }
-                self.unmanaged = time::now();
+                self.mux.qps.unmanaged = time::now();
                 Some(e)
             }
         };
         let wanted = |stage: &Stage| matches!(stage, Stage::Wanted);
-        let waiting: Vec<usize> = self.qps.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
+        let waiting: Vec<usize> =
+            self.mux.qps.table.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
         for at in waiting {
             let begun = match failure {
-                None => self.resolve(at),
+                None => self.dest_of(at).ok_or(Error::NoDevice).and_then(|dest| self.mux.qps.resolve(at, dest)),
                 Some(_) => Err(Error::NoDevice),
             };
             if let Err(e) = begun {

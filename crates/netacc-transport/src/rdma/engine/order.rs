@@ -11,9 +11,7 @@
 //! ticket of the last connect that it took until the server has heard of the connect, or until its own next one; then
 //! it tells the engine whose turn is next. If there is one engine, its queue has the order.
 
-use crate::rdma::engine::cell::{self, EngineCell};
-use crate::rdma::engine::qp::Opened;
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::status;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
@@ -43,8 +41,8 @@ fn with<T>(f: impl FnOnce(&mut Tickets) -> T) -> T {
     f(unsafe { &mut *SHARED.tickets.get() })
 }
 
-fn is_needed() -> bool {
-    cell::all().len() > 1
+pub(super) fn is_needed() -> bool {
+    status::count() > 1
 }
 
 /// Takes a ticket for a connect to `dest` that is about to be queued for `engine`.
@@ -141,126 +139,28 @@ fn drop_ticket(tickets: &mut Tickets, engine: usize, dest: SocketAddr, mut count
     next
 }
 
-/// Has an engine's thread look whether it can go on.
-fn wake(engine: Option<usize>) {
-    if let Some(cell) = engine.and_then(cell::at) {
-        // SeqCst: this rings after that, and a thread that takes the mark looks at the tickets.
-        cell.ticket_due.store(true, Ordering::SeqCst);
-        EngineCell::ring(cell);
+/// Whether the next connect to a server is `engine`'s, which has kept `held` tickets of connects that it has taken. If it is
+/// not, the engine that has the turn is told to go on.
+pub(super) fn has_turn(engine: usize, dest: SocketAddr, held: usize) -> bool {
+    let (front, next) = with(|tickets| oldest_tickets(tickets, engine, dest, held));
+    if next != engine {
+        // The engine at the front may keep its ticket only because nobody has asked for it.
+        wake(Some(front).filter(|e| *e != engine));
     }
+    next == engine
 }
 
-impl Engine {
-    /// Client's host: whether the next connect to a route's server is ours. If it is not, the engine that has the turn
-    /// is told to go on.
-    pub(super) fn holds_oldest_ticket(&mut self, route: usize) -> bool {
-        let Some((dest, held)) = self.routes.get(route).map(|r| (r.dest, r.holds_ticket)) else { return false };
-        if !is_needed() {
-            return true;
-        }
-        let (front, next) = with(|tickets| oldest_tickets(tickets, self.index, dest, held.into()));
-        if next != self.index {
-            // The engine at the front may keep its ticket only because nobody has asked for it.
-            wake(Some(front).filter(|e| *e != self.index));
-        }
-        next == self.index
-    }
+/// Whether another engine than `engine` waits for the ticket that this one has kept.
+pub(super) fn is_awaited(engine: usize, dest: SocketAddr) -> bool {
+    with(|tickets| nth(tickets, dest, 1)).is_some_and(|e| e != engine)
+}
 
-    /// Client's host: gives up the ticket that this engine has kept, if another engine waits for it and may go on.
-    pub(super) fn pass_ticket(&mut self, route: usize) {
-        let Some(dest) = self.routes.get(route).filter(|r| r.holds_ticket).map(|r| r.dest) else { return };
-        let awaited = with(|tickets| nth(tickets, dest, 1)).is_some_and(|e| e != self.index);
-        if awaited && self.may_send_connect(route, None) {
-            self.release_ticket(route);
-        }
-    }
-
-    fn release_ticket(&mut self, route: usize) {
-        if let Some(r) = self.routes.get_mut(route).filter(|r| r.holds_ticket) {
-            r.holds_ticket = false;
-            discard_oldest(self.index, r.dest);
-        }
-    }
-
-    /// Client's host: notes that a connect was taken, and goes by this queue pair.
-    pub(super) fn note_open(&mut self, route: usize, qp_index: usize, conn: usize) {
-        if let Some(qp) = self.qps.get_mut(qp_index) {
-            qp.opened = Some(Opened { conn, after: None, awaited: false, reply_requested: false });
-        }
-        let Some(r) = self.routes.get_mut(route) else { return };
-        r.last = Some(qp_index);
-        if !is_needed() {
-            return;
-        }
-        let dest = r.dest;
-        if core::mem::replace(&mut r.holds_ticket, true) {
-            discard_oldest(self.index, dest);
-        }
-        // Other engines may wait for what the server says of it.
-        self.pump(conn);
-        self.post_all();
-        self.pass_ticket(route);
-    }
-
-    /// Client's host: whether a connect may go by this queue pair, or by another engine's. If not, the engine looks again when
-    /// it may.
-    pub(super) fn may_send_connect(&mut self, route: usize, qp_index: Option<usize>) -> bool {
-        let Some(last) = self.routes.get(route).and_then(|r| r.last) else { return true };
-        if qp_index == Some(last) {
-            return true;
-        }
-        if let Some(conn) = self.unsent(last) {
-            self.pump(conn);
-        }
-        self.post_all();
-        self.on_open_answered(last);
-        if self.routes.get(route).is_none_or(|r| r.last.is_none()) {
-            return true;
-        }
-        let Some(qp) = self.qps.get_mut(last) else { return true };
-        let Some(mut opened) = qp.opened.take() else { return true };
-        // A queue pair that has failed is not the last one any more.
-        let Some((qp_index, _)) = qp.parts(&mut self.devices) else { return true };
-        opened.awaited = true;
-        if opened.after.is_some() && !opened.reply_requested && qp_index.can_send() && !qp_index.is_waiting() {
-            opened.reply_requested = true;
-            if qp_index.probe().is_err() {
-                self.broken.push(last);
-            }
-        }
-        qp.opened = Some(opened);
-        false
-    }
-
-    /// The last connection that was opened on a queue pair, if the other side has not been told of it.
-    fn unsent(&self, qp_index: usize) -> Option<usize> {
-        let opened = self.qps.get(qp_index)?.opened?;
-        self.conns.get(opened.conn).filter(|c| c.qp == qp_index && c.opening.is_some()).map(|_| opened.conn)
-    }
-
-    /// To be called when something has come by a queue pair: the other side may have dealt with what was opened there
-    /// last.
-    pub(super) fn on_open_answered(&mut self, qp_index: usize) {
-        let unsent = self.unsent(qp_index).is_some();
-        let Some(qp) = self.qps.get_mut(qp_index) else { return };
-        let (Some(mut opened), route) = (qp.opened, qp.route) else { return };
-        let Some((qp_conn, _)) = qp.parts(&mut self.devices) else { return };
-        if !unsent {
-            opened.after = opened.after.or(Some(qp_conn.sent()));
-        }
-        let heard = opened.after.is_some_and(|after| qp_conn.has_acked(after));
-        qp.opened = Some(opened).filter(|_| !heard);
-        if heard
-            && let Some(route) = route
-            && let Some(r) = self.routes.get_mut(route).filter(|r| r.last == Some(qp_index))
-        {
-            r.last = None;
-            self.release_ticket(route);
-        }
-        if opened.awaited && (heard || !opened.reply_requested) {
-            // SeqCst: as in `wake`.
-            self.cell.ticket_due.store(true, Ordering::SeqCst);
-        }
+/// Has an engine's thread look whether it can go on.
+fn wake(engine: Option<usize>) {
+    if let Some(status) = engine.and_then(status::at) {
+        // SeqCst: this rings after that, and a thread that takes the mark looks at the tickets.
+        status.ticket_due.store(true, Ordering::SeqCst);
+        status.ring();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The program's threads do the work while they call us anyway, so that a message needs no other thread.
 //!
-//! A call that writes, or that is about to wait, does a [`progress_engine`](drive): it looks at the completion queues
+//! A call that writes, or that is about to wait, makes progress ([`EngineCell::progress`]): it looks at the completion queues
 //! and carries what there is. A thread that has to sleep takes the *poller token* if nobody has it: it sleeps on the
 //! completion channels too ([`arm`]). Meanwhile the engine's own thread keeps away, as its [`SleepOn`] says, and looks
 //! every few milliseconds whether the program still does the work. All this is per engine: a thread that works on one
@@ -15,30 +15,18 @@
 //! wherever it has interrupted the program.
 
 use crate::WaitSet;
-use crate::rdma::engine::cell::{self, EngineCell, MOST};
-use crate::rdma::engine::ring_bypass::Reader;
+use crate::rdma::engine::cell::{self, EngineCell};
+use crate::rdma::engine::mux::reader::Reader;
+use crate::rdma::engine::sleep::SleepOn;
+use crate::rdma::engine::status::MOST;
 use crate::rdma::engine::worker::Engine;
 use crate::rdma::{Armed, Device};
 use crate::shm::ShmEndpoint;
-use core::sync::atomic::{Ordering, fence};
+use core::sync::atomic::Ordering;
 use netacc_sys::lock;
 
 /// Largest number of rounds of one call; what is left then is done by the engine thread.
 const MAX_ROUNDS: usize = 64;
-
-/// What the engine thread sleeps on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SleepOn {
-    /// The thread does not sleep.
-    Awake,
-    /// The thread sleeps on everything.
-    All,
-    /// The program does the work: it does not sleep on what the program's threads see by themselves, and not for long.
-    Brief,
-    /// A thread of the program sleeps on the completion channels, and has done so for a while: it sleeps on everything
-    /// else.
-    Others,
-}
 
 /// Held while a thread of the program sleeps on the completion channels.
 #[derive(Debug)]
@@ -102,44 +90,16 @@ pub fn progress_for(ep: &ShmEndpoint) {
 #[inline]
 fn progress_if_carrying(cell: &EngineCell) {
     // Relaxed: a thread that has such a connection learnt of it from a thread that saw this number.
-    if cell.carried.load(Ordering::Relaxed) != 0 {
-        progress_engine(cell);
+    if cell.status.carried.load(Ordering::Relaxed) != 0 {
+        cell.progress();
     }
 }
 
 /// Progress for a connection that is about to begin.
 pub fn begin(engine: Option<usize>) {
     if let Some(cell) = engine.and_then(cell::at) {
-        progress_engine(cell);
+        cell.progress();
     }
-}
-
-pub(super) fn progress_engine(cell: &EngineCell) {
-    progress_with(cell, |e| e.progress_for(None));
-}
-
-/// Does progress; `work` is what the engine does in each.
-pub(super) fn progress_with(cell: &EngineCell, mut work: impl FnMut(&mut Engine)) {
-    // A signal handler that has interrupted the thread in the middle of a call of ours leaves the work to that call,
-    // which ends with a pass over all work.
-    if lock::interrupted() {
-        return cell.progress_wanted.store(true, Ordering::SeqCst);
-    }
-    loop {
-        cell.progress_wanted.store(true, Ordering::SeqCst);
-        // With the fence in `take_progress_wanted`: either we get the lock, or its holder sees the mark when it has
-        // given it back.
-        fence(Ordering::SeqCst);
-        if !cell.try_with(&mut work) || !take_progress_wanted(cell) {
-            return;
-        }
-    }
-}
-
-/// Whether another thread has asked for progress, after the lock was given back.
-pub(super) fn take_progress_wanted(cell: &EngineCell) -> bool {
-    fence(Ordering::SeqCst);
-    cell.progress_wanted.load(Ordering::SeqCst)
 }
 
 /// To be called when the calling thread is about to sleep on `set`, which gets the completion channels as well if the
@@ -153,7 +113,7 @@ pub fn arm(set: &mut WaitSet, scope: ProgressScope) -> ArmOutcome {
     let mut look = false;
     for (n, place) in all.iter().enumerate() {
         // Relaxed: an engine that this thread does not listen to is listened to by the engine's own thread.
-        if !scope.has(n) || place.devices.load(Ordering::Relaxed) == 0 {
+        if !scope.has(n) || place.status.devices.load(Ordering::Relaxed) == 0 {
             continue;
         }
         match place.with(|e| e.arm_poller(set)) {
@@ -200,7 +160,7 @@ impl Engine {
     /// Makes progress; what comes for `reader` goes to it.
     pub(super) fn progress_for(&mut self, reader: Option<&mut Reader<'_, '_>>) {
         // Relaxed: a hint for the thread. Written under the lock.
-        let count = &self.cell.progress_count;
+        let count = &self.status.progress_count;
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         self.progress_rounds_for(reader);
     }
@@ -216,30 +176,13 @@ impl Engine {
         self.ring();
     }
 
-    /// Arms the completion queues, so that they report to their channels all that a thread that sleeps there has to
-    /// hear of. True if they were armed for less before: then completions may have come of which the channels say
-    /// nothing.
-    pub(super) fn arm_queues(&mut self) -> bool {
-        let needs = self.devices.iter().map(Device::needs).max().unwrap_or(Armed::No);
-        let more = self.armed < needs;
-        if more {
-            self.devices.iter().for_each(|d| d.arm(needs));
-            self.armed = needs;
-        }
-        more
-    }
-
-    /// Keeps the thread, which was about to sleep, awake, since it has something else to wait for: threads that sleep
-    /// from now on hear the channels.
-    pub fn stay_awake(&mut self) {
-        self.sleep_on = SleepOn::Awake;
-    }
-
     /// To be called after work that may have posted sends, or taken events for another thread: a thread that sleeps on
     /// the channels still hears of all that it has to.
     pub fn stay_armed(&mut self) {
         // Each time they report more, so that this ends.
-        while (self.poller.is_some() || self.sleep_on == SleepOn::All) && self.armed != Armed::All && self.arm_queues()
+        while (self.sleep.poller.is_some() || self.sleep.on == SleepOn::All)
+            && self.sleep.armed != Armed::All
+            && self.sleep.arm(&self.mux.qps.devices)
         {
             // This is no progress of the program's, after which the thread would keep away.
             self.progress_rounds_for(None);
@@ -247,17 +190,17 @@ impl Engine {
     }
 
     fn arm_poller(&mut self, set: &mut WaitSet) -> Took {
-        if self.poller.is_some() || self.sleep_on == SleepOn::All || self.devices.is_empty() {
+        if self.sleep.poller.is_some() || self.sleep.on == SleepOn::All || self.mux.qps.devices.is_empty() {
             return Took::Nothing;
         }
-        self.arm_queues();
+        self.sleep.arm(&self.mux.qps.devices);
         // Completions that came before the arming have no event.
         if self.progress_once() {
             self.progress_for(None);
             return Took::Ready;
         }
-        (self.poller, self.doubted) = (Some(self.devices.len()), false);
-        for fd in self.devices.iter().map(Device::fd) {
+        (self.sleep.poller, self.sleep.doubted) = (Some(self.mux.qps.devices.len()), false);
+        for fd in self.mux.qps.devices.iter().map(Device::fd) {
             set.add(fd, libc::POLLIN);
         }
         Took::Channels
@@ -267,36 +210,16 @@ impl Engine {
     fn disarm_poller(&mut self, set: &WaitSet, first: usize, progress: bool) -> usize {
         // A thread that took the poller token from us meanwhile may have found another number of devices: an event too many is
         // harmless, and the next thread with the poller token finds one that we miss.
-        let channels = self.poller.take().unwrap_or(self.devices.len());
+        let channels = self.sleep.poller.take().unwrap_or(self.mux.qps.devices.len());
         if (first..first + channels).any(|at| set.revents(at) != 0) {
-            self.take_events(channels);
+            self.sleep.take_events(&self.mux.qps.devices, channels);
         }
         if progress {
             self.progress_for(None);
         }
-        if self.sleep_on == SleepOn::Others {
+        if self.sleep.on == SleepOn::Others {
             self.ring();
         }
         channels
-    }
-
-    /// Takes the events of the first `channels` devices.
-    fn take_events(&mut self, channels: usize) {
-        for device in self.devices.iter().take(channels) {
-            if device.take_events() {
-                self.armed = Armed::No;
-            }
-        }
-    }
-
-    /// What the engine thread is to sleep on, when there is nothing to do.
-    pub(super) fn next_sleep(&mut self) -> SleepOn {
-        let count = self.cell.progress_count.load(Ordering::Relaxed);
-        let driven = core::mem::replace(&mut self.progress_seen, count) != count;
-        match self.poller {
-            _ if driven => SleepOn::Brief,
-            Some(_) => SleepOn::Others,
-            None => SleepOn::All,
-        }
     }
 }

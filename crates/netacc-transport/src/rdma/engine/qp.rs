@@ -1,15 +1,21 @@
 //! What an engine knows of a queue pair.
 
-use crate::rdma::engine::companion::Companion;
-use crate::rdma::engine::failover::Failover;
+use crate::rdma::engine::companions::companion::Companion;
+use crate::rdma::engine::failed::Failover;
 use crate::rdma::engine::table::Table;
 use crate::rdma::{Buffer, Device, MsgPath, QpConn};
+use crate::timeouts;
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::IpAddr;
 use netacc_sys::errno::Errno;
 use netacc_sys::time;
 use netacc_verbs::CmId;
 use netacc_wire::frame::Frame;
+
+/// Most connections of a queue pair that are refused or over, and of which it has not been told: with more of them it
+/// gives us no room to tell.
+pub(super) const RESETS: usize = 4096;
+pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
 
 /// How far a queue pair has come.
 #[derive(Debug)]
@@ -111,7 +117,7 @@ pub(super) struct QpRecord {
     /// The other side's silence, as far as is known: since when, how many messages had come, and whether we have asked.
     pub keepalive: Keepalive,
     pub conns: BTreeMap<u16, usize>,
-    /// See [`Engine::may_send_connect`](crate::rdma::engine::worker::Engine::may_send_connect).
+    /// See [`order`](super::order).
     pub opened: Option<Opened>,
     /// Connections that wait for room, in turn.
     pub stalled: VecDeque<usize>,
@@ -151,6 +157,19 @@ impl QpRecord {
     /// Its device, if the queue pair has got that far.
     pub fn device_if_known(&self) -> Option<usize> {
         matches!(self.stage, Stage::Connecting(_) | Stage::Up(_)).then_some(self.device)
+    }
+
+    /// The descriptors of its companion connection.
+    pub fn companion_fds(&self) -> impl Iterator<Item = i32> {
+        let failed = match &self.stage {
+            Stage::FailedOver(failed) => Some(failed.stream.fd()),
+            _ => None,
+        };
+        failed.into_iter().chain(self.companion.fd())
+    }
+
+    pub fn is_failed_over(&self) -> bool {
+        matches!(self.stage, Stage::FailedOver(_))
     }
 
     pub fn is_up(&self) -> bool {

@@ -2,9 +2,8 @@
 //! what it sends and receives.
 
 use crate::host::host;
-use crate::rdma::engine::cm::QP_CONNECT;
-use crate::rdma::engine::qp::{QpRecord, Stage};
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::qp::{QP_CONNECT, QpRecord, Stage};
+use crate::rdma::engine::qps::Qps;
 use crate::shm::{Link, ShmEndpoint};
 use core::sync::atomic::{Ordering, fence};
 use netacc_stats::LinkEntry;
@@ -20,10 +19,10 @@ impl QpRecord {
     }
 }
 
-impl Engine {
+impl Qps {
     /// Enters a queue pair that is connected.
     pub(super) fn count_up(&mut self, at: usize) {
-        let Some(qp) = self.qps.get_mut(at) else { return };
+        let Some(qp) = self.table.get_mut(at) else { return };
         let server = qp.route.is_none();
         let capacity = if server { 0 } else { self.limits.conn_per_qp as u32 };
         if let Some((qp_index, device)) = qp.parts(&mut self.devices) {
@@ -34,7 +33,7 @@ impl Engine {
 
     /// Notes that a queue pair has no connection.
     fn count_idle(&self, at: usize) {
-        let Some(qp) = self.qps.get(at) else { return };
+        let Some(qp) = self.table.get(at) else { return };
         let Some((_, entry)) = qp.stats_entry() else { return };
         let now = time::realtime_coarse();
         // The times are those of `maintenance`.
@@ -46,25 +45,32 @@ impl Engine {
         entry.expires_at(timeout.map_or(0, |ns| now.saturating_add(ns)));
     }
 
-    /// Counts one more connection on a queue pair, whose slot of a link `ep` is our side of.
-    pub(super) fn count_taken(&self, qp_index: usize, ep: &'static ShmEndpoint, local: usize) {
-        let Some((_, entry)) = self.qps.get(qp_index).and_then(QpRecord::stats_entry) else { return };
-        entry.taken();
-        // On the server's host that was told before the connect was queued.
-        let Some((local, route)) = self.locals.get(local).and_then(|l| Some((l.link, self.routes.get(l.route?)?)))
-        else {
-            return;
-        };
+    /// Counts one more connection on a queue pair.
+    pub(super) fn count_taken(&self, qp_index: usize) {
+        if let Some((_, entry)) = self.table.get(qp_index).and_then(QpRecord::stats_entry) {
+            entry.taken();
+        }
+    }
+
+    /// Client's host: shows by which queue pair a connection goes, whose slot of the link `local` `ep` is our side of.
+    /// `client` is the other side of the route's link.
+    pub(super) fn show_taken(
+        &self,
+        qp_index: usize,
+        ep: &'static ShmEndpoint,
+        local: &'static Link,
+        client: Option<&'static Link>,
+    ) {
         self.publish_qp(qp_index, ep);
         // Sockets on a full link that has been replaced look at their slot themselves.
-        if let Some(client) = route.link.filter(|client| client.is_other_side_of(local)) {
+        if let Some(client) = client.filter(|client| client.is_other_side_of(local)) {
             publish_to_socket(client, ep.slot_index());
         }
     }
 
     /// Stores in the slot which queue pair carries its connection.
     pub(super) fn publish_qp(&self, qp_index: usize, ep: &'static ShmEndpoint) {
-        let Some((place, _)) = self.qps.get(qp_index).and_then(QpRecord::stats_entry) else { return };
+        let Some((place, _)) = self.table.get(qp_index).and_then(QpRecord::stats_entry) else { return };
         if let Some(slot) = ep.link().segment().and_then(|s| s.slot(ep.slot_index())) {
             slot.open.write_qp(place);
         }
@@ -72,7 +78,7 @@ impl Engine {
 
     /// Counts one connection less on a queue pair.
     pub(super) fn count_closed(&self, qp_index: usize) {
-        let entry = self.qps.get(qp_index).and_then(QpRecord::stats_entry);
+        let entry = self.table.get(qp_index).and_then(QpRecord::stats_entry);
         if entry.is_some_and(|(_, entry)| entry.left()) {
             self.count_idle(qp_index);
         }

@@ -3,58 +3,17 @@
 use crate::Endpoint;
 use crate::host::{ConnToken, host};
 use crate::rdma::engine::cell::{self, EngineCell};
-use crate::rdma::engine::qp::Payload;
-use crate::rdma::engine::upgrade_pending::{PendingUpgrade, Step};
-use crate::rdma::engine::worker::Engine;
-use crate::rdma::engine::{RouteHandle, RouteLookup, find_route, progress};
+use crate::rdma::engine::lookup::{RouteLookup, find_route};
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::upgrade_pending::{PendingUpgrade, Step};
+use crate::rdma::engine::progress;
+use crate::rdma::engine::routes::RouteHandle;
+use crate::rdma::engine::routes::Routes;
 use crate::shm::Link;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
 use netacc_stats::Reason;
 use netacc_sys::time;
-use netacc_wire::companion::TOKEN;
-use netacc_wire::frame::{Frame, Upgrade};
-
-/// When ([`time::now`]) the thread looks which connections are to ask; 0: there is none.
-static NEXT: AtomicU64 = AtomicU64::new(0);
-/// Time (ns) between its looks while there are some.
-const EVERY: u64 = 50_000_000;
-
-/// To be called when a connection wants to ask.
-pub fn upgrade_soon() {
-    // Relaxed: a connection that is noted too late for one look is found by the next one.
-    if NEXT.load(Ordering::Relaxed) == 0 {
-        NEXT.store(time::now(), Ordering::Relaxed);
-        if let Some(first) = cell::first() {
-            first.ring();
-        }
-    }
-}
-
-/// To be called when a route is open: the connections that wait ask at once.
-pub(super) fn hurry() {
-    if NEXT.load(Ordering::Relaxed) != 0 {
-        NEXT.store(1, Ordering::Relaxed);
-    }
-}
-
-/// By the first engine's thread, without its lock: has the connections ask that want to. Returns in how many ms to look
-/// again, if ever.
-pub(super) fn remind() -> Option<i64> {
-    let due = NEXT.load(Ordering::Relaxed);
-    if due == 0 {
-        return None;
-    }
-    let now = time::now();
-    if now >= due {
-        NEXT.store(0, Ordering::Relaxed);
-        if !host().is_some_and(|host| host.request_upgrades()) {
-            return None;
-        }
-        NEXT.store(now.saturating_add(EVERY), Ordering::Relaxed);
-    }
-    Some(1 + NEXT.load(Ordering::Relaxed).saturating_sub(now).min(EVERY) as i64 / 1_000_000)
-}
+use netacc_wire::frame::Upgrade;
 
 /// Begins to look for the route to a server.
 pub fn begin_lookup(server: SocketAddr) {
@@ -71,7 +30,9 @@ pub fn request_upgrade(socket: ConnToken, client: SocketAddr, server: SocketAddr
     let done = if client.ip() == source && client.port() >= 1024 {
         let cell = link.engine().and_then(cell::at);
         Ok(cell
-            .and_then(|cell: &EngineCell| cell.with_from_app(|e| e.send_upgrade_request(link, socket, client, server)))
+            .and_then(|cell: &EngineCell| {
+                cell.with_from_app(|e| e.routes.send_upgrade_request(&mut e.mux, link, socket, client, server))
+            })
             .unwrap_or(false))
     } else {
         Err(Reason::OtherHost)
@@ -82,23 +43,24 @@ pub fn request_upgrade(socket: ConnToken, client: SocketAddr, server: SocketAddr
     done
 }
 
-impl Engine {
+impl Routes {
     fn send_upgrade_request(
         &mut self,
+        mux: &mut Mux,
         link: &'static Link,
         socket: ConnToken,
         client: SocketAddr,
         server: SocketAddr,
     ) -> bool {
-        let route = self.routes.each().find(|(_, e)| e.link.is_some_and(|l| core::ptr::eq(l, link)));
+        let route = self.table.each().find(|(_, e)| e.link.is_some_and(|l| core::ptr::eq(l, link)));
         let Some((route, Some(local))) = route.map(|(at, e)| (at, e.local)) else { return false };
-        let Some(qp_index) = self.choose_qp(route, 1) else { return false };
+        let Some(qp_index) = self.choose_qp(mux, route, 1) else { return false };
         let Some(host) = host() else { return false };
         let claim = match host.claim_remote(server, link) {
             Ok(claim) => claim,
             Err(why) => {
                 if why == Reason::NoMemory
-                    && let Some(wider) = self.add_route_link(server, link)
+                    && let Some(wider) = self.add_route_link(mux, server, link)
                 {
                     // The wider link serves when the connection asks again.
                     wider.put();
@@ -106,60 +68,19 @@ impl Engine {
                 return false;
             }
         };
-        let Some((program, ours)) = self.seat(link, local, claim.claimed, (client, server)) else { return false };
+        let Some((program, ours)) = mux.seat(link, local, claim.claimed, (client, server)) else { return false };
         drop(claim);
-        let Some(at) = self.begin(ours, local, qp_index, None, None) else {
+        let Some(at) = mux.begin(ours, local, qp_index, None, None) else {
             program.withdraw();
             program.close(false);
             return false;
         };
+        self.show_taken(mux, qp_index, ours, local);
         let request = Upgrade { client, server, sent: host.sent_by_kernel(socket) };
         let pending =
             PendingUpgrade { step: Step::SendRequest, request, socket: Some(socket), program, since: time::now() };
-        if let Some(conn) = self.conns.get_mut(at) {
+        if let Some(conn) = mux.conns.table.get_mut(at) {
             conn.upgrade = Some(pending);
-        }
-        true
-    }
-
-    /// The server's side of a connection is prepared. False: the other side broke the rules.
-    pub(super) fn ready(&mut self, at: usize, frame: Frame, payload: Payload<'_>) -> bool {
-        let mut token = [0u8; TOKEN];
-        let Some(qp) = self.qps.get_mut(at) else { return true };
-        if qp.route.is_none() || payload.len() != TOKEN || !qp.copy(&mut self.devices, payload, 0, &mut token) {
-            return false;
-        }
-        let known = qp.conns.get(&frame.conn).copied();
-        let Some((c, conn)) =
-            known.and_then(|c| Some((c, self.conns.get_mut(c).filter(|conn| conn.generation == frame.generation)?)))
-        else {
-            // The connection is over here.
-            self.refuse(at, frame);
-            return true;
-        };
-        // Its next messages need not carry its generation.
-        conn.generation_confirmed = true;
-        let Some(pending) = conn.upgrade.take_if(|pending| pending.step == Step::AwaitAnswer) else { return false };
-        let switched = pending
-            .socket
-            .zip(host())
-            .is_some_and(|(socket, host)| host.commit_upgrade(socket, pending.request.sent, token, pending.program));
-        if switched {
-            self.queue(c);
-        } else {
-            conn.upgrade = Some(pending);
-            self.reset(c);
-        }
-        true
-    }
-
-    /// The server would rather not go on with a connection. A connection that has not gone over says so.
-    pub(super) fn cancelled(&mut self, c: usize) -> bool {
-        if self.conns.get(c).is_some_and(|conn| conn.upgrade.is_some()) {
-            self.reset(c);
-        } else {
-            // The message may have brought credit, as any message may.
-            self.queue(c);
         }
         true
     }

@@ -1,30 +1,26 @@
 //! The engine: all that is carried, one round of the work, and what to sleep on.
 
-use crate::rdma::engine::cell::EngineCell;
-use crate::rdma::engine::companion::Companions;
-use crate::rdma::engine::conn::Conn;
-use crate::rdma::engine::failover::Said;
+use crate::rdma::engine::companions::Companions;
+use crate::rdma::engine::companions::own_port;
 use crate::rdma::engine::limits::Limits;
-use crate::rdma::engine::listeners::{RemoteListener, Request};
-use crate::rdma::engine::local::Local;
-use crate::rdma::engine::own_port;
-use crate::rdma::engine::progress::SleepOn;
-use crate::rdma::engine::qp::{Payload, QpRecord};
-use crate::rdma::engine::ring_bypass::Reader;
-use crate::rdma::engine::routes::RouteEntry;
-use crate::rdma::engine::table::Table;
-use crate::rdma::{Armed, Completion, Device, MsgPath};
-use crate::shm::Link;
+use crate::rdma::engine::listeners::Listeners;
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::reader::Reader;
+use crate::rdma::engine::qp::{Payload, qp_of, tag};
+use crate::rdma::engine::removal::{Removals, Said};
+use crate::rdma::engine::routes::Routes;
+use crate::rdma::engine::sleep::{Sleep, SleepOn};
+use crate::rdma::engine::status::EngineStatus;
+use crate::rdma::{Armed, Completion};
 use crate::timeouts;
 use crate::wakers;
-use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 use netacc_conf::Config;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::time;
-use netacc_verbs::{Error, EventChannel, Wc};
+use netacc_verbs::{Error, Wc};
 
 /// Number of completions that are taken at a time.
 const BATCH: usize = 16;
@@ -69,112 +65,51 @@ enum What {
 /// All that one thread carries.
 #[derive(Debug)]
 pub(super) struct Engine {
-    /// Its number, and its place.
+    /// Its number, and what other threads look at without its lock.
     pub index: usize,
-    pub cell: &'static EngineCell,
-    /// The connection manager's event channel, once it is needed: see [`managed`](Engine::managed).
-    pub events: Option<EventChannel>,
-    /// When (ns) the event channel could not be made; 0: it was made, or nobody has asked for it.
-    pub unmanaged: u64,
+    pub status: &'static EngineStatus,
     /// The waker by which the thread is told to look.
     pub waker: i32,
-    pub devices: Vec<Device>,
-    pub listeners: Vec<RemoteListener>,
-    /// Requests that arrived there and are for other engines, kept until the lock is free.
-    pub requests: Vec<Request>,
+    /// What it carries.
+    pub mux: Mux,
+    pub routes: Routes,
+    pub listeners: Listeners,
+    /// The TCP connections beside queue pairs.
+    pub companions: Companions,
+    pub removals: Removals,
     /// What devices have reported that may concern other engines, kept until the lock is free.
     pub said: Vec<Said>,
-    pub routes: Table<RouteEntry>,
-    pub qps: Table<QpRecord>,
-    pub conns: Table<Conn>,
-    pub locals: Table<Local>,
+    pub sleep: Sleep,
     /// Set when the last round has left something to do: it has not seen the end of a completion queue, or of what it
     /// found.
     pub rest: bool,
     /// Room for completions, empty: clearing it anew for each look would be most of the cost of a look.
     found: Vec<Wc>,
-    /// Connections that are to be looked at.
-    pub ready: VecDeque<usize>,
-    /// Queue pairs with messages that are put together, and not posted yet.
-    pub unposted: Vec<usize>,
-    /// Connections that wait for a buffer to send from.
-    pub starved: VecDeque<usize>,
-    /// Queue pairs that have failed.
-    pub broken: Vec<usize>,
-    /// Queue pairs whose other side breaks the rules.
-    pub violators: Vec<usize>,
-    /// The TCP connections beside queue pairs.
-    pub companions: Companions,
-    /// Connections that a descriptor of their own can wake.
-    pub listed: Vec<usize>,
-    /// The completions that the queues will report to the channels, once.
-    pub armed: Armed,
-    /// The turns of the program's threads ([`EngineCell::progress_count`]) that the thread knows of.
-    pub progress_seen: u32,
-    /// Connections that are still on kernel TCP.
-    pub pending_upgrades: Vec<usize>,
-    /// Value of [`ACCEPTED`](super::upgrade_server::ACCEPTED), the number of accepted connections that clients may ask for, at
-    /// the last look.
-    pub accepted: usize,
-    /// Links for the server's end of connections that began on TCP: the program's side, and the place of ours.
-    pub seats: Vec<(&'static Link, usize)>,
-    /// What the thread sleeps on.
-    pub sleep_on: SleepOn,
-    /// Set when more buffers are needed, which the thread is to register: see [`Engine::grow`].
-    pub short: bool,
-    /// Set while a thread of the program sleeps on the completion channels: the number of devices whose channels it
-    /// has.
-    pub poller: Option<usize>,
-    /// Set once completions were found that the thread had not been told of.
-    pub doubted: bool,
     sleeps_on: Vec<(i32, i16, What)>,
     maintained: u64,
     /// When the thread looked at its descriptors last.
     polled_fds: u64,
-    pub limits: Limits,
 }
 
 impl Engine {
-    /// Makes engine `index`, which is to be at `cell`.
-    pub fn new(conf: &Config, index: usize, cell: &'static EngineCell) -> Result<Engine> {
-        let waker = wakers::create()?;
-        let limits = Limits::new(conf, index);
+    /// Makes engine `index`, which other threads see by `status`.
+    pub fn new(conf: &Config, index: usize, status: &'static EngineStatus) -> Result<Engine> {
         Ok(Engine {
             index,
-            cell,
-            events: None,
-            unmanaged: 0,
-            waker,
-            devices: Vec::new(),
-            listeners: Vec::new(),
-            requests: Vec::new(),
+            status,
+            waker: wakers::create()?,
+            mux: Mux::new(index, Limits::new(conf, index), status),
+            routes: Routes::default(),
+            listeners: Listeners::default(),
+            companions: Companions::default(),
+            removals: Removals::default(),
             said: Vec::new(),
-            routes: Table::default(),
-            qps: Table::default(),
-            conns: Table::default(),
-            locals: Table::default(),
+            sleep: Sleep::default(),
             rest: false,
             found: vec![Wc::default(); BATCH],
-            ready: VecDeque::new(),
-            unposted: Vec::with_capacity(BATCH),
-            starved: VecDeque::new(),
-            broken: Vec::with_capacity(BATCH),
-            violators: Vec::new(),
-            companions: Companions::default(),
-            listed: Vec::new(),
-            armed: Armed::No,
-            progress_seen: 0,
-            pending_upgrades: Vec::new(),
-            accepted: 0,
-            seats: Vec::new(),
-            sleep_on: SleepOn::Awake,
-            short: false,
-            poller: None,
-            doubted: false,
             sleeps_on: Vec::new(),
             maintained: time::now(),
             polled_fds: 0,
-            limits,
         })
     }
 
@@ -183,39 +118,40 @@ impl Engine {
         wakers::ring(self.waker);
     }
 
-    /// Notes that more registered memory is needed.
-    pub(super) fn is_short(&mut self) {
-        if !core::mem::replace(&mut self.short, true) {
-            self.ring();
-        }
+    /// Keeps the thread, which was about to sleep, awake, since it has something else to wait for: threads that sleep
+    /// from now on hear the channels.
+    pub fn stay_awake(&mut self) {
+        self.sleep.on = SleepOn::Awake;
+        self.mux.links.asleep = false;
     }
 
     /// The thread's next step; `last` is when there was something to do.
     pub fn step(&mut self, fds: &mut Vec<libc::pollfd>, last: &mut u64) -> Step {
         let now = time::now();
-        self.sleep_on = SleepOn::Awake;
-        if self.wants_manager() {
+        self.stay_awake();
+        if self.mux.qps.wants_manager() {
             return Step::Load;
         }
-        if core::mem::take(&mut self.short) {
-            self.grow();
+        if core::mem::take(&mut self.mux.qps.short) {
+            self.mux.qps.grow();
+            self.mux.conns.feed();
         }
         let busy = self.progress_once();
         if busy {
             *last = now;
         }
-        if busy || now.saturating_sub(*last) < self.limits.poll_ns {
+        if busy || now.saturating_sub(*last) < self.mux.qps.limits.poll_ns {
             if now.saturating_sub(self.polled_fds) < FD_POLL_INTERVAL {
                 return if busy { Step::Again } else { Step::Poll };
             }
             self.list_for(fds);
             return Step::Sleep { ms: 0, naps: 1 };
         }
-        let sleep = self.next_sleep();
+        let sleep = self.sleep.next(self.status);
         if !self.arm(sleep) {
             return Step::Again;
         }
-        self.sleep_on = sleep;
+        (self.sleep.on, self.mux.links.asleep) = (sleep, true);
         self.list_for(fds);
         match sleep {
             SleepOn::Brief => Step::Sleep { ms: BRIEF, naps: NAPS },
@@ -232,31 +168,31 @@ impl Engine {
     /// Does one round of the work; what has come for `reader` goes to it.
     pub fn progress_once_for(&mut self, reader: Option<&mut Reader<'_, '_>>) -> bool {
         let mut busy = self.complete(reader);
-        if self.cell.ticket_due.load(Ordering::Relaxed) && self.cell.ticket_due.swap(false, Ordering::SeqCst) {
-            self.take_all_connects();
+        if self.status.ticket_due.load(Ordering::Relaxed) && self.status.ticket_due.swap(false, Ordering::SeqCst) {
+            self.routes.take_all_connects(&mut self.mux);
         }
         busy |= self.check_locals();
-        if !self.pending_upgrades.is_empty() {
-            self.check_pending();
+        if !self.mux.conns.pending_upgrades.is_empty() {
+            self.mux.check_pending();
         }
         // Connections that are queued meanwhile have their turn in the next round.
-        for _ in 0..self.ready.len() {
-            let Some(at) = self.ready.pop_front() else { break };
+        for _ in 0..self.mux.conns.ready.len() {
+            let Some(at) = self.mux.conns.ready.pop_front() else { break };
             busy = true;
-            self.pump(at);
+            self.mux.pump(at);
         }
-        self.post_all();
-        while let Some(qp_index) = self.violators.pop() {
+        self.mux.qps.post_all();
+        while let Some(qp_index) = self.mux.qps.violators.pop() {
             (busy, self.rest) = (true, true);
             self.end_qp_with(qp_index, "the other side broke the rules", Some(Errno::CONNRESET));
         }
-        while let Some(qp_index) = self.broken.pop() {
+        while let Some(qp_index) = self.mux.qps.broken.pop() {
             (busy, self.rest) = (true, true);
             self.qp_ended(qp_index, "the queue pair failed");
         }
         // A companion connection that has ended, or takes more again, carries nothing itself, but has queued
         // connections: then no thread sleeps.
-        let more = self.progress_failovers() | !self.ready.is_empty();
+        let more = self.progress_failovers() | !self.mux.conns.ready.is_empty();
         self.rest |= more;
         busy | more
     }
@@ -270,9 +206,9 @@ impl Engine {
             // The buffer serves another look below.
             found.resize(BATCH, Wc::default());
         }
-        for d in 0..self.devices.len() {
+        for d in 0..self.mux.qps.devices.len() {
             for q in 0.. {
-                let Some(cq) = self.devices.get(d).and_then(|d| d.cqs().nth(q)) else { break };
+                let Some(cq) = self.mux.qps.devices.get(d).and_then(|d| d.cqs().nth(q)) else { break };
                 let n = cq.poll(&mut found).unwrap_or(0);
                 busy |= n > 0;
                 self.rest |= n == found.len();
@@ -288,75 +224,52 @@ impl Engine {
     }
 
     fn completed(&mut self, wc: &Wc, reader: Option<&mut Reader<'_, '_>>) {
-        let at = super::qp::qp_of(wc.wr_id());
+        let at = qp_of(wc.wr_id());
         // A late completion of a queue pair that is gone is dropped.
-        if super::qp::tag(&self.qps, at) != (wc.wr_id() >> 32) as u32 {
+        if tag(&self.mux.qps.table, at) != (wc.wr_id() >> 32) as u32 {
             return;
         }
-        let Some(qp) = self.qps.get_mut(at) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         if let Err(e) = wc.check() {
             return self.completed_badly(at, &e);
         }
-        let Some((qp_conn, device)) = qp.live_parts(&mut self.devices) else { return };
+        let Some((qp_conn, device)) = qp.live_parts(&mut self.mux.qps.devices) else { return };
         match qp_conn.completed(&mut device.pool, wc.wr_id(), wc.byte_len(), wc.imm_data()) {
             None => {
                 netacc_stats::page().count(netacc_stats::Counter::ProtocolErrors);
-                self.violators.push(at);
+                self.mux.qps.violators.push(at);
             }
-            Some(Completion::Sent) => self.feed(),
+            Some(Completion::Sent) => self.mux.conns.feed(),
             Some(Completion::Message(n, head)) => {
                 if qp.opened.is_some() {
-                    self.on_open_answered(at);
+                    self.routes.on_open_answered(&mut self.mux, at);
                 }
-                let frame = if head.brief { self.named(at, head.frame) } else { Some(head.frame) };
+                let frame = if head.brief { self.mux.named(at, head.frame) } else { Some(head.frame) };
                 let payload = Payload::Received(n, head.at, head.start, head.len);
                 if frame.is_some_and(|frame| !self.messages(at, frame, payload, reader)) {
-                    self.violators.push(at);
+                    self.mux.qps.violators.push(at);
                 }
-                let Some(qp) = self.qps.get_mut(at) else { return };
-                let Some((qp_conn, device)) = qp.live_parts(&mut self.devices) else { return };
+                let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
+                let Some((qp_conn, device)) = qp.live_parts(&mut self.mux.qps.devices) else { return };
                 let short = qp_conn.wants_to_grow();
                 if qp_conn.dealt_with(&mut device.pool, n, head.frame).is_err() {
-                    self.broken.push(at);
+                    self.mux.qps.broken.push(at);
                 }
                 if short {
-                    self.is_short();
+                    self.mux.qps.is_short();
                 }
             }
         }
-        self.unstall(at);
+        self.mux.conns.unstall(&mut self.mux.qps, at);
     }
 
     /// Notes that the queue pair has failed. Most reasons may also mean that the other side has ended it.
     fn completed_badly(&mut self, at: usize, e: &Error) {
-        let Some(qp) = self.qps.get_mut(at) else { return };
-        let Some((qp_conn, _)) = qp.live_parts(&mut self.devices) else { return };
+        let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
+        let Some((qp_conn, _)) = qp.live_parts(&mut self.mux.qps.devices) else { return };
         netacc_log::log!(Debug, "QP {}: a request failed: {e}", qp_conn.qp_num());
         qp.error = qp.error.or(Some(e.errno()).filter(|e| *e == Errno::TIMEDOUT));
-        self.broken.push(at);
-    }
-
-    /// A queue pair may have room again: has the connections that wait for it go on, in turn.
-    pub(super) fn unstall(&mut self, at: usize) {
-        let Some(qp) = self.qps.get_mut(at) else { return };
-        while let Some(frame) = qp.resets.front().copied() {
-            let Some(mut path) = qp.path(&mut self.devices).filter(MsgPath::can_send) else { return };
-            if path.send(frame, &[]).is_err() {
-                return self.broken.push(at);
-            }
-            qp.resets.pop_front();
-        }
-        if !qp.path(&mut self.devices).is_some_and(|path| path.can_send()) {
-            return;
-        }
-        for _ in 0..qp.stalled.len() {
-            let Some(qp) = self.qps.get_mut(at) else { return };
-            let Some(c) = qp.stalled.pop_front() else { return };
-            if let Some(conn) = self.conns.get_mut(c).filter(|c| c.stalled && c.qp == at) {
-                conn.stalled = false;
-                self.queue(c);
-            }
-        }
+        self.mux.qps.broken.push(at);
     }
 
     /// Takes everything that the queues hold before a queue pair is ended: what it has received comes before the end.
@@ -369,24 +282,14 @@ impl Engine {
         }
     }
 
-    /// Devices on whose channels the thread sleeps: all, or those that are new since a thread of the program took the
-    /// poller token.
-    fn armed_devices(&self, sleep: SleepOn) -> core::ops::Range<usize> {
-        let all = self.devices.len();
-        match sleep {
-            SleepOn::All | SleepOn::Awake => 0..all,
-            SleepOn::Brief | SleepOn::Others => self.poller.unwrap_or(all)..all,
-        }
-    }
-
     /// To be called before a sleep: everything that may have news is to report it, except what the program's threads
     /// notice while they do the work. False if there is news already.
     fn arm(&mut self, sleep: SleepOn) -> bool {
-        if !self.armed_devices(sleep).is_empty() {
-            self.arm_queues();
+        if !self.sleep.channels(sleep, self.mux.qps.devices.len()).is_empty() {
+            self.sleep.arm(&self.mux.qps.devices);
         }
         let mut silent = true;
-        for (_, local) in self.locals.each() {
+        for (_, local) in self.mux.links.table.each() {
             silent &= (sleep == SleepOn::Brief && local.is_ours()) || local.arm();
         }
         // Completions that came before the arming have no event.
@@ -404,23 +307,23 @@ impl Engine {
         list.clear();
         const IN: i16 = libc::POLLIN;
         list.push((self.waker, IN, What::Waker));
-        list.extend(self.events.iter().map(|events| (events.fd(), IN, What::Events)));
-        if self.companions.epoll >= 0 {
-            list.push((self.companions.epoll, IN, What::Companions));
+        list.extend(self.mux.qps.events.iter().map(|events| (events.fd(), IN, What::Events)));
+        if self.companions.watch.epoll >= 0 {
+            list.push((self.companions.watch.epoll, IN, What::Companions));
         }
-        let heard = self.armed_devices(self.sleep_on);
-        let devices = self.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
+        let heard = self.sleep.channels(self.sleep.on, self.mux.qps.devices.len());
+        let devices = self.mux.qps.devices.iter().enumerate().filter(|(n, _)| heard.contains(n));
         list.extend(devices.map(|(n, d)| (d.fd(), IN, What::Device(n))));
-        list.extend(self.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
-        for (n, local) in self.locals.each() {
+        list.extend(self.mux.qps.devices.iter().enumerate().map(|(n, d)| (d.says_fd(), IN, What::Said(n))));
+        for (n, local) in self.mux.links.table.each() {
             list.push((local.waker(), IN, What::LocalWaker(n)));
             // The end of a link is reported once, to each engine that has it.
             if !local.ended {
                 list.push((local.link.control_fd(), IN, What::Control(n)));
             }
         }
-        let conns = &mut self.conns;
-        self.listed.retain(|c| {
+        let conns = &mut self.mux.conns.table;
+        self.mux.conns.listed.retain(|c| {
             let Some(conn) = conns.get_mut(*c).filter(|conn| conn.listed) else { return false };
             // The connection may have such a descriptor again, when it goes over to a kernel socket after the end
             // of its sharers.
@@ -440,11 +343,12 @@ impl Engine {
 
     /// After a sleep on what [`Engine::step`] listed.
     pub fn wake(&mut self, fds: &[libc::pollfd]) {
-        let sleep = core::mem::replace(&mut self.sleep_on, SleepOn::Awake);
-        if sleep == SleepOn::Others && self.complete(None) && core::mem::replace(&mut self.doubted, true) {
+        let sleep = self.sleep.on;
+        self.stay_awake();
+        if sleep == SleepOn::Others && self.complete(None) && core::mem::replace(&mut self.sleep.doubted, true) {
             // The thread that has the poller token does not do the work: a signal handler may have jumped out of its call. The
             // first time this is only noted, since these may be messages whose mark is still to come.
-            self.poller = None;
+            self.sleep.poller = None;
         }
         let list = core::mem::take(&mut self.sleeps_on);
         for ((fd, _, what), p) in list.iter().zip(fds) {
@@ -456,36 +360,37 @@ impl Engine {
                 What::Events => self.serve_cm_events(),
                 What::Companions => self.serve_companions(),
                 What::Device(n) => {
-                    if let Some(d) = self.devices.get(n) {
+                    if let Some(d) = self.mux.qps.devices.get(n) {
                         d.take_events();
-                        self.armed = Armed::No;
+                        self.sleep.armed = Armed::No;
                     }
                 }
                 What::Said(n) => self.device_says(n),
                 // Another thread may have changed things since: only descriptors that are still the same are read.
                 What::LocalWaker(n) => {
-                    if let Some(local) = self.locals.get(n).filter(|l| l.waker() == *fd) {
+                    if let Some(local) = self.mux.links.table.get(n).filter(|l| l.waker() == *fd) {
                         wakers::silence(local.waker());
                     }
                 }
                 What::Control(n) => {
-                    if self.locals.get(n).is_some_and(|l| l.link.control_fd() == *fd) {
+                    if self.mux.links.table.get(n).is_some_and(|l| l.link.control_fd() == *fd) {
                         self.serve_local(n);
                     }
                 }
                 What::Kernel(c) => {
-                    if let Some(conn) = self.conns.get(c) {
+                    if let Some(conn) = self.mux.conns.table.get(c) {
                         if conn.kernel < 0 {
                             conn.ep.on_liveness_event();
                         }
-                        self.queue(c);
+                        self.mux.conns.queue(c);
                     }
                 }
             }
         }
         self.sleeps_on = list;
         if own_port::any_came() {
-            self.take_guests();
+            self.companions.take_guests(&mut self.mux.qps);
+            self.end_lost();
         }
         let now = time::now();
         self.polled_fds = now;

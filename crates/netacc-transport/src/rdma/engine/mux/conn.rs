@@ -2,9 +2,7 @@
 
 use crate::limits::MESSAGES_PER_PASS;
 use crate::rdma::MsgPath;
-use crate::rdma::engine::progress::SleepOn;
-use crate::rdma::engine::upgrade_pending::PendingUpgrade;
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::mux::upgrade_pending::PendingUpgrade;
 use crate::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use crate::{Endpoint, Iov, Shut};
 use alloc::collections::VecDeque;
@@ -19,11 +17,11 @@ const WINDOW_UPDATE: u32 = WINDOW / 2;
 /// socket has to hold what was in the ring, and these bytes.
 const PIECE: usize = 32 * 1024;
 /// Number of bytes for which a look into a short buffer first is worthwhile.
-pub(super) const SHORT: usize = 96;
+pub(in crate::rdma::engine) const SHORT: usize = 96;
 
 /// A connection that this engine carries.
 #[derive(Debug)]
-pub(super) struct Conn {
+pub(in crate::rdma::engine) struct Conn {
     /// Our side of the ring. With a `kernel` socket it is not ours any more: another connection may have its place.
     pub ep: &'static ShmEndpoint,
     /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to a
@@ -74,7 +72,7 @@ pub(super) struct Conn {
 
 /// The source of the bytes that a connection sends.
 #[derive(Debug)]
-pub(super) enum Source<'a, 'b> {
+pub(in crate::rdma::engine) enum Source<'a, 'b> {
     /// Its ring, or the kernel socket that took the ring's place.
     Ring,
     /// A program's buffers.
@@ -83,7 +81,7 @@ pub(super) enum Source<'a, 'b> {
 
 /// How sending went.
 #[derive(Debug, PartialEq, Eq)]
-enum Sent {
+pub(in crate::rdma::engine) enum Sent {
     /// There is nothing more for now.
     All,
     /// The queue pair has no room.
@@ -99,7 +97,7 @@ enum Sent {
 }
 
 impl Conn {
-    pub(super) fn frame(&mut self, kind: Kind) -> Frame {
+    pub(in crate::rdma::engine) fn frame(&mut self, kind: Kind) -> Frame {
         self.known = true;
         let frame = self.next_frame(kind);
         self.delivered -= frame.window;
@@ -159,7 +157,7 @@ impl Conn {
     }
 
     /// Moves what waited into the ring, and the end after it. False: nobody reads any more.
-    pub(super) fn give_pending(&mut self) -> bool {
+    pub(in crate::rdma::engine) fn give_pending(&mut self) -> bool {
         while !self.pending.is_empty() {
             let (front, _) = self.pending.as_slices();
             let (p, len) = (front.as_ptr(), front.len());
@@ -182,7 +180,8 @@ impl Conn {
         true
     }
 
-    fn send(&mut self, path: &mut MsgPath<'_>, from: &mut Source<'_, '_>) -> Sent {
+    /// Sends what may be sent now, for as long as it is its turn.
+    pub fn send(&mut self, path: &mut MsgPath<'_>, from: &mut Source<'_, '_>) -> Sent {
         for _ in 0..MESSAGES_PER_PASS {
             if !path.can_add() {
                 return Sent::Stalled;
@@ -283,7 +282,12 @@ impl Conn {
     }
 
     /// Reads from the source. `EAGAIN`: there is nothing now; 0: nothing will come any more.
-    pub(super) fn read(&self, from: &mut Source<'_, '_>, to: *mut u8, room: usize) -> Result<usize, Errno> {
+    pub(in crate::rdma::engine) fn read(
+        &self,
+        from: &mut Source<'_, '_>,
+        to: *mut u8,
+        room: usize,
+    ) -> Result<usize, Errno> {
         let v = libc::iovec { iov_base: to.cast(), iov_len: room };
         match from {
             Source::Program(bytes) if bytes.left() == 0 => Err(Errno::AGAIN),
@@ -292,6 +296,12 @@ impl Conn {
             Source::Ring if self.kernel < 0 => self.ep.try_read(&mut Iov::one(&v), false),
             Source::Ring => raw::recv(self.kernel, to, room, libc::MSG_DONTWAIT),
         }
+    }
+
+    /// Whether it has sent all that is in its ring, and can go on.
+    pub fn may_send_past(&self) -> bool {
+        let begun = self.upgrade.is_none() && self.opening.is_none() && self.kernel < 0;
+        begun && !self.stalled && !self.fin_sent && !self.cut && self.credit > 0 && self.ep.unread() == 0
     }
 
     /// What wakes it besides its channel: a descriptor and its events.
@@ -314,13 +324,13 @@ impl Conn {
     }
 
     /// Whether the thread does not sleep on something that can wake it.
-    fn is_unheard(&self) -> bool {
+    pub fn is_unheard(&self) -> bool {
         let (fd, events) = self.slept_on;
         self.listed && self.waits_on().is_some_and(|(now, wanted)| wanted & if now == fd { !events } else { !0 } != 0)
     }
 
     /// Follows the program's side, if that went over to a kernel socket. False: the connection is lost.
-    fn accept_switch(&mut self) -> bool {
+    pub fn accept_switch(&mut self) -> bool {
         if self.kernel >= 0 || !self.ep.must_switch() {
             return true;
         }
@@ -345,7 +355,7 @@ impl Conn {
     }
 
     /// Whether nothing of what the program here writes goes out by the queue pair any more, or none of it does yet.
-    pub(super) fn is_off_qp(&self) -> bool {
+    pub(in crate::rdma::engine) fn is_off_qp(&self) -> bool {
         self.upgrade.is_some() || self.cut || self.fin_sent
     }
 
@@ -369,131 +379,4 @@ fn send_some(fd: i32, iov: &mut Iov<'_>) -> Result<usize, Errno> {
     let done = raw::send(fd, p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)?;
     iov.skip(done);
     Ok(done)
-}
-
-impl Engine {
-    /// Moves what can be moved of a connection, in both directions.
-    pub(super) fn pump(&mut self, at: usize) {
-        self.pump_now(at);
-        // A thread of the program may have moved bytes while ours sleeps on something else.
-        if self.sleep_on != SleepOn::Awake && self.conns.get(at).is_some_and(Conn::is_unheard) {
-            self.ring();
-        }
-    }
-
-    fn pump_now(&mut self, at: usize) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        conn.queued = false;
-        if conn.upgrade.is_some() && !self.pump_pending(at) {
-            return;
-        }
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        let there = conn.accept_switch();
-        if !conn.listed && conn.waits_on().is_some() {
-            conn.listed = true;
-            self.listed.push(at);
-        }
-        if !there {
-            if !self.redispatch_orphan(at) {
-                self.reset(at);
-            }
-            return;
-        }
-        if !conn.give_pending() {
-            return self.reset(at);
-        }
-        if conn.cut {
-            return self.pump_cut(at);
-        }
-        self.send_from(at, &mut Source::Ring);
-        if self.conns.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
-            self.drop_conn(at, false);
-        }
-    }
-
-    /// Sends what a connection may send now.
-    pub(super) fn send_from(&mut self, at: usize, from: &mut Source<'_, '_>) {
-        let Some(conn) = self.conns.get_mut(at) else { return };
-        let Some(qp) = self.qps.get_mut(conn.qp) else { return };
-        let Some(mut path) = qp.path(&mut self.devices) else { return };
-        let sent = conn.send(&mut path, from);
-        let (short, waiting) = (path.is_short(), path.is_waiting());
-        let qp_index = conn.qp;
-        match sent {
-            // Only the reading has found that the program's side has left, or has come to the end of what it left in
-            // the ring: nothing else may ever tell us to follow it.
-            Sent::All if conn.kernel < 0 && conn.ep.is_leaving() && conn.ep.must_switch() => self.queue(at),
-            Sent::All => {}
-            Sent::More => self.queue(at),
-            Sent::Stalled => {
-                if !conn.stalled {
-                    conn.stalled = true;
-                    qp.stalled.push_back(at);
-                }
-            }
-            // The connections that hold the buffers may be on other queue pairs.
-            Sent::Starved => {
-                if !conn.stalled {
-                    conn.stalled = true;
-                    self.starved.push_back(at);
-                }
-            }
-            Sent::Reset => self.drop_conn(at, true),
-            Sent::Broken => self.broken.push(qp_index),
-        }
-        // A connection that was given a buffer that is not large counts, too.
-        if short {
-            self.is_short();
-        }
-        if waiting {
-            self.post_later(qp_index);
-        }
-    }
-
-    /// Has what a queue pair has to send go out at the end of the round: other connections may put their messages
-    /// behind it.
-    pub(super) fn post_later(&mut self, qp_index: usize) {
-        if self.unposted.contains(&qp_index) {
-            return;
-        }
-        // Progress allocates nothing, so a full list is posted at once.
-        if self.unposted.len() == self.unposted.capacity() {
-            self.post_all();
-        }
-        self.unposted.push(qp_index);
-    }
-
-    /// Sends all that was put together, in the order in which it was: connects are to arrive as they were made.
-    pub(super) fn post_all(&mut self) {
-        let mut unposted = core::mem::take(&mut self.unposted);
-        for at in unposted.drain(..) {
-            let path = self.qps.get_mut(at).and_then(|e| e.path(&mut self.devices));
-            if path.is_some_and(|mut path| path.post().is_err()) {
-                self.broken.push(at);
-            }
-        }
-        // The list's memory is used again.
-        self.unposted = unposted;
-    }
-
-    /// Has the connections go on, in turn, that wait for buffers to send from, since some are free again.
-    pub(super) fn feed(&mut self) {
-        for _ in 0..self.starved.len() {
-            let Some(at) = self.starved.pop_front() else { return };
-            if let Some(conn) = self.conns.get_mut(at) {
-                conn.stalled = false;
-                self.queue(at);
-            }
-        }
-    }
-
-    /// Puts a connection into the queue of those to be looked at.
-    pub(super) fn queue(&mut self, at: usize) {
-        if let Some(conn) = self.conns.get_mut(at)
-            && !conn.queued
-        {
-            conn.queued = true;
-            self.ready.push_back(at);
-        }
-    }
 }

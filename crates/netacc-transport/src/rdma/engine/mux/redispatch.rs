@@ -3,9 +3,9 @@
 //! process.
 
 use crate::Endpoint;
-use crate::rdma::engine::conn::Conn;
-use crate::rdma::engine::exit_handoff;
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::mux::Mux;
+use crate::rdma::engine::mux::conn::Conn;
+use crate::rdma::engine::process;
 use crate::shm::ShmEndpoint;
 use crate::timeouts;
 use alloc::vec::Vec;
@@ -22,43 +22,36 @@ fn addresses(ep: &ShmEndpoint) -> Option<(SocketAddr, SocketAddr)> {
     Some((open.address(0)?, open.address(1)?))
 }
 
-impl Engine {
+impl Mux {
     /// The process at which connection `at` waits is gone, or has left the listener: gives the connection to another
     /// one, with what was written so far. False: there is none, or nothing of the kind has happened.
-    pub(super) fn redispatch_orphan(&mut self, at: usize) -> bool {
-        let orphan = self.conns.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
+    pub fn redispatch_orphan(&mut self, at: usize) -> bool {
+        let orphan = self.conns.table.get(at).map(|c| c.ep).filter(|ep| ep.orphaned());
         orphan.is_some_and(|old| self.redispatch(at, old))
     }
 
     fn redispatch(&mut self, at: usize, old: &'static ShmEndpoint) -> bool {
-        let Some((client, server)) = addresses(old).filter(|_| !exit_handoff::is_alone()) else { return false };
+        let Some((client, server)) = addresses(old).filter(|_| !process::is_alone()) else { return false };
         // First the decision: a connect that is not needed after all would be one more that a process accepts.
         if !old.withdraw() {
-            self.queue(at);
+            self.conns.queue(at);
             return true;
         }
-        let Some(qp_index) = self.conns.get(at).map(|c| c.qp) else { return false };
+        let Some(qp_index) = self.conns.table.get(at).map(|c| c.qp) else { return false };
         let (new, local) = match self.join(client, server, qp_index) {
             Ok(joined) => joined,
             Err(why) => return self.nobody_else(client, why),
         };
         let whole = old.hand_off(new);
-        let Some(conn) = self.conns.get_mut(at) else { return false };
+        let Some(conn) = self.conns.table.get_mut(at) else { return false };
         let (before, slot) = (conn.local, conn.slot);
         (conn.ep, conn.local, conn.slot) = (new, local, new.slot_index());
         old.subscribe(0);
         old.close(false);
-        if let Some(place) = self.locals.get_mut(before).and_then(|l| l.slots.get_mut(slot)) {
-            *place = 0;
-        }
-        if let Some(local) = self.locals.get_mut(local) {
-            if let Some(place) = local.slots.get_mut(new.slot_index()) {
-                *place = at as u32 + 1;
-            }
-            new.subscribe(local.ready_set);
-        }
+        self.links.clear(before, slot, at);
+        self.links.place(local, new, at);
         netacc_log::log!(Info, "{client}: its connection was not accepted in time; it is queued at another process");
-        self.queue(at);
+        self.conns.queue(at);
         whole
     }
 
@@ -73,17 +66,17 @@ impl Engine {
 
     /// Done once in a while: finds connections that a process does not take. They are offered to the process that looks
     /// first, and their own process gets no others until it goes on.
-    pub(super) fn redispatch_queued(&mut self) {
+    pub fn redispatch_queued(&mut self) {
         // Where they wait is as good a place as any, and a copy makes no other connections.
-        if exit_handoff::is_alone() {
+        if process::is_alone() {
             return;
         }
         // A link that nobody has taken up is not said to be served by many: its connects wait for the first process already.
         let late = |ep: &ShmEndpoint| ep.is_queued() && ep.age() > QUEUED_CONNECTION && ep.link().served_by_many();
         let is_late = |c: &Conn| c.kernel < 0 && late(c.ep);
-        let all: Vec<usize> = self.conns.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
+        let all: Vec<usize> = self.conns.table.each().filter(|(_, c)| is_late(c)).map(|(at, _)| at).collect();
         for at in all {
-            let Some(ep) = self.conns.get(at).filter(|c| is_late(c)).map(|c| c.ep) else { continue };
+            let Some(ep) = self.conns.table.get(at).filter(|c| is_late(c)).map(|c| c.ep) else { continue };
             ep.link().stuck.store(1, Ordering::Relaxed);
             if !self.redispatch(at, ep) {
                 self.reset(at);

@@ -2,15 +2,11 @@
 //! way from the first to the second.
 //!
 //! While an engine awaits companions at the listener's own port it has a UNIX socket with a random name in the abstract
-//! namespace, which its sharers find on the [board](crate::rdma::engine::own_port). They connect, pass the connection with one
+//! namespace, which its sharers find on the [board](crate::rdma::engine::companions::own_port). They connect, pass the connection with one
 //! message, and are done. Each side looks who the other one is, by what the kernel says: only processes of one user, or of
 //! root, pass each other connections. The token, of which the board has one half, is looked at by the engine.
 
-use crate::limits::COMPANIONS_PER_PASS;
-use crate::rdma::engine::arrivals::forget;
-use crate::rdma::engine::companion::{Companions, KIND};
-use crate::rdma::engine::own_port::{self, Owner};
-use crate::rdma::engine::worker::Engine;
+use crate::rdma::engine::companions::watch::{KIND, Watch};
 use crate::shm::guard;
 use crate::shm::users::trusted;
 use alloc::format;
@@ -32,9 +28,22 @@ const COURIERS: usize = 16;
 /// What the message says that passes a companion.
 const PASSES: u8 = 1;
 
+/// The engine that awaits a companion: the random name of its process, which is never 0, and its index there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rdma::engine) struct Owner {
+    pub process: u64,
+    pub engine: usize,
+}
+
+/// Makes calls on a descriptor answer at once.
+pub(in crate::rdma::engine) fn without_blocking(fd: i32) -> Result<()> {
+    let flags = raw::fcntl(fd, libc::F_GETFL, 0)?;
+    raw::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize).map(drop)
+}
+
 /// Where an engine gets what others have accepted for it.
 #[derive(Debug)]
-pub(super) struct Handover {
+pub(in crate::rdma::engine) struct Handover {
     /// The listening socket, or -1.
     socket: i32,
     /// Processes that have connected.
@@ -48,6 +57,16 @@ impl Default for Handover {
 }
 
 impl Handover {
+    /// Whether this is where others pass companions.
+    pub fn is_at(&self, socket: i32) -> bool {
+        self.socket == socket
+    }
+
+    /// Whether this process has connected, and may pass something.
+    pub fn has(&self, courier: i32) -> bool {
+        self.couriers.contains(&courier)
+    }
+
     /// The descriptors of all of this.
     pub fn fds(&self) -> impl Iterator<Item = i32> {
         [self.socket].into_iter().chain(self.couriers).filter(|fd| *fd >= 0)
@@ -60,7 +79,7 @@ fn address(owner: Owner) -> Result<SocketAddrUnix> {
 }
 
 /// Passes a companion that this process has accepted to the engine that awaits it. It waits for nothing.
-pub(super) fn pass(to: Owner, companion: i32) -> Result<()> {
+pub(in crate::rdma::engine) fn pass(to: Owner, companion: i32) -> Result<()> {
     let ours = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
     let sent = connect(&ours, &address(to)?).map_err(Errno::from).and_then(|()| {
         // The name may be another's by now, where the process is gone.
@@ -105,7 +124,7 @@ fn receive(over: BorrowedFd<'_>) -> Result<OwnedFd> {
     let option = |name| raw::getsockopt_int(passed.as_raw_fd(), libc::SOL_SOCKET, name);
     let is_tcp = matches!(option(libc::SO_DOMAIN), Ok(libc::AF_INET | libc::AF_INET6))
         && option(libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
-        && own_port::without_blocking(passed.as_raw_fd()).is_ok();
+        && without_blocking(passed.as_raw_fd()).is_ok();
     if is_tcp {
         return Ok(passed);
     }
@@ -113,10 +132,10 @@ fn receive(over: BorrowedFd<'_>) -> Result<OwnedFd> {
     Err(Errno::PROTO)
 }
 
-impl Companions {
+impl Handover {
     /// From here on other processes can pass this engine what is its own.
-    pub(super) fn open_handover(&mut self, owner: Owner) -> Result<()> {
-        if self.arrivals.handover.socket >= 0 {
+    pub fn open(&mut self, watch: &mut Watch, owner: Owner) -> Result<()> {
+        if self.socket >= 0 {
             return Ok(());
         }
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)?;
@@ -127,32 +146,31 @@ impl Companions {
             let fd = unsafe { BorrowedFd::borrow_raw(socket) };
             bind(fd, &name)?;
             listen(fd, COURIERS as i32)?;
-            self.epoll_ctl(EPOLL_CTL_ADD, socket, EPOLLIN, (4 * KIND) | socket as u64)
+            watch.ctl(EPOLL_CTL_ADD, socket, EPOLLIN, (4 * KIND) | socket as u64)
         });
         opened.inspect_err(|_| reserved_fds::close(socket))?;
-        self.arrivals.handover.socket = socket;
+        self.socket = socket;
         Ok(())
     }
 
     /// Nothing is awaited any more.
-    pub(super) fn close_handover(&mut self) {
-        let epoll = self.epoll;
-        for fd in core::mem::take(&mut self.arrivals.handover).fds() {
-            forget(epoll, fd);
+    pub fn close(&mut self, watch: &Watch) {
+        for fd in core::mem::take(self).fds() {
+            watch.forget(fd);
         }
     }
 
     /// The next process that has connected and may pass something.
-    fn next_courier(&mut self, socket: i32) -> Option<i32> {
+    pub fn next_courier(&mut self, watch: &mut Watch) -> Option<i32> {
         #[allow(unsafe_code)]
         // SAFETY: it is open, and ours.
-        let fd = accept_with(unsafe { BorrowedFd::borrow_raw(socket) }, FLAGS).ok()?;
+        let fd = accept_with(unsafe { BorrowedFd::borrow_raw(self.socket) }, FLAGS).ok()?;
         if !raw::peer_credentials(fd.as_raw_fd()).is_ok_and(|(_, uid)| trusted(uid)) {
             guard::dismiss(fd);
             return None;
         }
         let fd = reserved_fds::adopt(fd).ok()?;
-        let place = self.arrivals.handover.couriers.iter_mut().find(|place| **place < 0);
+        let place = self.couriers.iter_mut().find(|place| **place < 0);
         match place {
             Some(place) => *place = fd,
             None => {
@@ -160,49 +178,29 @@ impl Companions {
                 return None;
             }
         }
-        if self.epoll_ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (5 * KIND) | fd as u64).is_err() {
-            self.end_courier(fd);
+        if watch.ctl(EPOLL_CTL_ADD, fd, EPOLLIN, (5 * KIND) | fd as u64).is_err() {
+            self.end_courier(watch, fd);
             return None;
         }
         Some(fd)
     }
 
-    fn end_courier(&mut self, fd: i32) {
-        if let Some(place) = self.arrivals.handover.couriers.iter_mut().find(|place| **place == fd) {
-            *place = -1;
-            forget(self.epoll, fd);
-        }
-    }
-}
-
-impl Engine {
-    /// Processes have connected to pass companions. The socket stays readable while there are more.
-    pub(super) fn accept_couriers(&mut self, socket: i32) {
-        if self.companions.arrivals.handover.socket != socket {
-            return;
-        }
-        for _ in 0..COMPANIONS_PER_PASS {
-            match self.companions.next_courier(socket) {
-                Some(courier) => self.on_courier(courier),
-                None => return,
-            }
-        }
-    }
-
-    /// A process that has connected has passed something, or has ended.
-    pub(super) fn on_courier(&mut self, courier: i32) {
-        if !self.companions.arrivals.handover.couriers.contains(&courier) {
-            return;
-        }
+    /// The companion that a process has passed, if it has passed one. A process that has connected is done then.
+    pub fn take(&mut self, watch: &Watch, courier: i32) -> Option<i32> {
         #[allow(unsafe_code)]
         // SAFETY: it is open, and ours.
         let got = receive(unsafe { BorrowedFd::borrow_raw(courier) });
         if matches!(got, Err(Errno::AGAIN | Errno::INTR)) {
-            return;
+            return None;
         }
-        self.companions.end_courier(courier);
-        if let Ok(companion) = got {
-            self.admit_guest(reserved_fds::raise(companion.into_raw_fd()));
+        self.end_courier(watch, courier);
+        got.ok().map(|companion| reserved_fds::raise(companion.into_raw_fd()))
+    }
+
+    fn end_courier(&mut self, watch: &Watch, fd: i32) {
+        if let Some(place) = self.couriers.iter_mut().find(|place| **place == fd) {
+            *place = -1;
+            watch.forget(fd);
         }
     }
 }

@@ -2,27 +2,23 @@
 //!
 //! The kernel hands out connections in the order in which they came, so only accept(2) itself can take a companion out.
 //! While one is awaited, accept looks at the first bytes of each connection that the kernel gives it. Those of a
-//! companion are there by then ([`companion_client`](crate::rdma::engine::companion_client)) and have a token that only the
+//! companion are there by then ([`client`](crate::rdma::engine::companions::client)) and have a token that only the
 //! other end of the queue pair knows; every other connection goes to the program as it is, at once. Nobody accepts for
 //! the program, so nothing is held up, and nobody's addresses are believed.
 //!
 //! Several processes may serve a listener, and any of them may accept the companion of a queue pair that another one
 //! has. So what is awaited stands on a [`Board`] in memory that processes forked from one another share, and the process
-//! that accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::handover)). The board has the
+//! that accepts a companion passes it on to the process of its queue pair ([`handover`](crate::rdma::engine::companions::handover)). The board has the
 //! first half of each token: it tells which connection is a companion, and is not enough to pass for one.
 //!
 //! A token is looked for until its companion has come, also where the queue pair gave it up meanwhile: the program must not
 //! see it later either.
 
-use crate::host::host;
-use crate::rdma::engine::local::RESETS;
-use crate::rdma::engine::worker::Engine;
-use crate::rdma::engine::{cell, handover};
+use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
+use crate::rdma::engine::{process, status};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::errno::Result;
 use netacc_sys::{mem, raw, reserved_fds};
 use netacc_wire::companion::{self as wire, HELLO, OwnPort, TOKEN};
-use netacc_wire::frame::{Frame, Kind};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// Companions that may be awaited at a time; beyond that the oldest is forgotten.
@@ -34,13 +30,6 @@ const ARRIVALS: usize = 32;
 const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const AWAITED: u32 = 2;
-
-/// The engine that awaits a companion: the random name of its process, which is never 0, and its index there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub process: u64,
-    pub engine: usize,
-}
 
 /// A companion that is awaited.
 #[derive(Debug)]
@@ -107,7 +96,7 @@ fn make_board() -> Option<&'static Board> {
 /// Before a fork of a process with listeners that clients on other hosts may find: whether all processes that share them will
 /// know of the companions that one of them awaits.
 pub fn before_fork() -> bool {
-    (!cell::all().is_empty() || super::available()) && make_board().is_some()
+    process::available() && make_board().is_some()
 }
 
 /// Another program may get a listener of ours, and accept connections that are companions.
@@ -154,7 +143,7 @@ fn name() -> Option<u64> {
 }
 
 /// The name of an engine of this process, by which others pass it what is its own.
-pub(super) fn owner(engine: usize) -> Option<Owner> {
+fn owner(engine: usize) -> Option<Owner> {
     name().map(|process| Owner { process, engine })
 }
 
@@ -259,7 +248,7 @@ fn take_if_awaited(board: &Board, fd: i32) -> bool {
 
 /// A companion has come for an engine of this process. False: it cannot be kept.
 fn arrive(fd: i32, engine: usize) -> bool {
-    let Some(cell) = cell::at(engine).filter(|_| without_blocking(fd).is_ok()) else { return false };
+    let Some(status) = status::at(engine).filter(|_| without_blocking(fd).is_ok()) else { return false };
     let placed = ARRIVED.iter().any(|place| {
         // Only the thread that has claimed the place writes the engine. Others read it after the descriptor, which is stored last.
         let mine = place.fd.compare_exchange(0, -1, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -271,24 +260,19 @@ fn arrive(fd: i32, engine: usize) -> bool {
     });
     if placed {
         CAME.fetch_add(1, Ordering::Release);
-        cell.ring();
+        status.ring();
     }
     placed
 }
 
-pub(super) fn without_blocking(fd: i32) -> Result<()> {
-    let flags = raw::fcntl(fd, libc::F_GETFL, 0)?;
-    raw::fcntl(fd, libc::F_SETFL, (flags | libc::O_NONBLOCK) as usize).map(drop)
-}
-
 /// Whether some have come that are not with their engines yet.
 #[inline]
-pub(super) fn any_came() -> bool {
+pub(in crate::rdma::engine) fn any_came() -> bool {
     CAME.load(Ordering::Relaxed) != 0
 }
 
 /// The next connection that has come for this engine.
-pub(super) fn next(engine: usize) -> Option<i32> {
+pub(in crate::rdma::engine) fn next(engine: usize) -> Option<i32> {
     // Acquire: with the count.
     if CAME.load(Ordering::Acquire) == 0 {
         return None;
@@ -305,7 +289,7 @@ pub(super) fn next(engine: usize) -> Option<i32> {
 }
 
 /// In the child of a fork: what has come is the parent's, and so is its name.
-pub(super) fn after_fork() {
+pub(in crate::rdma::engine) fn after_fork() {
     NAME.store(0, Ordering::Relaxed);
     for place in &ARRIVED {
         let came = place.fd.swap(0, Ordering::Relaxed);
@@ -316,52 +300,22 @@ pub(super) fn after_fork() {
     CAME.store(0, Ordering::Relaxed);
 }
 
-impl Engine {
-    /// A client asks whether its companion may come to the listener's own port, or a server has answered that. False: the
-    /// other side broke the rules.
-    pub(super) fn own_port(&mut self, at: usize, frame: Frame) -> bool {
-        let Some(qp) = self.qps.get_mut(at) else { return true };
-        if qp.route.is_some() {
-            return OwnPort::of(frame.generation).is_some_and(|answer| self.own_port_answered(at, answer));
-        }
-        if qp.resets.len() >= RESETS {
-            // It goes on asking, and gives us no room to answer.
-            return false;
-        }
-        let (port, token) = (qp.port, qp.companion.awaits().copied());
-        let answer = token.map_or(OwnPort::Closed, |token| self.await_at_own_port(port, &token));
-        let generation = answer.code();
-        let Some(qp) = self.qps.get_mut(at) else { return true };
-        qp.resets.push_back(Frame {
-            kind: Kind::OwnPort,
-            credits: 0,
-            large: false,
-            conn: 0,
-            generation,
-            window: 0,
-            acked: 0,
-            next: 0,
-        });
-        true
+/// The engine no longer awaits a companion with this token at the listener's own port.
+pub(in crate::rdma::engine) fn give_up(token: &[u8; TOKEN]) {
+    if let Some(board) = board() {
+        let _ = board.claim(token);
     }
+}
 
-    /// Awaits a companion at the listener's own port, if it may come there. Where the client asks once more it is awaited
-    /// already.
-    fn await_at_own_port(&mut self, port: u16, token: &[u8; TOKEN]) -> OwnPort {
-        let answer = host().map_or(OwnPort::Closed, |host| host.takes_companions(port));
-        if let Some(board) = board() {
-            let _ = board.claim(token);
-        }
-        if answer != OwnPort::Come {
-            return answer;
-        }
-        let (Some(board), Some(owner)) = (make_board(), owner(self.index)) else { return OwnPort::Closed };
-        // Also where no other process has the listener: a child may get it before the companion comes.
-        if let Err(e) = self.companions.open_handover(owner) {
-            netacc_log::log!(Info, "companion TCP connections cannot come from other processes ({e})");
-        }
+/// Where what engine `engine` awaits will stand on the board: nowhere if there is no memory.
+pub(in crate::rdma::engine) fn place_of(engine: usize) -> Option<Owner> {
+    make_board().and(owner(engine))
+}
+
+/// The companion with this token is awaited by an engine at the listener's own port.
+pub(in crate::rdma::engine) fn expect(token: &[u8; TOKEN], owner: Owner) {
+    if let Some(board) = board() {
         board.expect(token, owner);
-        answer
     }
 }
 

@@ -1,0 +1,50 @@
+//! Where the engine's thread hears of companion connections and of all that leads to one: one epoll instance, so those that
+//! nobody needs cost nothing.
+
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN};
+use netacc_sys::errno::Result;
+use netacc_sys::{raw, reserved_fds};
+
+/// What an event of the epoll instance is about: a queue pair's companion connection, a listening socket, a stranger, a door,
+/// where other processes pass companions, one that does.
+pub(in crate::rdma::engine) const KIND: u64 = 1 << 32;
+
+/// What goes by a companion connection is whole messages: none waits until the one before is acknowledged (tcp(7)).
+pub(in crate::rdma::engine) fn without_delay(fd: i32) {
+    let _ = raw::setsockopt_int(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+}
+
+/// The epoll instance.
+#[derive(Debug)]
+pub(in crate::rdma::engine) struct Watch {
+    /// Its descriptor, or -1 while nothing was ever to be heard.
+    pub epoll: i32,
+}
+
+impl Default for Watch {
+    fn default() -> Watch {
+        Watch { epoll: -1 }
+    }
+}
+
+impl Watch {
+    /// epoll_ctl(2) with the epoll instance, which is made if there is none.
+    pub fn ctl(&mut self, op: i32, fd: i32, events: i32, what: u64) -> Result<()> {
+        if self.epoll < 0 {
+            self.epoll = reserved_fds::raise(raw::epoll_create1(libc::EPOLL_CLOEXEC)?);
+        }
+        raw::epoll_ctl(self.epoll, op, fd, events as u32, what)
+    }
+
+    /// Closes a watched descriptor. Closing it alone would leave it watched as long as a child that is about to execute a
+    /// program has a copy.
+    pub fn forget(&self, fd: i32) {
+        let _ = raw::epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, 0, 0);
+        reserved_fds::close(fd);
+    }
+
+    /// The thread answers what is asked at this door.
+    pub fn door(&mut self, door: i32) -> Result<()> {
+        self.ctl(EPOLL_CTL_ADD, door, EPOLLIN, (3 * KIND) | door as u64)
+    }
+}

@@ -1,0 +1,64 @@
+//! What this process is to the engines in it, and whether it may have any.
+
+use crate::rdma::engine::{status, sysfs};
+use crate::timeouts;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use netacc_sys::{raw, time};
+
+/// The process that the engines belong to: a vfork(2) child has its parent's memory.
+static PID: AtomicU32 = AtomicU32::new(0);
+/// Set if this process has inherited engines by fork; then it makes none.
+static INHERITED: AtomicBool = AtomicBool::new(false);
+/// Set if this process is a copy.
+static ALONE: AtomicBool = AtomicBool::new(false);
+/// When the host was last found to have no RDMA device ([`time::coarse`]).
+static NO_DEVICE: AtomicU64 = AtomicU64::new(0);
+const NO_DEVICE_BELIEVED: u64 = time::ns(timeouts::NO_DEVICE_BELIEVED);
+
+/// The engines are this process's.
+pub(super) fn own() {
+    PID.store(raw::getpid(), Ordering::Relaxed);
+}
+
+/// The process that the engines belong to.
+pub(super) fn owner() -> u32 {
+    PID.load(Ordering::Relaxed)
+}
+
+/// This process is a copy, which goes on after the end of the one that made it.
+pub(super) fn be_alone() {
+    ALONE.store(true, Ordering::Relaxed);
+    PID.store(0, Ordering::Relaxed);
+}
+
+/// Whether this process is a copy that goes on after the other one's end: its program is gone.
+pub(super) fn is_alone() -> bool {
+    ALONE.load(Ordering::Relaxed)
+}
+
+/// This process has inherited engines by fork.
+pub(super) fn inherit() {
+    INHERITED.store(true, Ordering::Relaxed);
+}
+
+/// The host has no RDMA device, as far as is known.
+pub(super) fn note_no_device() {
+    NO_DEVICE.store(time::coarse().max(1), Ordering::Relaxed);
+}
+
+/// Whether this host has an RDMA device, and this process may use it.
+pub fn available() -> bool {
+    if status::count() > 0 {
+        return true;
+    }
+    let now = time::coarse();
+    let asked = NO_DEVICE.load(Ordering::Relaxed);
+    if INHERITED.load(Ordering::Relaxed) || (asked != 0 && now.wrapping_sub(asked) < NO_DEVICE_BELIEVED) {
+        return false;
+    }
+    let there = sysfs::host_has_device();
+    if !there {
+        NO_DEVICE.store(now.max(1), Ordering::Relaxed);
+    }
+    there
+}

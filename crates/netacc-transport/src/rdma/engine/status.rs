@@ -1,0 +1,102 @@
+//! What other threads look at of an engine without its lock.
+
+use crate::wakers;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+
+/// Most engines that there can be: what the configuration allows.
+pub(super) const MOST: usize = 64;
+
+/// What other threads look at of an engine without its lock.
+#[derive(Debug)]
+pub(super) struct EngineStatus {
+    /// Set when a thread wanted progress while another one had the lock.
+    pub progress_wanted: AtomicBool,
+    /// Set when its connects have become the oldest to their destination: see [`order`](super::order).
+    pub ticket_due: AtomicBool,
+    /// The engine's waker, while the engine is there.
+    pub waker: AtomicI32,
+    /// Number of connections that it carries: without any a process that has only local ones has no cost. Written under
+    /// the lock, as are the next two.
+    pub carried: AtomicUsize,
+    /// Number of connections that wait for a queue pair.
+    pub waiting: AtomicUsize,
+    /// Number of devices that it has open.
+    pub devices: AtomicUsize,
+    /// Number of queue pairs of clients on other hosts that it has or is to have.
+    pub served: AtomicUsize,
+    /// Number of passes over the work that threads of the program have made.
+    pub progress_count: AtomicU32,
+}
+
+/// Number of engines.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Their statuses.
+static STATUSES: [OnceLock<&'static EngineStatus>; MOST] = [const { OnceLock::new() }; MOST];
+
+/// Number of engines of the process.
+#[inline]
+pub(super) fn count() -> usize {
+    // Acquire: a thread that sees the number sees what was written before it.
+    COUNT.load(Ordering::Acquire)
+}
+
+/// The first `made` engines are there.
+pub(super) fn publish(made: usize) {
+    COUNT.store(made, Ordering::Release);
+}
+
+/// No engine is there any more, as in the child of a fork. Returns how many there were.
+pub(super) fn forget() -> usize {
+    COUNT.swap(0, Ordering::AcqRel)
+}
+
+/// The status of the engine with this index.
+pub(super) fn at(n: usize) -> Option<&'static EngineStatus> {
+    if n < count() { STATUSES.get(n)?.get().copied() } else { None }
+}
+
+/// The statuses of all engines.
+pub(super) fn all() -> impl Iterator<Item = &'static EngineStatus> {
+    STATUSES.iter().take(count()).filter_map(|status| status.get().copied())
+}
+
+impl EngineStatus {
+    pub const fn new() -> EngineStatus {
+        EngineStatus {
+            progress_wanted: AtomicBool::new(false),
+            ticket_due: AtomicBool::new(false),
+            waker: AtomicI32::new(-1),
+            carried: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            devices: AtomicUsize::new(0),
+            served: AtomicUsize::new(0),
+            progress_count: AtomicU32::new(0),
+        }
+    }
+
+    /// Makes it that of engine `n`.
+    pub fn enter(&'static self, n: usize) {
+        if let Some(status) = STATUSES.get(n) {
+            status.get_or_init(|| self);
+        }
+    }
+
+    /// Nothing is carried any more, as in the child of a fork.
+    pub fn clear(&self) {
+        for mark in [&self.progress_wanted, &self.ticket_due] {
+            mark.store(false, Ordering::Relaxed);
+        }
+        for number in [&self.carried, &self.waiting, &self.devices, &self.served] {
+            number.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Has its thread look.
+    pub fn ring(&self) {
+        let waker = self.waker.load(Ordering::Relaxed);
+        if waker >= 0 {
+            wakers::ring(waker);
+        }
+    }
+}

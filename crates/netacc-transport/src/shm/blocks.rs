@@ -1,0 +1,184 @@
+//! The large windows of a segment, as far as a process has mapped them.
+//!
+//! # Safety
+//! As in [`super::mapping`], which says what is mapped and when.
+#![allow(unsafe_code)]
+
+use core::ptr::{self, NonNull};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use netacc_ring::{LARGE, SLOTS};
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::mem::{self, Zeroed};
+use netacc_sys::slab::{Pooled, Slab};
+use rustix::mm::{MremapFlags, mremap, munlock, munmap};
+
+/// Size (bytes) of the large windows of one slot.
+pub(super) const PAIR: usize = 2 * LARGE;
+/// Number of slots whose large windows are mapped from the beginning. Slot 0 is the connect queue's, so that makes
+/// three connections.
+pub(super) const FIRST: usize = 4;
+/// Number of blocks of large windows: [`FIRST`] slots, as many again, and then twice as many each time.
+const BLOCKS: usize = 8;
+/// Granularity (bytes) of a mapping; a multiple of it on machines with larger pages would do as well.
+const PAGE: usize = 4096;
+
+const _: () = assert!(first_of(BLOCKS - 1) + slots_in(BLOCKS - 1) == SLOTS);
+
+/// Number of slots of a block.
+const fn slots_in(block: usize) -> usize {
+    if block == 0 { FIRST } else { FIRST << (block - 1) }
+}
+
+/// The first slot of a block.
+pub(super) const fn first_of(block: usize) -> usize {
+    if block == 0 { 0 } else { FIRST << (block - 1) }
+}
+
+/// The block of a slot.
+#[inline]
+pub(super) fn block_of(slot: usize) -> usize {
+    (slot / FIRST).checked_ilog2().map_or(0, |n| n as usize + 1)
+}
+
+/// The addresses at which a process has the large windows of a segment. Objects are recycled, never freed.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Blocks {
+    /// The address of each block, null while it is not mapped. Block 0 is part of the segment's first mapping.
+    at: [AtomicPtr<u8>; BLOCKS],
+    next_free: AtomicPtr<Blocks>,
+}
+
+// SAFETY: atomics only; null is "not mapped".
+unsafe impl Zeroed for Blocks {}
+
+impl Pooled for Blocks {
+    fn next_free(&self) -> &AtomicPtr<Blocks> {
+        &self.next_free
+    }
+}
+
+static ALL: Slab<Blocks> = Slab::new();
+/// Bytes of segments that the process has mapped.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Called in the child of a fork: no other thread is inside the pool any more.
+pub(super) fn reset_after_fork() {
+    ALL.reset_lock();
+}
+
+/// The object of a segment that is about to be mapped.
+pub(super) fn alloc() -> Result<&'static Blocks> {
+    ALL.alloc().ok_or(Errno::NOMEM)
+}
+
+/// Gives the object back: its segment is not mapped any more.
+pub(super) fn release(blocks: &'static Blocks) {
+    ALL.release(blocks);
+}
+
+/// Counts bytes that were mapped otherwise than by [`Blocks::reach`], as [`unmap`] does when they go.
+pub(super) fn count(len: usize) {
+    MAPPED.fetch_add(len, Ordering::Relaxed);
+}
+
+impl Blocks {
+    /// The address of a block, if it is mapped.
+    #[inline]
+    fn get(&self, block: usize) -> Option<NonNull<u8>> {
+        // Acquire: the mapping was made before its address was published.
+        NonNull::new(self.at.get(block)?.load(Ordering::Acquire))
+    }
+
+    /// The large windows of a slot, if they are mapped: the client's and, behind it, the server's.
+    #[inline]
+    pub(super) fn windows(&self, slot: usize) -> Option<NonNull<u8>> {
+        let block = block_of(slot);
+        let at = self.get(block)?;
+        // SAFETY: the slot belongs to the block, which is mapped for all of its slots.
+        Some(unsafe { at.add((slot - first_of(block)) * PAIR) })
+    }
+
+    /// Maps a block behind the one before it. No descriptor is needed for that, and none is held: the new mapping begins as a
+    /// second one of the last page that is mapped (mremap(2) with an old size of 0), and goes on in the file from there.
+    #[cold]
+    fn add(&self, block: usize) -> Result<()> {
+        let before = block.checked_sub(1).ok_or(Errno::INVAL)?;
+        let last = self.get(before).ok_or(Errno::NOMEM)?.as_ptr().wrapping_add(slots_in(before) * PAIR - PAGE);
+        let len = PAGE + slots_in(block) * PAIR;
+        afford(len)?;
+        if mem::is_locking() {
+            // SAFETY: a page of ours. If the program has locked all of its memory, the block would be locked as this
+            // page is.
+            let _ = unsafe { munlock(last.cast(), PAGE) };
+        }
+        // SAFETY: the page is mapped, and a second mapping of it overlaps nothing.
+        let fresh = unsafe { mremap(last.cast(), 0, len, MremapFlags::MAYMOVE)? };
+        let at = fresh.cast::<u8>().wrapping_add(PAGE);
+        MAPPED.fetch_add(len, Ordering::Relaxed);
+        let cell = self.at.get(block).ok_or(Errno::INVAL)?;
+        // Release: see `get`. Another thread may have been first.
+        if cell.compare_exchange(ptr::null_mut(), at, Ordering::Release, Ordering::Relaxed).is_err() {
+            // SAFETY: the range was mapped just now, and nobody knows of it.
+            unsafe { unmap(fresh.cast(), len) };
+        }
+        Ok(())
+    }
+
+    /// Notes where the first block is.
+    pub(super) fn begin(&self, at: *mut u8) {
+        if let Some(first) = self.at.first() {
+            first.store(at, Ordering::Release);
+        }
+    }
+
+    /// Maps the blocks up to that of a slot, as far as they are not mapped.
+    pub(super) fn reach(&self, slot: usize) -> Result<()> {
+        let mut missing = (1..=block_of(slot)).filter(|block| self.get(*block).is_none());
+        missing.try_for_each(|block| self.add(block))
+    }
+
+    /// Unmaps all blocks but the first, which belongs to the segment's first mapping.
+    ///
+    /// # Safety
+    /// Nothing refers to the large windows any more.
+    pub(super) unsafe fn unmap(&self) {
+        for (block, cell) in self.at.iter().enumerate() {
+            let at = cell.swap(ptr::null_mut(), Ordering::Relaxed);
+            if block > 0 && !at.is_null() {
+                // SAFETY: mapped by `add`, which put a page before it; the caller's promise.
+                unsafe { unmap(at.wrapping_sub(PAGE), PAGE + slots_in(block) * PAIR) };
+            }
+        }
+    }
+}
+
+/// Unmaps a range.
+///
+/// # Safety
+/// The range is a mapping of a segment to which nothing refers any more.
+pub(super) unsafe fn unmap(at: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { munmap(at.cast(), len) };
+    MAPPED.fetch_sub(len, Ordering::Relaxed);
+}
+
+/// Whether the process may map `len` more bytes of segments.
+pub(super) fn afford(len: usize) -> Result<()> {
+    let wanted = MAPPED.load(Ordering::Relaxed).saturating_add(len);
+    if mem::is_affordable(wanted) { Ok(()) } else { Err(Errno::NOMEM) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_is_in_one_block() {
+        let mut slots = (0..BLOCKS).flat_map(|block| (0..slots_in(block)).map(move |n| (block, first_of(block) + n)));
+        for slot in 0..SLOTS {
+            assert_eq!(slots.next(), Some((block_of(slot), slot)));
+        }
+        assert_eq!(slots.next(), None);
+    }
+}
