@@ -62,10 +62,10 @@ impl Conn {
         self.answered.is_some()
     }
 
-    /// Sends or reads once, into a buffer of at most [`MOST_AT_ONCE`] bytes.
+    /// Sends or reads once, by a buffer of at most [`MOST_AT_ONCE`] bytes whose contents are of no use afterwards.
     pub(crate) fn step(&mut self, wire: &mut (impl Read + Write), buffer: &mut [u8], thorough: bool) -> State {
         if self.answered.is_some() {
-            return self.answer(wire, thorough);
+            return self.answer(wire, buffer, thorough);
         }
         let size = buffer.len();
         match wire.read(buffer) {
@@ -150,13 +150,13 @@ impl Conn {
         }
     }
 
-    fn answer(&mut self, wire: &mut impl Write, thorough: bool) -> State {
+    fn answer(&mut self, wire: &mut impl Write, buffer: &mut [u8], thorough: bool) -> State {
         let (Some(header), Some(sent)) = (self.header, self.answered) else { return State::Over };
         let length = match header.job {
             Job::Count | Job::Compare => STAMP,
             Job::Answer | Job::AnswerOnce => header.reply as usize,
         };
-        match self.send(wire, header, sent, length) {
+        match self.send(wire, buffer, header, sent, length) {
             Ok(count) if sent + count < length => {
                 self.answered = Some(sent + count);
                 State::Goes
@@ -172,19 +172,27 @@ impl Conn {
     }
 
     /// One write of what is left of an answer of `length` bytes.
-    fn send(&self, wire: &mut impl Write, header: Header, sent: usize, length: usize) -> io::Result<usize> {
+    fn send(
+        &self,
+        wire: &mut impl Write,
+        buffer: &mut [u8],
+        header: Header,
+        sent: usize,
+        length: usize,
+    ) -> io::Result<usize> {
         let repeated = match header.job {
             Job::Count | Job::Compare => STAMP,
             Job::Answer | Job::AnswerOnce => STAMP.min(header.request as usize).min(length),
         };
         // One write for an answer of the usual sizes: its first bytes and the others lie together.
         if sent == 0 {
-            let mut first = [FILLER; 4096];
-            let count = length.min(first.len());
+            let count = length.min(4096).min(buffer.len());
+            let first = buffer.get_mut(..count).unwrap_or_default();
+            first.fill(FILLER);
             for (place, byte) in first.iter_mut().zip(self.stamp.iter().take(repeated)) {
                 *place = *byte;
             }
-            return wire.write(first.get(..count).unwrap_or_default());
+            return wire.write(first);
         }
         match self.stamp.get(sent..repeated) {
             Some(rest @ [_, ..]) => wire.write(rest),
