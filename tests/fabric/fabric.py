@@ -30,7 +30,9 @@ WORDS = ("rdma_sends", "rdma_recvs", "sent_bytes", "rcvd_bytes", "without_receiv
 def enter():
     """Moves the case's process into a world of its own."""
     harness.check(LIBRARY.exists(), f"{LIBRARY} is not built: make -C tests/fabric")
-    # Outside of everything that the case may remove; gone with the mount namespace.
+    # The names and ports of other suites' programs are none of the case's.
+    harness.check(host.enter_own_network(), "no network namespace of our own")
+    # Gone with the case's last process.
     if host._libc.unshare(CLONE_NEWNS) != 0:
         raise harness.Skipped("no mount namespace of our own: only root may have one")
     world.command("mount", "--make-rprivate", "/")
