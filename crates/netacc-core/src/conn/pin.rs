@@ -27,6 +27,7 @@ impl Drop for Pin {
 
 /// Drops a reference; the last one ends the connection. True if that left nothing behind the number, so that the number
 /// may be kept.
+#[inline]
 pub fn put(s: &'static Socket) -> bool {
     s.drop_ref() && retire(s)
 }
