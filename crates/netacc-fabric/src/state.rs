@@ -144,7 +144,7 @@ extern "C" fn after_fork_in_child() {
     // SAFETY: see `Held`.
     if let Some(mut guard) = unsafe { (*HELD.0.get()).take() } {
         // A device's objects belong to the process that made them. The child closes its copies of the sockets and leaves the
-        // memory alone: whoever holds pointers into it may still look at it.
+        // memory alone, since wrappers that the child inherited may still point into it.
         if let Some(mut old) = guard.take() {
             for id in old.ids.values() {
                 // SAFETY: under the lock, and not freed.

@@ -1,4 +1,4 @@
-//! The removal of RDMA devices: who has heard of it, and what librdmacm still has open.
+//! The removal of RDMA devices: which of them this engine has dealt with, and which ones librdmacm still has open.
 
 use crate::rdma::engine::status::{self, EngineStatus};
 use crate::rdma::engine::sysfs::devices_there;

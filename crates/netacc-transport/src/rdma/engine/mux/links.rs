@@ -66,7 +66,7 @@ impl Local {
 #[derive(Debug)]
 pub(in crate::rdma::engine) struct Links {
     pub table: Table<Local>,
-    /// Set while the engine's thread sleeps: whoever adds something that it is to listen to tells it.
+    /// Set while the engine's thread sleeps: a thread that adds something to listen to has to wake it.
     pub asleep: bool,
     status: &'static EngineStatus,
     /// Links for the server's end of connections that began on TCP: the program's side, and the place of ours.
