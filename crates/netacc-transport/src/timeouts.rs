@@ -51,6 +51,10 @@ pub const QUEUED_CONNECT_CHECK: Duration = Duration::from_millis(20);
 /// Afterwards the queue pair goes on without one: if it fails, its connections are reset.
 pub const COMPANION_CONNECT: Duration = Duration::from_secs(5);
 
+/// How long accept(2) looks for a companion connection whose process has not withdrawn it. A process that was killed withdraws
+/// nothing, and the client gives up long before; until then accept looks at the first bytes of each connection.
+pub const AWAITED_COMPANION: Duration = Duration::from_secs(120);
+
 /// How long a queue pair may outlast its companion connection.
 /// Afterwards it goes on without one.
 pub const QP_END_AFTER_COMPANION: Duration = Duration::from_secs(1);

@@ -16,8 +16,9 @@
 
 use crate::rdma::engine::companions::handover::{self, Owner, without_blocking};
 use crate::rdma::engine::{process, status};
+use crate::timeouts;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use netacc_sys::{mem, raw, reserved_fds};
+use netacc_sys::{mem, raw, reserved_fds, time};
 use netacc_wire::companion::{self as wire, HELLO, OwnPort, TOKEN};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -25,6 +26,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const PLACES: usize = 256;
 /// Companions that may have come and not be with their engines yet.
 const ARRIVALS: usize = 32;
+
+const AWAITED_COMPANION: u64 = time::ns(timeouts::AWAITED_COMPANION);
 
 /// Of [`Place::state`]: nothing; one thread has the place; a companion is awaited.
 const FREE: u32 = 0;
@@ -39,6 +42,8 @@ struct Place {
     process: AtomicU64,
     /// The first half of its token.
     half: AtomicU64,
+    /// Since when ([`time::coarse`]) it has been awaited.
+    since: AtomicU64,
 }
 
 /// What processes forked from one another know of the companions that they await. A process that writes nonsense here has the
@@ -186,6 +191,7 @@ impl Board {
         place.half.store(first_half(token), Ordering::Relaxed);
         place.process.store(owner.process, Ordering::Relaxed);
         place.engine.store(owner.engine as u32, Ordering::Relaxed);
+        place.since.store(time::coarse(), Ordering::Relaxed);
         // Release: an accept that claims the place sees the token.
         place.state.store(AWAITED, Ordering::Release);
     }
@@ -193,21 +199,30 @@ impl Board {
     /// The engine that awaits the companion with this token. The companion is no longer awaited afterwards.
     fn claim(&self, token: &[u8; TOKEN]) -> Option<Owner> {
         let wanted = first_half(token);
-        self.places.iter().find_map(|place| {
-            let is = || place.half.load(Ordering::Relaxed) == wanted;
-            if place.state.load(Ordering::Acquire) != AWAITED || !is() || !place.claim(AWAITED) {
-                return None;
-            }
-            if is() {
-                self.awaited.fetch_sub(1, Ordering::Relaxed);
-                let owner = place.owner();
-                place.free();
-                return Some(owner);
-            }
-            // It became another companion's just before.
-            place.state.store(AWAITED, Ordering::Release);
-            None
-        })
+        self.places.iter().find_map(|place| self.free_if(place, || place.half.load(Ordering::Relaxed) == wanted))
+    }
+
+    /// Forgets the companions of processes that were killed, so that accept has nothing to look at once more.
+    fn forget_overdue(&self, now: u64) {
+        for place in &self.places {
+            self.free_if(place, || now.saturating_sub(place.since.load(Ordering::Relaxed)) > AWAITED_COMPANION);
+        }
+    }
+
+    /// Frees a place whose companion is awaited and fits, and returns the engine that awaited it.
+    fn free_if(&self, place: &Place, fits: impl Fn() -> bool) -> Option<Owner> {
+        if place.state.load(Ordering::Acquire) != AWAITED || !fits() || !place.claim(AWAITED) {
+            return None;
+        }
+        if fits() {
+            self.awaited.fetch_sub(1, Ordering::Relaxed);
+            let owner = place.owner();
+            place.free();
+            return Some(owner);
+        }
+        // It became another companion's just before.
+        place.state.store(AWAITED, Ordering::Release);
+        None
     }
 }
 
@@ -222,10 +237,11 @@ pub fn take(fd: i32) -> bool {
 fn take_if_awaited(board: &Board, fd: i32) -> bool {
     let mut said = [0u8; HELLO];
     let got = raw::recv(fd, said.as_mut_ptr(), HELLO, libc::MSG_DONTWAIT | libc::MSG_PEEK);
-    if got != Ok(HELLO) {
+    let token = if got == Ok(HELLO) { wire::token(&said) } else { None };
+    let Some(owner) = token.and_then(|token| board.claim(&token)) else {
+        board.forget_overdue(time::coarse());
         return false;
-    }
-    let Some(owner) = wire::token(&said).and_then(|token| board.claim(&token)) else { return false };
+    };
     let fd = reserved_fds::raise(fd);
     let given = if owner.process == NAME.load(Ordering::Relaxed) {
         arrive(fd, owner.engine)
@@ -379,6 +395,17 @@ mod tests {
         // There is no engine here that could have it.
         assert!(!arrive(0, 3) && !any_came());
         assert_eq!(next(3), None);
+    }
+
+    #[test]
+    fn what_a_killed_process_awaited_is_forgotten() {
+        let board = Board::zeroed();
+        board.expect(&[1; TOKEN], Owner { process: 5, engine: 1 });
+        let now = time::coarse();
+        board.forget_overdue(now);
+        assert_eq!(board.awaited.load(Ordering::Relaxed), 1);
+        board.forget_overdue(now + 2 * AWAITED_COMPANION);
+        assert_eq!((board.awaited.load(Ordering::Relaxed), board.claim(&[1; TOKEN])), (0, None));
     }
 
     #[test]
