@@ -1,6 +1,7 @@
 //! fcntl(2), ioctl(2), shutdown(2), getsockname(2), getpeername(2).
 
 use crate::conn::io::accelerated;
+use crate::conn::transfer::go_after;
 use crate::epoll::paths;
 use crate::exec::inheritance;
 use crate::fd::create::dup_with;
@@ -12,6 +13,7 @@ use crate::outcome::Outcome;
 use crate::switch::demote;
 use core::ffi::c_void;
 use core::net::SocketAddr;
+use core::sync::atomic::{Ordering, fence};
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, F_GETFL, F_SETFL, O_NONBLOCK};
 use netacc_sys::errno::Errno;
 use netacc_sys::{addr, raw, user};
@@ -222,7 +224,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
         }
         // A write that is in the middle of its copy finishes it, so that the end comes after its bytes; one that waits
         // for room holds no lock and is told by the end.
-        let _tx = r.obj.tx.lock();
+        let tx = r.obj.tx.lock();
         if !r.valid() {
             return Outcome::Failed(Errno::BADF);
         }
@@ -234,6 +236,14 @@ fn shut(fd: i32, how: i32) -> Outcome {
         if how != Shut::Write && ep.old_subflow_fd() >= 0 {
             // A call may have slept in the kernel since before the promotion.
             let _ = raw::shutdown(ep.old_subflow_fd(), libc::SHUT_RD);
+        }
+        drop(tx);
+        // A peer that leaves the rings marks that and then looks for our end; we have marked our end and look for that.
+        fence(Ordering::SeqCst);
+        ep.readiness();
+        if ep.is_moving() {
+            // The peer's program reads a kernel socket by now, and hears of the end only there.
+            go_after(r);
         }
         return Outcome::Done(0);
     }

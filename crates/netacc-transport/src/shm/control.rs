@@ -19,8 +19,8 @@ use netacc_wire::{LEN, Message};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
 /// What came over a control socket.
@@ -111,13 +111,42 @@ pub(super) const PASSES_OLD_SUBFLOW: u8 = 0x03;
 pub(super) struct Passed {
     /// The socket on which the connection goes on.
     pub(super) kernel: Option<OwnedFd>,
-    /// The other end of that socket, to be sent back for the sender's other sharers.
+    /// An [`enclosed`] descriptor of the other end of that socket, to be sent back for the sender's other sharers.
     pub(super) sibling_copy: Option<OwnedFd>,
     /// The kernel socket with what the receiver sent before it came to the ring.
     pub(super) old_subflow: Option<OwnedFd>,
     /// Set if some of it could not be taken, since the process has as many descriptors open as it may: then nothing was
     /// taken.
     pub(super) lost: bool,
+}
+
+/// Puts a copy of a descriptor into a UNIX socket of its own, from which [`take_out`] takes it.
+///
+/// What is passed over a liveness socket stays there for all of the receiver's processes, as long as any of them has the
+/// connection. In an enclosing socket a descriptor stays only until the first of them has taken it out.
+pub(super) fn enclosed(fd: i32) -> Result<OwnedFd> {
+    let (outside, inside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let done = pass_descriptors(inside.as_raw_fd(), &[fd], None);
+    reserved_fds::drop_raw(inside);
+    if let Err(e) = done {
+        reserved_fds::drop_raw(outside);
+        return Err(e);
+    }
+    Ok(outside)
+}
+
+/// Hands the [`enclosed`] descriptor to `pass`, and takes it out of its socket once it has been passed on or nobody is left
+/// that it could be passed to. A process that is killed in between leaves it to the others.
+pub(super) fn take_out(enclosing: i32, pass: impl FnOnce(i32) -> Result<()>) {
+    let mut byte = [0u8; 1];
+    let Passed { kernel: Some(copy), .. } = receive_descriptors(enclosing, &mut byte, true).1 else { return };
+    let passed = pass(copy.as_raw_fd());
+    reserved_fds::drop_raw(copy);
+    if !matches!(passed, Err(Errno::AGAIN))
+        && let Some(copy) = receive_descriptors(enclosing, &mut byte, false).1.kernel
+    {
+        reserved_fds::drop_raw(copy);
+    }
 }
 
 /// Passes up to two descriptors over a liveness socket of either side, and perhaps a old subflow, never waiting.

@@ -13,12 +13,15 @@ use crate::limits::OWNER_YIELDS;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::delays::{Next, Wait};
-use crate::shm::endpoint::{LISTENS, LIVE, LIVENESS_GONE, MOVING, PEER_GONE, RING_OWED, SHARED, SHARER_SWITCHED, View};
+use crate::shm::endpoint::{
+    DEAD, LISTENS, LIVE, LIVENESS_GONE, MOVING, PEER_GONE, RING_OWED, SHARED, SHARER_SWITCHED, View,
+};
 use crate::shm::guard::{FirstMessage, first_message};
 use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
+use crate::shm::sockets::end_at_close;
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -308,6 +311,10 @@ impl ShmEndpoint {
     /// kernel tells the peer when the last one is gone.
     pub fn leave_shared(&self) {
         let Some(v) = self.view() else { return };
+        if self.observe(&v) & (MOVING | DEAD) == MOVING && self.kernel_fd() >= 0 && !self.has_data(&v) {
+            // All of the ring has been read, if not by the process that follows: see `offer_to` in [`super::switch`].
+            end_at_close(self.kernel_fd());
+        }
         // Not kept as in `release_peer_liveness`: when the process that goes on with the connection dies, that must be
         // noticed.
         self.close_peer_liveness();

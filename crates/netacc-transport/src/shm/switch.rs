@@ -14,12 +14,13 @@
 //!
 //! Among sharers (see [`super::sharers`]) any process may switch. The socket goes to the peer over the liveness socket,
 //! with a copy of the local one, which the peer sends back over its peer liveness socket for the other sharers. Sharers
-//! take what comes over its liveness socket by looking, and leaves it there for the others (unix(7): a look at a
-//! message duplicates its descriptors).
+//! take what comes over their liveness socket by looking, and leave it there for the others (unix(7): a look at a
+//! message duplicates its descriptors). The copy of the local one must not stay there, so it is
+//! [enclosed](super::control::enclosed).
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{pass_descriptors, patiently};
+use crate::shm::control::{enclosed, pass_descriptors, patiently, take_out};
 use crate::shm::endpoint::{
     DEAD, LIVE, LIVENESS_GONE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
     UNTOLD, View,
@@ -27,7 +28,7 @@ use crate::shm::endpoint::{
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
 use crate::shm::side::Side;
-use crate::shm::sockets::{SWITCH_DRAIN, empty, reset_at_close, reset_pair, send_all};
+use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
 use netacc_ring::{Consumer, FIN, RESET, SWITCHED};
@@ -83,6 +84,8 @@ impl ShmEndpoint {
         if let Err(e) = poured {
             self.cut(&v, e);
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
+        } else {
+            end_at_close(self.kernel_fd());
         }
         Ok(poured.is_ok())
     }
@@ -145,6 +148,11 @@ impl ShmEndpoint {
         };
         if ended || flags & PEER_FIN != 0 {
             let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
+        }
+        if self.peer_left_unread(v) != Some(0) {
+            // If the peer dies before it has read its ring to the end, our end is to be a reset, as it would be in the
+            // kernel. The peer takes this back when it has read all of it.
+            reset_at_close(peer_end.as_raw_fd());
         }
         if lost || flags & DEAD != 0 {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
@@ -269,10 +277,15 @@ impl ShmEndpoint {
         let liveness = self.liveness_fd();
         // If the peer is shared itself, the socket goes to all of it.
         let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
+        if over >= 0 && liveness >= 0 {
+            // Enclosed: a copy that stayed with the peer would keep our end open when we close it.
+            let sibling_copy = enclosed(local_end)?;
+            let done = patiently(|| pass_descriptors(over, &[peer_end, sibling_copy.as_raw_fd()], old_subflow));
+            reserved_fds::drop_raw(sibling_copy);
+            return done;
+        }
         if over >= 0 {
-            let all = [peer_end, local_end];
-            let pass = if liveness >= 0 { &all[..] } else { &all[..1] };
-            return patiently(|| pass_descriptors(over, pass, old_subflow));
+            return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
         }
         let (slot, generation) = (v.index as u32, self.generation.load(Ordering::Relaxed));
         if let Some(old_subflow) = old_subflow {
@@ -392,6 +405,8 @@ impl ShmEndpoint {
             return Ok(None);
         }
         let fd = self.kernel_fd();
+        // All of the ring has been read: see `offer_to`.
+        end_at_close(fd);
         if flags & RX_SHUT != 0 {
             let _ = raw::shutdown(fd, libc::SHUT_RD);
         }
@@ -399,13 +414,13 @@ impl ShmEndpoint {
     }
 
     fn forward_sibling_copy(&self) {
-        let copy = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
+        let enclosing = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
         let peer_liveness = self.peer_liveness_fd();
-        if copy >= 0 {
+        if enclosing >= 0 {
             if peer_liveness >= 0 {
-                let _ = patiently(|| pass_descriptors(peer_liveness, &[copy], None));
+                take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
             }
-            reserved_fds::close(copy);
+            reserved_fds::close(enclosing);
             if let Some(v) = self.view() {
                 // The process of that sharers that has the link sleeps on its ready set.
                 self.announce_data(&v);
