@@ -4,7 +4,7 @@ use crate::host::Reachability;
 use crate::limits::CM_EVENTS_PER_PASS;
 use crate::rdma::engine::listeners::LISTENER;
 use crate::rdma::engine::probe::Answer;
-use crate::rdma::engine::qp::{QP_CONNECT, Stage, tag};
+use crate::rdma::engine::qp::{QP_CONNECT, QpRecord, Stage, tag};
 use crate::rdma::engine::qps::{RESOLVE, retry_resolve};
 use crate::rdma::engine::routes::{Route, learn, why};
 use crate::rdma::engine::worker::Engine;
@@ -74,11 +74,11 @@ impl Engine {
     /// Takes a step of a queue pair's life.
     fn on_cm_event(&mut self, at: usize, event: &CmEvent) {
         let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
-        let stage = core::mem::replace(&mut qp.stage, Stage::Gone);
+        let stage = qp.take_stage();
         let mut offered = wire::CompanionOffer::None;
         let next = match (stage, event.event_type) {
             // The queue pair is gone already.
-            (stage @ Stage::FailedOver(_), _) => return self.mux.qps.put_back(at, stage),
+            (stage @ Stage::FailedOver(_), _) => return self.mux.qps.set_stage(at, stage),
             (Stage::Resolving(id, tries), CmEventType::ADDR_ERROR) if tries < RESOLVE.len() => {
                 self.dest_of(at).ok_or(Error::NoDevice).and_then(|dest| retry_resolve(id, tries, dest))
             }
@@ -92,7 +92,7 @@ impl Engine {
                     wire::CompanionOffer::None
                 };
                 let made = self.mux.qps.make(id, at).map(drop).and_then(|()| self.routes.check_source(&self.mux, at));
-                let connecting = made.and_then(|()| match self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) {
+                let connecting = made.and_then(|()| match self.mux.qps.table.get_mut(at).map(QpRecord::stage_mut) {
                     Some(Stage::Connecting(qp_index)) => qp_index.connect(companion),
                     _ => Err(Error::NoDevice),
                 });
@@ -104,22 +104,22 @@ impl Engine {
                     offered = hello.companion;
                     Ok(Stage::Up(qp_index))
                 } else {
-                    self.mux.qps.put_back(at, Stage::Connecting(qp_index));
+                    self.mux.qps.set_stage(at, Stage::Connecting(qp_index));
                     Err(Error::Misuse { verb: "rdma_connect", why: "the other side is no NetACC of this version" })
                 }
             }
             (stage, CmEventType::DEVICE_REMOVAL) => {
-                self.mux.qps.put_back(at, stage);
+                self.mux.qps.set_stage(at, stage);
                 return self.qp_failed(at, "the device is removed");
             }
             (stage, CmEventType::DISCONNECTED | CmEventType::TIMEWAIT_EXIT) => {
-                self.mux.qps.put_back(at, stage);
+                self.mux.qps.set_stage(at, stage);
                 return self.qp_ended(at, "the other side has ended it");
             }
             (stage, _) if event.event_type.is_failure() => {
                 let error = event.check().err().unwrap_or(Error::NoDevice);
                 let refused = QpHello::decode(event.private_data.as_slice()) == Err(Stranger::Version);
-                self.mux.qps.put_back(at, stage);
+                self.mux.qps.set_stage(at, stage);
                 return self.failed(at, if refused { Reason::PeerVersion } else { why(&error) }, &error);
             }
             (stage, _) => Ok(stage),
@@ -127,7 +127,7 @@ impl Engine {
         match next {
             Ok(stage) => {
                 let up = matches!(stage, Stage::Up(_)) && event.event_type == CmEventType::ESTABLISHED;
-                self.mux.qps.put_back(at, stage);
+                self.mux.qps.set_stage(at, stage);
                 if let Some(route) = self.mux.qps.table.get(at).and_then(|e| e.route).filter(|_| up) {
                     self.mux.qps.count_up(at);
                     self.companions.connect(&mut self.mux.qps, at, offered);
@@ -187,11 +187,11 @@ impl Engine {
         // Without a companion connection a failure looks like the end of the other side's process, which lives, and may
         // have said more. The companion connection may have ended just before, with that process.
         let ended = qp.doubted != 0 && time::now() < qp.doubted.saturating_add(QP_CONNECT);
-        let has_companion = ended || qp.companion.is_hoped_for() || matches!(qp.stage, Stage::FailedOver(_));
+        let has_companion = ended || qp.companion.is_hoped_for() || qp.is_failed_over();
         let known = has_companion && error.is_none();
         // Done first, so that the other side does not go over to the companion connection.
         qp.companion.close();
-        match core::mem::replace(&mut qp.stage, Stage::Gone) {
+        match qp.take_stage() {
             Stage::Up(qp_conn) | Stage::Connecting(qp_conn) => {
                 netacc_log::log!(Debug, "QP {}: closed with {} connections: {how}", qp_conn.qp_num(), qp.conns.len());
                 qp_conn.disconnect();
@@ -205,14 +205,14 @@ impl Engine {
                 failed.end();
                 self.companions.failed_over.retain(|m| *m != at);
             }
-            Stage::Wanted | Stage::Resolving(..) | Stage::Routing(_) | Stage::Gone => {}
+            Stage::Wanted | Stage::Requested | Stage::Resolving(..) | Stage::Routing(_) | Stage::Taken(_) => {}
         }
         let conns: Vec<usize> = qp.conns.into_values().collect();
         if let Some(error) = error {
             let cut: Vec<usize> = conns
                 .iter()
                 .copied()
-                .filter(|c| self.mux.conns.table.get(*c).is_some_and(|conn| !conn.fin_seen))
+                .filter(|c| self.mux.conns.table.get(*c).is_some_and(|conn| !conn.rx().is_over()))
                 .collect();
             self.mux.for_each_conn_of_program(&cut, |conn| conn.ep.fail(error));
         }

@@ -243,8 +243,8 @@ impl Engine {
     /// touched, or given back.
     fn forget_devices(&mut self) {
         for (_, qp) in self.mux.qps.table.each_mut() {
-            if !matches!(qp.stage, Stage::FailedOver(_)) {
-                core::mem::forget(core::mem::replace(&mut qp.stage, Stage::Gone));
+            if !qp.is_failed_over() {
+                core::mem::forget(qp.take_stage());
             }
         }
         let fds: Vec<i32> = self.mux.qps.devices.iter().flat_map(Device::descriptors).collect();
@@ -292,7 +292,7 @@ impl Engine {
         self.mux.conns.pending_upgrades.clear();
         let all: Vec<usize> = self.mux.qps.table.each().map(|(at, _)| at).collect();
         for at in all {
-            if self.mux.qps.table.get(at).is_some_and(|e| matches!(e.stage, Stage::Gone)) {
+            if self.mux.qps.table.get(at).is_some_and(|e| matches!(e.stage(), Stage::Taken(_))) {
                 self.end_qp(at, "its process has ended");
             }
         }

@@ -43,21 +43,21 @@ impl Engine {
         self.complete_all();
         let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         if !qp.is_up() {
-            if !matches!(qp.stage, Stage::FailedOver(_)) {
+            if !qp.is_failed_over() {
                 self.end_qp(at, how);
             }
             return;
         }
         let error = qp.error;
         let Some(fd) = qp.companion.take() else { return self.end_qp_with(at, how, error) };
-        let (route, stage) = (qp.route, core::mem::replace(&mut qp.stage, Stage::Gone));
+        let (route, stage) = (qp.route, qp.take_stage());
         let (Stage::Up(qp_conn), Some(device)) = (stage, self.mux.qps.devices.get_mut(qp.device)) else { return };
         let number = qp_conn.qp_num();
         qp_conn.disconnect();
         let left = qp_conn.into_failover(device);
         left.stats.failed_over();
         let conns: Vec<usize> = qp.conns.values().copied().collect();
-        qp.stage = Stage::FailedOver(Failover::new(fd, left, unsaid));
+        qp.set_stage(Stage::FailedOver(Failover::new(fd, left, unsaid)));
         self.removals.suspect();
         self.companions.failed_over.push(at);
         self.mux.conns.feed();
@@ -94,7 +94,9 @@ impl Engine {
         let mut payload = core::mem::take(&mut self.companions.scratch);
         let mut taken = 0;
         let end = loop {
-            let Some(Stage::FailedOver(m)) = self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) else { break None };
+            let Some(Stage::FailedOver(m)) = self.mux.qps.table.get_mut(at).map(QpRecord::stage_mut) else {
+                break None;
+            };
             if taken == FAILOVER_MESSAGES_PER_PASS {
                 break None;
             }
@@ -133,7 +135,7 @@ impl Engine {
     fn push_failover(&mut self, at: usize) {
         let Some(qp) = self.mux.qps.table.get_mut(at) else { return };
         let idle = qp.conns.is_empty() && qp.resets.is_empty() && qp.route.is_some();
-        let Stage::FailedOver(m) = &mut qp.stage else { return };
+        let Stage::FailedOver(m) = qp.stage_mut() else { return };
         if let Some((fd, full)) = m.push(idle) {
             self.companions.watch_failover(&self.mux.qps, at, fd, full);
         }
@@ -159,7 +161,7 @@ impl Engine {
     pub(super) fn maintain_failovers(&mut self, now: u64) {
         for at in self.companions.failed_over.clone() {
             self.mux.be_patient(at);
-            if let Some(Stage::FailedOver(m)) = self.mux.qps.table.get_mut(at).map(|e| &mut e.stage) {
+            if let Some(Stage::FailedOver(m)) = self.mux.qps.table.get_mut(at).map(QpRecord::stage_mut) {
                 m.say_if_late(now);
             }
         }
@@ -199,7 +201,7 @@ impl Engine {
         match event.element {
             Element::Device => self.device_goes(n),
             Element::Qp(_) | Element::Cq(_) if event.event_type.is_error() => {
-                let here = |e: &QpRecord| matches!(&e.stage, Stage::Up(qp_conn) if e.device == n && is_meant(qp_conn));
+                let here = |e: &QpRecord| matches!(e.stage(), Stage::Up(qp_conn) if e.device == n && is_meant(qp_conn));
                 let failed: Vec<usize> = self.mux.qps.table.each().filter(|(_, e)| here(e)).map(|(at, _)| at).collect();
                 failed.into_iter().for_each(|at| self.qp_failed(at, "the device says that it has failed"));
             }
@@ -213,7 +215,7 @@ impl Engine {
         if self.mux.qps.devices.get(device).is_none_or(|d| d.fd() < 0) {
             return;
         }
-        let on = |e: &QpRecord| e.device == device && matches!(e.stage, Stage::Up(_) | Stage::Connecting(_));
+        let on = |e: &QpRecord| e.device == device && matches!(e.stage(), Stage::Up(_) | Stage::Connecting(_));
         let qps: Vec<usize> = self.mux.qps.table.each().filter(|(_, e)| on(e)).map(|(at, _)| at).collect();
         for at in qps {
             if let Some(qp) = self.mux.qps.table.get_mut(at) {

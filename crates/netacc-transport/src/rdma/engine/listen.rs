@@ -131,7 +131,7 @@ impl Engine {
         let Request { id, hello, port, .. } = request;
         let admitted = id.peer_addr().is_some_and(|peer| self.make_room(peer.ip().to_canonical()));
         let place =
-            admitted.then(|| self.mux.qps.table.add(MAX_QPS, QpRecord::new(Stage::Gone, 0, None, port))).flatten();
+            admitted.then(|| self.mux.qps.table.add(MAX_QPS, QpRecord::new(Stage::Requested, 0, None, port))).flatten();
         let Some(at) = place else {
             self.status.served.fetch_sub(1, Ordering::Relaxed);
             // The client goes by TCP.

@@ -37,7 +37,7 @@ impl Engine {
         let mut old = Vec::new();
         for (at, e) in self.mux.qps.table.each() {
             let age = now.saturating_sub(e.idle_since);
-            match &e.stage {
+            match e.stage() {
                 // And the last that its connections have said is with the other host.
                 Stage::Up(qp_conn)
                     if e.conns.is_empty() && e.route.is_some() && (qp_conn.is_flushed() || age > QP_CONNECT) =>
@@ -89,8 +89,8 @@ impl Engine {
         for at in lost {
             self.mux.links.drop(at);
         }
-        let past = |r: &RouteEntry| matches!(r.state, State::Closed(_, until) if until <= now);
-        let gone = |r: &RouteEntry| r.qps.is_empty() && r.local.is_none() && (past(r) || r.state == State::Opening);
+        let past = |r: &RouteEntry| matches!(r.state(), State::Closed(_, until) if until <= now);
+        let gone = |r: &RouteEntry| r.qps.is_empty() && r.local.is_none() && (past(r) || r.state() == State::Opening);
         let forgotten: Vec<usize> = self.routes.table.each().filter(|(_, r)| gone(r)).map(|(at, _)| at).collect();
         for at in forgotten {
             self.routes.table.remove(at);

@@ -92,7 +92,7 @@ impl Engine {
         };
         let wanted = |stage: &Stage| matches!(stage, Stage::Wanted);
         let waiting: Vec<usize> =
-            self.mux.qps.table.each().filter(|(_, e)| wanted(&e.stage)).map(|(at, _)| at).collect();
+            self.mux.qps.table.each().filter(|(_, e)| wanted(e.stage())).map(|(at, _)| at).collect();
         for at in waiting {
             let begun = match failure {
                 None => self.dest_of(at).ok_or(Error::NoDevice).and_then(|dest| self.mux.qps.resolve(at, dest)),

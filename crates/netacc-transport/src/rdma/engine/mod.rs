@@ -63,6 +63,7 @@ mod removal;
 pub mod ring_bypass;
 mod routes;
 mod sleep;
+mod state;
 mod stats;
 mod status;
 mod sysfs;

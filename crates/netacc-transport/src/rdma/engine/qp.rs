@@ -2,6 +2,7 @@
 
 use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::failed::Failover;
+use crate::rdma::engine::state::{State, machine};
 use crate::rdma::engine::table::Table;
 use crate::rdma::{Buffer, Device, MsgPath, QpConn};
 use crate::timeouts;
@@ -20,15 +21,30 @@ pub(super) const QP_CONNECT: u64 = time::ns(timeouts::QP_CONNECT);
 /// How far a queue pair has come.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// The connection manager is not there yet.
+    /// Client's host: the connection manager is not there yet.
     Wanted,
+    /// Server's host: a client asks for it, and it is not made yet.
+    Requested,
     Resolving(CmId, usize),
     Routing(CmId),
     Connecting(QpConn),
     Up(QpConn),
     /// The queue pair has failed; its connections go on by TCP.
     FailedOver(Failover),
-    Gone,
+    /// It was taken out of the stage of this name, by code that sets the next one or ends the queue pair.
+    Taken(&'static str),
+}
+
+machine! {
+    Stage { Wanted, Requested, Resolving, Routing, Connecting, Up, FailedOver; other Stage::Taken(from) => *from }
+    * -> Wanted: "a connect needs a queue pair",
+    * -> Requested: "a client asks for one",
+    Wanted -> Resolving: "the connection manager is there and is asked for the address",
+    Resolving -> Routing: "the address is known",
+    Routing -> Connecting: "the route is known, and the queue pair is made",
+    Requested -> Connecting: "the queue pair is made",
+    Connecting -> Up: "it is accepted",
+    Up -> FailedOver: "it has failed and has a companion connection",
 }
 
 /// The bytes that belong to a message.
@@ -104,7 +120,7 @@ pub(super) struct Opened {
 /// A queue pair, from the first question for its route to its end.
 #[derive(Debug)]
 pub(super) struct QpRecord {
-    pub stage: Stage,
+    stage: Stage,
     pub device: usize,
     /// The route whose connections it carries (client's host).
     pub route: Option<usize>,
@@ -152,6 +168,25 @@ impl QpRecord {
             error: None,
             doubted: 0,
         }
+    }
+
+    pub fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    pub fn stage_mut(&mut self) -> &mut Stage {
+        &mut self.stage
+    }
+
+    /// Takes the stage out, for a change that needs what is in it; [`QpRecord::set_stage`] follows.
+    pub fn take_stage(&mut self) -> Stage {
+        let from = self.stage.name();
+        core::mem::replace(&mut self.stage, Stage::Taken(from))
+    }
+
+    pub fn set_stage(&mut self, to: Stage) {
+        let (route, port) = (self.route, self.port);
+        self.stage.change(to, format_args!("QP of route {route:?}, port {port}"));
     }
 
     /// Its device, if the queue pair has got that far.

@@ -90,9 +90,9 @@ impl Qps {
         self.table.get_mut(at)?.live_parts(&mut self.devices)
     }
 
-    pub fn put_back(&mut self, at: usize, stage: Stage) {
+    pub fn set_stage(&mut self, at: usize, stage: Stage) {
         if let Some(qp) = self.table.get_mut(at) {
-            qp.stage = stage;
+            qp.set_stage(stage);
         }
     }
 
@@ -186,8 +186,9 @@ impl Qps {
         let qp_conn = QpConn::new(id, self.devices.get_mut(device).ok_or(Error::NoDevice)?, tag)?;
         let qp = self.table.get_mut(at).ok_or(Error::NoDevice)?;
         qp.ips = qp_conn.local_ip().zip(qp_conn.peer_ip());
-        (qp.device, qp.stage) = (device, Stage::Connecting(qp_conn));
-        match &mut qp.stage {
+        qp.device = device;
+        qp.set_stage(Stage::Connecting(qp_conn));
+        match qp.stage_mut() {
             Stage::Connecting(qp_index) => Ok(qp_index),
             _ => Err(Error::NoDevice),
         }
@@ -196,16 +197,16 @@ impl Qps {
     /// To be called when we have accepted the connection of a queue pair.
     pub fn is_connected(&mut self, at: usize) {
         let Some(qp) = self.table.get_mut(at) else { return };
-        qp.stage = match core::mem::replace(&mut qp.stage, Stage::Gone) {
-            Stage::Connecting(qp_conn) => Stage::Up(qp_conn),
-            stage => stage,
-        };
+        match qp.take_stage() {
+            Stage::Connecting(qp_conn) => qp.set_stage(Stage::Up(qp_conn)),
+            stage => qp.set_stage(stage),
+        }
         self.count_up(at);
     }
 
     /// Whether queue pairs wait for the event channel.
     pub fn wants_manager(&self) -> bool {
-        self.events.is_none() && self.table.each().any(|(_, e)| matches!(e.stage, Stage::Wanted))
+        self.events.is_none() && self.table.each().any(|(_, e)| matches!(e.stage(), Stage::Wanted))
     }
 
     /// Whether the event channel cannot be made, as far as is known.
@@ -222,7 +223,7 @@ impl Qps {
         let _ = id.set_ack_timeout(ACK_TIMEOUT);
         let [first, ..] = RESOLVE;
         id.resolve_addr(None, SocketAddr::new(dest.ip(), port), first)?;
-        self.put_back(at, Stage::Resolving(id, 1));
+        self.set_stage(at, Stage::Resolving(id, 1));
         Ok(())
     }
 
@@ -245,11 +246,11 @@ impl Qps {
     /// The companion connection of a queue pair is there.
     pub fn companion_ready(&mut self, at: usize, fd: i32) {
         let Some(qp) = self.table.get_mut(at) else { return reserved_fds::close(fd) };
-        match &mut qp.stage {
+        match qp.stage_mut() {
             // It was waited for.
             Stage::FailedOver(failed) => {
-                qp.companion = Companion::None;
                 failed.stream.attach(fd);
+                qp.companion = Companion::None;
             }
             _ => qp.companion = Companion::Ready(fd),
         }

@@ -11,7 +11,7 @@ use netacc_sys::time;
 
 impl QpRecord {
     fn stats_entry(&self) -> Option<(u32, &'static LinkEntry)> {
-        match &self.stage {
+        match self.stage() {
             Stage::Up(qp_conn) => qp_conn.entry(),
             Stage::FailedOver(failed) => failed.state.stats.entry(),
             _ => None,

@@ -12,7 +12,6 @@ use crate::rdma::engine::routes::Routes;
 use crate::shm::Link;
 use core::net::SocketAddr;
 use netacc_stats::Reason;
-use netacc_sys::time;
 use netacc_wire::frame::Upgrade;
 
 /// Begins to look for the route to a server.
@@ -77,8 +76,7 @@ impl Routes {
         };
         self.show_taken(mux, qp_index, ours, local);
         let request = Upgrade { client, server, sent: host.sent_by_kernel(socket) };
-        let pending =
-            PendingUpgrade { step: Step::SendRequest, request, socket: Some(socket), program, since: time::now() };
+        let pending = PendingUpgrade::new(Step::SendRequest, request, Some(socket), program);
         if let Some(conn) = mux.conns.table.get_mut(at) {
             conn.upgrade = Some(pending);
         }

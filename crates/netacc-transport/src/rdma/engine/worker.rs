@@ -324,14 +324,14 @@ impl Engine {
         }
         let conns = &mut self.mux.conns.table;
         self.mux.conns.listed.retain(|c| {
-            let Some(conn) = conns.get_mut(*c).filter(|conn| conn.listed) else { return false };
+            let Some(conn) = conns.get_mut(*c).filter(|conn| conn.slept_on.is_some()) else { return false };
             // The connection may have such a descriptor again, when it goes over to a kernel socket after the end
             // of its sharers.
             let Some((fd, events)) = conn.waits_on() else {
-                conn.listed = false;
+                conn.slept_on = None;
                 return false;
             };
-            conn.slept_on = (fd, events);
+            conn.slept_on = Some((fd, events));
             // Nothing is wanted of the descriptor now, and its end would be reported over and over.
             if events != 0 {
                 list.push((fd, events, What::Kernel(*c)));

@@ -2,6 +2,7 @@
 //! companion's first bytes go with the handshake.
 
 use crate::rdma::engine::companions::watch::without_delay;
+use crate::rdma::engine::state::{State, machine};
 use crate::timeouts;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -46,11 +47,21 @@ impl Port {
 /// How far it has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rdma::engine) enum Stage {
-    /// The server is asked whether the companion may come to its own port.
+    /// There is no socket yet. For the listener's own port the server is asked whether the companion may come to it.
     Asking,
     Connecting(i32),
     /// The client has said whose companion it is, and the server has not answered.
     Introduced(i32),
+}
+
+machine! {
+    Stage { Asking, Connecting, Introduced }
+    * -> Asking: "the queue pair is up",
+    Asking -> Connecting: "a socket connects",
+    Asking -> Introduced: "a socket connects, and what it says goes with the handshake",
+    Connecting -> Introduced: "it is connected, and says whose companion it is",
+    Connecting -> Asking: "it failed, or was connected before it had said anything",
+    Introduced -> Asking: "the server did not answer, or not as a companion's",
 }
 
 /// A companion connection that is being made.
@@ -62,13 +73,27 @@ pub(in crate::rdma::engine) struct Attempt {
     pub port: Port,
     /// The other port was tried before.
     pub last: bool,
-    pub stage: Stage,
+    stage: Stage,
     /// Since when (ns) this port is tried.
     pub since: u64,
     pub tries: u32,
 }
 
 impl Attempt {
+    /// An attempt that begins now at `port`; the server has chosen port `chosen` for companions.
+    pub fn new(token: [u8; TOKEN], chosen: u16, port: Port) -> Attempt {
+        Attempt { token, chosen, port, last: false, stage: Stage::Asking, since: time::now(), tries: 0 }
+    }
+
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub fn set_stage(&mut self, to: Stage) {
+        let chosen = self.chosen;
+        self.stage.change(to, format_args!("companion connection, chosen port {chosen}"));
+    }
+
     pub fn fd(&self) -> Option<i32> {
         match self.stage {
             Stage::Asking => None,
@@ -252,8 +277,7 @@ mod tests {
 
     #[test]
     fn a_port_is_given_up_sooner_if_another_is_left() {
-        let attempt =
-            |port, last| Attempt { token: [0; TOKEN], chosen: 1, port, last, stage: Stage::Asking, since: 1, tries: 0 };
+        let attempt = |port, last| Attempt { last, since: 1, ..Attempt::new([0; TOKEN], 1, port) };
         for (port, last, timeout) in [
             (Port::Chosen, false, FILTERED),
             (Port::Chosen, true, COMPANION_CONNECT),

@@ -34,9 +34,7 @@ impl Companions {
         let Some(qp) = qps.table.get_mut(at) else { return };
         let Some((_, theirs)) = qp.ips else { return };
         let port = if self.filtered.contains(&theirs) { Port::Own } else { Port::Chosen };
-        let since = time::now();
-        qp.companion =
-            Companion::Connecting(Attempt { token, chosen, port, last: false, stage: Stage::Asking, since, tries: 0 });
+        qp.companion = Companion::Connecting(Attempt::new(token, chosen, port));
         if !qp.parts(&mut qps.devices).is_some_and(|(qp_index, _)| qp_index.keep()) {
             return qps.drop_companion(at);
         }
@@ -70,7 +68,7 @@ impl Companions {
             next: 0,
         });
         if let Companion::Connecting(attempt) = &mut qp.companion {
-            attempt.stage = Stage::Asking;
+            attempt.set_stage(Stage::Asking);
         }
         qps.send_resets(at);
     }
@@ -78,7 +76,7 @@ impl Companions {
     /// The server says whether the companion may come to its own port. False: it was not asked.
     pub(in crate::rdma::engine) fn own_port_answered(&mut self, qps: &mut Qps, at: usize, answer: OwnPort) -> bool {
         match qps.attempt(at) {
-            Some(Attempt { stage: Stage::Asking, port: Port::Own, .. }) => {}
+            Some(attempt) if attempt.stage() == Stage::Asking && attempt.port == Port::Own => {}
             // It has been given up, or is there by the other port.
             _ => return true,
         }
@@ -112,7 +110,7 @@ impl Companions {
             watched.inspect_err(|_| reserved_fds::close(fd))
         });
         match (done, qps.attempt(at)) {
-            (Ok(stage), Some(attempt)) => attempt.stage = stage,
+            (Ok(stage), Some(attempt)) => attempt.set_stage(stage),
             (Ok(Stage::Connecting(fd) | Stage::Introduced(fd)), None) => reserved_fds::close(fd),
             (Ok(Stage::Asking), None) => {}
             (Err(e), _) => self.port_failed(qps, at, Why::Error(e)),
@@ -121,7 +119,7 @@ impl Companions {
 
     /// The kernel has something to tell of a companion that is being made.
     pub(in crate::rdma::engine) fn attempt_has_news(&mut self, qps: &mut Qps, at: usize) {
-        match qps.attempt(at).map(|a| a.stage) {
+        match qps.attempt(at).map(|a| a.stage()) {
             Some(Stage::Connecting(fd)) => self.say_hello(qps, at, fd),
             Some(Stage::Introduced(fd)) => self.hear_welcome(qps, at, fd),
             Some(Stage::Asking) | None => {}
@@ -140,7 +138,7 @@ impl Companions {
             attempt.tries += 1;
             // Relaxed: nothing else depends on it.
             let again = EMPTY.fetch_add(1, Ordering::Relaxed) < MOST_EMPTY && attempt.tries < TRIES;
-            attempt.stage = Stage::Asking;
+            attempt.set_stage(Stage::Asking);
             reset(fd);
             return if again {
                 self.ask_for_own_port(qps, at)
@@ -150,7 +148,7 @@ impl Companions {
         }
         let said = wire::hello(&attempt.token);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        attempt.stage = Stage::Introduced(fd);
+        attempt.set_stage(Stage::Introduced(fd));
         if raw::send(fd, said.as_ptr(), HELLO, flags) != Ok(HELLO)
             || self.watch.ctl(EPOLL_CTL_MOD, fd, EPOLLIN, name).is_err()
         {
@@ -200,7 +198,8 @@ impl Companions {
         if let Some(fd) = attempt.fd() {
             reserved_fds::close(fd);
         }
-        (attempt.stage, attempt.tries) = (Stage::Asking, 0);
+        attempt.set_stage(Stage::Asking);
+        attempt.tries = 0;
         if core::mem::replace(&mut attempt.last, true) {
             warn_of_none(there, why);
             return qps.drop_companion(at);

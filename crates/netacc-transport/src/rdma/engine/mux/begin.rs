@@ -7,11 +7,10 @@ use crate::rdma::engine::mux::links::CONNS;
 use crate::rdma::engine::process;
 use crate::rdma::engine::qp::Payload;
 use crate::shm::{Link, ShmEndpoint};
-use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use netacc_stats::Reason;
-use netacc_wire::frame::{ADDRESSES, Frame, WINDOW, decode_addresses};
+use netacc_wire::frame::{ADDRESSES, Frame, decode_addresses};
 
 impl Mux {
     /// Begins to carry a connection. `name` is what the other side calls it. Returns its place among the connections.
@@ -23,32 +22,7 @@ impl Mux {
         name: Option<(u16, u32)>,
         opening: Option<[u8; ADDRESSES]>,
     ) -> Option<usize> {
-        let conn = Conn {
-            ep,
-            kernel: -1,
-            listed: false,
-            slept_on: (-1, 0),
-            local,
-            slot: ep.slot_index(),
-            qp: qp_index,
-            id: 0,
-            generation: 0,
-            generation_confirmed: name.is_some(),
-            known: false,
-            opening,
-            upgrade: None,
-            credit: WINDOW,
-            delivered: 0,
-            pending: VecDeque::new(),
-            fin_sent: false,
-            fin_seen: false,
-            broken_off: false,
-            said_part: false,
-            fin_given: false,
-            stalled: false,
-            queued: false,
-            cut: false,
-        };
+        let conn = Conn::new(ep, local, qp_index, name, opening);
         let Some(at) = self.conns.table.add(CONNS, conn) else {
             crate::Endpoint::close(ep, true);
             return None;

@@ -2,7 +2,9 @@
 
 use crate::limits::MESSAGES_PER_PASS;
 use crate::rdma::MsgPath;
+use crate::rdma::engine::mux::state::{RxState, Sched, TxState};
 use crate::rdma::engine::mux::upgrade_pending::PendingUpgrade;
+use crate::rdma::engine::state::State;
 use crate::shm::{ShmEndpoint, end_at_close, reset_at_close};
 use crate::{Endpoint, Iov, Shut};
 use alloc::collections::VecDeque;
@@ -27,10 +29,9 @@ pub(in crate::rdma::engine) struct Conn {
     /// The kernel socket that took the ring's place (private descriptor), or -1: the program handed its side on to a
     /// process that has no ring.
     pub kernel: i32,
-    /// Set while a descriptor of its own can wake it, and is listed.
-    pub listed: bool,
-    /// The descriptor and the events on which the thread sleeps for it, or did when it slept last.
-    pub slept_on: (i32, i16),
+    /// While it is listed, since a descriptor of its own can wake it: the descriptor and the events on which the thread sleeps for
+    /// it, or did when it slept last.
+    pub slept_on: Option<(i32, i16)>,
     /// Index of its link, and its place there.
     pub local: usize,
     pub slot: usize,
@@ -39,11 +40,12 @@ pub(in crate::rdma::engine) struct Conn {
     /// Its name on the queue pair.
     pub id: u16,
     pub generation: u32,
-    /// Set once each side has sent a frame of this generation.
-    pub generation_confirmed: bool,
-    pub known: bool,
-    /// The addresses of both ends, which are to be sent before anything else.
-    pub opening: Option<[u8; ADDRESSES]>,
+    /// What the other side has been told, what it has told, and the connection's turn: changed by setters alone.
+    tx: TxState,
+    rx: RxState,
+    sched: Sched,
+    /// The addresses of both ends, for [`TxState::Opening`].
+    addresses: [u8; ADDRESSES],
     /// Set while the connection is still on kernel TCP.
     pub upgrade: Option<PendingUpgrade>,
     /// Number of bytes that may still be sent.
@@ -52,22 +54,6 @@ pub(in crate::rdma::engine) struct Conn {
     pub delivered: u32,
     /// Bytes that found no room in the ring.
     pub pending: VecDeque<u8>,
-    /// Set once we have told the other side that our direction has ended.
-    pub fin_sent: bool,
-    /// Set once the other side has told the end of its direction.
-    pub fin_seen: bool,
-    /// Set while the other side has told that more bytes follow the last ones that have come ([`Kind::Part`]).
-    pub broken_off: bool,
-    /// Set while we have told the other side that more bytes follow the last ones that we have sent ([`Kind::Part`]).
-    pub said_part: bool,
-    /// Set once the program here has been told the end of the other side's direction.
-    pub fin_given: bool,
-    /// Set while it waits for the queue pair to have room.
-    pub stalled: bool,
-    /// Set while it is in the queue of connections that are to be looked at.
-    pub queued: bool,
-    /// Set once the queue pair has ended, or the connection there: what has come is still given to the program.
-    pub cut: bool,
 }
 
 /// The source of the bytes that a connection sends.
@@ -97,8 +83,85 @@ pub(in crate::rdma::engine) enum Sent {
 }
 
 impl Conn {
+    /// A connection of the queue pair at `qp`, by the program's side `ep` on the link at `local`. A client's connection has no `name` yet,
+    /// and `addresses` that are to be sent first unless it comes from kernel TCP.
+    pub fn new(
+        ep: &'static ShmEndpoint,
+        local: usize,
+        qp: usize,
+        name: Option<(u16, u32)>,
+        addresses: Option<[u8; ADDRESSES]>,
+    ) -> Conn {
+        let (id, generation) = name.unwrap_or_default();
+        Conn {
+            ep,
+            kernel: -1,
+            slept_on: None,
+            local,
+            slot: ep.slot_index(),
+            qp,
+            id,
+            generation,
+            tx: if addresses.is_some() { TxState::Opening } else { TxState::Unnamed },
+            rx: if name.is_some() { RxState::Open } else { RxState::Unheard },
+            sched: Sched::Idle,
+            addresses: addresses.unwrap_or([0; ADDRESSES]),
+            upgrade: None,
+            credit: WINDOW,
+            delivered: 0,
+            pending: VecDeque::new(),
+        }
+    }
+
+    pub fn tx(&self) -> TxState {
+        self.tx
+    }
+
+    pub fn rx(&self) -> RxState {
+        self.rx
+    }
+
+    pub fn sched(&self) -> Sched {
+        self.sched
+    }
+
+    pub fn set_tx(&mut self, to: TxState) {
+        if self.tx != to {
+            let (id, generation) = (self.id, self.generation);
+            self.tx.change(to, format_args!("connection {id}/{generation}"));
+        }
+    }
+
+    pub fn set_rx(&mut self, to: RxState) {
+        if self.rx != to {
+            let (id, generation) = (self.id, self.generation);
+            self.rx.change(to, format_args!("connection {id}/{generation}"));
+        }
+    }
+
+    pub fn set_sched(&mut self, to: Sched) {
+        debug_assert!(self.sched == to || Sched::transition(self.sched.name(), to.name()).is_some());
+        self.sched = to;
+    }
+
+    /// A frame of this generation has come.
+    pub fn note_heard(&mut self) {
+        if self.rx == RxState::Unheard {
+            self.set_rx(RxState::Open);
+        }
+    }
+
+    /// The other side's direction has ended.
+    pub fn end_rx(&mut self) {
+        if !self.rx.is_over() {
+            self.set_rx(RxState::Ended);
+        }
+    }
+
     pub(in crate::rdma::engine) fn frame(&mut self, kind: Kind) -> Frame {
-        self.known = true;
+        if self.tx == TxState::Unnamed {
+            self.set_tx(TxState::Open);
+        }
         let frame = self.next_frame(kind);
         self.delivered -= frame.window;
         frame
@@ -167,8 +230,8 @@ impl Conn {
                 return true;
             }
         }
-        if self.fin_seen && !self.fin_given {
-            self.fin_given = true;
+        if self.rx == RxState::Ended {
+            self.set_rx(RxState::Given);
             match self.kernel {
                 -1 => self.ep.shutdown(Shut::Write),
                 fd => {
@@ -186,14 +249,15 @@ impl Conn {
             if !path.can_add() {
                 return Sent::Stalled;
             }
-            if let Some(addresses) = self.opening.take() {
+            if self.tx == TxState::Opening {
                 let frame = self.frame(Kind::Open);
-                if path.add(frame, &addresses).is_err() {
+                self.set_tx(TxState::Open);
+                if path.add(frame, &self.addresses).is_err() {
                     return Sent::Broken;
                 }
                 continue;
             }
-            if self.fin_sent || self.credit == 0 {
+            if self.tx == TxState::Ended || self.credit == 0 {
                 // Nothing is read from the ring now, which would find a reset.
                 let reset = self.kernel < 0 && self.ep.is_reset();
                 return if reset { self.send_reset(path) } else { self.send_window(path) };
@@ -204,7 +268,7 @@ impl Conn {
                 Ok(Some(false)) => return Sent::Starved,
                 Ok(None) => {
                     let frame = self.frame(Kind::Fin);
-                    self.fin_sent = true;
+                    self.set_tx(TxState::Ended);
                     if path.add(frame, &[]).is_err() {
                         return Sent::Broken;
                     }
@@ -222,8 +286,9 @@ impl Conn {
     /// would hear of what the program writes meanwhile. If the program writes nothing, `send_final_acks` says so.
     fn frame_of(&mut self, n: usize, there: usize, room: usize, path: &MsgPath<'_>) -> Frame {
         let left = if there == usize::MAX { n == room } else { n < there };
-        self.said_part = left || self.credit == 0 || !path.can_send_two();
-        self.frame(if self.said_part { Kind::Part } else { Kind::Data })
+        let part = left || self.credit == 0 || !path.can_send_two();
+        self.set_tx(if part { TxState::Part } else { TxState::Open });
+        self.frame(if part { Kind::Part } else { Kind::Data })
     }
 
     /// Sends one message of bytes: returns whether there was a buffer for it; `None` at the end of the stream. `EIO`:
@@ -238,7 +303,7 @@ impl Conn {
         if there <= inline {
             return self.send_short(path, from, there, inline);
         }
-        let brief = self.known && path.can_be_brief(&self.next_frame(Kind::Data));
+        let brief = self.tx.is_named() && path.can_be_brief(&self.next_frame(Kind::Data));
         let Some((place, start, room)) = path.take(there.min(self.credit as usize), brief) else {
             // This is slow, but better than waiting for ever.
             return if path.is_dry() { self.send_short(path, from, there, inline) } else { Ok(Some(false)) };
@@ -255,7 +320,7 @@ impl Conn {
             }
             Ok(n) => {
                 self.credit -= n as u32;
-                let known = self.known;
+                let known = self.tx.is_named();
                 let frame = self.frame_of(n, there, room, path);
                 path.send_placed(frame, place, n, known).map(|()| Some(true)).map_err(|_| Errno::IO)
             }
@@ -300,8 +365,8 @@ impl Conn {
 
     /// Whether it has sent all that is in its ring, and can go on.
     pub fn may_send_past(&self) -> bool {
-        let begun = self.upgrade.is_none() && self.opening.is_none() && self.kernel < 0;
-        begun && !self.stalled && !self.fin_sent && !self.cut && self.credit > 0 && self.ep.unread() == 0
+        let begun = self.upgrade.is_none() && self.tx.sends_bytes() && self.kernel < 0;
+        begun && !self.sched.is_stalled() && self.credit > 0 && self.ep.unread() == 0
     }
 
     /// What wakes it besides its channel: a descriptor and its events.
@@ -315,7 +380,10 @@ impl Conn {
             (-1, peer_liveness) => Some((peer_liveness, libc::POLLIN)),
             (fd, _) => {
                 // For a connection that is cut only its end is awaited, once it has been given everything.
-                let waits = if self.cut { !self.fin_given } else { self.fin_sent || self.stalled || self.credit == 0 };
+                let waits = match self.tx {
+                    TxState::Cut => self.rx != RxState::Given,
+                    tx => tx == TxState::Ended || self.sched.is_stalled() || self.credit == 0,
+                };
                 let read = if waits { 0 } else { libc::POLLIN };
                 let write = if self.pending.is_empty() { 0 } else { libc::POLLOUT };
                 Some((fd, read | write))
@@ -325,8 +393,8 @@ impl Conn {
 
     /// Whether the thread does not sleep on something that can wake it.
     pub fn is_unheard(&self) -> bool {
-        let (fd, events) = self.slept_on;
-        self.listed && self.waits_on().is_some_and(|(now, wanted)| wanted & if now == fd { !events } else { !0 } != 0)
+        let waits = self.slept_on.zip(self.waits_on());
+        waits.is_some_and(|((fd, events), (now, wanted))| wanted & if now == fd { !events } else { !0 } != 0)
     }
 
     /// Follows the program's side, if that went over to a kernel socket. False: the connection is lost.
@@ -344,7 +412,7 @@ impl Conn {
                 self.ep.subscribe(0);
                 self.ep.let_go();
                 // The bytes that we still have to give are lost with us, which is no end of the stream.
-                if !self.fin_given {
+                if self.rx != RxState::Given {
                     reset_at_close(ours);
                 }
                 self.kernel = ours;
@@ -356,7 +424,7 @@ impl Conn {
 
     /// Whether nothing of what the program here writes goes out by the queue pair any more, or none of it does yet.
     pub(in crate::rdma::engine) fn is_off_qp(&self) -> bool {
-        self.upgrade.is_some() || self.cut || self.fin_sent
+        self.upgrade.is_some() || self.tx.is_over()
     }
 
     fn send_reset(&mut self, path: &mut MsgPath<'_>) -> Sent {

@@ -36,9 +36,9 @@ impl Conns {
     /// Puts a connection into the queue of those to be looked at.
     pub fn queue(&mut self, at: usize) {
         if let Some(conn) = self.table.get_mut(at)
-            && !conn.queued
+            && !conn.sched().is_ready()
         {
-            conn.queued = true;
+            conn.set_sched(conn.sched().queued());
             self.ready.push_back(at);
         }
     }
@@ -48,7 +48,7 @@ impl Conns {
         for _ in 0..self.starved.len() {
             let Some(at) = self.starved.pop_front() else { return };
             if let Some(conn) = self.table.get_mut(at) {
-                conn.stalled = false;
+                conn.set_sched(conn.sched().resumed());
                 self.queue(at);
             }
         }
@@ -62,8 +62,8 @@ impl Conns {
         let Some(qp) = qps.table.get_mut(at) else { return };
         for _ in 0..qp.stalled.len() {
             let Some(c) = qp.stalled.pop_front() else { return };
-            if let Some(conn) = self.table.get_mut(c).filter(|c| c.stalled && c.qp == at) {
-                conn.stalled = false;
+            if let Some(conn) = self.table.get_mut(c).filter(|c| c.sched().is_stalled() && c.qp == at) {
+                conn.set_sched(conn.sched().resumed());
                 self.queue(c);
             }
         }
@@ -87,15 +87,15 @@ impl Conns {
             Sent::All => {}
             Sent::More => self.queue(at),
             Sent::Stalled => {
-                if !conn.stalled {
-                    conn.stalled = true;
+                if !conn.sched().is_stalled() {
+                    conn.set_sched(conn.sched().stalled());
                     qp.stalled.push_back(at);
                 }
             }
             // The connections that hold the buffers may be on other queue pairs.
             Sent::Starved => {
-                if !conn.stalled {
-                    conn.stalled = true;
+                if !conn.sched().is_stalled() {
+                    conn.set_sched(conn.sched().stalled());
                     self.starved.push_back(at);
                 }
             }

@@ -3,6 +3,7 @@
 use crate::Endpoint;
 use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::conn::{SHORT, Source};
+use crate::rdma::engine::mux::state::{RxState, TxState};
 use crate::rdma::engine::qp::{QpRecord, Stage};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ impl Mux {
     /// the other side.
     pub fn send_final_acks(&mut self) {
         let said: Vec<usize> =
-            self.conns.table.each().filter(|(_, c)| c.said_part && !c.is_off_qp()).map(|(at, _)| at).collect();
+            self.conns.table.each().filter(|(_, c)| c.tx() == TxState::Part).map(|(at, _)| at).collect();
         for at in said {
             let Some(conn) = self.conns.table.get_mut(at).filter(|c| c.credit > 0) else { continue };
             let mut byte = 0u8;
@@ -29,7 +30,7 @@ impl Mux {
             if has_more || !path.is_free() {
                 continue;
             }
-            conn.said_part = false;
+            conn.set_tx(TxState::Open);
             let frame = conn.frame(Kind::Data);
             if path.send(frame, &[]).is_err() {
                 self.qps.broken.push(conn.qp);
@@ -56,7 +57,7 @@ impl Mux {
         // tcp(7): bytes that the program has not read are lost, which is a reset.
         let kind = if conn.ep.is_all_read() && conn.pending.is_empty() { Kind::Fin } else { Kind::Reset };
         let frame = conn.frame(kind);
-        conn.fin_sent = true;
+        conn.set_tx(TxState::Ended);
         if path.send(frame, &[]).is_err() {
             self.qps.broken.push(conn.qp);
         }
@@ -70,7 +71,7 @@ impl Mux {
         match conn.kernel {
             // A process that goes on with the connection may write for ever.
             -1 if self.links.is_handed_off(conn) => true,
-            -1 => conn.ep.unread() == 0 && conn.opening.is_none() && !conn.ep.must_switch(),
+            -1 => conn.ep.unread() == 0 && conn.tx() != TxState::Opening && !conn.ep.must_switch(),
             // Where there is a companion connection, the process that has the socket may write for ever, and the rest
             // goes by the companion connection.
             _ if self.qps.table.get(conn.qp).is_some_and(|e| e.can_hand_off()) => true,
@@ -85,7 +86,7 @@ impl Mux {
         let mut bytes = [0u8; SHORT];
         match conn.read(&mut Source::Ring, bytes.as_mut_ptr(), SHORT) {
             Err(Errno::AGAIN) => {}
-            Ok(0) if conn.fin_given => self.drop_conn(at, false),
+            Ok(0) if conn.rx() == RxState::Given => self.drop_conn(at, false),
             Ok(0) => {}
             _ => self.drop_conn(at, true),
         }
@@ -94,7 +95,7 @@ impl Mux {
     /// Ends the connection from our side: both ends learn it.
     pub fn reset(&mut self, at: usize) {
         let Some(conn) = self.conns.table.get_mut(at) else { return };
-        if !conn.cut
+        if conn.tx() != TxState::Cut
             && let Some(qp) = self.qps.table.get_mut(conn.qp)
             && let Some(mut path) = qp.path(&mut self.qps.devices)
         {
@@ -114,10 +115,10 @@ impl Mux {
     /// both ends were told; but the program here may not have been given everything yet, or may not have looked. If
     /// there is no such end, the other side is confused.
     pub fn end_of_name(&mut self, at: usize) {
-        let Some(conn) = self.conns.table.get_mut(at).filter(|c| c.fin_seen && c.fin_sent) else {
+        let Some(conn) = self.conns.table.get_mut(at).filter(|c| c.rx().is_over() && c.tx() == TxState::Ended) else {
             return self.drop_conn(at, true);
         };
-        conn.cut = true;
+        conn.set_tx(TxState::Cut);
         let (qp_index, id) = (conn.qp, conn.id);
         if let Some(qp) = self.qps.table.get_mut(qp_index) {
             qp.conns.remove(&id);
@@ -128,8 +129,8 @@ impl Mux {
 
     /// Forgets the connection; with `abort` the program here sees a reset.
     pub fn drop_conn(&mut self, at: usize, abort: bool) {
-        let Some(conn) = self.conns.table.remove(at) else { return };
-        if let Some(pending) = conn.upgrade {
+        let Some(mut conn) = self.conns.table.remove(at) else { return };
+        if let Some(pending) = conn.upgrade.take() {
             pending.dropped();
         }
         self.status.carried.fetch_sub(1, Ordering::Relaxed);
@@ -148,7 +149,7 @@ impl Mux {
         }
         let now = netacc_sys::time::now();
         if let Some(qp) = self.qps.table.get_mut(conn.qp)
-            && !conn.cut
+            && conn.tx() != TxState::Cut
         {
             qp.conns.remove(&conn.id);
             qp.idle_since = now;
@@ -160,26 +161,27 @@ impl Mux {
     /// is reset if the other side has not had all of our bytes, or we all of its, as far as that is `known`.
     pub fn cut(&mut self, c: usize, known: bool) {
         let Some(conn) = self.conns.table.get_mut(c) else { return };
-        conn.cut = true;
+        let opened = conn.tx() != TxState::Opening;
+        conn.set_tx(TxState::Cut);
         if conn.upgrade.is_some() {
             return self.drop_conn(c, true);
         }
         let whole = known
-            && !conn.broken_off
+            && opened
+            && conn.rx() != RxState::Part
             && conn.credit == netacc_wire::frame::WINDOW
             && conn.kernel < 0
-            && conn.ep.unread() == 0
-            && conn.opening.is_none();
-        if !whole && !conn.fin_seen {
+            && conn.ep.unread() == 0;
+        if !whole && !conn.rx().is_over() {
             return self.drop_conn(c, true);
         }
-        conn.fin_seen = true;
+        conn.end_rx();
         self.conns.queue(c);
     }
 
     /// In the copy: whether all that it carried has ended, and the other hosts know.
     pub fn is_done(&self) -> bool {
-        let told = |e: &QpRecord| match &e.stage {
+        let told = |e: &QpRecord| match e.stage() {
             Stage::FailedOver(failed) => e.resets.is_empty() && failed.stream.is_flushed(),
             _ => true,
         };

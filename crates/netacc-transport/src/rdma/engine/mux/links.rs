@@ -2,6 +2,7 @@
 
 use crate::host::host;
 use crate::rdma::engine::mux::conn::Conn;
+use crate::rdma::engine::mux::state::TxState;
 use crate::rdma::engine::process;
 use crate::rdma::engine::status::EngineStatus;
 use crate::rdma::engine::table::Table;
@@ -166,6 +167,8 @@ impl Links {
     /// processes have it or its kernel socket, too.
     pub fn is_handed_off(&self, conn: &Conn) -> bool {
         let elsewhere = || self.table.get(conn.local).is_some_and(|l| !l.is_in_process());
-        conn.upgrade.is_none() && !conn.cut && (conn.kernel >= 0 || conn.ep.peer_liveness_fd() >= 0 || elsewhere())
+        conn.upgrade.is_none()
+            && conn.tx() != TxState::Cut
+            && (conn.kernel >= 0 || conn.ep.peer_liveness_fd() >= 0 || elsewhere())
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::reader::Reader;
+use crate::rdma::engine::mux::state::RxState;
 use crate::rdma::engine::mux::upgrade_pending::PendingUpgrade;
 use crate::rdma::engine::qp::Payload;
 use netacc_wire::frame::{Frame, Kind, WINDOW};
@@ -28,7 +29,7 @@ impl Mux {
     /// an earlier use.
     pub fn named(&self, at: usize, frame: Frame) -> Option<Frame> {
         let c = *self.qps.table.get(at)?.conns.get(&frame.conn)?;
-        let conn = self.conns.table.get(c).filter(|conn| conn.generation_confirmed)?;
+        let conn = self.conns.table.get(c).filter(|conn| conn.rx() != RxState::Unheard)?;
         Some(Frame { generation: conn.generation, ..frame })
     }
 
@@ -66,7 +67,7 @@ impl Mux {
         // The frame is about an earlier connection with that number: it is over here, and the other side will learn
         // that.
         let Some(conn) = self.conns.table.get_mut(c).filter(|c| c.generation == frame.generation) else { return true };
-        conn.generation_confirmed = true;
+        conn.note_heard();
         conn.credit = match conn.credit.checked_add(frame.window) {
             Some(credit) if credit <= WINDOW => credit,
             _ => return false,
@@ -78,10 +79,10 @@ impl Mux {
                     return false;
                 }
                 // Pending bytes were not told as delivered, so an honest peer cannot send more than this.
-                if conn.fin_seen || conn.pending.len() + payload.len() > WINDOW as usize {
+                if conn.rx().is_over() || conn.pending.len() + payload.len() > WINDOW as usize {
                     return false;
                 }
-                conn.broken_off = frame.kind == Kind::Part;
+                conn.set_rx(if frame.kind == Kind::Part { RxState::Part } else { RxState::Open });
                 if let Some(reader) = reader {
                     payload = payload.after(reader.take(conn, payload.start(), payload.len()));
                 }
@@ -92,7 +93,7 @@ impl Mux {
                     return true;
                 }
             }
-            Kind::Fin => conn.fin_seen = true,
+            Kind::Fin => conn.end_rx(),
             Kind::Reset => {
                 if let Some(pending) = &mut conn.upgrade {
                     pending.refused();

@@ -1,6 +1,6 @@
 //! The connections of an engine between their rings and the queue pairs that carry them.
 //!
-//! - `conn`: one connection's bytes; `conns`: all of them; `links`: the links that their rings are on; `reader`: a thread of the
+//! - `conn`: one connection's bytes; `state`: its states; `conns`: all of them; `links`: the links that their rings are on; `reader`: a thread of the
 //!   program to which bytes go past the ring.
 //! - `begin`: how a connection begins; `pump`: how its bytes move; `message`: what has come for it; `ending`: how it ends;
 //!   `redispatch`: one that a process of the server's does not take.
@@ -17,6 +17,7 @@ mod programs;
 mod pump;
 pub(super) mod reader;
 mod redispatch;
+pub(super) mod state;
 pub(super) mod upgrade;
 pub(super) mod upgrade_pending;
 

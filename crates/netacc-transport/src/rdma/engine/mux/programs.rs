@@ -5,7 +5,7 @@ use crate::host::{ProgramConn, host};
 use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::conn::Conn;
 use crate::rdma::engine::process;
-use crate::rdma::engine::qp::Stage;
+use crate::rdma::engine::qp::{QpRecord, Stage};
 use crate::rdma::engine::user_timeout::UserTimeout;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -52,7 +52,7 @@ impl Mux {
             // The connections belong to other processes by now, and the patience stays as it was told before.
             return;
         }
-        if let Some(Stage::FailedOver(m)) = self.qps.table.get_mut(at).map(|e| &mut e.stage) {
+        if let Some(Stage::FailedOver(m)) = self.qps.table.get_mut(at).map(QpRecord::stage_mut) {
             m.be_patient(least);
         }
     }
@@ -77,7 +77,9 @@ impl Mux {
     /// them (TCP would probe a window that is 0), or there is no connection and the next one would have to come.
     fn hangs_on_answer(&self, at: usize) -> bool {
         let Some(qp) = self.qps.table.get(at) else { return false };
-        let waits = |c: &Conn| c.stalled || (c.credit == 0 && !c.is_off_qp() && (c.kernel >= 0 || c.ep.unread() > 0));
+        let waits = |c: &Conn| {
+            c.sched().is_stalled() || (c.credit == 0 && !c.is_off_qp() && (c.kernel >= 0 || c.ep.unread() > 0))
+        };
         let waiting = || qp.conns.values().filter_map(|c| self.conns.table.get(*c)).any(waits);
         qp.conns.is_empty() || !qp.resets.is_empty() || waiting()
     }

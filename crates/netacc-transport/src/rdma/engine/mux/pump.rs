@@ -2,6 +2,7 @@
 
 use crate::rdma::engine::mux::Mux;
 use crate::rdma::engine::mux::conn::{Conn, Source};
+use crate::rdma::engine::mux::state::{RxState, TxState};
 
 impl Mux {
     /// Moves what can be moved of a connection, in both directions.
@@ -15,14 +16,15 @@ impl Mux {
 
     fn pump_now(&mut self, at: usize) {
         let Some(conn) = self.conns.table.get_mut(at) else { return };
-        conn.queued = false;
+        conn.set_sched(conn.sched().taken());
         if conn.upgrade.is_some() && !self.pump_pending(at) {
             return;
         }
         let Some(conn) = self.conns.table.get_mut(at) else { return };
         let there = conn.accept_switch();
-        if !conn.listed && conn.waits_on().is_some() {
-            conn.listed = true;
+        if conn.slept_on.is_none() && conn.waits_on().is_some() {
+            // The thread does not sleep on it yet.
+            conn.slept_on = Some((-1, 0));
             self.conns.listed.push(at);
         }
         if !there {
@@ -34,11 +36,11 @@ impl Mux {
         if !conn.give_pending() {
             return self.reset(at);
         }
-        if conn.cut {
+        if conn.tx() == TxState::Cut {
             return self.pump_cut(at);
         }
         self.send_from(at, &mut Source::Ring);
-        if self.conns.table.get(at).is_some_and(|c| c.fin_sent && c.fin_given) {
+        if self.conns.table.get(at).is_some_and(|c| c.tx() == TxState::Ended && c.rx() == RxState::Given) {
             self.drop_conn(at, false);
         }
     }
@@ -57,6 +59,10 @@ impl Mux {
     /// The last connection that was opened on a queue pair, if the other side has not been told of it.
     pub fn unsent(&self, qp_index: usize) -> Option<usize> {
         let opened = self.qps.table.get(qp_index)?.opened?;
-        self.conns.table.get(opened.conn).filter(|c| c.qp == qp_index && c.opening.is_some()).map(|_| opened.conn)
+        self.conns
+            .table
+            .get(opened.conn)
+            .filter(|c| c.qp == qp_index && c.tx() == TxState::Opening)
+            .map(|_| opened.conn)
     }
 }

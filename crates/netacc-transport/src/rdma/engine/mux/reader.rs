@@ -3,6 +3,7 @@
 use crate::Iov;
 use crate::host::{ConnToken, Direction, host};
 use crate::rdma::engine::mux::conn::Conn;
+use crate::rdma::engine::mux::state::TxState;
 use crate::shm::ShmEndpoint;
 use netacc_sys::Guard;
 
@@ -33,7 +34,7 @@ impl Reader<'_, '_> {
     /// Takes what has come for `conn` as far as it is for this reader; returns how many bytes.
     pub fn take(&mut self, conn: &mut Conn, bytes: *const u8, len: usize) -> usize {
         let its = core::ptr::eq(conn.ep, self.mate) && conn.upgrade.is_none() && conn.kernel < 0;
-        if !its || conn.cut || conn.fin_seen || !conn.pending.is_empty() || self.to.left() == 0 {
+        if !its || conn.tx() == TxState::Cut || conn.rx().is_over() || !conn.pending.is_empty() || self.to.left() == 0 {
             return 0;
         }
         let Some(_held) = self.program.hold(Direction::Read).filter(|_| self.program.ep.may_read_past()) else {

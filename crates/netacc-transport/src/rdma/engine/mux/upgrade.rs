@@ -97,38 +97,36 @@ impl Mux {
                 return false;
             }
         }
-        let (kind, next) = match pending.step {
+        let (kind, next) = match pending.step() {
             Step::SendRequest => (Kind::Upgrade, Step::AwaitAnswer),
             Step::Prepared(_) => (Kind::Ready, Step::Answered),
             Step::Cancel => (Kind::Cancel, Step::Cancelled),
             _ => return false,
         };
-        let (before, ask) = (core::mem::replace(&mut pending.step, next), pending.request.encode());
+        let qp_index = conn.qp;
+        let Some(qp) = self.qps.table.get_mut(qp_index) else { return false };
+        let Some(mut path) = qp.path(&mut self.qps.devices) else { return false };
+        if !path.can_add() {
+            if !conn.sched().is_stalled() {
+                conn.set_sched(conn.sched().stalled());
+                qp.stalled.push_back(at);
+            }
+            return false;
+        }
+        let (before, ask) = (pending.step(), pending.request.encode());
+        pending.set_step(next);
         let payload: &[u8] = match &before {
             Step::SendRequest => &ask,
             Step::Prepared(token) => token,
             _ => &[],
         };
         let frame = conn.frame(kind);
-        let qp_index = conn.qp;
-        let Some(qp) = self.qps.table.get_mut(qp_index) else { return false };
-        let Some(mut path) = qp.path(&mut self.qps.devices) else { return false };
-        if path.can_add() {
-            let added = path.add(frame, payload).is_ok();
-            if path.is_waiting() {
-                self.qps.post_later(qp_index);
-            }
-            if !added {
-                self.qps.broken.push(qp_index);
-            }
-            return false;
+        let added = path.add(frame, payload).is_ok();
+        if path.is_waiting() {
+            self.qps.post_later(qp_index);
         }
-        if let Some(pending) = &mut conn.upgrade {
-            pending.step = before;
-        }
-        if !conn.stalled {
-            conn.stalled = true;
-            qp.stalled.push_back(at);
+        if !added {
+            self.qps.broken.push(qp_index);
         }
         false
     }
@@ -176,8 +174,7 @@ impl Mux {
         };
         self.qps.publish_qp(at, ep);
         if let Some(conn) = self.conns.table.get_mut(c) {
-            conn.upgrade =
-                Some(PendingUpgrade { step: Step::AwaitProgram, request, socket: None, program, since: time::now() });
+            conn.upgrade = Some(PendingUpgrade::new(Step::AwaitProgram, request, None, program));
         }
         self.conns.pending_upgrades.push(c);
         self.prepare(c, true);
@@ -187,7 +184,7 @@ impl Mux {
     /// Prepares the program's side, if its time has come; `accepted`: the program may have accepted it just now.
     pub fn prepare(&mut self, c: usize, accepted: bool) {
         let Some(pending) = self.conns.table.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) else { return };
-        if pending.step != Step::AwaitProgram {
+        if pending.step() != Step::AwaitProgram {
             return;
         }
         let Some(host) = host() else { return };
@@ -198,7 +195,7 @@ impl Mux {
         match host.prepare_upgrade(socket, pending.request.sent, pending.program) {
             UpgradeAnswer::NotYet => {}
             UpgradeAnswer::Ready(token) => {
-                pending.step = Step::Prepared(token);
+                pending.set_step(Step::Prepared(token));
                 self.conns.queue(c);
             }
             UpgradeAnswer::No => self.reset(c),
@@ -218,8 +215,8 @@ impl Mux {
         };
         if let Some(pending) = self.conns.table.get_mut(c).and_then(|conn| conn.upgrade.as_mut()) {
             // A client that has not been told yet is told nothing else.
-            match pending.step {
-                Step::Answered => pending.step = Step::Cancel,
+            match pending.step() {
+                Step::Answered => pending.set_step(Step::Cancel),
                 Step::Prepared(_) => return self.reset(c),
                 _ => {}
             }
@@ -235,11 +232,11 @@ impl Mux {
             if now.saturating_sub(pending.since) < UPGRADE_ACCEPT {
                 continue;
             }
-            match pending.step {
+            match pending.step() {
                 Step::AwaitProgram => self.reset(c),
                 // The program may not look for long; nothing must stay undecided.
                 Step::Answered => {
-                    pending.step = Step::Cancel;
+                    pending.set_step(Step::Cancel);
                     self.conns.queue(c);
                 }
                 _ => {}
@@ -263,8 +260,8 @@ impl Mux {
             return true;
         };
         // Its next messages need not carry its generation.
-        conn.generation_confirmed = true;
-        let Some(pending) = conn.upgrade.take_if(|pending| pending.step == Step::AwaitAnswer) else { return false };
+        conn.note_heard();
+        let Some(pending) = conn.upgrade.take_if(|pending| pending.step() == Step::AwaitAnswer) else { return false };
         let switched = pending
             .socket
             .zip(host())

@@ -3,7 +3,9 @@
 
 use crate::Endpoint;
 use crate::host::{ConnToken, host};
+use crate::rdma::engine::state::{State, machine};
 use crate::shm::ShmEndpoint;
+use netacc_sys::time;
 use netacc_wire::companion::TOKEN;
 use netacc_wire::frame::Upgrade;
 
@@ -26,10 +28,21 @@ pub(in crate::rdma::engine) enum Step {
     Cancelled,
 }
 
+machine! {
+    Step { SendRequest, AwaitAnswer, AwaitProgram, Prepared, Answered, Cancel, Cancelled }
+    * -> SendRequest: "a socket of the client asks",
+    * -> AwaitProgram: "a server is asked by a client",
+    SendRequest -> AwaitAnswer: "the question is sent",
+    AwaitProgram -> Prepared: "the program has accepted it and read all that came before",
+    Prepared -> Answered: "the client is told",
+    Answered -> Cancel: "the program would rather stay, or takes too long",
+    Cancel -> Cancelled: "the client is told",
+}
+
 /// State of an early connection beside that of each connection.
 #[derive(Debug)]
 pub(in crate::rdma::engine) struct PendingUpgrade {
-    pub step: Step,
+    step: Step,
     pub request: Upgrade,
     /// The program's socket, if it is known, and its side of the ring.
     pub socket: Option<ConnToken>,
@@ -39,6 +52,25 @@ pub(in crate::rdma::engine) struct PendingUpgrade {
 }
 
 impl PendingUpgrade {
+    /// A connection that is asked for now.
+    pub fn new(
+        step: Step,
+        request: Upgrade,
+        socket: Option<ConnToken>,
+        program: &'static ShmEndpoint,
+    ) -> PendingUpgrade {
+        PendingUpgrade { step, request, socket, program, since: time::now() }
+    }
+
+    pub fn step(&self) -> Step {
+        self.step
+    }
+
+    pub fn set_step(&mut self, to: Step) {
+        let client = self.request.client;
+        self.step.change(to, format_args!("upgrade of {client}"));
+    }
+
     /// Whether it is the client's side, or the server's and the program knows nothing yet.
     pub fn is_unanswered(&self) -> bool {
         matches!(self.step, Step::SendRequest | Step::AwaitAnswer | Step::AwaitProgram)

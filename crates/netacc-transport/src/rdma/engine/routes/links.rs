@@ -18,7 +18,7 @@ impl Routes {
     pub fn share_route(&mut self, mux: &mut Mux, dest: SocketAddr, source: Option<IpAddr>) -> Option<RouteHandle> {
         let known = self.to(dest);
         if let Some(r) = known.and_then(|at| self.table.get(at)) {
-            match (r.state, r.link) {
+            match (r.state(), r.link) {
                 (State::Open, Some(link)) if link.accepting() => return Some(self.handle(mux, link, r)),
                 (State::Closed(_, until), _) if time::now() < until => return None,
                 _ => {}
@@ -43,7 +43,7 @@ impl Routes {
     /// Gives the route to `dest` a further link for new connects, since `full` has no place for one. The full link
     /// stays for the connections it has, and for a connect that takes a place that becomes free.
     pub fn add_route_link(&mut self, mux: &mut Mux, dest: SocketAddr, full: &'static Link) -> Option<&'static Link> {
-        let at = self.table.each().find(|(_, r)| r.dest == dest && r.state == State::Open).map(|(at, _)| at)?;
+        let at = self.table.each().find(|(_, r)| r.dest == dest && r.state() == State::Open).map(|(at, _)| at)?;
         let r = self.table.get_mut(at)?;
         // Another thread may have been first.
         if r.link.is_some_and(|link| core::ptr::eq(link, full)) {

@@ -11,6 +11,7 @@ mod routing;
 use crate::host::{Reachability, host};
 use crate::rdma::engine::qp::QpRecord;
 use crate::rdma::engine::qps::Qps;
+use crate::rdma::engine::state::{State as _, machine};
 use crate::rdma::engine::table::Table;
 use crate::shm::Link;
 use crate::timeouts;
@@ -50,16 +51,30 @@ pub(super) enum Route {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
+    /// It is being looked for, or will be at the next connect.
     Opening,
+    /// Connects wait on its link, for a queue pair that is up or is expected.
     Open,
+    /// It is not reached, for this reason; believed until then (ns).
     Closed(Reason, u64),
+}
+
+machine! {
+    State { Opening, Open, Closed }
+    * -> Opening: "a connect to the server is the first",
+    Opening -> Open: "a queue pair is up, or the server has answered a probe",
+    Opening -> Closed: "the server cannot be reached by RDMA, or answers that it has no NetACC",
+    Open -> Opening: "its link or its last queue pair has ended",
+    Open -> Closed: "no queue pair could be connected",
+    Closed -> Opening: "that is no longer believed, and a connect comes",
+    Closed -> Open: "a queue pair that was begun before is up",
 }
 
 /// A destination.
 #[derive(Debug)]
 pub(super) struct RouteEntry {
     pub dest: SocketAddr,
-    pub state: State,
+    state: State,
     pub source: IpAddr,
     /// The socket layer's side of the link for new connects, and our own side.
     pub link: Option<&'static Link>,
@@ -96,6 +111,15 @@ impl RouteEntry {
             backoff_until: 0,
             ports_taken: 0,
         }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state
+    }
+
+    pub(super) fn set_state(&mut self, to: State) {
+        let dest = self.dest;
+        self.state.change(to, format_args!("route to {dest}"));
     }
 
     /// Notes that no further queue pair could be had.

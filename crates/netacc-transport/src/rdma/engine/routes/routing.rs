@@ -36,7 +36,7 @@ impl Routes {
         };
         let fd = mux.qps.events.as_ref().map_or(-1, EventChannel::fd);
         let Some(r) = self.table.get(at) else { return Route::Closed(Reason::OtherHost) };
-        match (r.state, r.link) {
+        match (r.state(), r.link) {
             (State::Open, Some(link)) if link.accepting() => Route::Open(self.handle(mux, link, r)),
             (State::Closed(reason, until), _) if now < until => Route::Closed(reason),
             (State::Opening, None) if r.qps.iter().any(|p| mux.qps.table.get(*p).is_some_and(|p| !p.is_up())) => {
@@ -70,7 +70,8 @@ impl Routes {
         };
         self.detach_route(mux, at);
         if let Some(r) = self.table.get_mut(at) {
-            (r.state, r.backoff_until, r.ports_taken) = (State::Opening, 0, 0);
+            r.set_state(State::Opening);
+            (r.backoff_until, r.ports_taken) = (0, 0);
         }
         Some(at)
     }
@@ -78,7 +79,9 @@ impl Routes {
     /// Ends the link of a route: connects that wait are made another way, and the next one asks anew.
     pub fn detach_route(&mut self, mux: &mut Mux, route: usize) {
         let Some(r) = self.table.get_mut(route) else { return };
-        r.state = if r.state == State::Open { State::Opening } else { r.state };
+        if r.state() == State::Open {
+            r.set_state(State::Opening);
+        }
         if let Some(link) = r.link.take() {
             link.put();
         }
@@ -130,7 +133,7 @@ impl Routes {
             }
         }
         if let Some(r) = self.table.get_mut(route) {
-            r.state = State::Open;
+            r.set_state(State::Open);
             r.source = source.unwrap_or(r.source);
             r.ports_taken = 0;
         }
@@ -144,7 +147,7 @@ impl Routes {
         let refused =
             matches!(error, Error::Cm { event: CmEventType::REJECTED, .. }) || error.errno() == Errno::CONNREFUSED;
         let believed = if refused { REFUSED } else { UNREACHED };
-        r.state = State::Closed(reason, time::now().saturating_add(believed));
+        r.set_state(State::Closed(reason, time::now().saturating_add(believed)));
         self.detach_route(mux, route);
     }
 
@@ -169,7 +172,7 @@ impl Routes {
         let Some(r) = self.table.get_mut(route) else { return };
         r.qps.retain(|p| *p != qp_index);
         let was_last = r.last.take_if(|last| *last == qp_index).is_some();
-        if r.qps.is_empty() && r.state == State::Open {
+        if r.qps.is_empty() && r.state() == State::Open {
             self.detach_route(mux, route);
         }
         if was_last {
@@ -203,7 +206,7 @@ impl Routes {
         let Some(at) = self.reset_route(mux, server) else { return };
         netacc_log::log!(Info, "{server}: no listener for RDMA; using TCP");
         if let Some(r) = self.table.get_mut(at) {
-            r.state = State::Closed(why, time::now().saturating_add(REFUSED));
+            r.set_state(State::Closed(why, time::now().saturating_add(REFUSED)));
         }
         // The thread may sleep for long, and has to forget that in time.
         if self.table.each().nth(1).is_none() {
@@ -216,7 +219,7 @@ impl Routes {
         if !self.begin_route(mux, server) {
             return;
         }
-        let begun = |r: &RouteEntry| r.dest == server && r.state == State::Opening;
+        let begun = |r: &RouteEntry| r.dest == server && r.state() == State::Opening;
         let at = self.table.each().find(|(_, r)| begun(r)).map(|(at, _)| at);
         if let Some(at) = at {
             self.lead(mux, at, Some(ours));
