@@ -161,11 +161,14 @@ class Rdma(Suite):
 
 
 class Fabric(Suite):
-    """RDMA's cases on devices that are a library: the modules are those of tests/rdma, registered by one file."""
+    """RDMA's cases on devices that are a library: the modules are those of tests/rdma, registered by one file, and those of its own."""
 
     @functools.cached_property
     def cases(self):
-        return {"test_fabric": [found for of_module in super().cases.values() for found in of_module]}
+        found = collections.defaultdict(list)
+        for module, cases in super().cases.items():
+            found[module if (self.folder / f"{module}.py").exists() else "test_fabric"] += cases
+        return found
 
     def run(self, item, seed):
         with self.names():

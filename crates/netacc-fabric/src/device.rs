@@ -38,12 +38,27 @@ pub struct Page {
     pub late_established: AtomicU64,
     /// Asked for by a test: nonzero if no message leaves the device.
     pub silent: AtomicU64,
+    /// Asked for by a test: the queue pair that gets a message while this counts down to 0 fails; the device has acknowledged
+    /// the message, and the program never gets it. 0: none does.
+    pub fail_receive_after: AtomicU64,
+    /// Asked for by a test: nonzero if no queue pair fails for want of acknowledgements, as on iWARP.
+    pub endless_retries: AtomicU64,
 }
 
 impl Page {
     /// Takes one from a number of faults that are still to happen. True if there was one.
     pub fn takes_one(word: &AtomicU64) -> bool {
         word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+    }
+
+    /// Whether no queue pair fails for want of acknowledgements.
+    pub fn retries_for_ever(&self) -> bool {
+        self.endless_retries.load(Ordering::Relaxed) != 0
+    }
+
+    /// Counts down to a fault. True if it is to happen now.
+    pub fn comes_due(word: &AtomicU64) -> bool {
+        word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)) == Ok(1)
     }
 }
 

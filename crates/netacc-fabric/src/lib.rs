@@ -22,6 +22,7 @@ mod queue;
 mod state;
 mod strings;
 mod thread;
+mod trace;
 mod verbs;
 mod wire;
 

@@ -1,7 +1,8 @@
 //! Event channels, completion queues and queue pairs.
 
-use crate::device::Note;
+use crate::device::{Note, Page};
 use crate::state::{Context, State, now};
+use crate::trace::{self, Direction};
 use crate::wire::{Frame, IMMEDIATE, Kind, SOLICITED};
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
@@ -174,7 +175,7 @@ impl State {
         let mut done = Vec::new();
         for _ in 0..count {
             match pair.sends.pop_front() {
-                Some(sent) if sent.signaled && !crate::device::Page::takes_one(&page.lost_completions) => {
+                Some(sent) if sent.signaled && !Page::takes_one(&page.lost_completions) => {
                     done.push(sent.wr_id);
                 }
                 Some(_) => {}
@@ -263,7 +264,7 @@ impl State {
             body.extend_from_slice(unsafe { core::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize) });
         }
         pair.sends.push_back(Sent { wr_id: wr.wr_id, signaled });
-        if page.fail_after.load(Ordering::Relaxed) != 0 && page.fail_after.fetch_sub(1, Ordering::Relaxed) == 1 {
+        if Page::comes_due(&page.fail_after) {
             let id = pair.id;
             self.flush(number, IBV_WC_RETRY_EXC_ERR);
             self.hang_up(id);
@@ -292,6 +293,7 @@ impl State {
         let Some(id) = self.ids.get(&id).copied() else { return };
         // SAFETY: listed, so it exists; the lock is held.
         let id = unsafe { &mut *id };
+        trace::message(self.pair_of(id), Direction::Out, frame);
         let mut bytes = Vec::with_capacity(body.len() + crate::wire::HEAD);
         frame.encode(&mut bytes);
         bytes.extend_from_slice(body);

@@ -1,8 +1,9 @@
 //! The thread that serves the connections: what hardware would do by itself.
 
-use crate::device;
+use crate::device::{self, Page};
 use crate::queue::descriptor;
 use crate::state::{Context, Event, Id, Locked, Phase, State, lock, now, page_of};
+use crate::trace::{self, Direction};
 use crate::wire::{Frame, HEAD, Kind};
 use core::sync::atomic::Ordering;
 use netacc_verbs::sys::*;
@@ -185,7 +186,7 @@ impl State {
                 Some(p) if !p.sends.is_empty() && p.state == IBV_QPS_RTS => {
                     if id.waiting == 0 {
                         id.waiting = time;
-                    } else if time - id.waiting > GIVE_UP {
+                    } else if time - id.waiting > GIVE_UP && !page_of(id).is_some_and(Page::retries_for_ever) {
                         self.flush(pair, IBV_WC_RETRY_EXC_ERR);
                         self.hang_up(number);
                     }
@@ -314,6 +315,10 @@ impl State {
         let id = unsafe { &mut *raw };
         let (number, pair) = (id.number, self.pair_of(id));
         let none = core::ptr::null_mut();
+        // Messages may be kept back; those have their line when they count as arrived.
+        if !matches!(frame.kind, Kind::Send | Kind::Nothing) {
+            trace::message(pair, Direction::In, frame);
+        }
         match (frame.kind, id.phase) {
             (Kind::Request, Phase::Expected) => {
                 let Some(listener) = self.ids.get(&id.listener).copied() else {
@@ -361,6 +366,15 @@ impl State {
                     return false;
                 }
                 id.kept_back = false;
+                trace::message(pair, Direction::In, frame);
+                if frame.kind == Kind::Send && page_of(id).is_some_and(|page| Page::comes_due(&page.fail_receive_after))
+                {
+                    id.received = id.received.wrapping_add(1);
+                    self.write(number, &Frame { count: id.received, ..Frame::bare(Kind::Ack) }, &[]);
+                    self.flush(pair, IBV_WC_WR_FLUSH_ERR);
+                    self.hang_up(number);
+                    return false;
+                }
                 if frame.kind == Kind::Send && !self.received(pair, frame, body) {
                     self.write(number, &Frame::bare(Kind::NoReceive), &[]);
                     self.flush(pair, IBV_WC_WR_FLUSH_ERR);
