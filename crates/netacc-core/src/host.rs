@@ -7,7 +7,7 @@ use crate::fork::descendants;
 use crate::listen::opening;
 use crate::object::reference;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, OFFERS, Path, REMOTE, SHARED, Socket};
+use crate::object::socket::{SHARED, Socket};
 use crate::options::remembered;
 use crate::runtime;
 use crate::switch::{queued_connects, redispatch, upgrade, upgrade_client};
@@ -79,7 +79,7 @@ impl Host for Program {
     fn each_conn(&self, f: &mut dyn FnMut(&ProgramConn)) {
         table::each(0, usize::MAX, |_, e| {
             if let Entry::Socket(r) = e
-                && r.obj.path() == Path::Shm
+                && r.obj.is_shm()
                 && let Some(ep) = r.obj.endpoint()
             {
                 f(&ProgramConn {
@@ -122,7 +122,7 @@ impl Host for Program {
             Direction::Write => &r.obj.tx,
         };
         let held = lock.try_lock()?;
-        let stands = r.valid() && r.obj.path() == Path::Shm && r.obj.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        let stands = r.valid() && r.obj.is_shm() && r.obj.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         stands.then_some(held)
     }
 
@@ -144,9 +144,7 @@ impl Host for Program {
         let mut left = false;
         table::each(0, usize::MAX, |fd, e| {
             if let Entry::Socket(r) = e
-                && r.obj.has(REMOTE)
-                && r.obj.has(OFFERS)
-                && r.obj.has(CANDIDATE)
+                && r.obj.candidate().is_some_and(|upgrade| upgrade.is_remote() && upgrade.is_client())
             {
                 left |= upgrade_client::try_upgrade(fd, r);
             }

@@ -16,6 +16,7 @@ mod host;
 pub mod identity;
 mod limits;
 pub mod listen;
+mod machine;
 pub mod namespace;
 pub mod object;
 pub mod options;

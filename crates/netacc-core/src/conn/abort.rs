@@ -7,7 +7,7 @@
 use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
 use crate::object::address::with_address;
-use crate::object::socket::{ABORTED, CONNECTING, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, REBOUND, Socket};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use libc::{SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::Result;
@@ -36,10 +36,9 @@ pub fn abort(s: &'static Socket, ep: &'static ShmEndpoint) -> Result<()> {
     ep.keep_liveness();
     let _ = replace_everywhere(s, real);
     s.drop_endpoint();
-    // Before the path: a socket without a placeholder is not made real once more.
+    // Before the state: a socket without a placeholder is not made real once more.
     s.set(PLACEHOLDER | CONNECTING | REBOUND, false);
-    s.set(ABORTED, true);
-    s.set_path(Path::New);
+    s.set_state(ConnState::Aborted);
     paths::to_kernel(s, ep);
     // Threads that wait for it look again, and find the kernel's socket.
     ep.poke_self();

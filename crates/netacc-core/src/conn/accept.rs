@@ -8,9 +8,7 @@ use crate::fd::{fd_cache, later, table};
 use crate::listen::{adopt, opening};
 use crate::object::listener::{Listener, tcp_ready};
 use crate::object::reference::Ref;
-use crate::object::socket::{
-    CANDIDATE, DORMANT, INHERITED, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Path, REMOTE, Socket,
-};
+use crate::object::socket::{ConnState, INQ, KEEPABLE, LINGER_RESET, NONBLOCK, PLACEHOLDER, Socket, Upgrade};
 use crate::outcome::Outcome;
 use crate::switch::{demote, upgrade};
 use crate::wait::sleep;
@@ -38,11 +36,11 @@ pub fn accept4(fd: i32, p: *mut c_void, len: *mut u32, flags: i32) -> Outcome {
     let Some(r) = table::socket(fd) else {
         return Outcome::Pass;
     };
-    if r.obj.has(INHERITED | DORMANT) {
+    if r.obj.sleeps() {
         adopt::wake(fd, r);
     }
     let (s, Some(l)) = (r.obj, r.obj.listener()) else {
-        return if r.obj.path() == Path::Shm { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
+        return if r.obj.is_shm() { Outcome::Failed(Errno::INVAL) } else { Outcome::Pass };
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Outcome::Failed(Errno::INVAL);
@@ -162,12 +160,17 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
     let reason = if local_end.is_some() { Reason::PlainClient } else { Reason::OtherHost };
     page().fallback(reason);
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
-    let Ok(r) = Socket::alloc(new, s.domain(), nonblock) else {
-        return;
-    };
     // A client on this host may offer to go over to shared memory later, one on another host to RDMA.
     let peer_end =
         if local_end.is_none() { local.zip(peer).filter(|(l, _)| engine::may_be_upgraded(l.port())) } else { None };
+    let state = match (local_end, peer_end) {
+        (Some(_), _) => ConnState::Candidate(Upgrade::AwaitOffer),
+        (None, Some(_)) => ConnState::Candidate(Upgrade::AwaitRequest),
+        (None, None) => ConnState::Tcp,
+    };
+    let Ok(r) = Socket::alloc(new, s.domain(), state, nonblock) else {
+        return;
+    };
     if let Some((l, p)) = local_end.or(peer_end) {
         r.obj.local.set(SocketAddr::new(ip(l.ip()), l.port()));
         r.obj.peer.set(SocketAddr::new(ip(p.ip()), p.port()));
@@ -175,9 +178,7 @@ fn plain(s: &Socket, new: i32, peer: Option<SocketAddr>, flags: i32) {
         if peer_end.is_some() {
             upgrade::accepted(r.obj);
         }
-        r.obj.set(CANDIDATE | if peer_end.is_some() { REMOTE } else { 0 }, true);
     }
-    r.obj.set_path(Path::Tcp);
     let entered = enter(new, r).is_ok();
     if peer_end.is_some() {
         // The client's engine may have asked for it already, and it can be found now.
@@ -212,7 +213,7 @@ fn take_one(s: &Socket, l: &'static Listener, flags: i32) -> Result<Option<(i32,
     };
     let nonblock = if flags & libc::SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
     let keepable = if cloexec { KEEPABLE } else { 0 };
-    let r = Socket::alloc(new, s.domain(), PLACEHOLDER | keepable | nonblock).inspect_err(|_| {
+    let r = Socket::alloc(new, s.domain(), ConnState::New, PLACEHOLDER | keepable | nonblock).inspect_err(|_| {
         ep.close(true);
         let _ = raw::close(new);
     })?;
@@ -249,7 +250,7 @@ fn fill(r: Ref<Socket>, link: &'static Link, ep: &'static ShmEndpoint, local: So
     s.local.set(local);
     s.peer.set(peer);
     s.set_endpoint(ep);
-    s.set_path(Path::Shm);
+    s.set_state(ConnState::Shm);
     if let Some(e) = s.stats() {
         let transport = if ep.is_remote() { Transport::Rdma } else { Transport::Shm };
         e.open(State::Established, transport, Reason::None, time::realtime_coarse());

@@ -4,7 +4,7 @@
 use crate::conn::transfer;
 use crate::conn::transfer::deadline;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, DEMOTED, NONBLOCK, OFFERS, Path, REMOTE, Socket};
+use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
 use crate::outcome::Outcome;
 use crate::switch::promote::{advance, cancel};
 use crate::switch::{upgrade, upgrade_client};
@@ -32,10 +32,10 @@ fn by_kernel(fd: i32, v: &mut Iov<'_>, flags: i32, write: bool) -> Result<usize>
 /// A read-like call on a socket without an endpoint: it reads a candidate's bytes, or passes.
 pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
-    if !s.has(CANDIDATE) || expired(fd, r) {
+    let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
         // Another thread may have promoted it since the caller looked.
-        return if s.path() == Path::Shm { reread(r, dst, flags) } else { Outcome::Pass };
-    }
+        return if s.is_shm() { reread(r, dst, flags) } else { Outcome::Pass };
+    };
     // Calls with a meaning of their own are made by the kernel; then the connection is the kernel's for good.
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_PEEK | libc::MSG_NOSIGNAL) != 0 || dst.left() == 0 || dst.bad() {
         return if cancel(fd, r) { reread(r, dst, flags) } else { Outcome::Pass };
@@ -50,7 +50,8 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
             drop(_g);
             return reread(r, dst, flags);
         }
-        match upgrade::before_read(fd, s) {
+        let ready = if upgrade.is_remote() { upgrade::before_read(fd, s) } else { Ok(()) };
+        match ready {
             Ok(()) => by_kernel(fd, dst, flags | libc::MSG_DONTWAIT, false),
             Err(e) => Err(e),
         }
@@ -61,7 +62,7 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         if _pin.is_none() {
             return Outcome::Failed(Errno::BADF);
         }
-        if s.has(REMOTE) && !s.has(OFFERS) {
+        if upgrade.is_remote() && !upgrade.is_client() {
             return match upgrade::wait(fd, r) {
                 Ok(()) => receive(fd, r, dst, flags),
                 Err(e) => Outcome::Failed(e),
@@ -79,11 +80,11 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
         // The peer may have gone over: then this 0 is not the end of the stream.
         Ok(0) if advance(fd, r) => reread(r, dst, flags),
         // The peer may also have come back already, to another kernel socket.
-        Ok(0) if s.has(DEMOTED) => Outcome::Pass,
+        Ok(0) if s.is(ConnState::Demoted) => Outcome::Pass,
         Ok(n) => {
             if flags & libc::MSG_PEEK == 0 {
                 let _g = s.rx.lock();
-                match s.endpoint().filter(|_| s.path() == Path::Shm) {
+                match s.endpoint().filter(|_| s.is_shm()) {
                     Some(ep) => ep.count_read(n),
                     None => drop(s.kernel_read.fetch_add(n as u64, Ordering::Relaxed)),
                 }
@@ -100,14 +101,14 @@ pub fn receive(fd: i32, r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcom
 }
 
 /// Leaves a server's connection to the kernel once nobody has offered to promote it in `CALLS` calls.
-fn expired(fd: i32, r: Ref<Socket>) -> bool {
+fn expired(fd: i32, r: Ref<Socket>, upgrade: Upgrade) -> bool {
     const CALLS: u32 = 256;
-    if r.obj.has(REMOTE) {
+    if upgrade.is_remote() {
         return upgrade::expired(fd, r);
     }
     let n = r.obj.calls.load(Ordering::Relaxed) + 1;
     r.obj.calls.store(n, Ordering::Relaxed);
-    n > CALLS && !r.obj.has(OFFERS) && !cancel(fd, r)
+    n > CALLS && !upgrade.is_client() && !cancel(fd, r)
 }
 
 /// The call goes on over shared memory, by the object, since the number may be closed.
@@ -123,14 +124,14 @@ fn reread(r: Ref<Socket>, dst: &mut Iov<'_>, flags: i32) -> Outcome {
 /// A write-like call on a socket without an endpoint.
 pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outcome {
     let s = r.obj;
-    if !s.has(CANDIDATE) || expired(fd, r) {
-        return if s.path() == Path::Shm { rewrite(r, src, flags, 0) } else { Outcome::Pass };
-    }
+    let Some(upgrade) = s.candidate().filter(|upgrade| !expired(fd, r, *upgrade)) else {
+        return if s.is_shm() { rewrite(r, src, flags, 0) } else { Outcome::Pass };
+    };
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE) != 0 || src.left() == 0 || src.bad() {
         return if cancel(fd, r) { rewrite(r, src, flags, 0) } else { Outcome::Pass };
     }
     let nonblock = flags & libc::MSG_DONTWAIT != 0 || s.has(NONBLOCK);
-    if s.has(REMOTE) {
+    if upgrade.is_remote() {
         upgrade_client::before_send(s, nonblock);
     }
     // The kernel must not decide whether the application gets SIGPIPE.
@@ -171,7 +172,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return rewrite(r, src, flags, sent);
             }
-            if res == Err(Errno::PIPE) && s.has(DEMOTED) {
+            if res == Err(Errno::PIPE) && s.is(ConnState::Demoted) {
                 return if sent > 0 { Outcome::Done(sent as isize) } else { Outcome::Pass };
             }
         }
@@ -180,7 +181,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 src.skip(n);
                 sent += n;
                 let _g = s.tx.lock();
-                match s.endpoint().filter(|_| s.path() == Path::Shm) {
+                match s.endpoint().filter(|_| s.is_shm()) {
                     _ if counted => {}
                     Some(ep) => ep.count_sent(n),
                     None => drop(s.kernel_sent.fetch_add(n as u64, Ordering::Relaxed)),
@@ -197,7 +198,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             Err(e) => return Outcome::Failed(transfer::pipe_signal(e, flags)),
         }
     }
-    if s.has(REMOTE) {
+    if upgrade.is_remote() {
         upgrade_client::after_send(fd, r);
     }
     Outcome::Done(sent as isize)

@@ -6,9 +6,7 @@ use crate::fd::placeholder::{materialize, to_kernel};
 use crate::fd::table;
 use crate::listen::opening;
 use crate::object::reference::Ref;
-use crate::object::socket::{
-    ABORTED, CANDIDATE, CONNECTING, INHERITED, NONBLOCK, OFFERS, PLACEHOLDER, Path, REBOUND, REMOTE, Socket,
-};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Path, REBOUND, Socket, Upgrade};
 use crate::options::kernel_options;
 use crate::outcome::Outcome;
 use crate::switch::{promote, queued, upgrade_client};
@@ -51,7 +49,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
             done.into()
         }
         // A promotion under way is settled first, one way or the other.
-        Path::Tcp if s.has(CANDIDATE) && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
+        Path::Tcp if s.is_candidate() && addr::family(p, len) == Some(libc::AF_UNSPEC) && promote::cancel(fd, r) => {
             connect_existing(r, p, len).into()
         }
         Path::Tcp if s.has(CONNECTING) => {
@@ -63,7 +61,7 @@ pub fn connect(fd: i32, p: *const c_void, len: u32) -> Outcome {
         }
         Path::Tcp | Path::Listener => Outcome::Pass,
         // Other processes have the socket too, and only the kernel can tell them that it is connected.
-        Path::New if s.has(INHERITED) => match to_kernel(fd, s) {
+        Path::New if s.is_inherited() => match to_kernel(fd, s) {
             Ok(()) => Outcome::Pass,
             Err(e) => Outcome::Failed(e),
         },
@@ -129,7 +127,7 @@ fn established(r: Ref<Socket>) -> Result<()> {
 
 fn begin(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32) -> Outcome {
     let s = r.obj;
-    if s.set(ABORTED, false) {
+    if s.change(ConnState::Aborted, ConnState::New) {
         // The kernel's socket shows the port of the connection before, which is reserved no more.
         abort::bind_anew(fd, s);
     }
@@ -183,7 +181,8 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
                 if remote && !may_upgrade(target) {
                     return done.into();
                 }
-                s.set(CANDIDATE | OFFERS | if remote { REMOTE } else { 0 }, true);
+                let upgrade = if remote { Upgrade::ToRequest } else { Upgrade::ToOffer };
+                s.change(ConnState::Tcp, ConnState::Candidate(upgrade));
                 paths::candidate(s);
                 if remote {
                     upgrade_client::begin(fd, r, done.is_ok(), target);
@@ -195,7 +194,9 @@ fn plain(fd: i32, r: Ref<Socket>, dest: SocketAddr, p: *const c_void, len: u32, 
             netacc_log::log!(Info, "fd {fd}: connect to {dest} uses kernel TCP: {}", reason.name());
         }
         // The program may try again with this socket, and find a rendezvous then.
-        Err(Errno::CONNREFUSED) => s.set_path(Path::New),
+        Err(Errno::CONNREFUSED) => {
+            s.change(ConnState::Tcp, ConnState::New);
+        }
         Err(_) => {}
     }
     done.into()
@@ -352,7 +353,7 @@ fn occupy(
     // is queued. If the connect is not taken after all, no thread has touched the endpoint, since other calls wait for
     // the locks.
     let locks = (s.rx.lock(), s.tx.lock());
-    take_path(s, Path::Shm);
+    take_state(s, ConnState::Shm);
     let pushed = claim.push();
     if !pushed || (!link.accepting() && ep.withdraw()) {
         // The listener went away in between and had not taken us: TCP will find out what is there now. The server
@@ -360,7 +361,7 @@ fn occupy(
         if !pushed {
             ep.never_mind(generation);
         }
-        take_path(s, Path::New);
+        take_state(s, ConnState::New);
         s.detach();
         if let Some(engine) = engine {
             order::withdraw(engine, target);
@@ -383,10 +384,10 @@ fn occupy(
     Ok(())
 }
 
-fn take_path(s: &Socket, path: Path) {
+fn take_state(s: &Socket, state: ConnState) {
     // A thread that forks may be about to put a real socket here: see `materialize`.
     let _g = s.meta.lock();
-    s.set_path(path);
+    s.set_state(state);
 }
 
 /// Whether the destination is link-local, which means nothing without its interface: such a connect is left to the
@@ -474,7 +475,7 @@ fn no_port(e: Errno) -> Reason {
 pub fn bind(fd: i32) -> Outcome {
     match table::socket(fd) {
         // The port of a dead connection is given back; the name may be chosen anew, once.
-        Some(r) if r.obj.path() == Path::Shm => match r.obj.endpoint() {
+        Some(r) if r.obj.is_shm() => match r.obj.endpoint() {
             Some(ep) if ep.has_ended() && !r.obj.set(REBOUND, true) => Outcome::Done(0),
             _ => Outcome::Failed(Errno::INVAL),
         },

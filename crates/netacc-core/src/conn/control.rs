@@ -8,7 +8,7 @@ use crate::fd::create::dup_with;
 use crate::fd::placeholder::{materialize, status_flags};
 use crate::fd::{create, table};
 use crate::listen::opening;
-use crate::object::socket::{CONNECTING, DEMOTED, NONBLOCK, Path, Socket};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, Path, Socket};
 use crate::outcome::Outcome;
 use crate::switch::demote;
 use core::ffi::c_void;
@@ -229,7 +229,7 @@ fn shut(fd: i32, how: i32) -> Outcome {
             return Outcome::Failed(Errno::BADF);
         }
         // Another thread may have taken the connection elsewhere since, which it does under this lock.
-        if r.obj.path() != Path::Shm || !r.obj.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
+        if !r.obj.is_shm() || !r.obj.endpoint().is_some_and(|now| core::ptr::eq(now, ep)) {
             continue;
         }
         ep.shutdown(how);
@@ -280,7 +280,7 @@ fn demoted(
     ask: fn(i32, *mut c_void, *mut u32) -> netacc_sys::errno::Result<()>,
     kept: fn(&Socket) -> Option<SocketAddr>,
 ) -> Outcome {
-    let Some(r) = table::socket(fd).filter(|r| r.obj.has(DEMOTED)) else { return Outcome::Pass };
+    let Some(r) = table::socket(fd).filter(|r| r.obj.is(ConnState::Demoted)) else { return Outcome::Pass };
     let (mut buf, mut n) = ([0u64; 16], 128);
     let Some(a) = kept(r.obj).filter(|_| ask(fd, buf.as_mut_ptr().cast(), &raw mut n).is_ok()) else {
         return Outcome::Pass;

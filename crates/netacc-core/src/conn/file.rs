@@ -3,7 +3,7 @@
 use crate::conn::io::accelerated;
 use crate::conn::transfer::{go_after, pipe_signal};
 use crate::object::reference::Ref;
-use crate::object::socket::{NONBLOCK, Path, Socket};
+use crate::object::socket::{NONBLOCK, Socket};
 use crate::outcome::Outcome;
 use crate::switch::redispatch;
 use crate::wait::{connection, sleep};
@@ -43,7 +43,7 @@ fn pump(
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else {
                 return if done > 0 { Ok(done) } else { Err(Errno::TO_KERNEL) };
             };
             // What the source reports is not reported as the ring's, and a source that has nothing is not asked again.
@@ -219,7 +219,7 @@ fn to_pipe(r: Ref<Socket>, pipe: i32, len: usize, nonblock: bool) -> Result<usiz
             if !r.valid() {
                 return Err(Errno::BADF);
             }
-            let Some(ep) = s.endpoint().filter(|_| s.path() == Path::Shm) else { return Err(Errno::TO_KERNEL) };
+            let Some(ep) = s.endpoint().filter(|_| s.is_shm()) else { return Err(Errno::TO_KERNEL) };
             let give = |p: *const u8, n: usize| {
                 let given = write_now(pipe, p, n);
                 full = given == Err(Errno::AGAIN);

@@ -6,7 +6,7 @@
 
 use crate::fd::table;
 use crate::fd::table::Entry;
-use crate::object::socket::{HOLDS_PORT, Path, Socket};
+use crate::object::socket::{HOLDS_PORT, Socket};
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use netacc_sys::errno::Errno;
@@ -78,7 +78,7 @@ fn stay_behind(fd: i32, local: SocketAddr) -> Option<i32> {
 }
 
 fn accepted_at(s: &Socket, key_of_listener: u32) -> bool {
-    s.path() == Path::Shm
+    s.is_shm()
         && s.local.get().is_some_and(|local| key(s, local) == key_of_listener)
         && s.endpoint().is_some_and(|ep| ep.link().side() == Side::Server)
 }

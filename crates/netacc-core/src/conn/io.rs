@@ -4,7 +4,7 @@ use crate::conn::candidate;
 use crate::conn::transfer::{one, receive, transmit};
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, Path, Socket};
+use crate::object::socket::{Path, Socket};
 use crate::outcome::Outcome;
 use crate::switch::promote;
 use core::ffi::c_void;
@@ -18,8 +18,7 @@ use netacc_transport::shm::ShmEndpoint;
 /// for good.
 #[inline]
 pub fn concerns(fd: i32) -> bool {
-    // The flag before the path: a thread that does not see the flag sees the path that was decided on.
-    table::is_socket(fd, |s| s.has(CANDIDATE) || s.path() != Path::Tcp)
+    table::is_socket(fd, |s| !s.is_kernels())
 }
 
 /// The accelerated connection of this descriptor, with its endpoint.
@@ -32,7 +31,7 @@ pub fn accelerated(fd: i32) -> Option<(Ref<Socket>, &'static ShmEndpoint)> {
 /// The endpoint of a socket that is accelerated, or that has just become so.
 #[inline]
 fn accelerated_of(fd: i32, r: Ref<Socket>) -> Option<&'static ShmEndpoint> {
-    if r.obj.path() != Path::Shm && !(r.obj.has(CANDIDATE) && promote::advance(fd, r)) {
+    if !(r.obj.is_shm() || r.obj.is_candidate() && promote::advance(fd, r)) {
         return None;
     }
     r.obj.endpoint()
@@ -125,7 +124,7 @@ pub unsafe fn vectored(fd: i32, vec: *const libc::iovec, count: i32, write: bool
     const IOV_MAX: i32 = 1024;
     let Some(r) = table::socket(fd) else { return Outcome::Pass };
     let Some(ep) = accelerated_of(fd, r) else {
-        if !r.obj.has(CANDIDATE) && r.obj.path() != Path::Shm {
+        if !r.obj.is_candidate() && !r.obj.is_shm() {
             return Outcome::Pass;
         }
         let count = count.clamp(0, IOV_MAX) as usize;

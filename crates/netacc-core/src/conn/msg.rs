@@ -64,8 +64,7 @@ unsafe fn endpoint_for(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, 
 /// # Safety
 /// `m` is the application's valid message header.
 unsafe fn candidate<'a>(fd: i32, m: *const libc::msghdr) -> Option<(Ref<Socket>, Iov<'a>)> {
-    let r = crate::fd::table::socket(fd)
-        .filter(|r| r.obj.has(crate::object::socket::CANDIDATE) || r.obj.path() == crate::object::socket::Path::Shm)?;
+    let r = crate::fd::table::socket(fd).filter(|r| r.obj.is_candidate() || r.obj.is_shm())?;
     // SAFETY: the caller's promise.
     unsafe { iov(m) }.ok().map(|v| (r, v))
 }

@@ -2,7 +2,7 @@
 
 use crate::conn::held_port;
 use crate::object::reference::Ref;
-use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket};
+use crate::object::socket::{HANDED, HOLDS_PORT, KEEPABLE, LINGER_RESET, ListenState, PLACEHOLDER, SHARED, Socket};
 use core::sync::atomic::Ordering;
 use netacc_transport::Endpoint;
 
@@ -38,10 +38,10 @@ fn retire(s: &'static Socket) -> bool {
     // and reports EBADF.
     let rx = s.rx.lock();
     let tx = s.tx.lock();
-    let path = s.path();
+    let shm = s.is_shm();
     // Under the locks: a thread that puts a kernel socket under the number holds them, and finds the socket retired
     // from here on.
-    let cached = path == Path::Shm && s.flags() & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
+    let cached = shm && s.flags() & (KEEPABLE | PLACEHOLDER | SHARED | HANDED) == KEEPABLE | PLACEHOLDER;
     if let Some(e) = s.stats() {
         e.close();
     }
@@ -49,9 +49,9 @@ fn retire(s: &'static Socket) -> bool {
     crate::fork::ownership::unshare_if_alone(s);
     let ep = s.take_endpoint();
     let listener = s.listener();
-    s.forget_listener();
+    let was = s.end_state().unwrap_or(ListenState::Dormant);
     if let Some(ep) = ep {
-        if path != Path::Shm {
+        if !shm {
             // A promotion was offered and not taken up.
             ep.withdraw();
             ep.close(false);
@@ -69,7 +69,7 @@ fn retire(s: &'static Socket) -> bool {
         if l.many.load(Ordering::Relaxed) == 0 {
             held_port::keep(s);
         }
-        l.close();
+        l.close(was);
     }
     s.release();
     cached

@@ -3,7 +3,7 @@
 use crate::conn::pin::Pin;
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{NONBLOCK, Path, Socket};
+use crate::object::socket::{NONBLOCK, Socket};
 use crate::switch::{demote, redispatch};
 use crate::wait::connection;
 use core::sync::atomic::Ordering;
@@ -67,7 +67,7 @@ pub fn receive(r: Ref<Socket>, mut ep: &'static ShmEndpoint, dst: &mut Iov<'_>, 
                 return Err(Errno::BADF);
             }
             // While no thread held the lock the connection may have gone elsewhere.
-            let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+            let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
                 let more = got == 0 || (flags & MSG_WAITALL != 0 && !nonblock);
                 return if more { kernel_rest(r, dst, got, |fd, p, n| raw::recv(fd, p, n, flags)) } else { Ok(got) };
@@ -184,7 +184,7 @@ fn wait_for_all(r: Ref<Socket>, wanted: usize, until: Deadline) -> Result<()> {
     let enough = wanted.min(HELD);
     let over = |ep: &ShmEndpoint| ep.readiness().0 & (Readiness::RDHUP | Readiness::HUP | Readiness::ERR) != 0;
     loop {
-        let Some(ep) = r.obj.endpoint().filter(|_| r.obj.path() == Path::Shm) else { return Ok(()) };
+        let Some(ep) = r.obj.endpoint().filter(|_| r.obj.is_shm()) else { return Ok(()) };
         // Where bytes come from a kernel socket, before the ring's or after them, their number is not known here.
         if ep.old_subflow_fd() >= 0 || ep.is_moving() || ep.has_accepted() || ep.unread() >= enough || over(ep) {
             return Ok(());
@@ -253,7 +253,7 @@ pub fn transmit(r: Ref<Socket>, mut ep: &'static ShmEndpoint, src: &mut Iov<'_>,
                 return Err(Errno::BADF);
             }
             // While no thread held the lock the connection may have gone elsewhere.
-            let Some(here) = s.endpoint().filter(|_| s.path() == Path::Shm) else {
+            let Some(here) = s.endpoint().filter(|_| s.is_shm()) else {
                 drop(_g);
                 return kernel_rest(r, src, sent, |fd, p, n| raw::send(fd, p, n, flags | MSG_NOSIGNAL));
             };

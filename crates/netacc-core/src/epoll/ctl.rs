@@ -13,7 +13,7 @@ use crate::fd::table::Entry;
 use crate::listen::adopt;
 use crate::object::instance::{Epoll, KERNEL, STRUCTURE, SUBSCRIBED};
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, DORMANT, INHERITED, Path, Socket};
+use crate::object::socket::{Path, Socket};
 use crate::outcome::Outcome;
 use core::sync::atomic::Ordering;
 use libc::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLEXCLUSIVE, EPOLLIN};
@@ -65,7 +65,7 @@ fn foreign(e: &'static Epoll, op: i32, fd: i32, event: Option<(u32, u64)>) -> Ou
 
 fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u32, u64)>) -> Outcome {
     let s = r.obj;
-    if op == EPOLL_CTL_ADD && s.has(INHERITED | DORMANT) {
+    if op == EPOLL_CTL_ADD && s.sleeps() {
         adopt::wake(fd, r);
     }
     if s.path() == Path::New
@@ -81,7 +81,7 @@ fn socket(e: &'static Epoll, op: i32, fd: i32, r: Ref<Socket>, event: Option<(u3
     }
     let known = find(e, s, fd);
     match (op, s.path()) {
-        (_, Path::Tcp) if known.is_none() && !s.has(CANDIDATE) => {
+        (_, Path::Tcp) if known.is_none() && !s.is_candidate() => {
             stash::forget_descriptor(e, fd);
             note_edges(e, event.map_or(0, |(events, _)| events));
             Outcome::Pass

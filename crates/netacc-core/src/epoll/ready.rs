@@ -154,7 +154,7 @@ fn look_behind_holds(e: &Epoll) {
     let mut p = e.registrations.load(Ordering::Relaxed);
     while let Some(reg) = at(p) {
         p = reg.next_all.load(Ordering::Relaxed);
-        let ep = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.path() == Path::Shm).and_then(|s| s.endpoint());
+        let ep = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.is_shm()).and_then(|s| s.endpoint());
         if ep.is_some_and(|ep| ep.is_held_back()) {
             if e.is_inner() {
                 on_hint(e, reg);
@@ -174,19 +174,19 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
     let Some(s) = at(reg.sock.load(Ordering::Relaxed)) else {
         return 0;
     };
-    match s.path() {
-        Path::Shm => {
-            let Some(ep) = s.endpoint() else { return 0 };
-            watch_kernel_fds(e, reg, ep);
-            e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
-            let r = ep.readiness().0;
-            note_switch_due(e, reg);
-            let out = EPOLLOUT as u32;
-            if events & out != 0 && r & out == 0 && ep.want_room() {
-                return ep.readiness().0 & mask;
-            }
-            r & mask
+    if s.is_shm() {
+        let Some(ep) = s.endpoint() else { return 0 };
+        watch_kernel_fds(e, reg, ep);
+        e.peer_cpu.store(ep.peer_cpu(), Ordering::Relaxed);
+        let r = ep.readiness().0;
+        note_switch_due(e, reg);
+        let out = EPOLLOUT as u32;
+        if events & out != 0 && r & out == 0 && ep.want_room() {
+            return ep.readiness().0 & mask;
         }
+        return r & mask;
+    }
+    match s.path() {
         Path::Listener => match s.listener() {
             Some(l) => {
                 let tcp = l.tcp_waits.load(Ordering::Relaxed) != 0 && {
@@ -199,7 +199,8 @@ pub(super) fn look(e: &Epoll, reg: &'static Registration) -> u32 {
             }
             None => 0,
         },
-        Path::New | Path::Tcp => 0,
+        // Also of a connection that became accelerated just now: the thread that did it queues the registration again.
+        Path::New | Path::Tcp | Path::Shm => 0,
     }
 }
 
@@ -223,9 +224,7 @@ pub(super) fn changed(reg: &'static Registration, take: bool) -> bool {
     let (now, now_rest, lowat);
     if let Some(child) = at(reg.child.load(Ordering::Relaxed)) {
         (now, now_rest, lowat) = (child.news.load(Ordering::Relaxed).into(), 0, false);
-    } else if let Some(ep) =
-        at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.path() == Path::Shm).and_then(|s| s.endpoint())
-    {
+    } else if let Some(ep) = at(reg.sock.load(Ordering::Relaxed)).filter(|s| s.is_shm()).and_then(|s| s.endpoint()) {
         let m = ep.edge_seq();
         now = m.data;
         now_rest = u64::from(m.edges) << 32 | u64::from(m.room);

@@ -4,7 +4,7 @@ use crate::epoll::cookies;
 use crate::epoll::cookies::{Kind, cookie, looks_like_cookie};
 use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, SUBSCRIBED};
 use crate::object::reference::at;
-use crate::object::socket::{CANDIDATE, Path, Socket};
+use crate::object::socket::Socket;
 use core::sync::atomic::Ordering;
 use libc::{EPOLLET, EPOLLONESHOT};
 use netacc_sys::errno::{Errno, Result};
@@ -106,7 +106,7 @@ pub(crate) fn link(
 
 /// What stands for an application's value in the kernel's set: itself, unless it looks like ours or we must see the event.
 pub(crate) fn kernel_data(s: &Socket, reg: &'static Registration, data: u64) -> u64 {
-    if s.path() == Path::Tcp && s.has(CANDIDATE) {
+    if s.is_candidate() {
         cookie(Kind::Candidate, reg)
     } else if looks_like_cookie(data) {
         cookie(Kind::Foreign, reg)

@@ -8,7 +8,7 @@ use crate::epoll::subscription;
 use crate::epoll::subscription::{activate_own, drop_if_useless};
 use crate::object::instance::{DISABLED, Epoll, FRESH, GONE, LISTENED, Registration, STRUCTURE};
 use crate::object::reference::{Ref, at};
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::Socket;
 use crate::object::subscription::Subscription;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -128,7 +128,7 @@ fn handle_value(e: &'static Epoll, value: Value, events: u32, data: u64) -> Said
                 // This is its one shot, unless it has gone over meanwhile: then it is in our queue, and its shot comes
                 // from there. The thread that puts it there takes the lock after the path is changed.
                 let _g = e.lock.lock();
-                if s.path() != Path::Shm {
+                if !s.is_shm() {
                     let ours = core::ptr::eq(reg.epoll.load(Ordering::Relaxed), e);
                     if ours && reg.events.load(Ordering::Relaxed) & libc::EPOLLONESHOT as u32 != 0 {
                         reg.set_queue_bits(DISABLED);
@@ -211,7 +211,7 @@ pub(crate) fn complete_switches(e: &'static Epoll) {
         while let Some(reg) = at(p) {
             p = reg.next_all.load(Ordering::Relaxed);
             if let Some(s) = at(reg.sock.load(Ordering::Relaxed))
-                && s.path() == Path::Shm
+                && s.is_shm()
                 && s.endpoint().is_some_and(|ep| ep.must_switch())
             {
                 found.push(Ref { obj: s, generation: s.generation() });

@@ -3,7 +3,7 @@
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::listen::withdrawal::hand_on;
-use crate::object::socket::{Path, SHARED};
+use crate::object::socket::SHARED;
 use crate::switch::redispatch;
 use core::sync::atomic::Ordering;
 use netacc_sys::lock;
@@ -36,7 +36,7 @@ pub fn settle_orphans() {
     table::each(0, usize::MAX, |_, e| {
         if let Entry::Socket(r) = e
             && let Some(_pin) = r.pin()
-            && r.obj.path() == Path::Shm
+            && r.obj.is_shm()
             && !r.obj.has(SHARED)
             // In the child of a fork a connect that another thread of the parent was making is the parent's.
             && let Some(ep) = r.obj.endpoint().filter(|ep| !ep.is_remote() && !ep.link().is_inherited() && ep.is_queued())

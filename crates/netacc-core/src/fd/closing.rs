@@ -16,7 +16,7 @@ use crate::fd::later::HANDLER_LOCK_WAIT;
 use crate::fd::table::{Entry, Leaving};
 use crate::fd::{fd_cache, later, table};
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, KEEPABLE, Path, Socket};
+use crate::object::socket::{KEEPABLE, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{promote, redispatch};
 use netacc_sys::errno::Errno;
@@ -98,7 +98,7 @@ fn set_aside(fd: i32) -> bool {
 
 /// Does what can only be decided while the number is still good.
 fn before(fd: i32, r: Ref<Socket>) {
-    if r.obj.has(CANDIDATE) {
+    if r.obj.is_candidate() {
         promote::cancel(fd, r);
     }
     if redispatch::is_in_doubt(r.obj) || redispatch::is_moving_any() {
@@ -127,7 +127,7 @@ fn dropped(fd: i32, e: Entry, file: File) -> Removed {
 
 /// Whether another file may come to lie under the numbers: not for a socket that is the kernel's for good.
 pub(super) fn changes_files(s: &Socket) -> bool {
-    s.path() != Path::Tcp || s.has(CANDIDATE)
+    !s.is_kernels()
 }
 
 /// Another thread that has seen the number in the table may be putting a file under it: it is done when the locks are

@@ -6,7 +6,7 @@ use crate::fd::placeholder::{is_stdio, keep_ready_socket, materialize, placehold
 use crate::fd::table::Entry;
 use crate::fd::{closing, fd_cache, later, table};
 use crate::object::reference::Ref;
-use crate::object::socket::{HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
+use crate::object::socket::{ConnState, HANDED, KEEPABLE, NONBLOCK, PLACEHOLDER, Path, REPLACED, Socket};
 use crate::outcome::Outcome;
 use crate::switch::demote;
 use crate::{process_fallback, startup};
@@ -51,7 +51,7 @@ pub fn socket(domain: i32, ty: i32, proto: i32) -> Outcome {
         keep_ready_socket(domain);
     }
     let flags = mark | if ty & SOCK_NONBLOCK != 0 { NONBLOCK } else { 0 };
-    let entered = Socket::alloc(fd, domain, flags).and_then(|r| enter(fd, r));
+    let entered = Socket::alloc(fd, domain, ConnState::New, flags).and_then(|r| enter(fd, r));
     match entered {
         Ok(()) => Outcome::Done(fd as isize),
         Err(_) => {

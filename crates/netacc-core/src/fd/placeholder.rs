@@ -2,7 +2,7 @@
 
 use crate::fd::table::Entry;
 use crate::fd::{fd_cache, table};
-use crate::object::socket::{NONBLOCK, PLACEHOLDER, Path, Socket};
+use crate::object::socket::{NONBLOCK, PLACEHOLDER, Socket};
 use core::sync::atomic::{AtomicI32, Ordering};
 use libc::{AF_INET, O_CLOEXEC, O_NONBLOCK, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM};
 use netacc_sys::errno::{Errno, Result};
@@ -97,7 +97,7 @@ pub fn materialize(fd: i32, s: &Socket) -> Result<()> {
     let _g = s.meta.lock();
     // Another thread may have connected it over shared memory since the caller looked, and even moved it to a kernel
     // socket, which must not be covered. A socket enters shared memory under this lock.
-    if !s.has(PLACEHOLDER) || s.path() == Path::Shm {
+    if !s.has(PLACEHOLDER) || s.is_shm() {
         return Ok(());
     }
     // A handler of this thread must not close the number, or put something else under it, in the middle.
@@ -137,9 +137,7 @@ pub fn replace_everywhere(s: &Socket, real: i32) -> Result<()> {
 /// Makes the socket the kernel's from now on.
 pub fn to_kernel(fd: i32, s: &'static Socket) -> Result<()> {
     materialize(fd, s)?;
-    if s.path() == Path::New {
-        s.set_path(Path::Tcp);
-    }
+    s.leave_to_kernel();
     Ok(())
 }
 

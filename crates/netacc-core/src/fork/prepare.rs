@@ -5,7 +5,7 @@ use crate::fd::{placeholder, table};
 use crate::fork::descendants::{CONNECTED, FORKING, WAITING, end_of_life};
 use crate::fork::namespace;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, KEEPABLE, NONBLOCK, Path, SHARED, Socket};
+use crate::object::socket::{KEEPABLE, NONBLOCK, Path, SHARED, Socket};
 use crate::switch::{demote, promote, queued_connects};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
@@ -66,10 +66,10 @@ pub fn prepare_for(new: NewSpaces) -> Forking {
     let timeout = WaitBudget::of_a_fork();
     table::each(0, usize::MAX, |fd, e| {
         let Entry::Socket(r) = e else { return };
-        if r.obj.path() == Path::Tcp && r.obj.has(CANDIDATE) {
+        if r.obj.is_candidate() {
             promote::cancel(fd, r);
         }
-        if r.obj.path() == Path::Shm && *splits.get_or_insert_with(namespace::splits_sharers) {
+        if r.obj.is_shm() && *splits.get_or_insert_with(namespace::splits_sharers) {
             let _ = demote::demote(fd, r, Reason::Fork);
         }
         match r.obj.path() {
@@ -126,7 +126,7 @@ fn share(fd: i32, r: Ref<Socket>, timeout: &WaitBudget) {
     let _g = (s.rx.lock(), s.tx.lock());
     // Another thread may have closed the socket meanwhile, or moved it to a kernel socket, or to another server: so the
     // endpoint is looked up here.
-    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return };
+    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return };
     // The number is looked up here, too. A connection without one is about to be closed by another thread, which waits
     // for the locks: a liveness socket that lies under no number would end at once, and the peer would take the connection for
     // gone before it is.

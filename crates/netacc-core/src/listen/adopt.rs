@@ -9,7 +9,7 @@ use crate::fd::create::enter;
 use crate::fd::placeholder::is_stdio;
 use crate::listen::opening;
 use crate::object::reference::Ref;
-use crate::object::socket::{INHERITED, NONBLOCK, Path, Socket};
+use crate::object::socket::{ConnState, NONBLOCK, Path, Socket};
 use crate::options::remember;
 use crate::{process_fallback, startup};
 use libc::{AF_INET, AF_INET6, IPPROTO_TCP, SOL_SOCKET};
@@ -87,10 +87,8 @@ fn note(fd: i32) {
         return;
     }
     let blocks = raw::fcntl(fd, libc::F_GETFL, 0).is_ok_and(|f| f & libc::O_NONBLOCK == 0);
-    if let Ok(r) = Socket::alloc(fd, domain, INHERITED | if blocks { 0 } else { NONBLOCK }) {
-        if listens(fd) {
-            r.obj.set_path(Path::Tcp);
-        }
+    let state = if listens(fd) { ConnState::InheritedTcp } else { ConnState::InheritedNew };
+    if let Ok(r) = Socket::alloc(fd, domain, state, if blocks { 0 } else { NONBLOCK }) {
         let _ = enter(fd, r);
     }
 }
@@ -102,7 +100,7 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     let _g = WAKING.lock();
     // A socket that was only bound may have become a listener in another process.
-    if s.has(INHERITED) && listens(fd) {
+    if s.is_inherited() && listens(fd) {
         // Accepted connections get these options from the listener.
         for name in [libc::TCP_NODELAY, libc::TCP_USER_TIMEOUT] {
             if raw::getsockopt_int(fd, IPPROTO_TCP, name).is_ok_and(|v| v != 0) {
@@ -113,8 +111,8 @@ pub fn wake(fd: i32, r: Ref<Socket>) -> bool {
             remember::remember(s, fd, SOL_SOCKET, libc::SO_KEEPALIVE);
         }
         opening::adopt(fd, s, backlog(fd));
-        // Last: a thread that does not see it finds the path decided.
-        s.set(INHERITED, false);
+        // Where there is no rendezvous, the socket is an ordinary one.
+        s.end_inheritance();
     }
     opening::wake(s);
     s.path() == Path::Listener

@@ -5,7 +5,7 @@ use crate::listen::crowd;
 use crate::listen::withdrawal::hand_on;
 use crate::object::listener::{HELD, LISTENERS, Links, Listener, load_link, remote_names, reserved_back};
 use crate::object::reference::at;
-use crate::object::socket::{DORMANT, UNHEARD};
+use crate::object::socket::ListenState;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use netacc_sys::signals::Blocked;
 use netacc_sys::{raw, reserved_fds};
@@ -40,16 +40,16 @@ impl Listener {
 
     /// The process closed its last descriptor of the listener. Connections go on; connects that wait are reset, as the
     /// kernel would, unless other processes have the listener: then those serve them.
-    pub fn close(&'static self) {
+    pub fn close(&'static self, was: ListenState) {
         match self.many.load(Ordering::Relaxed) {
-            0 => self.reset_queued(),
-            _ => self.hand_on(),
+            0 => self.reset_queued(was),
+            _ => self.hand_on(was),
         }
     }
 
     /// Ends the listener, since no process listens any more: connects that wait are reset, connections go on.
-    pub(crate) fn reset_queued(&'static self) {
-        self.end(|links| {
+    pub(crate) fn reset_queued(&'static self, was: ListenState) {
+        self.end(was, |links| {
             for link in links {
                 let Some(seg) = link.segment() else { continue };
                 // SeqCst: a client pushes and then looks at this word; we mark and then drain.
@@ -65,7 +65,7 @@ impl Listener {
     }
 
     /// Ends the listener for a process that serves it and knows nothing of us: connects that wait go there by TCP.
-    pub(crate) fn withdraw(&'static self) {
+    pub(crate) fn withdraw(&'static self, was: ListenState) {
         let sock = self.rendezvous_fd();
         if sock >= 0 {
             // This ends it for all processes that have it. Clients that connected to it and were not taken up see an
@@ -73,17 +73,17 @@ impl Listener {
             let _ = raw::shutdown(sock, libc::SHUT_RDWR);
             dismiss_waiting(sock);
         }
-        self.hand_on();
+        self.hand_on(was);
     }
 
     /// Connects that wait here go to the processes that have the listener too. The clients that wait at the rendezvous are
     /// left to these where the socket is theirs as well and this process has served nobody, such as the child of a server
     /// that forks for each connection.
-    fn hand_on(&'static self) {
+    fn hand_on(&'static self, was: ListenState) {
         if self.inherited.load(Ordering::Relaxed) == 0 || self.serves_here() {
             self.take_all_links();
         }
-        self.end(hand_on);
+        self.end(was, hand_on);
     }
 
     /// A client that waits at the rendezvous may have queued connects, and a rendezvous that other processes do not have would
@@ -96,11 +96,12 @@ impl Listener {
         }
     }
 
-    fn end(&'static self, last: impl FnOnce(Links)) {
+    /// Ends the listener, which `was` in this state; `last` is called with its links.
+    fn end(&'static self, was: ListenState, last: impl FnOnce(Links)) {
         // A handler may close another listener, which needs the same locks.
         let _b = Blocked::all();
         if let Some(s) = at(self.owner.load(Ordering::Acquire))
-            && !s.has(DORMANT | UNHEARD)
+            && was == ListenState::Announced
             && let Some(local) = s.local.get()
         {
             remote_names(s, local).for_each(engine::unlisten);

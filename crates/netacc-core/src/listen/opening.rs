@@ -2,12 +2,12 @@
 
 use crate::conn::ports;
 use crate::epoll::paths;
-use crate::fd::placeholder::to_kernel;
+use crate::fd::placeholder::materialize;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::object::listener::{LISTENERS, SHARED_BY_FORK, remote_names};
 pub use crate::object::listener::{Listener, tcp_ready};
-use crate::object::socket::{DORMANT, INHERITED, NONBLOCK, Path, Socket, UNHEARD};
+use crate::object::socket::{ConnState, ListenState, NONBLOCK, Path, Socket};
 use crate::options::{kernel_options, remember};
 use crate::outcome::Outcome;
 use crate::process_fallback;
@@ -37,17 +37,12 @@ pub fn listen(fd: i32, backlog: i32) -> Outcome {
         }
         Path::New | Path::Tcp => {}
     }
-    if let Err(e) = to_kernel(fd, s) {
+    if let Err(e) = materialize(fd, s).and_then(|()| raw::listen(fd, backlog)) {
         return Outcome::Failed(e);
     }
-    if let Err(e) = raw::listen(fd, backlog) {
-        if s.path() == Path::Tcp {
-            s.set_path(Path::New);
-        }
-        return Outcome::Failed(e);
-    }
+    s.leave_to_kernel();
     // Other processes may have a listener that came from elsewhere, too.
-    let places = if s.set(INHERITED, false) { rendezvous::PLACES } else { 1 };
+    let places = if s.end_inheritance() { rendezvous::PLACES } else { 1 };
     open(fd, s, backlog, places);
     Outcome::Done(0)
 }
@@ -61,12 +56,13 @@ pub fn adopt(fd: i32, s: &'static Socket, backlog: i32) {
 /// since of several processes one that only hands the listener on must not be found.
 #[cold]
 pub fn wake(s: &'static Socket) {
-    if s.path() == Path::Listener
-        && s.set(DORMANT, false)
+    let state = ConnState::Listener;
+    if s.change(state(ListenState::Dormant), state(ListenState::Announced))
         && let Some(local) = s.local.get()
         && !engine::listen(remote_names(s, local))
     {
-        s.set(UNHEARD, true);
+        // Not if the listener has ended meanwhile.
+        s.change(state(ListenState::Announced), state(ListenState::Unheard));
         engine::note_unheard();
     }
 }
@@ -77,13 +73,10 @@ pub fn retry_listeners() {
     if engine::retry_due() {
         table::each(0, usize::MAX, |_, e| {
             if let Entry::Socket(r) = e
-                && r.obj.has(UNHEARD)
+                && r.obj.is(ConnState::Listener(ListenState::Unheard))
                 && let Some(_pin) = r.pin()
-                && r.obj.path() == Path::Listener
+                && r.obj.change(ConnState::Listener(ListenState::Unheard), ConnState::Listener(ListenState::Dormant))
             {
-                // In this order: a listener with neither flag would be taken for one that is known.
-                r.obj.set(DORMANT, true);
-                r.obj.set(UNHEARD, false);
                 wake(r.obj);
             }
         });
@@ -114,9 +107,7 @@ fn open(fd: i32, s: &'static Socket, backlog: i32, places: u16) {
                 } else {
                     let _ = raw::fcntl(fd, libc::F_SETFL, (libc::O_RDWR | libc::O_NONBLOCK) as usize);
                 }
-                s.set(DORMANT, true);
-                s.set(UNHEARD, false);
-                s.set_path(Path::Listener);
+                s.set_state(ConnState::Listener(ListenState::Dormant));
                 ports::forget_absent();
                 paths::became_listener(fd, s);
                 Reason::None
@@ -259,16 +250,19 @@ pub fn takes_companions(port: u16) -> OwnPort {
 /// again, clients that wait are reset. A new listen(2) opens a new rendezvous.
 pub fn abort(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
-    kernel_only(fd, s);
-    l.reset_queued();
+    if let Some(was) = kernel_only(fd, s) {
+        l.reset_queued(was);
+    }
 }
 
-fn kernel_only(fd: i32, s: &'static Socket) {
+/// Leaves a listener to the kernel alone. Returns what it was; `None`: another thread was faster.
+fn kernel_only(fd: i32, s: &'static Socket) -> Option<ListenState> {
     paths::no_listener(s);
-    s.forget_listener();
+    let was = s.forget_listener()?;
     // We set the kernel's flag for ourselves; from now on it is the application's again.
     let flags = crate::fd::placeholder::status_flags(s) as usize;
     let _ = raw::fcntl(fd, libc::F_SETFL, flags);
+    Some(was)
 }
 
 /// Another process will serve the listener without this library's knowledge: makes it the kernel's alone, and sends
@@ -277,6 +271,7 @@ fn kernel_only(fd: i32, s: &'static Socket) {
 pub fn abandon(fd: i32, s: &'static Socket) {
     let Some(l) = s.listener() else { return };
     netacc_log::log!(Info, "fd {fd}: another process may serve the listener; clients use kernel TCP");
-    kernel_only(fd, s);
-    l.withdraw();
+    if let Some(was) = kernel_only(fd, s) {
+        l.withdraw(was);
+    }
 }

@@ -9,4 +9,5 @@ pub mod listener;
 pub mod name;
 pub mod reference;
 pub mod socket;
+pub mod state;
 pub mod subscription;

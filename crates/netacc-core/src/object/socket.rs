@@ -7,6 +7,8 @@ use crate::object::candidate::Candidate;
 use crate::object::instance::Registration;
 use crate::object::listener::Listener;
 use crate::object::reference::Ref;
+use crate::object::state;
+pub use crate::object::state::{ConnState, ListenState, Path, Upgrade};
 use crate::options::remembered::Remembered;
 use crate::wait::spin::Spin;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -19,57 +21,24 @@ use netacc_transport::Endpoint;
 use netacc_transport::host::ConnToken;
 use netacc_transport::shm::ShmEndpoint;
 
-/// The path that a socket is on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Path {
-    /// Not connected and not listening.
-    New = 0,
-    /// It is the kernel's: every call passes through.
-    Tcp = 1,
-    /// A endpoint in shared memory.
-    Shm = 2,
-    /// A listener with a rendezvous.
-    Listener = 3,
-}
-
 netacc_sys::flags! { SocketFlag:
     /// [`Socket::flags`]: O_NONBLOCK of the file description.
     pub const NONBLOCK;
     /// The descriptor is a duplicate of a template: it stands for a socket the kernel does not have yet.
     pub const PLACEHOLDER;
-    /// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success.
+    /// A non-blocking connect was answered with EINPROGRESS; the next connect(2) reports success. A flag, since it stays
+    /// when the connection goes over to a ring.
     pub const CONNECTING;
     /// SO_LINGER is on with time 0: close resets.
     pub const LINGER_RESET;
-    /// On TCP, and may be promoted: its bytes pass through our hands.
-    pub const CANDIDATE;
-    /// Of a candidate: we connected, so we make the offer.
-    pub const OFFERS;
-    /// Of a candidate that makes the offer: a thread has begun to, or the other host is being asked.
-    pub const LINKING;
-    /// Of a candidate: the other end is on another host; see [`crate::switch::upgrade`].
-    pub const REMOTE;
-    /// Of a candidate at a server, whose client is on another host: the client may go over at the byte that is read next.
-    pub const PREPARED;
     /// Accepted under a number that is closed on exec, and that nothing else has been made of: see [`crate::fd::fd_cache`].
     pub const KEEPABLE;
     /// The process forked while this connection was open.
     pub const SHARED;
-    /// A connection was aborted: the kernel's socket shows a port that it does not hold.
-    pub const ABORTED;
-    /// Left shared memory for a kernel socket, whose addresses are not those of the connection.
-    pub const DEMOTED;
     /// A program that is started is meant to have a number of this socket.
     pub const HANDED;
     /// bind(2) was called on a dead connection.
     pub const REBOUND;
-    /// A listener that the program did not make and has not waited on: see [`crate::listen::adopt`].
-    pub const INHERITED;
-    /// A listener that clients on other hosts cannot find yet: the program has not waited on it.
-    pub const DORMANT;
-    /// A listener on which the program waits, and that clients on other hosts cannot find for want of an RDMA device.
-    pub const UNHEARD;
     /// Another file was put over one of its numbers (dup2, dup3).
     pub const REPLACED;
     /// An option about the connection's packets was set, of which the kernel can be asked: see [`crate::options::kernel_options`].
@@ -100,7 +69,8 @@ pub struct Socket {
     pub tx: Lock,
     /// Guards `opts` and state changes.
     pub meta: Lock,
-    path: AtomicU32,
+    /// A [`ConnState`]. Changed by [`Socket::set_state`] and [`Socket::change`] only.
+    state: AtomicU32,
     flags: AtomicU32,
     ep: AtomicPtr<ShmEndpoint>,
     listener: AtomicPtr<Listener>,
@@ -153,9 +123,10 @@ static SOCKETS: Slab<Socket> = Slab::new();
 
 impl Socket {
     /// A fresh object with one reference.
-    pub fn alloc(fd: i32, domain: i32, flags: u32) -> Result<Ref<Socket>> {
+    pub fn alloc(fd: i32, domain: i32, state: ConnState, flags: u32) -> Result<Ref<Socket>> {
+        debug_assert!(state.may_follow(None), "a socket that begins as {state:?}");
         let s = SOCKETS.alloc().ok_or(Errno::NOMEM)?;
-        s.path.store(Path::New as u32, Ordering::Relaxed);
+        s.state.store(state.encode(), Ordering::Relaxed);
         s.flags.store(flags, Ordering::Relaxed);
         s.fd.store(fd, Ordering::Relaxed);
         s.domain.store(domain as u32, Ordering::Relaxed);
@@ -173,24 +144,110 @@ impl Socket {
         Ok(Ref { obj: s, generation: s.generation.load(Ordering::Relaxed) as u16 })
     }
 
+    /// The word of the state. Acquire pairs with the release in [`Socket::set_state`] and [`Socket::change`]: a thread
+    /// that sees a state sees what that state needs, such as the endpoint.
+    #[inline]
+    fn word(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
+    }
+
     /// The path that it is on.
     #[inline]
     pub fn path(&self) -> Path {
-        match self.path.load(Ordering::Acquire) {
-            1 => Path::Tcp,
-            2 => Path::Shm,
-            3 => Path::Listener,
-            _ => Path::New,
+        Path::decode(self.word())
+    }
+
+    /// What it is.
+    #[inline]
+    pub fn state(&self) -> ConnState {
+        ConnState::decode(self.word())
+    }
+
+    /// Whether it is just that.
+    #[inline]
+    pub fn is(&self, state: ConnState) -> bool {
+        self.word() == state.encode()
+    }
+
+    /// Whether it is an accelerated connection.
+    #[inline]
+    pub fn is_shm(&self) -> bool {
+        self.is(ConnState::Shm)
+    }
+
+    /// Whether it is the kernel's connection and may go over to a ring.
+    #[inline]
+    pub fn is_candidate(&self) -> bool {
+        self.word() & state::CANDIDATE != 0
+    }
+
+    /// How far a candidate is.
+    #[inline]
+    pub fn candidate(&self) -> Option<Upgrade> {
+        Upgrade::of(self.word())
+    }
+
+    /// Whether every call on it passes through: it is the kernel's and not a candidate.
+    #[inline]
+    pub fn is_kernels(&self) -> bool {
+        self.word() & (state::PATH | state::CANDIDATE) == Path::Tcp as u32
+    }
+
+    /// Whether another program made it, and this one has not waited on it.
+    #[inline]
+    pub fn is_inherited(&self) -> bool {
+        self.word() & state::INHERITED != 0
+    }
+
+    /// Whether a program that begins to wait on it calls [`crate::listen::adopt::wake`].
+    #[inline]
+    pub fn sleeps(&self) -> bool {
+        self.word() & (state::INHERITED | state::DORMANT) != 0
+    }
+
+    /// Changes the state; everything that the new one needs was stored before. For a thread that holds what keeps others
+    /// from changing it: both direction locks, if it is or becomes a connection in a ring.
+    pub fn set_state(&self, to: ConnState) {
+        // AcqRel: see `word`; and what the state before needed is done with.
+        let before = ConnState::decode(self.state.swap(to.encode(), Ordering::AcqRel));
+        self.changed(before, to);
+    }
+
+    /// Changes the state if it still is `from`. False: another thread has changed it.
+    pub fn change(&self, from: ConnState, to: ConnState) -> bool {
+        // AcqRel: as in `set_state`. Relaxed: a thread that was too late looks anew, by `word`.
+        let done = self.state.compare_exchange(from.encode(), to.encode(), Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if done {
+            self.changed(from, to);
         }
+        done
     }
 
-    /// Changes the path; everything that the new path needs was stored before.
-    pub fn set_path(&self, p: Path) {
-        self.path.store(p as u32, Ordering::Release);
+    /// Every change of the state comes here.
+    fn changed(&self, from: ConnState, to: ConnState) {
+        debug_assert!(to.may_follow(Some(from)), "fd {}: {from:?} does not become {to:?}", self.first_fd());
+        netacc_log::log!(Trace, "fd {}: {from:?} becomes {to:?}", self.first_fd());
     }
 
-    /// Whether a flag is set. Acquire, with the release in `set`: a thread that sees `CANDIDATE` gone sees the path
-    /// that was stored before.
+    /// Makes the kernel the one that has it, if it is neither connected nor listens. Its descriptor is a socket of the
+    /// kernel's already.
+    pub fn leave_to_kernel(&self) {
+        let from = self.state();
+        let to = match from {
+            ConnState::New | ConnState::Aborted => ConnState::Tcp,
+            ConnState::InheritedNew => ConnState::InheritedTcp,
+            _ => return,
+        };
+        // A thread that was faster has connected it, or has done the same.
+        self.change(from, to);
+    }
+
+    /// The socket counts as this program's own from here on. False: it did already.
+    pub fn end_inheritance(&self) -> bool {
+        self.change(ConnState::InheritedNew, ConnState::New) || self.change(ConnState::InheritedTcp, ConnState::Tcp)
+    }
+
+    /// Whether a flag is set. Acquire, with the release in `set`.
     #[inline]
     pub fn has(&self, flag: u32) -> bool {
         self.flags.load(Ordering::Acquire) & flag != 0
@@ -249,14 +306,28 @@ impl Socket {
     /// prepared for two processes. It belongs to the parent alone.
     pub fn disown(&self) {
         self.drop_endpoint();
-        self.set_path(Path::Tcp);
-        self.set(CANDIDATE, false);
+        self.set_state(ConnState::Tcp);
     }
 
-    /// Makes it an ordinary socket: it is a listener no longer.
-    pub fn forget_listener(&self) {
-        self.set_path(Path::New);
+    /// Makes a listener an ordinary socket. Returns what it was; `None`: it is no listener, or not any more.
+    pub fn forget_listener(&self) -> Option<ListenState> {
+        loop {
+            let was = ConnState::listening(self.word())?;
+            if self.change(ConnState::Listener(was), ConnState::New) {
+                self.listener.store(core::ptr::null_mut(), Ordering::Release);
+                return Some(was);
+            }
+        }
+    }
+
+    /// The last reference is gone: it is nothing any more, whatever it was. Returns what it was if it was a listener.
+    /// Under both direction locks.
+    pub(crate) fn end_state(&self) -> Option<ListenState> {
+        // No other thread changes the state of an object without references. Release: as in `set_state`.
+        let before = ConnState::listening(self.word());
+        self.state.store(ConnState::New.encode(), Ordering::Release);
         self.listener.store(core::ptr::null_mut(), Ordering::Release);
+        before
     }
 
     /// Shows its addresses as those of an IPv4 socket from now on; it was an IPv6 one.

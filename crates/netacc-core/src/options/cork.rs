@@ -2,7 +2,7 @@
 
 use crate::conn::transfer;
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::Socket;
 use libc::IPPROTO_TCP;
 
 /// TCP_CORK or TCP_NODELAY was set: what is held back goes out, unless it is to be held from now on (tcp(7)).
@@ -11,7 +11,7 @@ pub(super) fn set(r: Ref<Socket>, name: i32) {
     let s = r.obj;
     let on = s.opts.get(IPPROTO_TCP, name).is_some_and(|v| v != 0);
     let _g = s.tx.lock();
-    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return };
+    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return };
     match name {
         libc::TCP_CORK => ep.set_cork(on),
         _ if on => ep.push(),

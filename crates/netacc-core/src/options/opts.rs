@@ -5,7 +5,7 @@ use crate::fd::table;
 use crate::listen::opening;
 use crate::object::address::addr_of;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, LINGER_RESET, PLACEHOLDER, Path, Socket};
+use crate::object::socket::{LINGER_RESET, PLACEHOLDER, Path, Socket};
 use crate::options::connected::Connection;
 use crate::options::remember::remember;
 use crate::options::{connected, cork, kernel_options};
@@ -71,11 +71,11 @@ pub unsafe fn set(fd: i32, level: i32, name: i32, p: *const c_void, len: u32) ->
         return Outcome::Pass;
     };
     let s = r.obj;
-    if s.has(CANDIDATE) && not_followed(level, name) {
+    if s.is_candidate() && not_followed(level, name) {
         promote::given_up(fd);
     }
     // Asked before the path: a promotion may be under way.
-    let candidate = s.has(CANDIDATE);
+    let candidate = s.is_candidate();
     let path = s.path();
     let ours = path == Path::Shm || (path == Path::New && s.has(PLACEHOLDER));
     if !(ours || candidate || path == Path::New || path == Path::Listener) {
@@ -306,7 +306,7 @@ const QUICK_LATE: i32 = 2;
 
 /// Whether the peer's end of stream has come.
 fn after_end(s: &Socket) -> bool {
-    s.path() == Path::Shm && s.endpoint().is_some_and(|e| e.peer_ended())
+    s.is_shm() && s.endpoint().is_some_and(|e| e.peer_ended())
 }
 
 /// getsockopt(2).
@@ -326,11 +326,11 @@ pub unsafe fn get(fd: i32, level: i32, name: i32, val: *mut c_void, len: *mut u3
             return done;
         }
     }
-    if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.has(CANDIDATE) {
+    if (level, name) == (SOL_SOCKET, libc::SO_ERROR) && s.is_candidate() {
         // The peer may have gone over and ended the stream there.
         promote::advance(fd, r);
     }
-    let shm = s.path() == Path::Shm;
+    let shm = s.is_shm();
     if !(shm || s.has(PLACEHOLDER)) {
         return Outcome::Pass;
     }
@@ -447,7 +447,7 @@ unsafe fn give_int(level: i32, v: i32, val: *mut c_void, len: *mut u32) -> Resul
 #[allow(unsafe_code)]
 unsafe fn info_of_candidate(fd: i32, r: Ref<Socket>, val: *mut c_void, len: *mut u32) -> Option<Outcome> {
     const ESTABLISHED: u8 = 1;
-    if !r.obj.has(CANDIDATE) {
+    if !r.obj.is_candidate() {
         return None;
     }
     if let Err(e) = raw::getsockopt(fd, IPPROTO_TCP, libc::TCP_INFO, val, len) {

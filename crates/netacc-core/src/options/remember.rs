@@ -1,6 +1,6 @@
 //! Asks the kernel what became of an option, so that it can be set again on another socket.
 
-use crate::object::socket::{INQ, Path, Socket};
+use crate::object::socket::{INQ, Socket};
 use libc::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SOL_SOCKET};
 use netacc_sys::raw;
 
@@ -22,7 +22,7 @@ pub(crate) fn remember(s: &Socket, fd: i32, level: i32, name: i32) {
     let known = matches!(level, SOL_SOCKET | IPPROTO_TCP | IPPROTO_IP | IPPROTO_IPV6);
     let name = read_as(level, name);
     // The option concerns the listener alone.
-    if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) && s.path() != Path::Shm {
+    if !known || (level, name) == (SOL_SOCKET, libc::SO_REUSEPORT) && !s.is_shm() {
         return;
     }
     // The buffer is longer than an int, to tell an int from a longer value; and it holds as many of the largest units

@@ -6,7 +6,7 @@ use crate::fd::placeholder::{replace_everywhere, status_flags};
 use crate::fd::table;
 use crate::object::address::addr_of;
 use crate::object::reference::Ref;
-use crate::object::socket::{PLACEHOLDER, Path, Socket};
+use crate::object::socket::{ConnState, PLACEHOLDER, Socket};
 use crate::{process_fallback, timeouts};
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -115,7 +115,7 @@ pub(super) fn now_tcp(s: &'static Socket, old: &'static ShmEndpoint, why: Reason
     }
     // In this order: a thread that registers it meanwhile does so at the kernel, where it is already, and not at the
     // ring that it leaves.
-    s.set_path(Path::Tcp);
+    s.set_state(ConnState::Tcp);
     paths::to_kernel(s, old);
     // Threads that wait for it look again, and find the kernel's socket.
     old.poke_self();

@@ -50,7 +50,7 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
             crate::listen::opening::abandon(fd, s);
             Ok(())
         }
-        Path::Tcp if !s.has(crate::object::socket::CANDIDATE) || !promote::cancel(fd, r) => Ok(()),
+        Path::Tcp if !s.is_candidate() || !promote::cancel(fd, r) => Ok(()),
         Path::Tcp | Path::Shm => {
             // A connect that waits for a queue pair has no other side yet: it is made by the kernel instead.
             redispatch::instead(r);
@@ -76,7 +76,7 @@ pub fn demote(fd: i32, r: Ref<Socket>, why: Reason) -> Result<()> {
 fn offer(r: Ref<Socket>, why: Reason) -> Result<()> {
     let s = r.obj;
     let _locks = (s.rx.lock(), s.tx.lock());
-    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.path() == Path::Shm) else { return Ok(()) };
+    let Some(ep) = s.endpoint().filter(|_| r.valid() && s.is_shm()) else { return Ok(()) };
     // That a peer has just died is found out before anything is begun; for a peer that has forked the peer liveness
     // socket tells it.
     if ep.peer_liveness_fd() < 0 {

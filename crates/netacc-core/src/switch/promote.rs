@@ -16,9 +16,8 @@
 //!   same hold; so is the client's path. A thread that finds an end of stream on the kernel's socket, or is told of one
 //!   by poll or epoll, asks again behind the lock ([`advance`]): if the end was the peer's going over, the path says
 //!   so.
-//! - *A socket is a candidate until its path says what it became.* `CANDIDATE` is cleared last, so a call that
-//!   does not see it finds the path decided, and one that does takes the locks. Nobody passes on to the kernel
-//!   in between.
+//! - *One word says that a socket is a candidate, and how far it is* ([`ConnState`]). So a call that sees no candidate finds
+//!   the path decided, and one that sees a candidate takes the locks. Nobody passes on to the kernel in between.
 //! - A call that has to wait does so inside the kernel, which keeps the file whatever becomes of the number. The
 //!   peer's half close wakes it, or our own; then it looks at the path.
 
@@ -26,7 +25,7 @@ use crate::conn::pool;
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, LINKING, OFFERS, Path, REMOTE, Socket};
+use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::switch::to_ring::{decided, promoted, switch_to_ring};
 use crate::switch::upgrade;
 use crate::timeouts;
@@ -46,35 +45,39 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     if promote::waiting() {
         match_offers();
     }
-    // In this order: a thread that does not see the flag sees the path that was decided on.
-    if !s.has(CANDIDATE) {
-        return s.path() == Path::Shm;
-    }
-    if s.has(REMOTE) {
-        return upgrade::advance(fd, r);
-    }
-    if !s.has(OFFERS) {
-        // A server that blocks in this one connection hears of offers only here.
-        if s.calls.load(Ordering::Relaxed) % 16 == 1 {
-            listen_for_offers();
+    match s.candidate() {
+        Some(Upgrade::AwaitOffer) => {
+            // A server that blocks in this one connection hears of offers only here.
+            if s.calls.load(Ordering::Relaxed) % 16 == 1 {
+                listen_for_offers();
+            }
+            // Another thread may be about to take the offer.
+            drop(s.rx.lock());
+            s.is_shm()
         }
-        // Another thread may be about to take the offer.
-        drop(s.rx.lock());
-        return s.path() == Path::Shm;
-    }
-    match s.endpoint() {
-        None => {
+        Some(Upgrade::ToOffer) => {
             // Until the kernel has connected there is nothing to offer. One thread makes the offer.
-            if netacc_sys::addr::peer_of(fd).is_some() && !s.set(LINKING, true) && offer(fd, r).is_err() {
+            if netacc_sys::addr::peer_of(fd).is_some()
+                && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
+                && offer(fd, r).is_err()
+            {
                 decide(fd, r, true);
             }
-            s.path() == Path::Shm
+            s.is_shm()
         }
-        Some(ep) if ep.outcome() == CONNECT_QUEUED && !ep.link().is_lost() && ep.age() < PROMOTION_ANSWER => {
-            ep.link().service_if_readable();
-            false
+        Some(Upgrade::Offered) => match s.endpoint() {
+            Some(ep) if ep.outcome() == CONNECT_QUEUED && !ep.link().is_lost() && ep.age() < PROMOTION_ANSWER => {
+                ep.link().service_if_readable();
+                false
+            }
+            Some(ep) => decide(fd, r, ep.outcome() != CONNECT_TAKEN),
+            // Another thread has decided since.
+            None => s.is_shm(),
+        },
+        Some(Upgrade::AwaitRequest | Upgrade::Prepared | Upgrade::ToRequest | Upgrade::Requested) => {
+            upgrade::advance(fd, r)
         }
-        Some(ep) => decide(fd, r, ep.outcome() != CONNECT_TAKEN),
+        Some(Upgrade::Linking) | None => s.is_shm(),
     }
 }
 
@@ -83,8 +86,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
 pub fn advance_all() {
     table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
-            && r.obj.path() == Path::Tcp
-            && r.obj.has(CANDIDATE)
+            && r.obj.is_candidate()
         {
             advance(fd, r);
         }
@@ -132,14 +134,16 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
     // The endpoint is there before the offer goes out: the server may take it at once, and a thread that looks then
     // must find what to go over to.
     let _g = (s.rx.lock(), s.tx.lock());
-    let wanted = r.valid() && s.has(CANDIDATE);
+    let wanted = r.valid() && s.is(ConnState::Candidate(Upgrade::Linking));
     if wanted {
         s.local.set(local);
         s.peer.set(target);
         s.set_endpoint(ep);
+        s.set_state(ConnState::Candidate(Upgrade::Offered));
         if link.offer(claimed.slot as u32, claimed.generation).is_ok() {
             return Ok(());
         }
+        s.set_state(ConnState::Candidate(Upgrade::Linking));
         s.drop_endpoint();
     }
     ep.withdraw();
@@ -151,7 +155,7 @@ fn offer(fd: i32, r: Ref<Socket>) -> core::result::Result<(), Reason> {
 
 /// Gives a promotion up. True if it was too late for that, and the connection is on shared memory.
 pub fn cancel(fd: i32, r: Ref<Socket>) -> bool {
-    if r.obj.has(REMOTE) { upgrade::give_up(fd, r) } else { decide(fd, r, true) }
+    if r.obj.candidate().is_some_and(Upgrade::is_remote) { upgrade::give_up(fd, r) } else { decide(fd, r, true) }
 }
 
 /// For the client, and for a thread that gives up: goes over if the offer was taken; otherwise, with `give_up`, the
@@ -163,7 +167,7 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
         if let Some(switched) = decided(r) {
             return switched;
         }
-        let offered = s.endpoint().filter(|_| s.has(OFFERS));
+        let offered = s.endpoint().filter(|_| s.is(ConnState::Candidate(Upgrade::Offered)));
         match offered {
             Some(ep)
                 if ep.outcome() == CONNECT_TAKEN || (give_up && !ep.withdraw() && ep.outcome() == CONNECT_TAKEN) =>
@@ -175,7 +179,7 @@ fn decide(fd: i32, r: Ref<Socket>, give_up: bool) -> bool {
             }
             _ => {
                 if give_up {
-                    s.set(CANDIDATE, false);
+                    s.set_state(ConnState::Tcp);
                     s.detach();
                 }
                 return false;
@@ -217,7 +221,8 @@ fn accept_offer(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint, generation: u
     let s = r.obj;
     {
         let _g = (s.rx.lock(), s.tx.lock());
-        let there = r.valid() && s.has(CANDIDATE) && table::get(fd).is_some_and(|e| e.is(r));
+        let awaited = r.valid() && s.is(ConnState::Candidate(Upgrade::AwaitOffer));
+        let there = awaited && table::get(fd).is_some_and(|e| e.is(r));
         if !there || !ep.has_windows() {
             return ep.refuse(generation);
         }
@@ -235,9 +240,7 @@ fn find(client: core::net::SocketAddr, server: core::net::SocketAddr) -> Option<
     let mut found = None;
     table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
-            && r.obj.path() == Path::Tcp
-            && r.obj.has(CANDIDATE)
-            && !r.obj.has(OFFERS | REMOTE)
+            && r.obj.is(ConnState::Candidate(Upgrade::AwaitOffer))
             && r.obj.peer.get() == Some(client)
             && r.obj.local.get() == Some(server)
         {
@@ -255,5 +258,5 @@ fn may_claim(link: &Link, client: core::net::SocketAddr, server: core::net::Sock
 
 /// Ends a candidacy for a call that we do not follow on TCP; true if the connection is on shared memory already.
 pub fn given_up(fd: i32) -> bool {
-    table::socket(fd).is_some_and(|r| if r.obj.has(CANDIDATE) { cancel(fd, r) } else { r.obj.path() == Path::Shm })
+    table::socket(fd).is_some_and(|r| if r.obj.is_candidate() { cancel(fd, r) } else { r.obj.is_shm() })
 }

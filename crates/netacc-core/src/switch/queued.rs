@@ -1,7 +1,7 @@
 //! The list of connects that no process has taken yet (see [`crate::switch::queued_connects`]).
 
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::Socket;
 use core::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_sys::Lock;
 use netacc_transport::shm::ShmEndpoint;
@@ -47,7 +47,7 @@ impl QueuedConnect {
         // SAFETY: null or a socket object, which is never freed; the generation says whether it is the same one still.
         let obj = unsafe { self.socket.load(Ordering::Relaxed).as_ref() }?;
         let r = Ref { obj, generation: self.generation.load(Ordering::Relaxed) };
-        (r.valid() && r.obj.path() == Path::Shm && with_endpoint(r, ShmEndpoint::is_queued)?).then_some(r)
+        (r.valid() && r.obj.is_shm() && with_endpoint(r, ShmEndpoint::is_queued)?).then_some(r)
     }
 
     /// The socket, if its connect still waits; otherwise frees the entry. Under the lock.

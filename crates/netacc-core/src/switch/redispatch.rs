@@ -10,7 +10,7 @@ use crate::fd::placeholder::replace_everywhere;
 use crate::fd::table;
 use crate::fork::descendants;
 use crate::object::reference::Ref;
-use crate::object::socket::{LINGER_RESET, PLACEHOLDER, Path, SHARED, Socket};
+use crate::object::socket::{LINGER_RESET, PLACEHOLDER, SHARED, Socket};
 use crate::switch::by_tcp::{SILENT, by_tcp, dial_or_not, is_kernel_full, note_silent, now_tcp, send_drained};
 use crate::switch::queued;
 use crate::switch::to_kernel::accept;
@@ -97,7 +97,7 @@ pub fn after_fork() {
 
 /// Whether a connect to another host waits for a queue pair, and this process alone knows what was written to it.
 pub fn is_in_doubt(s: &Socket) -> bool {
-    s.path() == Path::Shm
+    s.is_shm()
         && !s.has(SHARED | LINGER_RESET)
         && s.endpoint().is_some_and(|ep| awaits_queue_pair(ep) && ep.has_written())
 }
@@ -136,7 +136,7 @@ fn give_up(r: Ref<Socket>) {
 pub fn instead(r: Ref<Socket>) {
     let waits = |s: &Socket| s.endpoint().is_some_and(awaits_queue_pair);
     if waits(r.obj) {
-        by_tcp_if(r, |s| s.path() == Path::Shm && !s.has(SHARED) && waits(s));
+        by_tcp_if(r, |s| s.is_shm() && !s.has(SHARED) && waits(s));
     }
 }
 
@@ -174,7 +174,7 @@ pub fn redispatch(r: Ref<Socket>) {
         let why = why_by_tcp(s);
         let _moving = Moving::begin();
         let (rx, tx) = (s.rx.lock(), s.tx.lock());
-        let orphan = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.orphaned());
+        let orphan = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.orphaned());
         // Asked under the locks, which a thread that forks takes after it has said so.
         let now = orphan.is_none() || !descendants::under_way();
         if now
@@ -195,7 +195,7 @@ pub fn elsewhere(r: Ref<Socket>) -> bool {
     let s = r.obj;
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
-    let movable = r.valid() && s.path() == Path::Shm && !s.has(SHARED) && !descendants::under_way();
+    let movable = r.valid() && s.is_shm() && !s.has(SHARED) && !descendants::under_way();
     let waiting = s.endpoint().filter(|e| movable && e.is_queued());
     let awaited = |e: &ShmEndpoint| s.peer.get().is_some_and(|dest| pool::is_awaited_elsewhere(dest, e.link()));
     let moved = waiting.filter(|e| awaited(e) && e.withdraw()).map(|old| move_on(r, old, Reason::LinkLost)).is_some();
@@ -258,7 +258,7 @@ pub fn bypass(r: Ref<Socket>) {
     let s = r.obj;
     let _moving = Moving::begin();
     let (rx, tx) = (s.rx.lock(), s.tx.lock());
-    let Some(old) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.is_queued()) else { return };
+    let Some(old) = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.is_queued()) else { return };
     if s.has(SHARED) || descendants::under_way() || !old.link().served_by_many() || is_kernel_full() {
         return;
     }

@@ -3,7 +3,7 @@
 use crate::epoll::paths;
 use crate::fd::placeholder::replace_everywhere;
 use crate::object::reference::Ref;
-use crate::object::socket::{CONNECTING, DEMOTED, NONBLOCK, PLACEHOLDER, Path, Socket};
+use crate::object::socket::{CONNECTING, ConnState, NONBLOCK, PLACEHOLDER, Socket};
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::errno::Errno;
 use netacc_sys::raw;
@@ -14,7 +14,7 @@ use netacc_transport::shm::ShmEndpoint;
 pub fn accept(r: Ref<Socket>) {
     let s = r.obj;
     let locks = (s.rx.lock(), s.tx.lock());
-    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.path() == Path::Shm && e.must_switch()) else { return };
+    let Some(ep) = s.endpoint().filter(|e| r.valid() && s.is_shm() && e.must_switch()) else { return };
     match ep.accept_switch() {
         Ok(Some(kernel)) => complete(s, ep, kernel, Reason::PeerMoved),
         Ok(None) => {
@@ -44,8 +44,7 @@ pub(crate) fn complete(s: &'static Socket, ep: &'static ShmEndpoint, kernel: i32
         netacc_log::log!(Error, "fd {}: cannot put the kernel socket under its numbers: {e}", s.first_fd());
     }
     s.set(PLACEHOLDER | CONNECTING, false);
-    s.set(DEMOTED, true);
-    s.set_path(Path::Tcp);
+    s.set_state(ConnState::Demoted);
     paths::to_kernel(s, ep);
     page().demoted(why);
     if let Some(e) = s.stats() {

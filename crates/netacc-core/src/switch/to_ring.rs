@@ -3,7 +3,7 @@
 use crate::epoll::paths;
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, Path, Socket};
+use crate::object::socket::{ConnState, Socket};
 use core::sync::atomic::Ordering;
 use netacc_stats::{Reason, Transport, page};
 use netacc_sys::raw;
@@ -13,7 +13,7 @@ use netacc_transport::shm::ShmEndpoint;
 /// Whether a connection that is no candidate any more has gone over. Under both direction locks.
 pub(crate) fn decided(r: Ref<Socket>) -> Option<bool> {
     let s = r.obj;
-    (!r.valid() || !s.has(CANDIDATE)).then(|| r.valid() && s.path() == Path::Shm)
+    (!r.valid() || !s.is_candidate()).then(|| r.valid() && s.is_shm())
 }
 
 /// Goes over to the ring: our half of the TCP stream ends here. Under both direction locks, and for the server
@@ -27,8 +27,7 @@ pub(crate) fn switch_to_ring(fd: i32, r: Ref<Socket>, ep: &'static ShmEndpoint) 
     ep.set_old_subflow(fd, s.kernel_sent.load(Ordering::Relaxed), s.kernel_read.load(Ordering::Relaxed));
     paths::accelerate(s, || {
         s.set_endpoint(ep);
-        s.set_path(Path::Shm);
-        s.set(CANDIDATE, false);
+        s.set_state(ConnState::Shm);
     });
     true
 }

@@ -19,7 +19,7 @@
 use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, OFFERS, PREPARED, Path, REMOTE, Socket};
+use crate::object::socket::{ConnState, Path, Socket, Upgrade};
 use crate::switch::to_ring::{decided, number, promoted, switch_to_ring};
 use crate::timeouts;
 use crate::wait::sleep;
@@ -39,17 +39,21 @@ use rustix::rand::{GetRandomFlags, getrandom};
 const UPGRADE_CANDIDATE: u64 = time::ns(timeouts::UPGRADE_CANDIDATE);
 const UPGRADE_DECISION: u64 = time::ns(timeouts::UPGRADE_DECISION);
 
+/// A server's side that its client may ask for, and one that the client may go over from.
+const AWAITED: ConnState = ConnState::Candidate(Upgrade::AwaitRequest);
+const PREPARED: ConnState = ConnState::Candidate(Upgrade::Prepared);
+
 /// Looks whether a candidate can go over. True: it is on its ring now.
 pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
-    if s.has(PREPARED) {
+    if s.is(PREPARED) {
         complete_server(fd, r);
     }
-    if s.path() != Path::Shm {
+    if !s.is_shm() {
         // An engine may be moving it at this moment.
         drop(s.rx.lock());
     }
-    s.path() == Path::Shm
+    s.is_shm()
 }
 
 /// Gives a promotion up. True if it was too late for that, and the connection is on its ring.
@@ -64,12 +68,12 @@ pub fn give_up(fd: i32, r: Ref<Socket>) -> bool {
             if let Some(switched) = decided(r) {
                 return switched;
             }
-            let prepared = s.endpoint().filter(|_| s.has(PREPARED));
+            let prepared = s.endpoint().filter(|_| s.is(PREPARED));
             let Some(ep) = prepared.filter(|_| time::now() < end) else {
-                s.set(CANDIDATE, false);
+                s.set_state(ConnState::Tcp);
                 if let Some(ep) = prepared {
                     // The client may have gone over, or may not: neither may be taken for the other.
-                    stay(s, ep);
+                    leave_place(s, ep);
                     abort(fd);
                     netacc_log::log!(
                         Warn,
@@ -106,7 +110,7 @@ pub(super) fn pause() {
 pub fn decide_all() {
     table::each(0, usize::MAX, |fd, e| {
         if let Entry::Socket(r) = e
-            && r.obj.has(PREPARED)
+            && r.obj.is(PREPARED)
         {
             give_up(fd, r);
         }
@@ -166,7 +170,7 @@ fn complete_server(fd: i32, r: Ref<Socket>) {
     let s = r.obj;
     let ep = {
         let _g = (s.rx.lock(), s.tx.lock());
-        if !r.valid() || !s.has(PREPARED) {
+        if !r.valid() || !s.is(PREPARED) {
             return;
         }
         let (Some(fd), Some(ep)) = (number(fd, r), s.endpoint()) else { return };
@@ -181,7 +185,6 @@ fn complete_server(fd: i32, r: Ref<Socket>) {
         if read != Ok(TOKEN) || !ep.take() {
             return stay(s, ep);
         }
-        s.set(PREPARED, false);
         if !switch_to_ring(fd, r, ep) {
             return;
         }
@@ -194,7 +197,12 @@ fn complete_server(fd: i32, r: Ref<Socket>) {
 
 /// Under both locks: ends the preparation of a connection, which stays where it is.
 fn stay(s: &Socket, ep: &'static ShmEndpoint) {
-    s.set(PREPARED, false);
+    s.set_state(AWAITED);
+    leave_place(s, ep);
+}
+
+/// Under both locks: gives up the place that was prepared.
+fn leave_place(s: &Socket, ep: &'static ShmEndpoint) {
     s.drop_endpoint();
     ep.withdraw();
     ep.close(false);
@@ -202,14 +210,12 @@ fn stay(s: &Socket, ep: &'static ShmEndpoint) {
 
 /// Whether what the kernel has may be read as the program's; under the lock for reading.
 fn may_read(fd: i32, s: &Socket) -> bool {
-    !s.has(PREPARED) || next(fd, s) == Next::Other
+    !s.is(PREPARED) || next(fd, s) == Next::Other
 }
 
-/// To be called before a candidate reads from the kernel, under the lock for reading.
+/// To be called before a candidate with a client or server on another host reads from the kernel, under the lock for
+/// reading.
 pub fn before_read(fd: i32, s: &Socket) -> Result<()> {
-    if !s.has(REMOTE) {
-        return Ok(());
-    }
     if !may_read(fd, s) {
         return Err(Errno::AGAIN);
     }
@@ -230,7 +236,7 @@ pub fn wait(fd: i32, r: Ref<Socket>) -> Result<()> {
     };
     loop {
         progress::progress();
-        if !s.has(CANDIDATE) || advance(fd, r) {
+        if !s.is_candidate() || advance(fd, r) {
             return Ok(());
         }
         let mut set = WaitSet::new();
@@ -270,7 +276,7 @@ pub fn has_read(s: &Socket) {
 /// Server: whether no client has asked for the connection in time; then it is the kernel's.
 pub fn expired(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
-    if s.has(OFFERS | PREPARED) || s.calls.fetch_add(1, Ordering::Relaxed) % 64 != 63 {
+    if !s.is(AWAITED) || s.calls.fetch_add(1, Ordering::Relaxed) % 64 != 63 {
         return false;
     }
     time::coarse() > s.upgrade.when.load(Ordering::Relaxed) && !give_up(fd, r)
@@ -285,11 +291,12 @@ pub fn accepted(s: &Socket) {
 pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
     let mut found = None;
     table::each(0, usize::MAX, |_, e| {
+        // One that may not go over any more is found as well: the client hears so at once.
         if let Entry::Socket(r) = e
-            && r.obj.has(REMOTE)
-            && !r.obj.has(OFFERS)
+            && matches!(r.obj.path(), Path::Tcp | Path::Shm)
             && r.obj.peer.get() == Some(client)
             && r.obj.local.get() == Some(server)
+            && (found.is_none() || r.obj.is_candidate())
         {
             found = Some(r);
         }
@@ -301,12 +308,12 @@ pub fn find(client: SocketAddr, server: SocketAddr) -> Option<Ref<Socket>> {
 pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAnswer {
     const ESTABLISHED: u8 = 1;
     let s = r.obj;
-    if s.kernel_read.load(Ordering::Relaxed) < sent && r.valid() && s.has(CANDIDATE) {
+    if s.kernel_read.load(Ordering::Relaxed) < sent && r.valid() && (s.is(AWAITED) || s.is(PREPARED)) {
         s.upgrade.wanted.store(sent, Ordering::Relaxed);
         return UpgradeAnswer::NotYet;
     }
     let _g = (s.rx.lock(), s.tx.lock());
-    let is_free = r.valid() && s.has(CANDIDATE) && !s.has(PREPARED) && s.path() == Path::Tcp;
+    let is_free = r.valid() && s.is(AWAITED);
     let Some(fd) = number(s.first_fd(), r).filter(|_| is_free) else { return UpgradeAnswer::No };
     s.upgrade.wanted.store(0, Ordering::Relaxed);
     accepted(s);
@@ -323,7 +330,7 @@ pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAn
     }
     s.upgrade.set_token(token);
     s.set_endpoint(ep);
-    s.set(PREPARED, true);
+    s.set_state(PREPARED);
     UpgradeAnswer::Ready(token)
 }
 
@@ -331,7 +338,7 @@ pub fn prepare(r: Ref<Socket>, sent: u64, ep: &'static ShmEndpoint) -> UpgradeAn
 pub fn unprepare(r: Ref<Socket>, ep: &'static ShmEndpoint) {
     let s = r.obj;
     let _g = (s.rx.lock(), s.tx.lock());
-    if r.valid() && s.has(PREPARED) && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep)) {
+    if r.valid() && s.is(PREPARED) && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep)) {
         stay(s, ep);
     }
 }

@@ -1,7 +1,7 @@
 //! From kernel TCP to RDMA, while the connection lives: the client's part. See [`upgrade`].
 
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, LINKING, OFFERS, Path, Socket};
+use crate::object::socket::{ConnState, Socket, Upgrade};
 use crate::switch::to_ring::{number, promoted, switch_to_ring};
 use crate::switch::upgrade;
 use crate::timeouts;
@@ -17,6 +17,10 @@ const UPGRADE_ANSWER_PAUSE: u64 = time::ns(timeouts::UPGRADE_ANSWER_PAUSE);
 const UPGRADE_RETRY_FIRST: u64 = time::ns(timeouts::UPGRADE_RETRY_FIRST);
 const UPGRADE_RETRY_LONGEST: u64 = time::ns(timeouts::UPGRADE_RETRY_LONGEST);
 const TRIES: u32 = 14;
+
+/// A client's side whose question is to be put, and one that waits for the answer.
+const TO_REQUEST: ConnState = ConnState::Candidate(Upgrade::ToRequest);
+const REQUESTED: ConnState = ConnState::Candidate(Upgrade::Requested);
 
 /// A call that sends without the lock: until its bytes are counted, the connection does not go over to another host.
 pub struct Sending(&'static Socket);
@@ -38,7 +42,7 @@ impl Drop for Sending {
 
 /// Whether it is time to ask.
 fn is_due(s: &Socket) -> bool {
-    s.has(OFFERS) && s.has(CANDIDATE) && !s.has(LINKING) && time::coarse() >= s.upgrade.when.load(Ordering::Relaxed)
+    s.is(TO_REQUEST) && time::coarse() >= s.upgrade.when.load(Ordering::Relaxed)
 }
 
 /// The kernel connects, or has connected, the socket to another host.
@@ -57,13 +61,13 @@ pub fn begin(fd: i32, r: Ref<Socket>, connected: bool, peer: SocketAddr) {
 pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
     let s = r.obj;
     if !is_due(s) {
-        return s.has(CANDIDATE);
+        return s.is_candidate();
     }
     // Nothing is asked before the kernel has connected.
     let Some((local, peer)) = netacc_sys::addr::local_of(fd).zip(netacc_sys::addr::peer_of(fd)) else { return true };
     let plain = |a: SocketAddr| SocketAddr::new(rendezvous::destination(a.ip()), a.port());
-    if s.set(LINKING, true) {
-        return true;
+    if !s.change(TO_REQUEST, REQUESTED) {
+        return s.is_candidate();
     }
     s.local.set(plain(local));
     s.peer.set(plain(peer));
@@ -72,7 +76,7 @@ pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
         Ok(true) => true,
         Ok(false) => {
             s.upgrade.when.store(time::coarse().saturating_add(UPGRADE_RETRY_FIRST), Ordering::Relaxed);
-            s.set(LINKING, false);
+            s.change(REQUESTED, TO_REQUEST);
             true
         }
         Err(why) => {
@@ -88,10 +92,10 @@ pub fn try_upgrade(fd: i32, r: Ref<Socket>) -> bool {
 /// Waits a little for an answer that may be on its way, if the call may wait. The answer is good only as long as
 /// nothing else is sent, so a client that sends without a pause would never go over.
 pub fn before_send(s: &Socket, nonblock: bool) {
-    while s.has(LINKING) {
+    while s.is(REQUESTED) {
         progress::progress();
         let over = time::now().saturating_sub(s.upgrade.when.load(Ordering::Relaxed)) > UPGRADE_ANSWER_PAUSE;
-        if nonblock || over || s.path() != Path::Tcp {
+        if nonblock || over {
             return;
         }
         upgrade::pause();
@@ -109,16 +113,13 @@ pub fn after_send(fd: i32, r: Ref<Socket>) {
 pub fn retry_later(r: Ref<Socket>) {
     let s = r.obj;
     let _g = (s.rx.lock(), s.tx.lock());
-    if !r.valid() || !s.has(CANDIDATE) {
+    if !r.valid() || !s.is_candidate() {
         return;
     }
     let tries = s.calls.fetch_add(1, Ordering::Relaxed);
     let later = (UPGRADE_RETRY_FIRST << tries.min(20)).min(UPGRADE_RETRY_LONGEST);
     s.upgrade.when.store(time::coarse().saturating_add(later), Ordering::Relaxed);
-    s.set(LINKING, false);
-    if tries >= TRIES {
-        s.set(CANDIDATE, false);
-    }
+    s.set_state(if tries >= TRIES { ConnState::Tcp } else { TO_REQUEST });
 }
 
 /// Number of bytes that the connection has sent by TCP.
@@ -131,10 +132,11 @@ pub fn commit(r: Ref<Socket>, sent: u64, token: [u8; TOKEN], ep: &'static ShmEnd
     let s = r.obj;
     let fd = {
         let _g = (s.rx.lock(), s.tx.lock());
-        let is_free = r.valid() && s.has(CANDIDATE) && s.path() == Path::Tcp;
         // SeqCst: see `Sending`.
-        let still =
-            is_free && s.upgrade.sending.load(Ordering::SeqCst) == 0 && s.kernel_sent.load(Ordering::Relaxed) == sent;
+        let still = r.valid()
+            && s.is(REQUESTED)
+            && s.upgrade.sending.load(Ordering::SeqCst) == 0
+            && s.kernel_sent.load(Ordering::Relaxed) == sent;
         let Some(fd) = number(s.first_fd(), r).filter(|_| still) else { return false };
         // Held back until the end of our half follows: both go out in one segment, so that the other side sees both at
         // once.

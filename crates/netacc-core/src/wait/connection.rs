@@ -2,7 +2,7 @@
 
 use crate::fd::table;
 use crate::object::reference::Ref;
-use crate::object::socket::{Path, Socket};
+use crate::object::socket::Socket;
 use crate::switch::queued_connects;
 use crate::wait::sleep::{restarts, sleep_before};
 use netacc_stats::{Counter, page};
@@ -73,7 +73,7 @@ pub fn until_done(
         let numbers = [ep.liveness_fd(), ep.old_subflow_fd()];
         let mut set = WaitSet::new();
         set.steps = steps;
-        let here = || s.path() == Path::Shm && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
+        let here = || s.is_shm() && s.endpoint().is_some_and(|e| core::ptr::eq(e, ep));
         let mut enough_now = || enough <= 1 || is_ready() || ep.must_switch() || !ep.is_live();
         // After the registration: a thread that moves the connection changes the path and then wakes the registered
         // waiters.

@@ -11,7 +11,7 @@ use crate::fd::{later, table};
 use crate::listen::adopt;
 use crate::object::listener::tcp_ready;
 use crate::object::reference::Ref;
-use crate::object::socket::{CANDIDATE, DEMOTED, DORMANT, INHERITED, Path, Socket};
+use crate::object::socket::{ConnState, Path, Socket};
 use crate::outcome::Outcome;
 use crate::switch::{promote, queued_connects};
 use crate::wait::held::Held;
@@ -52,16 +52,20 @@ fn ours(fd: i32) -> Option<Ours> {
 }
 
 fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
+    if r.obj.is_shm() {
+        return Some(Ours::Connection(r.obj));
+    }
     match r.obj.path() {
-        Path::Tcp if r.obj.has(CANDIDATE) && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
+        Path::Tcp if r.obj.is_candidate() && promote::advance(fd, r) => Some(Ours::Connection(r.obj)),
+        // It became one just now.
         Path::Shm => Some(Ours::Connection(r.obj)),
         Path::Listener => {
-            if r.obj.has(DORMANT) {
+            if r.obj.sleeps() {
                 adopt::wake(fd, r);
             }
             Some(Ours::Listener(r.obj))
         }
-        Path::Tcp if r.obj.has(INHERITED) && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
+        Path::Tcp if r.obj.is_inherited() && adopt::wake(fd, r) => Some(Ours::Listener(r.obj)),
         Path::New | Path::Tcp => None,
     }
 }
@@ -69,7 +73,7 @@ fn of(fd: i32, r: Ref<Socket>) -> Option<Ours> {
 /// Whether this is a connection that may be promoted: the kernel answers for it, but an answer may stand for the peer's
 /// going over, so it is looked at again before it is reported.
 fn is_candidate(fd: i32) -> bool {
-    table::socket(fd).is_some_and(|r| r.obj.has(CANDIDATE))
+    table::socket(fd).is_some_and(|r| r.obj.is_candidate())
 }
 
 /// What `o` reports now, of `events`.
@@ -221,10 +225,10 @@ impl Fds {
             }
             let Some(pin) = table::socket(fd).and_then(Ref::pin) else { continue };
             let s = pin.sock().obj;
-            if s.has(CANDIDATE)
+            if s.is_candidate()
                 && let Some(copy) = Held::to_poll(fd)
                 // Now that we have it: it is the candidate's, and not what came after.
-                && s.has(CANDIDATE)
+                && s.is_candidate()
             {
                 self.copies.retain(|(at, _)| *at != i);
                 self.copies.push((i, copy));
@@ -243,7 +247,7 @@ impl Fds {
 
     /// The first of ours, if it is a connection. It does not end as long as the call lasts.
     fn first_connection(&self) -> Option<&'static Socket> {
-        self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.path() == Path::Shm)
+        self.held.iter().flatten().next().map(|pin| pin.sock().obj).filter(|s| s.is_shm())
     }
 
     /// The kernel looks the numbers up again when something wakes a poll: where another thread has put another file under
@@ -281,7 +285,7 @@ impl Fds {
     fn copy(&self, i: usize) -> Option<i32> {
         let copy = self.copies.iter().find(|(at, _)| *at == i)?.1.fd();
         let pin = self.held.get(i)?.as_ref()?;
-        (!pin.sock().obj.has(DEMOTED)).then_some(copy)
+        (!pin.sock().obj.is(ConnState::Demoted)).then_some(copy)
     }
 
     fn ours(&self, i: usize, fd: i32) -> Option<Ours> {
