@@ -2,10 +2,10 @@
 
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::cork::{CORKED, HOLDS, MORE};
-use crate::shm::endpoint::{CUT, DEAD, LARGE_USED, MOVING, PEER_FIN, RX_SHUT, SHARER_SWITCHED, TX_SHUT, View};
+use crate::shm::endpoint::View;
 use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
+use crate::shm::side_state::{CORKED, CUT, HOLDS, LARGE_USED, MORE, Switch, SwitchEvent};
 use core::sync::atomic::Ordering;
 use netacc_ring::{CLOSED, FIN, GONE, HOLDING, LARGE, RESET, Violation};
 use netacc_sys::errno::{Errno, Result};
@@ -24,22 +24,22 @@ impl ShmEndpoint {
     /// short nothing fits, however small, until there is room again.
     #[inline]
     pub fn burst(&self, want: usize, waits: bool) -> usize {
-        let cut = self.flags.load(Ordering::Relaxed) & CUT != 0;
+        let cut = self.state.glance().has(CUT);
         if !cut && (waits || want < BULK) { want } else { self.bulk(want, waits) }
     }
 
     fn bulk(&self, want: usize, waits: bool) -> usize {
         let Some(v) = self.view() else { return want };
-        let flags = self.flags.load(Ordering::Relaxed);
-        if want == 0 || self.is_shared() || flags & MOVING != 0 {
+        let state = self.state.glance();
+        if want == 0 || state.is_shared() || state.is_left() {
             return want;
         }
         let room = if waits && self.has_room(&v) { want } else { self.bulk_room(&v, want) };
-        if room < want && flags & CUT == 0 {
-            self.flags.fetch_or(CUT, Ordering::Relaxed);
+        if room < want && !state.has(CUT) {
+            self.state.set(CUT);
         }
-        if room >= want && flags & CUT != 0 {
-            self.flags.fetch_and(!CUT, Ordering::Relaxed);
+        if room >= want && state.has(CUT) {
+            self.state.clear(CUT);
         }
         room.min(want)
     }
@@ -78,18 +78,18 @@ impl ShmEndpoint {
             self.tx.advance(len);
             n += len;
         }
-        let flags = self.flags.load(Ordering::Relaxed);
+        let state = self.state.glance();
         if self.tx.is_large() {
-            if flags & LARGE_USED == 0 {
-                self.flags.fetch_or(LARGE_USED, Ordering::Relaxed);
+            if !state.has(LARGE_USED) {
+                self.state.set(LARGE_USED);
             }
-        } else if flags & LARGE_USED != 0 && self.tx.large_idle(peer) {
+        } else if state.has(LARGE_USED) && self.tx.large_idle(peer) {
             // The connection has gone back to the small window: the pages of the large one go back to the system.
-            self.flags.fetch_and(!LARGE_USED, Ordering::Relaxed);
+            self.state.clear(LARGE_USED);
             v.seg.drop_large(v.index, v.me);
         }
         if n > 0 {
-            if flags & (CORKED | MORE | HOLDS) == 0 {
+            if !state.has(CORKED | MORE | HOLDS) {
                 self.tx.publish(own);
                 self.announce_data(v);
             } else {
@@ -97,10 +97,10 @@ impl ShmEndpoint {
             }
             // SeqCst, after the SeqCst publication: a reader that has left saw these bytes, or we see that it left.
             if self.peer_switched(v) {
-                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+                self.on::<Switch>(SwitchEvent::PeerLeaves);
             }
         }
-        if n == 0 && flags & HOLDS != 0 {
+        if n == 0 && state.has(HOLDS) {
             // There may be room when these are read.
             self.release(v);
         }
@@ -191,7 +191,7 @@ impl ShmEndpoint {
         if self.is_pending() {
             return Err(Errno::AGAIN);
         }
-        if self.flags.load(Ordering::Acquire) & MOVING != 0 {
+        if self.state.look().is_left() {
             return self.fill_kernel(want, fill);
         }
         let (own, peer) = (line!(v, producer, v.me), line!(v, consumer, v.me.other()));
@@ -236,7 +236,7 @@ impl ShmEndpoint {
             return Ok(n);
         }
         if n > 0 {
-            if self.flags.load(Ordering::Relaxed) & (CORKED | MORE | HOLDS) == 0 {
+            if !self.state.glance().has(CORKED | MORE | HOLDS) {
                 self.tx.publish(own);
                 self.announce_data(&v);
             } else {
@@ -244,7 +244,7 @@ impl ShmEndpoint {
             }
             // As in `write`.
             if moved() {
-                self.flags.fetch_or(MOVING, Ordering::AcqRel);
+                self.on::<Switch>(SwitchEvent::PeerLeaves);
             }
             return Ok(n);
         }
@@ -320,31 +320,30 @@ impl ShmEndpoint {
         if self.is_held(v) && self.take_overdue(v) {
             return None;
         }
-        let flags = self.observe(v);
-        if flags & (SHARER_SWITCHED | RX_SHUT | PEER_FIN | DEAD) == 0 {
+        let state = self.observe(v);
+        if state.may_bring_more() {
             return Some(Err(Errno::AGAIN));
         }
         // What is in the ring, and the end after it, went with the process of one of our sharers that left it.
-        if flags & (SHARER_SWITCHED | DEAD) == SHARER_SWITCHED {
+        if state.is_left_by_sharer() && !state.is_dead() {
             return Some(Err(Errno::AGAIN));
         }
         // The end was marked after the last bytes; now that the mark is seen, look for them again.
-        if flags & SHARER_SWITCHED == 0 && flags & (RX_SHUT | DEAD | PEER_FIN) != 0 && self.has_data(v) {
+        if !state.is_left_by_sharer() && state.is_read_side_over() && self.has_data(v) {
             return None;
         }
-        if flags & DEAD != 0 && flags & PEER_FIN == 0 {
+        if state.is_dead() && !state.has_peer_ended() {
             let e = self.error.swap(0, Ordering::AcqRel);
             if e != 0 {
                 return Some(Err(Errno(e)));
             }
         }
-        Some(if flags & (RX_SHUT | DEAD | PEER_FIN) != 0 { Ok(0) } else { Err(Errno::AGAIN) })
+        Some(if state.is_read_side_over() { Ok(0) } else { Err(Errno::AGAIN) })
     }
 
     /// Returns the error that comes before any writing, if there is one.
     pub(super) fn check_writable(&self, v: &View) -> Result<()> {
-        let flags = self.observe(v);
-        if flags & (TX_SHUT | DEAD) != 0 {
+        if self.observe(v).is_write_side_over() {
             let e = self.error.swap(0, Ordering::AcqRel);
             return Err(if e != 0 { Errno(e) } else { Errno::PIPE });
         }
@@ -355,7 +354,7 @@ impl ShmEndpoint {
     /// write fails.
     #[cold]
     pub(super) fn answered_by_reset(&self, v: &View) {
-        let fin = self.flags.load(Ordering::Acquire) & PEER_FIN != 0;
+        let fin = self.state.look().has_peer_ended();
         self.die(if fin { Errno::PIPE } else { Errno::CONNRESET });
         // Where the peer only shut both directions down, it is reset as well.
         line!(v, producer, v.me).fin.fetch_or(RESET, Ordering::SeqCst);
@@ -379,7 +378,7 @@ impl ShmEndpoint {
         fin.fetch_or(if reset { RESET } else { FIN }, Ordering::SeqCst);
         // A peer that leaves the rings marks that and then looks at our end: one of us sees the other.
         if self.peer_switched(v) {
-            self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            self.on::<Switch>(SwitchEvent::PeerLeaves);
             return Some(reset);
         }
         fin.fetch_or(CLOSED, Ordering::SeqCst);

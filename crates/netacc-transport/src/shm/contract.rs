@@ -3,10 +3,9 @@
 use crate::endpoint::{Endpoint, Interest, Readiness, Shut};
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, TX_SHUT};
-use crate::shm::pending::PENDING;
 use crate::shm::segment::WIPED;
 use crate::shm::side::Side;
+use crate::shm::side_state::{PEER_GONE, RX_SHUT};
 use crate::shm::waiters::{READS, WRITES};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
@@ -21,11 +20,11 @@ impl Endpoint for ShmEndpoint {
         };
         self.note_cpu(&v);
         self.check_writable(&v)?;
-        if self.flags.load(Ordering::Relaxed) & (MOVING | PENDING) != 0 {
+        if self.state.glance().is_write_diverted() {
             if self.is_pending() {
                 return Err(Errno::AGAIN);
             }
-            if self.flags.load(Ordering::Relaxed) & MOVING != 0 {
+            if self.state.glance().is_left() {
                 return self.write_kernel(src);
             }
         }
@@ -80,16 +79,16 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else {
             return Readiness(Readiness::HUP | Readiness::IN | Readiness::OUT);
         };
-        let flags = self.observe(&v);
-        if flags & (PENDING | DEAD) == PENDING && self.still_pending(&v) {
+        let state = self.observe(&v);
+        if state.is_pending() && self.still_pending(&v) {
             return Readiness(0);
         }
         let mut r = 0;
-        if flags & DEAD != 0 && self.error.load(Ordering::Acquire) != 0 {
+        if state.is_dead() && self.error.load(Ordering::Acquire) != 0 {
             r |= Readiness::ERR;
         }
-        let no_rx = flags & (RX_SHUT | PEER_FIN | DEAD) != 0;
-        let no_tx = flags & (TX_SHUT | DEAD) != 0;
+        let no_rx = state.is_read_side_over();
+        let no_tx = state.is_write_side_over();
         if no_rx && no_tx {
             r |= Readiness::HUP;
         }
@@ -101,9 +100,10 @@ impl Endpoint for ShmEndpoint {
         {
             r |= Readiness::IN;
         }
-        let room = match flags & (MOVING | ON_KERNEL) {
-            0 => self.peer_closed(&v) || self.has_room(&v),
-            f => f & ON_KERNEL != 0 && self.kernel_room(),
+        let room = if !state.is_left() {
+            self.peer_closed(&v) || self.has_room(&v)
+        } else {
+            state.is_on_kernel() && self.kernel_room()
         };
         if no_tx || room {
             r |= Readiness::OUT;
@@ -159,25 +159,21 @@ impl Endpoint for ShmEndpoint {
 
     fn shutdown(&self, how: Shut) {
         let Some(v) = self.view() else { return };
-        let bits = match how {
-            Shut::Read => RX_SHUT,
-            Shut::Write => TX_SHUT,
-            Shut::Both => RX_SHUT | TX_SHUT,
-        };
-        if bits & TX_SHUT != 0 {
+        let (read, write) = (how != Shut::Write, how != Shut::Read);
+        if write {
             self.push();
             self.let_relays_end(&v);
         }
-        let old = self.flags.fetch_or(bits, Ordering::AcqRel);
-        if (old | bits) & (RX_SHUT | TX_SHUT) == RX_SHUT | TX_SHUT {
+        let old = self.state.shut(v.place(), read, write);
+        if (read || old.has(RX_SHUT)) && (write || old.has_shut()) {
             // A peer that writes to us from now on gets a reset, as from a closed socket.
             line!(v, producer, v.me).fin.fetch_or(FIN | CLOSED, Ordering::SeqCst);
             self.announce_room(&v, true);
         }
-        if bits & !old & TX_SHUT != 0 {
+        if write && !old.has_shut() {
             line!(v, producer, v.me).fin.fetch_or(FIN, Ordering::SeqCst);
             self.announce_data(&v);
-            if old & ON_KERNEL != 0 {
+            if old.is_on_kernel() {
                 let _ = netacc_sys::raw::shutdown(self.kernel_fd(), libc::SHUT_WR);
             }
         }
@@ -190,7 +186,8 @@ impl Endpoint for ShmEndpoint {
             // As in the kernel the server never hears of it.
             self.withdraw();
         }
-        if self.observe(&v) & (MOVING | DEAD) == MOVING {
+        let state = self.observe(&v);
+        if state.is_left() && !state.is_dead() {
             return self.close_switched(abort);
         }
         let mut wiped = 0;
@@ -209,7 +206,7 @@ impl Endpoint for ShmEndpoint {
         self.drop_kernel();
         self.end_old_subflow(self.old_subflow_fd());
         let _last = self.take_liveness();
-        let gone = self.flags.swap(0, Ordering::AcqRel) & PEER_GONE != 0;
+        let gone = self.state.end(v.place()).has(PEER_GONE);
         let generation = self.generation.load(Ordering::Relaxed);
         let done = &v.slot.open.server_done;
         // Release: after this the client may use the slot for another connection. If the server's processes ended

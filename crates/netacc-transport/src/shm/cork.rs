@@ -11,21 +11,13 @@
 //! to another host.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{MOVING, SHARED, View};
-use crate::shm::pending::PENDING;
+use crate::shm::endpoint::View;
 use crate::shm::side::Side;
+use crate::shm::side_state::{CORKED, HOLDS, MORE, SHARED, Switch, SwitchEvent};
 use crate::wait::WaitSet;
 use core::sync::atomic::Ordering;
 use netacc_ring::HOLDING;
 use netacc_sys::time;
-
-// Flags of an endpoint, beside those of `endpoint.rs`.
-/// TCP_CORK is set.
-pub(super) const CORKED: u32 = 1 << 19;
-/// The call that writes just now has MSG_MORE.
-pub(super) const MORE: u32 = 1 << 20;
-/// Bytes are held back.
-pub(super) const HOLDS: u32 = 1 << 21;
 
 /// How long (ns) bytes are held at most.
 const CEILING: u64 = 200_000_000;
@@ -37,8 +29,9 @@ impl ShmEndpoint {
     /// TCP_CORK. The caller holds the lock for writing.
     pub fn set_cork(&self, on: bool) {
         if on {
-            self.flags.fetch_or(CORKED, Ordering::Relaxed);
-        } else if self.flags.fetch_and(!CORKED, Ordering::Relaxed) & HOLDS != 0 {
+            self.state.set(CORKED);
+        } else {
+            self.state.clear(CORKED);
             self.push();
         }
     }
@@ -46,16 +39,16 @@ impl ShmEndpoint {
     /// Whether the calls that follow are made with MSG_MORE. The caller holds the lock for writing.
     pub fn set_more(&self, on: bool) {
         if on {
-            self.flags.fetch_or(MORE, Ordering::Relaxed);
+            self.state.set(MORE);
         } else {
-            self.flags.fetch_and(!MORE, Ordering::Relaxed);
+            self.state.clear(MORE);
         }
     }
 
     /// What is held back goes out. The caller holds the lock for writing.
     #[inline]
     pub fn push(&self) {
-        if self.flags.load(Ordering::Relaxed) & HOLDS != 0
+        if self.state.glance().has(HOLDS)
             && let Some(v) = self.view()
         {
             self.release(&v);
@@ -66,26 +59,26 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn release(&self, v: &View) {
         let own = line!(v, producer, v.me);
-        self.flags.fetch_and(!HOLDS, Ordering::Relaxed);
+        self.state.clear(HOLDS);
         self.tx.publish(own);
         // After the bytes: a reader that sees no mark sees them.
         own.fin.fetch_and(!HOLDING, Ordering::SeqCst);
         self.announce_data(v);
         if self.peer_switched(v) {
-            self.flags.fetch_or(MOVING, Ordering::AcqRel);
+            self.on::<Switch>(SwitchEvent::PeerLeaves);
         }
     }
 
     /// `n` bytes were copied in, of a call that is done (`whole`) or has found no more room: are they shown or held back?
     #[cold]
     pub(super) fn hold(&self, v: &View, n: usize, whole: bool) {
-        let flags = self.flags.load(Ordering::Relaxed);
-        if !whole || flags & (CORKED | MORE) == 0 || flags & (SHARED | MOVING) != 0 || self.is_remote() {
+        let state = self.state.glance();
+        if !whole || !state.has(CORKED | MORE) || state.has(SHARED) || state.is_left() || self.is_remote() {
             return self.release(v);
         }
         let (own, said) = (line!(v, producer, v.me), line!(v, consumer, v.me));
         let pos = self.tx.position();
-        let over = flags & HOLDS != 0 && time::now() >= said.held_until.load(Ordering::Relaxed);
+        let over = state.has(HOLDS) && time::now() >= said.held_until.load(Ordering::Relaxed);
         // Of a hold that is over the bytes go out, and those of this call are held anew.
         let before = if over { pos.saturating_sub(n as u64) } else { 0 };
         let head = own.head.load(Ordering::Relaxed).max(before);
@@ -93,7 +86,7 @@ impl ShmEndpoint {
         if full > 0 || over {
             // The reader may have published as much, at the end of a hold. SeqCst: as by `publish`.
             own.head.fetch_max(head + full, Ordering::SeqCst);
-        } else if flags & HOLDS != 0 {
+        } else if state.has(HOLDS) {
             // SeqCst: a reader whose last look was before this sees the end of the hold in its sleep, or it has passed
             // here too.
             said.held.store(pos, Ordering::SeqCst);
@@ -109,7 +102,7 @@ impl ShmEndpoint {
         said.held.store(pos, Ordering::Relaxed);
         // SeqCst: publishes what was said, and is the fence before the look at the reader's registration.
         own.fin.fetch_or(HOLDING, Ordering::SeqCst);
-        self.flags.fetch_or(HOLDS, Ordering::Relaxed);
+        self.state.set(HOLDS);
         self.announce_data(v);
     }
 
@@ -122,7 +115,7 @@ impl ShmEndpoint {
     /// Whether a look is due at a time that nobody tells: the peer holds bytes back, or the connect is pending.
     pub fn is_held_back(&self) -> bool {
         // A connect that was pending when it was looked at last is looked at, whatever it is now.
-        self.view().is_some_and(|v| self.is_held(&v)) || self.flags.load(Ordering::Relaxed) & PENDING != 0
+        self.view().is_some_and(|v| self.is_held(&v)) || self.state.glance().is_pending()
     }
 
     /// When ([`time::now`]) to look again for what nobody tells: the end of the peer's hold, if that has not come, or

@@ -3,8 +3,10 @@
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
 use crate::shm::link::Link;
+use crate::shm::machine::{Machine, Place};
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
 use crate::shm::side::Side;
+use crate::shm::side_state::{Ends, EndsEvent, Life, LifeEvent, SideState, StateWord, Switch, SwitchEvent};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{
     Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, Ring, SWITCHED, notify_data, notify_room,
@@ -12,48 +14,6 @@ use netacc_ring::{
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
-
-netacc_sys::flags! { EndpointFlag:
-    /// Our side has ended its stream.
-    pub(super) const TX_SHUT;
-    /// shutdown(SHUT_RD) was called here.
-    pub(super) const RX_SHUT;
-    /// The peer's end of stream has been seen.
-    pub(super) const PEER_FIN;
-    /// The connection was reset; `error` was set when this bit was.
-    pub(super) const DEAD;
-    /// In use.
-    pub(super) const LIVE;
-    /// Every one of the peer's sharers that held the connection is gone.
-    pub(super) const PEER_GONE;
-    /// Our process forked while the connection was open: others of our sharers may use it.
-    pub(super) const SHARED;
-    /// The peer, or another of our sharers, has left the rings; see [`super::switch`].
-    pub(super) const MOVING;
-    /// We have followed: what we write goes to the kernel socket.
-    pub(super) const ON_KERNEL;
-    /// It was one of our sharers that left.
-    pub(super) const SHARER_SWITCHED;
-    /// Nobody holds the other end of our liveness socket, though the peer lives: see `poll_liveness`.
-    pub(super) const LIVENESS_GONE;
-    /// Our liveness socket is a socket that listens, and the peer's connection to it has not come to this process; see
-    /// [`super::liveness`].
-    pub(super) const LISTENS;
-    /// The peer liveness socket is another file than before; see [`ShmEndpoint::take_peer_liveness_change`].
-    pub(super) const PEER_LIVENESS_CHANGED;
-    /// What came to our liveness socket is another file than before; see [`ShmEndpoint::take_arrived`].
-    pub(super) const ARRIVED;
-    /// One of the peer's sharers is to be rung by the peer liveness socket as soon as that has come: see `wake_sharers`.
-    pub(super) const RING_OWED;
-    /// This process writes without waiting for a relay: see [`ShmEndpoint::let_relays_end`].
-    pub(super) const AHEAD;
-    /// A child that is forked, or was, cannot know what becomes of the connection: see [`ShmEndpoint::reset_in_child`].
-    pub(super) const UNTOLD;
-    /// Our large window holds pages.
-    pub(super) const LARGE_USED;
-    /// A write that does not wait was cut short, and there has been no room since.
-    pub(super) const CUT;
-}
 
 /// Most threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
@@ -66,7 +26,7 @@ pub(super) const CO_WAITERS: usize = EXTRA + 2;
 pub struct ShmEndpoint {
     link: AtomicPtr<Link>,
     pub(super) index: AtomicU32,
-    pub(super) flags: AtomicU32,
+    pub(super) state: StateWord,
     pub(super) error: AtomicI32,
     pub(super) generation: AtomicU32,
     pub(super) tx: Producer,
@@ -141,6 +101,11 @@ pub(super) struct View {
 }
 
 impl View {
+    /// What the log calls this side.
+    pub(super) fn place(&self) -> Place {
+        Place { link: self.link.id(), slot: self.index as u32 }
+    }
+
     pub(super) fn tx_area(&self) -> Option<Area> {
         self.seg.area(self.index, self.me)
     }
@@ -166,7 +131,7 @@ impl ShmEndpoint {
 
     /// To be called before its link is used anew.
     pub(crate) fn reset(&self) {
-        self.flags.store(0, Ordering::Relaxed);
+        self.state.reset();
         self.left.store(0, Ordering::Relaxed);
     }
 
@@ -176,6 +141,17 @@ impl ShmEndpoint {
     pub fn link(&self) -> &'static Link {
         // SAFETY: set in `attach` before the endpoint is reachable, to a link, which is never freed.
         unsafe { &*self.link.load(Ordering::Relaxed) }
+    }
+
+    /// What the log calls this side.
+    pub(super) fn place(&self) -> Place {
+        Place { link: self.link().id(), slot: self.slot_index() as u32 }
+    }
+
+    /// Has an event happen to one of the machines of this side. Returns the state before.
+    #[cold]
+    pub(super) fn on<M: Machine>(&self, event: M::Event) -> SideState {
+        self.state.on::<M>(self.place(), event)
     }
 
     /// The slot number.
@@ -194,7 +170,7 @@ impl ShmEndpoint {
     /// Whether a connection is open here.
     #[inline]
     pub fn is_live(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & LIVE != 0
+        self.state.look().is_live()
     }
 
     /// Whether connection `generation` is open here, or is about to begin (server), or waits for the end of the server's
@@ -227,7 +203,7 @@ impl ShmEndpoint {
     /// is dropped, too.
     pub(super) fn leave(&self) {
         self.left.store(self.generation.load(Ordering::Relaxed), Ordering::Release);
-        self.flags.store(0, Ordering::Release);
+        self.state.end(self.place());
         self.drop_kernel();
     }
 
@@ -286,7 +262,7 @@ impl ShmEndpoint {
         self.ready_set.store(0, Ordering::Relaxed);
         self.lowat.store(1, Ordering::Relaxed);
         self.room_wanted.store(0, Ordering::Relaxed);
-        self.flags.store(LIVE, Ordering::Release);
+        self.state.begin(v.place());
         v.link.slot_taken();
         true
     }
@@ -316,67 +292,66 @@ impl ShmEndpoint {
 
     /// Marks the connection as reset. The first thread to notice leaves the error for the next call that asks for it.
     pub(super) fn die(&self, e: Errno) {
-        if self.flags.fetch_or(DEAD, Ordering::AcqRel) & DEAD == 0 {
+        if !self.on::<Life>(LifeEvent::Reset).is_dead() {
             self.error.store(e.0, Ordering::Release);
         }
     }
 
     /// Whether a reset has been found, or caused, by a call here.
     pub fn is_dead(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & DEAD != 0
+        self.state.look().is_dead()
     }
 
     /// What the peer's words and the link's state say about the stream's end.
     #[inline]
-    pub(super) fn observe(&self, v: &View) -> u32 {
-        let flags = self.flags.load(Ordering::Acquire);
+    pub(super) fn observe(&self, v: &View) -> SideState {
+        let state = self.state.look();
         // Acquire: a final head was published before the mark.
         let fin = line!(v, producer, v.me.other()).fin.load(Ordering::Acquire);
-        // Nearly every look finds two living sides that go on, and nothing that would change a flag.
-        if flags & (DEAD | SHARED | PEER_FIN) == 0 && fin & !HOLDING == OPEN && !self.peer_died(v) {
-            return flags;
+        // Nearly every look finds two living sides that go on, and nothing that would change the state.
+        if state.is_settled() && fin & !HOLDING == OPEN && !self.peer_died(v) {
+            return state;
         }
         self.observe_change(v)
     }
 
-    /// Looks as [`ShmEndpoint::observe`] does, and stores in the flags what has changed.
-    fn observe_change(&self, v: &View) -> u32 {
-        let flags = self.flags.load(Ordering::Acquire);
-        if flags & DEAD != 0 {
-            return flags;
+    /// Looks as [`ShmEndpoint::observe`] does, and notes what has changed.
+    fn observe_change(&self, v: &View) -> SideState {
+        let state = self.state.look();
+        if state.is_dead() {
+            return state;
         }
-        if flags & SHARED != 0 && flags & (TX_SHUT | RX_SHUT) != TX_SHUT | RX_SHUT {
+        if state.is_shared() && !state.has_shut_both() {
             // Another of our sharers may have ended our stream, or both.
             let fin = line!(v, producer, v.me).fin.load(Ordering::Acquire);
-            let shut = if fin & CLOSED != 0 { TX_SHUT | RX_SHUT } else { TX_SHUT };
-            if fin & FIN != 0 && flags & shut != shut {
-                self.flags.fetch_or(shut, Ordering::AcqRel);
+            let both = fin & CLOSED != 0;
+            if fin & FIN != 0 && (both || !state.has_shut()) {
+                self.state.shut(v.place(), both, true);
             }
         }
         let peer = v.me.other();
         // Acquire: a final head was published before the mark.
         let fin = line!(v, producer, peer).fin.load(Ordering::Acquire);
-        if fin & FIN != 0 && flags & PEER_FIN == 0 {
-            self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
+        if fin & FIN != 0 && !state.has_peer_ended() {
+            self.on::<Ends>(EndsEvent::PeerEnd);
         }
-        if flags & MOVING == 0 {
-            let moved = if fin & SWITCHED != 0 {
-                MOVING
-            } else if flags & SHARED != 0 && line!(v, producer, v.me).fin.load(Ordering::Acquire) & SWITCHED != 0 {
-                MOVING | SHARER_SWITCHED
+        if state.switch() == Switch::Idle {
+            let left = if fin & SWITCHED != 0 {
+                Some(SwitchEvent::PeerLeaves)
+            } else if state.is_shared() && line!(v, producer, v.me).fin.load(Ordering::Acquire) & SWITCHED != 0 {
+                Some(SwitchEvent::SharerLeaves)
             } else {
-                0
+                None
             };
-            if moved != 0 && !v.link.trusts_peer() {
+            if left.is_some() && !v.link.trusts_peer() {
                 self.reset_for(v, "marked the connection as moved");
-                return self.flags.load(Ordering::Acquire);
+                return self.state.look();
             }
-            if moved != 0 {
-                self.flags.fetch_or(moved, Ordering::AcqRel);
+            if let Some(left) = left {
+                self.on::<Switch>(left);
             }
         }
-        let over = TX_SHUT | PEER_FIN;
-        if fin & RESET != 0 && self.flags.load(Ordering::Acquire) & over == over {
+        if fin & RESET != 0 && self.state.look().ends() == Ends::Closed {
             // Both ends were sent before: there is nothing left that a reset could reach.
         } else if fin & RESET != 0 {
             // tcp(7): a reset after the peer's end of stream is EPIPE, else ECONNRESET.
@@ -390,19 +365,19 @@ impl ShmEndpoint {
             // behind, else an end of stream. As long as the kernel's socket of a promoted connection has not ended,
             // that socket reports the end, and has bytes that come first.
             if self.old_subflow.load(Ordering::Relaxed) != 0 && (self.old_subflow_ready().is_some() || self.is_dead()) {
-                return self.flags.load(Ordering::Acquire);
+                return self.state.look();
             }
             match self.peer_left_unread(v).map(|n| n.saturating_add(self.unread_before(v))) {
                 // If the peer is an engine, the program on the other host lives, and has not ended its stream.
                 Some(0) if !(self.is_remote() || v.link.is_remote()) => {
-                    self.flags.fetch_or(PEER_FIN, Ordering::AcqRel);
+                    self.on::<Ends>(EndsEvent::PeerEnd);
                 }
                 _ => self.die(Errno::CONNRESET),
             }
-        } else if self.flags.load(Ordering::Acquire) & over == PEER_FIN && self.died_after_its_end(v) {
+        } else if self.state.look().ends() == Ends::CloseWait && self.died_after_its_end(v) {
             self.die(Errno::PIPE);
         }
-        self.flags.load(Ordering::Acquire)
+        self.state.look()
     }
 
     /// Whether the peer died after it had ended its stream, and left bytes of ours unread: the kernel would have sent a reset,
@@ -509,7 +484,7 @@ impl ShmEndpoint {
 
     /// Whether our stream was ended.
     pub fn ended(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & TX_SHUT != 0
+        self.state.look().has_shut()
     }
 
     /// Ends a connection that cannot go on.

@@ -16,8 +16,9 @@
 
 use crate::limits::ACCEPTS_PER_LOOK;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{ARRIVED, LISTENS, PEER_GONE, PEER_LIVENESS_CHANGED, View};
+use crate::shm::endpoint::View;
 use crate::shm::guard::{FirstMessage, dismiss_shared, first_message, refuse_descriptors};
+use crate::shm::side_state::{ARRIVED, LivenessSocket, LivenessSocketEvent, PEER_GONE, PEER_LIVENESS_CHANGED};
 use crate::timeouts;
 use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
@@ -119,7 +120,7 @@ fn caller(fd: i32, token: u64) -> Caller {
 impl ShmEndpoint {
     /// Whether our liveness socket is a socket that listens, and the peer's connection to it is not accepted here.
     pub fn liveness_listens(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & LISTENS != 0
+        self.state.look().liveness_socket() == LivenessSocket::Listens
     }
 
     /// Our end of the peer's connection to the liveness socket, or -1.
@@ -150,8 +151,8 @@ impl ShmEndpoint {
             let waiting = self.accepted_fd();
             match if waiting >= 0 { caller(waiting, token) } else { Caller::Silent } {
                 Caller::Peer => {
-                    // Release: a thread that sees this listens to the accepted socket.
-                    self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
+                    // A thread that sees this listens to the accepted socket.
+                    self.on::<LivenessSocket>(LivenessSocketEvent::Accept);
                     return true;
                 }
                 Caller::Stranger => self.drop_accepted(),
@@ -166,7 +167,7 @@ impl ShmEndpoint {
                 // A connection that was silent so far is a third party's: the peer sends as soon as it is connected.
                 self.drop_accepted();
                 self.accepted.store(fd + 1, Ordering::Release);
-                self.flags.fetch_or(ARRIVED, Ordering::AcqRel);
+                self.state.set(ARRIVED);
             }
         }
         false
@@ -184,7 +185,7 @@ impl ShmEndpoint {
         }
         let gone = self.liveness_listens() && self.accepted_fd() < 0 && !v.link.has_peer_process();
         if gone {
-            self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
+            self.state.set(PEER_GONE);
         }
         gone
     }
@@ -210,7 +211,7 @@ impl ShmEndpoint {
             Ok(fd) => self.learn_peer_liveness(generation, fd),
             // The holders of the peer's liveness socket are gone already.
             Err(_) if self.is_live() => {
-                self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
+                self.state.set(PEER_GONE);
                 self.poke_self();
             }
             Err(_) => {}
@@ -236,30 +237,26 @@ impl ShmEndpoint {
         if let Ok(old) = old {
             dismiss_shared(old);
         }
-        self.flags.fetch_or(PEER_LIVENESS_CHANGED, Ordering::AcqRel);
+        self.state.set(PEER_LIVENESS_CHANGED);
         false
     }
 
     /// Whether [`ShmEndpoint::take_peer_liveness_change`] or [`ShmEndpoint::take_arrived`] has something to tell.
     #[inline]
     pub fn has_other_files(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & (PEER_LIVENESS_CHANGED | ARRIVED) != 0
+        self.state.glance().has(PEER_LIVENESS_CHANGED | ARRIVED)
     }
 
     /// Whether the peer liveness socket is another file than before, which is reported once: an epoll instance has to
     /// be told of it.
     pub fn take_peer_liveness_change(&self) -> bool {
-        self.take_flag(PEER_LIVENESS_CHANGED)
+        self.state.clear(PEER_LIVENESS_CHANGED)
     }
 
     /// The socket that was accepted from our liveness socket since the last call, or -1: an epoll instance has to be
     /// told of it.
     pub fn take_arrived(&self) -> i32 {
-        if self.take_flag(ARRIVED) { self.accepted_fd() } else { -1 }
-    }
-
-    fn take_flag(&self, flag: u32) -> bool {
-        self.flags.fetch_and(!flag, Ordering::AcqRel) & flag != 0
+        if self.state.clear(ARRIVED) { self.accepted_fd() } else { -1 }
     }
 }
 

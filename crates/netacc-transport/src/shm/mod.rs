@@ -38,6 +38,8 @@ pub mod guard;
 pub mod identity;
 pub mod link;
 mod liveness;
+mod machine;
+
 mod mapping;
 pub mod numbers;
 pub mod old_subflow;
@@ -57,6 +59,7 @@ mod replay;
 pub mod segment;
 pub mod sharers;
 mod side;
+mod side_state;
 pub mod slots;
 mod sockets;
 mod state;

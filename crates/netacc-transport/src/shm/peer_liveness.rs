@@ -3,9 +3,10 @@
 
 use crate::shm::ShmEndpoint;
 use crate::shm::control::Unread;
-use crate::shm::endpoint::{DEAD, PEER_GONE, SHARED, UNTOLD, View};
+use crate::shm::endpoint::View;
 use crate::shm::guard::dismiss_shared;
 use crate::shm::side::Side;
+use crate::shm::side_state::{PEER_GONE, SHARED, UNTOLD};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
 use netacc_ring::SWITCHED;
@@ -72,7 +73,7 @@ impl ShmEndpoint {
         }
         if let Some(v) = self.view().filter(|v| !v.link.is_inherited() && v.link.trusts_peer()) {
             let is_missing = || {
-                let gone = v.link.is_lost() || self.flags.load(Ordering::Acquire) & PEER_GONE != 0;
+                let gone = v.link.is_lost() || self.state.look().has(PEER_GONE);
                 !gone && self.peer_liveness_fd() < 0
             };
             if self.has_peer_forked(&v) && is_missing() {
@@ -89,12 +90,12 @@ impl ShmEndpoint {
     /// otherwise a byte could be lost in silence, or the child could wait for an end that nobody reports. The
     /// connection goes on here.
     pub(super) fn reset_in_child(&self) {
-        self.flags.fetch_or(UNTOLD, Ordering::AcqRel);
+        self.state.set(UNTOLD);
     }
 
     /// Whether [`ShmEndpoint::reset_in_child`] was called.
     pub fn is_untold(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & UNTOLD != 0
+        self.state.look().has(UNTOLD)
     }
 
     /// In the child of the fork: resets the connection here, and tells nobody else.
@@ -108,8 +109,8 @@ impl ShmEndpoint {
     /// liveness socket.
     pub fn forget_untold(&self) -> bool {
         // A connection that has died in a child is reset there for ever, and in that process's own children too.
-        let mine = self.flags.load(Ordering::Acquire) & DEAD == 0;
-        mine && self.flags.fetch_and(!UNTOLD, Ordering::AcqRel) & UNTOLD != 0 && self.liveness_fd() < 0
+        let mine = !self.is_dead();
+        mine && self.state.clear(UNTOLD) && self.liveness_fd() < 0
     }
 
     /// Whether the peer says that it is several processes. It sends its liveness socket before it says so. SeqCst: the caller
@@ -191,7 +192,7 @@ impl ShmEndpoint {
     /// The connection ends here. A client keeps the peer liveness socket: if the server has sharers, none of its
     /// processes can say that it was the last to use the slot, but the kernel can.
     pub(super) fn release_peer_liveness(&self, v: &View) {
-        let told = self.flags.load(Ordering::Acquire) & (PEER_GONE | SHARED) != 0;
+        let told = self.state.look().has(PEER_GONE | SHARED);
         if told || v.me == Side::Server || v.link.is_inherited() {
             self.close_peer_liveness();
         }

@@ -5,13 +5,11 @@
 //! accepted in its turn whatever the client does meanwhile, and the client counts how many are still before it.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, View};
+use crate::shm::endpoint::View;
 use crate::shm::segment::CONNECT_QUEUED;
+use crate::shm::side_state::{Life, LifeEvent};
 use core::sync::atomic::Ordering;
 use netacc_sys::time;
-
-/// Flag of an endpoint, beside those of `endpoint.rs`: the connect is not established yet, as of the last look.
-pub(super) const PENDING: u32 = 1 << 22;
 
 /// Nobody tells a client that there is room in the queue: it looks at this interval (ns).
 const STEP: u64 = 1_000_000;
@@ -22,15 +20,14 @@ impl ShmEndpoint {
         if let Some(v) = self.view() {
             // Relaxed: written under the lock that the caller holds.
             self.queued_at.store(v.seg.header().pushed.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.flags.fetch_or(PENDING, Ordering::AcqRel);
+            self.on::<Life>(LifeEvent::FindNoRoom);
         }
     }
 
     /// Whether the connect still waits for room in the listener's queue.
     #[inline]
     pub fn is_pending(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & (PENDING | DEAD) == PENDING
-            && self.view().is_some_and(|v| self.still_pending(&v))
+        self.state.look().is_pending() && self.view().is_some_and(|v| self.still_pending(&v))
     }
 
     /// The same, of one that was.
@@ -44,7 +41,7 @@ impl ShmEndpoint {
         let waits = v.slot.open.outcome.load(Ordering::Acquire) == CONNECT_QUEUED
             && before >= limit
             && before - v.seg.withdrawn_between(popped, at).min(before) >= limit;
-        if !waits && self.flags.fetch_and(!PENDING, Ordering::AcqRel) & PENDING != 0 {
+        if !waits && self.on::<Life>(LifeEvent::Establish).is_pending() {
             // This is news for a thread that waits until it can write, by edges too.
             self.room_came();
         }

@@ -3,12 +3,10 @@
 
 use crate::shm::Link;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{
-    DEAD, LIVE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
-};
 use crate::shm::mapping::Mapped;
 use crate::shm::segment::{SERVER_OPEN, SERVER_WITHDRAWN, Segment};
 use crate::shm::side::Side;
+use crate::shm::side_state::{PEER_GONE, SideState};
 use crate::shm::slots::SLOTS;
 use core::ptr;
 use core::sync::atomic::Ordering;
@@ -25,10 +23,6 @@ static PAIRS: Lock = Lock::new();
 pub(super) fn reset_after_fork() {
     PAIRS.reset();
 }
-
-/// Flags by which an endpoint that only this process uses, and that stays where it is, is told: of these it has the
-/// last one alone.
-const ALONE: u32 = DEAD | SHARED | MOVING | ON_KERNEL | SHARER_SWITCHED | LIVE;
 
 impl Link {
     /// Makes both sides of a link: the client's, and the server's, which the RDMA engine of this number has.
@@ -140,7 +134,9 @@ impl ShmEndpoint {
     /// process reads. The caller reads for the program, and nothing comes into the ring meanwhile.
     pub fn may_read_past(&self) -> bool {
         self.view().is_some_and(|v| {
-            self.observe(&v) & (ALONE | RX_SHUT | PEER_FIN) == LIVE
+            let state = self.observe(&v);
+            state.is_alone()
+                && !state.is_read_side_over()
                 && self.lowat() <= 1
                 && self.old_subflow.load(Ordering::Relaxed) == 0
                 && !self.has_data(&v)
@@ -150,11 +146,12 @@ impl ShmEndpoint {
     /// Whether what is written next may go on without the ring, as far as this side knows: the other side has to have
     /// read all that is there. The caller writes for the program.
     pub fn may_write_past(&self) -> bool {
-        self.view().is_some_and(|v| self.observe(&v) & (ALONE | TX_SHUT) == LIVE && !self.peer_closed(&v))
+        let may = |state: SideState| state.is_alone() && !state.is_write_side_over();
+        self.view().is_some_and(|v| may(self.observe(&v)) && !self.peer_closed(&v))
     }
 
     /// The peer liveness socket, as long as something can be heard from it; else -1.
     pub fn peer_liveness_to_poll(&self) -> i32 {
-        if self.flags.load(Ordering::Acquire) & PEER_GONE != 0 { -1 } else { self.peer_liveness_fd() }
+        if self.state.look().has(PEER_GONE) { -1 } else { self.peer_liveness_fd() }
     }
 }

@@ -13,14 +13,13 @@ use crate::limits::OWNER_YIELDS;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::delays::{Next, Wait};
-use crate::shm::endpoint::{
-    DEAD, LISTENS, LIVE, LIVENESS_GONE, MOVING, PEER_GONE, RING_OWED, SHARED, SHARER_SWITCHED, View,
-};
+use crate::shm::endpoint::View;
 use crate::shm::guard::{FirstMessage, first_message};
 use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
+use crate::shm::side_state::{LivenessSocket, LivenessSocketEvent, PEER_GONE, RING_OWED, SHARED, Switch, SwitchEvent};
 use crate::shm::sockets::end_at_close;
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
@@ -79,7 +78,7 @@ impl Drop for Entered<'_> {
 impl ShmEndpoint {
     /// Whether our other sharers may use the connection.
     pub fn is_shared(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & SHARED != 0
+        self.state.glance().is_shared()
     }
 
     /// To be called before an operation: on a shared side waits for the other sharers and takes up
@@ -145,7 +144,7 @@ impl ShmEndpoint {
         if left && !v.link.trusts_peer() {
             self.reset_for(v, "marked the connection as moved");
         } else if left {
-            self.flags.fetch_or(MOVING | SHARER_SWITCHED, Ordering::AcqRel);
+            self.on::<Switch>(SwitchEvent::SharerLeaves);
         }
         left
     }
@@ -210,7 +209,7 @@ impl ShmEndpoint {
         };
         // What is held back only this process knows of.
         self.push();
-        self.flags.fetch_or(SHARED, Ordering::AcqRel);
+        self.state.set(SHARED);
         if self.liveness.load(Ordering::Relaxed) != 0 {
             return Ok(None);
         }
@@ -232,7 +231,7 @@ impl ShmEndpoint {
             }
             Err(e) => {
                 reserved_fds::drop_raw(ours);
-                self.flags.fetch_and(!LISTENS, Ordering::AcqRel);
+                self.on::<LivenessSocket>(LivenessSocketEvent::Withdraw);
                 if !matches!(e, Errno::PIPE | Errno::CONNRESET) {
                     self.reset_in_child();
                     return Err(e);
@@ -242,7 +241,7 @@ impl ShmEndpoint {
                 // may be about to take in.
                 self.await_word(&v, budget, || self.peer_liveness_fd() >= 0);
                 if self.peer_liveness_fd() < 0 {
-                    self.flags.fetch_or(PEER_GONE, Ordering::AcqRel);
+                    self.state.set(PEER_GONE);
                 }
                 Ok(None)
             }
@@ -258,7 +257,7 @@ impl ShmEndpoint {
         }
         let (ours, token) = liveness::open()?;
         self.token.store(token, Ordering::Relaxed);
-        self.flags.fetch_or(LISTENS, Ordering::AcqRel);
+        self.on::<LivenessSocket>(LivenessSocketEvent::Listen);
         Ok((ours, None, token))
     }
 
@@ -303,7 +302,7 @@ impl ShmEndpoint {
             && self.resync(&v, Direction::Read).is_ok()
             && self.resync(&v, Direction::Write).is_ok()
         {
-            self.flags.fetch_and(!SHARED, Ordering::AcqRel);
+            self.state.clear(SHARED);
         }
     }
 
@@ -311,7 +310,8 @@ impl ShmEndpoint {
     /// kernel tells the peer when the last one is gone.
     pub fn leave_shared(&self) {
         let Some(v) = self.view() else { return };
-        if self.observe(&v) & (MOVING | DEAD) == MOVING && self.kernel_fd() >= 0 && !self.has_data(&v) {
+        let state = self.observe(&v);
+        if state.is_left() && !state.is_dead() && self.kernel_fd() >= 0 && !self.has_data(&v) {
             // All of the ring has been read, if not by the process that follows: see `offer_to` in [`super::switch`].
             end_at_close(self.kernel_fd());
         }
@@ -338,7 +338,7 @@ impl ShmEndpoint {
         // A process without a link of its own hears of the peer's end by its liveness socket.
         let told = self.peer_liveness.load(Ordering::Acquire) != 0;
         if told || v.link.is_inherited() {
-            return self.flags.load(Ordering::Acquire) & PEER_GONE != 0 || (!told && self.is_abandoned(v));
+            return self.state.look().has(PEER_GONE) || (!told && self.is_abandoned(v));
         }
         lost && !self.is_orphan(v)
     }
@@ -359,13 +359,13 @@ impl ShmEndpoint {
             return;
         }
         let w = self.peer_liveness_fd();
-        if w >= 0 && self.flags.load(Ordering::Relaxed) & PEER_GONE == 0 {
+        if w >= 0 && !self.state.glance().has(PEER_GONE) {
             set.add(w, libc::POLLIN | libc::POLLRDHUP);
         }
         if v.link.is_inherited() {
             match self.liveness_to_poll() {
                 // A liveness socket that has ended would end every sleep.
-                _ if self.flags.load(Ordering::Relaxed) & LIVENESS_GONE != 0 => {}
+                _ if self.state.glance().liveness_socket() == LivenessSocket::Ended => {}
                 fd if fd >= 0 => {
                     set.add(fd, libc::POLLIN | libc::POLLRDHUP);
                     set.shared = true;
@@ -402,13 +402,12 @@ impl ShmEndpoint {
             return;
         }
         let peer_liveness = self.peer_liveness_fd();
-        let there = with_liveness && self.flags.load(Ordering::Relaxed) & LIVENESS_GONE == 0;
+        let there = with_liveness && self.state.glance().liveness_socket() != LivenessSocket::Ended;
         let using = there.then(|| self.using());
         // A liveness socket that listens reports nothing.
         let liveness = if using.is_some() && !self.liveness_listens() { self.liveness_to_poll() } else { -1 };
-        for (fd, gone) in
-            [(peer_liveness, PEER_GONE), (liveness, if peer_liveness >= 0 { LIVENESS_GONE } else { PEER_GONE })]
-        {
+        // Whether the end of the one or the other says that the peer's last process is gone.
+        for (fd, tells) in [(peer_liveness, true), (liveness, peer_liveness < 0)] {
             // The sharers read one socket: what all of its processes need stays in it.
             let shared = fd == liveness || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
@@ -416,7 +415,11 @@ impl ShmEndpoint {
                 LivenessEvent::Woken => self.wake_co_waiters(v),
                 LivenessEvent::End if fd == peer_liveness && !self.has_peer_ended() => self.wake_co_waiters(v),
                 LivenessEvent::End => {
-                    self.flags.fetch_or(gone, Ordering::AcqRel);
+                    if tells {
+                        self.state.set(PEER_GONE);
+                    } else {
+                        self.on::<LivenessSocket>(LivenessSocketEvent::End);
+                    }
                     self.wake_co_waiters(v);
                 }
                 LivenessEvent::Strange => {
@@ -430,7 +433,7 @@ impl ShmEndpoint {
     /// Hears what has come over the liveness socket and the peer liveness socket, for an epoll instance that was told
     /// of one of them.
     pub fn on_liveness_event(&self) {
-        if self.flags.load(Ordering::Acquire) & LIVE != 0
+        if self.is_live()
             && let Some(v) = self.view()
         {
             self.poll_liveness(&v);
@@ -490,7 +493,7 @@ impl ShmEndpoint {
         // liveness socket then.
         let may_come = !v.link.is_inherited() && line!(v, side, v.me.other()).forked.load(Ordering::Relaxed) != 0;
         if may_come && self.peer_liveness_fd() < 0 {
-            self.flags.fetch_or(RING_OWED, Ordering::AcqRel);
+            self.state.set(RING_OWED);
             // SeqCst: this side leaves the mark and then looks for the peer liveness socket, the thread that takes the
             // peer liveness socket in stores it and then looks for the mark. One of them sees the other.
             fence(Ordering::SeqCst);
@@ -506,9 +509,7 @@ impl ShmEndpoint {
     pub(super) fn ring_if_owed(&self) {
         // SeqCst: see [`ShmEndpoint::wake_sharers`].
         fence(Ordering::SeqCst);
-        if self.flags.load(Ordering::Relaxed) & RING_OWED != 0
-            && self.flags.fetch_and(!RING_OWED, Ordering::AcqRel) & RING_OWED != 0
-        {
+        if self.state.glance().has(RING_OWED) && self.state.clear(RING_OWED) {
             poke(self.peer_liveness_fd());
         }
     }

@@ -2,8 +2,9 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{DEAD, PEER_FIN, RX_SHUT, TX_SHUT, View};
+use crate::shm::endpoint::View;
 use crate::shm::side::Side;
+use crate::shm::side_state::Ends;
 use core::sync::atomic::{Ordering, fence};
 use netacc_sys::errno::Errno;
 
@@ -34,8 +35,8 @@ impl ShmEndpoint {
         };
         // First: that it is established counts as room.
         let _ = self.is_pending();
-        let flags = self.observe(&v) & (TX_SHUT | RX_SHUT | PEER_FIN | DEAD);
-        let turns = self.edges.load(Ordering::Relaxed).wrapping_shl(8) | flags;
+        let ends = self.observe(&v).ends_seen();
+        let turns = self.edges.load(Ordering::Relaxed).wrapping_shl(8) | ends;
         if self.room_wanted.load(Ordering::Relaxed) != 0
             && self.has_room(&v)
             && self.room_wanted.swap(0, Ordering::AcqRel) != 0
@@ -78,7 +79,7 @@ impl ShmEndpoint {
 
     /// Whether a write would find an end or an error, or no room.
     pub fn refuses(&self) -> bool {
-        self.view().is_none_or(|v| self.observe(&v) & (TX_SHUT | DEAD) != 0 || !self.has_room(&v))
+        self.view().is_none_or(|v| self.observe(&v).is_write_side_over() || !self.has_room(&v))
     }
 
     /// The state as TCP_INFO names it (`enum` in `net/tcp_states.h`).
@@ -89,32 +90,32 @@ impl ShmEndpoint {
         const CLOSE: u8 = 7;
         const CLOSE_WAIT: u8 = 8;
         let Some(v) = self.view() else { return CLOSE };
-        let flags = self.observe(&v);
-        match (flags & TX_SHUT != 0, flags & PEER_FIN != 0) {
-            _ if flags & DEAD != 0 => CLOSE,
+        let state = self.observe(&v);
+        match state.ends() {
+            _ if state.is_dead() => CLOSE,
             _ if self.is_pending() => SYN_SENT,
-            (true, true) => CLOSE,
-            (true, false) => FIN_WAIT2,
-            (false, true) => CLOSE_WAIT,
-            (false, false) => ESTABLISHED,
+            Ends::Closed => CLOSE,
+            Ends::FinWait => FIN_WAIT2,
+            Ends::CloseWait => CLOSE_WAIT,
+            Ends::Established => ESTABLISHED,
         }
     }
 
     /// Whether both directions have ended: what tcp(7) calls not connected.
     pub fn has_ended(&self) -> bool {
         let Some(v) = self.view() else { return true };
-        let flags = self.observe(&v);
-        flags & DEAD != 0 || flags & (TX_SHUT | PEER_FIN) == TX_SHUT | PEER_FIN
+        let state = self.observe(&v);
+        state.is_dead() || state.ends() == Ends::Closed
     }
 
     /// Whether the connection was reset.
     pub fn is_reset(&self) -> bool {
-        self.view().is_some_and(|v| self.observe(&v) & DEAD != 0)
+        self.view().is_some_and(|v| self.observe(&v).is_dead())
     }
 
     /// Whether the peer's end of stream has come.
     pub fn peer_ended(&self) -> bool {
-        self.view().is_none_or(|v| self.observe(&v) & PEER_FIN != 0)
+        self.view().is_none_or(|v| self.observe(&v).has_peer_ended())
     }
 
     /// The value of SO_RCVLOWAT.

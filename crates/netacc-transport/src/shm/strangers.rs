@@ -10,8 +10,9 @@
 //! side acts on it only where it trusts the other one.
 
 use crate::limits::RELAY_WAIT_MS;
-use crate::shm::endpoint::{AHEAD, PEER_GONE, SHARED, View};
+use crate::shm::endpoint::View;
 use crate::shm::segment::{LENDING_UNKNOWN, REFUSES_LENT, TAKES_LENT};
+use crate::shm::side_state::{AHEAD, PEER_GONE};
 use crate::shm::slots::CONTROL_SLOT;
 use crate::shm::users::are_trusted_by;
 use crate::shm::{Link, ShmEndpoint, Side};
@@ -162,7 +163,7 @@ impl ShmEndpoint {
 
     /// Marks this process as the relay itself, which waits for none.
     pub fn become_relay(&self) {
-        self.flags.fetch_or(AHEAD, Ordering::AcqRel);
+        self.state.set(AHEAD);
     }
 
     /// Waits for relays before a sharer writes or ends its stream. A program that was executed with the
@@ -170,7 +171,8 @@ impl ShmEndpoint {
     /// For a program that goes on there is one wait per connection, since its bytes have no order with those of other
     /// processes.
     pub(super) fn let_relays_end(&self, v: &View) {
-        if self.flags.load(Ordering::Relaxed) & (AHEAD | SHARED) != SHARED {
+        let state = self.state.glance();
+        if !state.is_shared() || state.has(AHEAD) {
             return;
         }
         // The peer can write the word, too, so the wait is bounded.
@@ -181,13 +183,13 @@ impl ShmEndpoint {
                 !at_work()
             })
         {
-            self.flags.fetch_or(AHEAD, Ordering::AcqRel);
+            self.state.set(AHEAD);
         }
     }
 
     /// Whether every process that had the other end is known to be gone: then nothing more comes by the ring, and there
     /// is nothing to wait for there.
     pub fn peer_is_gone(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & PEER_GONE != 0
+        self.state.look().has(PEER_GONE)
     }
 }

@@ -21,13 +21,11 @@
 use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
 use crate::shm::control::{enclosed, pass_descriptors, patiently, take_out};
-use crate::shm::endpoint::{
-    DEAD, LIVE, LIVENESS_GONE, MOVING, ON_KERNEL, PEER_FIN, PEER_GONE, RX_SHUT, SHARED, SHARER_SWITCHED, TX_SHUT,
-    UNTOLD, View,
-};
+use crate::shm::endpoint::View;
 use crate::shm::registry;
 use crate::shm::sharers::{Direction, FORKED, GIVING};
 use crate::shm::side::Side;
+use crate::shm::side_state::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent, UNTOLD};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
@@ -42,21 +40,23 @@ impl ShmEndpoint {
     /// not follow.
     #[inline]
     pub fn is_moving(&self) -> bool {
-        self.flags.load(Ordering::Relaxed) & (MOVING | ON_KERNEL | DEAD) == MOVING
+        self.state.glance().has_to_follow()
     }
 
     /// Whether the connection has to go on elsewhere: its server died before it took it, or a process left the rings
     /// and the socket on which the connection goes on is here. As of the last look at the readiness or attempt to read
     /// or write.
     pub fn must_switch(&self) -> bool {
-        let flags = self.flags.load(Ordering::Acquire);
-        if flags & LIVE == 0 {
+        let state = self.state.look();
+        if !state.is_live() {
             return false;
         }
-        self.view().is_some_and(|v| match flags & (MOVING | ON_KERNEL | DEAD) {
-            // Asked last: the socket may have come during the look whether it can still come.
-            MOVING => self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0,
-            f if f & (ON_KERNEL | DEAD) == ON_KERNEL => self.drained(&v),
+        self.view().is_some_and(|v| match state.switch() {
+            Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
+                // Asked last: the socket may have come during the look whether it can still come.
+                self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
+            }
+            Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => self.drained(&v),
             _ => self.is_orphan(&v),
         })
     }
@@ -65,13 +65,13 @@ impl ShmEndpoint {
     /// end.
     #[inline]
     pub fn is_leaving(&self) -> bool {
-        let flags = self.flags.load(Ordering::Relaxed);
-        flags & (MOVING | ON_KERNEL) != 0 && flags & DEAD == 0
+        let state = self.state.glance();
+        state.is_left() && !state.is_dead()
     }
 
     /// Whether we followed, and the ring has to be read to its end before the socket.
     pub fn has_accepted(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & ON_KERNEL != 0
+        self.state.look().is_on_kernel()
     }
 
     /// Puts what is left to read into `peer_end`, for the reader of `local_end`. False: there are more bytes that
@@ -91,7 +91,7 @@ impl ShmEndpoint {
     }
 
     fn drained(&self, v: &View) -> bool {
-        self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 || !(self.has_data(v) || self.old_subflow_fd() >= 0)
+        self.state.glance().is_left_by_sharer() || !(self.has_data(v) || self.old_subflow_fd() >= 0)
     }
 
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of connected
@@ -121,16 +121,16 @@ impl ShmEndpoint {
         };
         self.push();
         let own = line!(v, producer, v.me);
-        let flags = self.observe(v);
-        if flags & UNTOLD != 0 && flags & DEAD != 0 {
+        let state = self.observe(v);
+        if state.has(UNTOLD) && state.is_dead() {
             // Of the sharers only this process has lost the connection.
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
             return Ok(true);
         }
         // The process that left first may have died before it passed the socket: then this connection is reset, and
         // nobody comes after us.
-        let first = flags & MOVING == 0 && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
-        if !first && flags & DEAD == 0 {
+        let first = !state.is_left() && v.slot.open.leaving.swap(1, Ordering::AcqRel) == 0;
+        if !first && !state.is_dead() {
             return Ok(false);
         }
         own.fin.fetch_or(SWITCHED, Ordering::SeqCst);
@@ -138,7 +138,7 @@ impl ShmEndpoint {
         let fin = line!(v, producer, v.me.other()).fin.load(Ordering::SeqCst);
         let ended = fin & FIN != 0;
         // A peer that has ended its stream in the ring, or is gone, does not come again.
-        let comes = !ended && flags & (PEER_FIN | DEAD) == 0 && !self.peer_died(v);
+        let comes = !ended && !state.has_peer_ended() && !state.is_dead() && !self.peer_died(v);
         let (old_subflow, lost) = match self.drain_to_peer(v, peer_end, !comes) {
             Ok(old_subflow) => (old_subflow, false),
             Err(e) => {
@@ -146,7 +146,7 @@ impl ShmEndpoint {
                 (None, true)
             }
         };
-        if ended || flags & PEER_FIN != 0 {
+        if ended || state.has_peer_ended() {
             let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
         }
         if self.peer_left_unread(v) != Some(0) {
@@ -154,14 +154,14 @@ impl ShmEndpoint {
             // kernel. The peer takes this back when it has read all of it.
             reset_at_close(peer_end.as_raw_fd());
         }
-        if lost || flags & DEAD != 0 {
+        if lost || state.is_dead() {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         } else if !self.peer_died(v) && !self.pass_socket(v, local_end, peer_end, old_subflow, fin)? {
             return Ok(false);
         }
         // Done only now: a reset may have to be sent by it.
-        for (bit, how) in [(TX_SHUT, libc::SHUT_WR), (RX_SHUT, libc::SHUT_RD)] {
-            if flags & bit != 0 {
+        for (is_shut, how) in [(state.has_shut(), libc::SHUT_WR), (state.has(RX_SHUT), libc::SHUT_RD)] {
+            if is_shut {
                 let _ = raw::shutdown(local_end.as_raw_fd(), how);
             }
         }
@@ -261,7 +261,7 @@ impl ShmEndpoint {
         if let Err(e) = self.drain_to_peer(v, peer_end, true) {
             self.cut(v, e);
         }
-        if self.observe(v) & DEAD != 0 {
+        if self.observe(v).is_dead() {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         }
     }
@@ -305,7 +305,7 @@ impl ShmEndpoint {
             v.link.service();
             self.poll_liveness_ends(v, true);
         }
-        if self.kernel_fd() < 0 && self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 && self.wake_own_peer(v) {
+        if self.kernel_fd() < 0 && self.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
             self.poll_liveness_ends(v, true);
         }
         self.kernel_fd() >= 0
@@ -350,12 +350,12 @@ impl ShmEndpoint {
         }
         // Asked after that: another thread may have taken in a peer liveness socket before it marked the link as lost.
         let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
-        let flags = self.flags.load(Ordering::Acquire);
+        let state = self.state.look();
         // To the other sharers that left the socket comes over the liveness socket. A peer that left may have nothing
         // but its own liveness socket, whose other end is the peer liveness socket: then it says nothing that no
         // process holds the other end of ours.
-        let said = if flags & SHARER_SWITCHED != 0 { PEER_GONE | LIVENESS_GONE } else { PEER_GONE };
-        let gone = flags & said != 0;
+        let ended = state.is_left_by_sharer() && state.liveness_socket() == LivenessSocket::Ended;
+        let gone = ended || state.has(PEER_GONE);
         // The socket may have come before the peer liveness socket was seen to end.
         (unheard || gone) && !self.seek_kernel(v)
     }
@@ -384,22 +384,22 @@ impl ShmEndpoint {
     pub fn accept_switch(&'static self) -> Result<Option<i32>> {
         let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
         self.push();
-        let flags = self.flags.load(Ordering::Acquire);
-        if flags & ON_KERNEL == 0 {
+        let state = self.state.look();
+        if !state.is_on_kernel() {
             if !self.seek_kernel(&v) {
                 // The socket is still to come, and wakes us then, or no process is left to send it.
                 return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
             }
             let fd = self.kernel_fd();
-            if flags & SHARER_SWITCHED == 0 {
+            if !state.is_left_by_sharer() {
                 self.forward_sibling_copy();
                 let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
                 self.give_once(&v, fd)?;
-                if flags & TX_SHUT != 0 {
+                if state.has_shut() {
                     let _ = raw::shutdown(fd, libc::SHUT_WR);
                 }
             }
-            self.flags.fetch_or(ON_KERNEL, Ordering::AcqRel);
+            self.on::<Switch>(SwitchEvent::Accept);
         }
         if !self.drained(&v) {
             return Ok(None);
@@ -407,7 +407,7 @@ impl ShmEndpoint {
         let fd = self.kernel_fd();
         // All of the ring has been read: see `offer_to`.
         end_at_close(fd);
-        if flags & RX_SHUT != 0 {
+        if state.has(RX_SHUT) {
             let _ = raw::shutdown(fd, libc::SHUT_RD);
         }
         Ok(Some(fd))
@@ -480,7 +480,7 @@ impl ShmEndpoint {
     pub fn let_go(&'static self) {
         let Some(v) = self.view() else { return };
         // A sharer may look at the words at any time later.
-        let shared = self.flags.load(Ordering::Acquire) & SHARED != 0;
+        let shared = self.state.look().is_shared();
         if !shared {
             let side = line!(v, side, v.me);
             for w in [&side.subscriber, &side.rx_waiter, &side.tx_waiter, &side.want_room] {
@@ -510,7 +510,7 @@ impl ShmEndpoint {
     /// Writes to the kernel socket, after we have followed.
     #[cold]
     pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
-        if self.flags.load(Ordering::Acquire) & ON_KERNEL == 0 {
+        if !self.state.look().is_on_kernel() {
             return Err(Errno::AGAIN);
         }
         let mut done = 0;
@@ -536,7 +536,7 @@ impl ShmEndpoint {
         want: usize,
         mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
     ) -> Result<usize> {
-        if self.flags.load(Ordering::Acquire) & ON_KERNEL == 0 || !self.kernel_room() {
+        if !self.state.look().is_on_kernel() || !self.kernel_room() {
             return Err(Errno::AGAIN);
         }
         let mut buf = [0u8; 4096];
@@ -557,7 +557,7 @@ impl ShmEndpoint {
     #[cold]
     pub(super) fn close_switched(&'static self, abort: bool) {
         let Some(v) = self.view() else { return };
-        if self.flags.load(Ordering::Relaxed) & SHARER_SWITCHED != 0 {
+        if self.state.glance().is_left_by_sharer() {
             // The other one of our sharers has the connection.
             return self.let_go();
         }
