@@ -315,7 +315,10 @@ impl ShmEndpoint {
         self.observe_change(v)
     }
 
-    /// Looks as [`ShmEndpoint::observe`] does, and notes what has changed.
+    /// Looks as [`ShmEndpoint::observe`] does, and notes what has changed. Out of line, so that nearly every look needs few
+    /// registers.
+    #[cold]
+    #[inline(never)]
     fn observe_change(&self, v: &View) -> SideState {
         let state = self.state.look();
         if state.is_dead() {
