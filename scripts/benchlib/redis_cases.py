@@ -1,6 +1,6 @@
 """redis-server and redis-benchmark, neither of them changed."""
 
-from . import proc
+from . import sides
 from .case import Case, Metric, Target
 from .redisctl import KEYS, VALUE_SIZE, RedisServer, parse_csv
 
@@ -61,22 +61,17 @@ class RedisCase(Case):
         return self.measure(side, self.servers[side.name], self.requests[side.name])
 
     def measure(self, side, server, requests):
-        watch = side.watch(server.pid)
-        before = proc.cpu_seconds(server.pid)
-        done = self._benchmark(side, server, requests)
-        cpu = proc.cpu_seconds(server.pid) - before + done.cpu
+        done, cpu, proof = sides.serving(side, server.pid, lambda: self._benchmark(side, server, requests))
         row = parse_csv(done.output)
-        values = {
+        return {
             "rps": row["rps"],
             "avg_ms": row["avg_latency_ms"],
             "p50_ms": row["p50_latency_ms"],
             "p99_ms": row["p99_latency_ms"],
-            "cpu_us": cpu / requests * 1e6,
+            "cpu_us": (cpu + done.cpu) / requests * 1e6,
             "requests": requests,
+            **proof,
         }
-        if watch:
-            values["proof"] = watch.result()
-        return values
 
 
 class Set100(RedisCase):

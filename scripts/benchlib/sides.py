@@ -44,6 +44,15 @@ class Side:
         return None
 
 
+def serving(side, pid, work):
+    """What `work()` returns, the CPU seconds of the server meanwhile, and what the watch saw of it as `proof`."""
+    watch = side.watch(pid)
+    before = proc.cpu_seconds(pid)
+    done = work()
+    cpu = proc.cpu_seconds(pid) - before
+    return done, cpu, {"proof": watch.result()} if watch else {}
+
+
 class Plain(Side):
     def __init__(self):
         super().__init__("tcp", "TCP", [])

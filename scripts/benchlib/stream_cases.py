@@ -2,7 +2,7 @@
 
 import json
 
-from . import proc
+from . import proc, sides
 from .case import Case, Metric, Target
 from .ours import Ours
 from .redisctl import free_port
@@ -22,14 +22,8 @@ class Stream(Case):
 
     def values(self, side, server_pid, work):
         """`work()` moves bytes and returns how many, in which time, with which client CPU time."""
-        watch = side.watch(server_pid)
-        before = proc.cpu_seconds(server_pid)
-        count, seconds, client_cpu = work()
-        cpu = proc.cpu_seconds(server_pid) - before + client_cpu
-        values = {"gbytes": count / seconds / 1e9, "cpu_ms_gib": cpu * 1e3 / (count / GIB)}
-        if watch:
-            values["proof"] = watch.result()
-        return values
+        (count, seconds, client_cpu), cpu, proof = sides.serving(side, server_pid, work)
+        return {"gbytes": count / seconds / 1e9, "cpu_ms_gib": (cpu + client_cpu) * 1e3 / (count / GIB), **proof}
 
 
 class Iperf(Stream):
