@@ -15,12 +15,11 @@ ifneq ($(TARGET),)
 BUILD ?= build/$(TARGET)$(if $(GLIBC),-glibc$(GLIBC))
 ARCH := $(firstword $(subst -, ,$(TARGET)))
 LINKER_VARIABLES := CARGO_TARGET_$(shell echo '$(TARGET)' | tr a-z- A-Z_)
-all: export $(LINKER_VARIABLES)_LINKER = $(CURDIR)/scripts/zig-cc
-# On x86-64 Rust would tell zig to use Rust's linker.
-all: export $(LINKER_VARIABLES)_RUSTFLAGS = $(if $(filter x86_64,$(ARCH)),-C linker-features=-lld)
-all: export NETACC_ZIG_TARGET = $(ARCH)-linux-gnu$(addprefix .,$(GLIBC))
-# A folder of its own: cargo builds everything anew when it is told of another linker.
-all: export CARGO_TARGET_DIR = $(TARGET_DIR)/zig
+# On x86-64 Rust would tell zig to use Rust's linker. A folder of its own, since cargo builds everything anew when it is told of
+# another linker.
+BUILD_ENVIRONMENT := $(LINKER_VARIABLES)_LINKER="$(CURDIR)/scripts/zig-cc" \
+	$(LINKER_VARIABLES)_RUSTFLAGS="$(if $(filter x86_64,$(ARCH)),-C linker-features=-lld)" \
+	NETACC_ZIG_TARGET="$(ARCH)-linux-gnu$(addprefix .,$(GLIBC))" CARGO_TARGET_DIR="$(TARGET_DIR)/zig"
 RELEASE_DIR := $(TARGET_DIR)/zig/$(TARGET)/release
 CARGO_BUILD_FLAGS += --target $(TARGET)
 else
@@ -33,8 +32,7 @@ PROGRAMS := netacc_run netacc_ss netacc_check netacc_bench
 SCRIPTS := run_with_netacc
 BUILT := $(addprefix $(BUILD)/,$(LIBRARY) $(PROGRAMS))
 COMPLETIONS := $(BUILD)/completions
-# The programs write their completions themselves, so those of another architecture come from this machine's programs.
-COMPLETIONS_FROM := $(if $(filter $(shell uname -m),$(ARCH)),$(BUILD),build)
+PAGES := $(patsubst %,$(BUILD)/%,$(wildcard man/*.[1-8]))
 
 # Where the system's dynamic linker looks: Debian's folder of the architecture, then lib64.
 MULTIARCH := $(shell $(CC) -print-multiarch 2>/dev/null || $(CC) -dumpmachine 2>/dev/null)
@@ -49,7 +47,6 @@ LINK64 := $(if $(LIB64),$(DESTDIR)$(LIB64)/$(LIBRARY))
 BINDIR := $(DESTDIR)$(PREFIX)/bin
 CONFIG := $(DESTDIR)$(SYSCONFDIR)/netacc.conf
 MANDIR := $(DESTDIR)$(PREFIX)/share/man
-PAGES := $(wildcard man/*.[1-8])
 SHARED := $(DESTDIR)$(PREFIX)/share/netacc
 DOCDIR := $(DESTDIR)$(PREFIX)/share/doc/netacc
 DOCS := README.md CHANGELOG.md LICENSE docs/DEPLOY.md docs/COMPATIBILITY.md docs/SECURITY.md docs/RDMA.md docs/DEBUGGING.md
@@ -60,28 +57,26 @@ ZSHDIR ?= $(firstword $(wildcard $(PREFIX)/share/zsh/vendor-completions) $(PREFI
 # ldconfig concerns this machine, not a folder to be packaged.
 LDCONFIG := $(if $(DESTDIR),true,PATH="$$PATH:/usr/sbin:/sbin" ldconfig)
 
-.PHONY: all install uninstall dist deb rpm check test test-rdma conformance storm demo bench bench-rdma lint fmt clean help need-cargo
+.PHONY: all texts install uninstall dist deb rpm check test test-rdma conformance storm demo bench bench-rdma lint fmt clean help need-cargo
 .DEFAULT_GOAL := all
 
 # By rename, so that a running program keeps the library it has mapped.
-all: need-cargo
-	$(CARGO) build --release --workspace --exclude netacc-fabric $(CARGO_BUILD_FLAGS)
+all: need-cargo texts
+	$(BUILD_ENVIRONMENT) $(CARGO) build --release --workspace --exclude xtask --exclude netacc-fabric $(CARGO_BUILD_FLAGS)
 	@mkdir -p "$(BUILD)"
 	@set -e; for file in libnetacc_preload.so:$(LIBRARY) $(foreach p,$(PROGRAMS),$(p):$(p)); do \
 		from="$(RELEASE_DIR)/$${file%:*}"; to="$(BUILD)/$${file#*:}"; \
 		cp -p "$$from" "$$to.new.$$$$"; mv -f "$$to.new.$$$$" "$$to"; \
 	done
-	@mkdir -p $(addprefix $(COMPLETIONS)/,bash zsh fish)
-	@set -e; for program in $(PROGRAMS); do \
-		"$(COMPLETIONS_FROM)/$$program" --completions bash >"$(COMPLETIONS)/bash/$$program"; \
-		"$(COMPLETIONS_FROM)/$$program" --completions zsh >"$(COMPLETIONS)/zsh/_$$program"; \
-		"$(COMPLETIONS_FROM)/$$program" --completions fish >"$(COMPLETIONS)/fish/$$program.fish"; \
-	done
 	@echo "built: $(BUILT)"
+
+# Completions and manual pages, by a program for this machine, whatever machine the others are for.
+texts: need-cargo
+	@$(CARGO) run --quiet --release -p xtask -- "$(BUILD)"
 
 # Does not build what is there already, so that root needs no compiler.
 install:
-	@for file in $(BUILT) $(COMPLETIONS); do test -e "$$file" || exec $(MAKE) all; done
+	@for file in $(BUILT) $(COMPLETIONS) $(PAGES); do test -e "$$file" || exec $(MAKE) all; done
 	$(INSTALL) -d "$(BINDIR)" "$(DESTDIR)$(LIBDIR)" "$(dir $(CONFIG))"
 	$(INSTALL) -m 755 $(addprefix $(BUILD)/,$(PROGRAMS)) $(addprefix dist/,$(SCRIPTS)) "$(BINDIR)"
 	$(INSTALL) -m 644 "$(BUILD)/$(LIBRARY)" "$(DESTDIR)$(LIBDIR)/$(LIBRARY).new"
@@ -93,7 +88,7 @@ install:
 	@if test -e "$(CONFIG)"; then echo "kept: $(CONFIG)"; \
 	else $(INSTALL) -m 644 dist/netacc.conf "$(CONFIG)"; fi
 	@set -e; for page in $(PAGES); do \
-		$(INSTALL) -D -m 644 "$$page" "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
+		$(INSTALL) -D -m 644 "$$page" "$(MANDIR)/man$${page##*.}/$${page##*/}"; done
 	$(INSTALL) -D -m 644 dist/grafana-netacc.json "$(SHARED)/grafana-netacc.json"
 	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(BASHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/bash/%)
 	$(INSTALL) -D -m 644 -t "$(DESTDIR)$(ZSHDIR)" $(PROGRAMS:%=$(COMPLETIONS)/zsh/_%)
@@ -109,7 +104,7 @@ uninstall:
 	@if test -L "$(LINK64)" && ! test -e "$(LINK64)"; then rm -f "$(LINK64)"; fi
 	rm -f "$(SHARED)/grafana-netacc.json"
 	@rmdir "$(SHARED)" 2>/dev/null || true
-	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page#man/}"; done
+	@for page in $(PAGES); do rm -f "$(MANDIR)/man$${page##*.}/$${page##*/}"; done
 	rm -f $(PROGRAMS:%="$(DESTDIR)$(BASHDIR)/%") $(PROGRAMS:%="$(DESTDIR)$(ZSHDIR)/_%") \
 		$(PROGRAMS:%="$(DESTDIR)$(FISHDIR)/%.fish")
 	rm -rf "$(DOCDIR)"

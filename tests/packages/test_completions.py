@@ -106,10 +106,3 @@ def in_zsh(ctx):
     script = f"fpath=({FOLDER}/zsh $fpath); autoload -Uz compinit; compinit -D -u; print -l ${{(k)_comps[(I)netacc*]}}"
     done = subprocess.run([need("zsh"), "-f", "-c", script], capture_output=True, text=True, cwd=ctx.dir)
     equal(sorted(done.stdout.split()), sorted(made.programs()), f"programs that zsh completes {done.stderr}")
-
-
-@case(modes=made.ONE)
-def an_unknown_shell(ctx):
-    for program in made.programs():
-        done = subprocess.run([ROOT / "build" / program, "--completions", "ksh"], capture_output=True, text=True)
-        check(done.returncode == 2 and "allowed: bash" in done.stderr, f"{done}")

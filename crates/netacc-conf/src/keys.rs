@@ -1,5 +1,6 @@
 //! The one table of keys, and the [`Config`] made from it.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
@@ -43,6 +44,22 @@ impl Key {
     /// The default in canonical form.
     pub fn default_text(&self) -> String {
         self.value(&Config::default()).to_string()
+    }
+
+    /// Unit, range, rule and default, in one line.
+    pub fn facts(&self) -> String {
+        let mut facts = String::new();
+        if !self.unit.is_empty() {
+            facts.push_str(&format!("Unit: {}. ", self.unit));
+        }
+        facts.push_str(&format!("Allowed: {}", self.kind));
+        if let Rule::PowerOfTwoTimes(base) = self.rule {
+            facts.push_str(&format!(", {base} times 1, 2, 4, 8 and so on"));
+        }
+        let default = self.default_text();
+        let default = if default.is_empty() { "\"\"" } else { &default };
+        facts.push_str(&format!(". Default: {default}."));
+        facts
     }
 }
 

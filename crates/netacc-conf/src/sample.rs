@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use crate::keys::{Config, KEYS, Key, Rule};
+use crate::keys::{Config, KEYS};
 use crate::value::Kind;
 
 const HEAD: &str = "\
@@ -24,30 +24,12 @@ pub fn sample() -> String {
         for line in key.help.lines() {
             text.push_str(&format!("# {line}\n"));
         }
-        text.push_str(&format!("# {}\n", facts(key)));
+        let option = key.option.map(|option| format!(" Option: -{option}.")).unwrap_or_default();
+        text.push_str(&format!("# {}{option}\n", key.facts()));
         let value = key.value(&defaults);
         let quoted = matches!(key.kind, Kind::Path | Kind::CpuList);
         let quote = if quoted { "\"" } else { "" };
         text.push_str(&format!("{}={quote}{value}{quote}\n", key.name));
     }
     text
-}
-
-/// Unit, range, rule, default and option of a key, in one line.
-fn facts(key: &Key) -> String {
-    let mut facts = String::new();
-    if !key.unit.is_empty() {
-        facts.push_str(&format!("Unit: {}. ", key.unit));
-    }
-    facts.push_str(&format!("Allowed: {}", key.kind));
-    if let Rule::PowerOfTwoTimes(base) = key.rule {
-        facts.push_str(&format!(", {base} times 1, 2, 4, 8 and so on"));
-    }
-    let default = key.default_text();
-    let default = if default.is_empty() { "\"\"" } else { &default };
-    facts.push_str(&format!(". Default: {default}."));
-    if let Some(option) = key.option {
-        facts.push_str(&format!(" Option: -{option}."));
-    }
-    facts
 }

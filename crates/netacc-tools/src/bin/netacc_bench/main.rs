@@ -1,6 +1,5 @@
 //! `netacc_bench`: what does acceleration bring on the user's own hosts?
 
-mod args;
 mod bound;
 mod child;
 mod client;
@@ -33,10 +32,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use netacc_tools::terminal::print;
 
 use args::{Args, ClientArgs, Command, RedisArgs};
+use netacc_tools::args::bench as args;
 
 /// The status where something could not be measured.
 const FAILED: u8 = 1;
@@ -53,7 +53,6 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
-    netacc_tools::completions::serve(Args::command);
     let done = match Args::parse().command {
         Command::Server(args) => server::run(&args).map(|()| true).map_err(Failure::from),
         Command::Client(args) => client(&args),

@@ -1,37 +1,8 @@
 //! What a check found, and all of it together.
 
+pub(crate) use netacc_tools::args::check::Level;
 use netacc_tools::text::clean;
 use serde_json::{Value, json};
-
-/// How a finding is to be taken; a later one is worse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub(crate) enum Level {
-    /// As it should be.
-    Ok,
-    /// Good to know; nothing has to be done.
-    Note,
-    /// It works, but not as well as it could.
-    Warn,
-    /// It does not work.
-    Fail,
-}
-
-impl Level {
-    pub(crate) const ALL: [Level; 4] = [Level::Ok, Level::Note, Level::Warn, Level::Fail];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Level::Ok => "ok",
-            Level::Note => "note",
-            Level::Warn => "warn",
-            Level::Fail => "fail",
-        }
-    }
-
-    pub(crate) fn named(name: &str) -> Option<Level> {
-        Level::ALL.into_iter().find(|level| level.name() == name)
-    }
-}
 
 /// One line of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

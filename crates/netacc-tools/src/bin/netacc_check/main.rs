@@ -1,6 +1,5 @@
 //! `netacc_check`: is this host, a program or a peer ready for acceleration, and what is to be done?
 
-mod args;
 mod beside;
 mod facts;
 mod finding;
@@ -16,12 +15,13 @@ mod sockets;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use netacc_tools::terminal::{self, print};
 
 use args::{Args, Colour};
 use facts::{live, record};
 use finding::{Level, Report};
+use netacc_tools::args::check as args;
 use peer::Target;
 use rules::Rules;
 use show::Style;
@@ -32,7 +32,6 @@ const TO_DO: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    netacc_tools::completions::serve(Args::command);
     let args = Args::parse();
     let done = if args.record {
         record::write(&live::host(args.config.as_deref())).map(|text| (text, Level::Ok))

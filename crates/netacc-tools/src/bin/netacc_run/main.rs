@@ -1,10 +1,11 @@
 //! `netacc_run [OPTIONS] COMMAND`: runs a command with NetACC preloaded.
 
-mod args;
 mod launch;
 mod settings;
 
 use std::process::ExitCode;
+
+use netacc_tools::args::run as args;
 
 /// The status for a wrong option, value or configuration file.
 const USAGE: u8 = 2;

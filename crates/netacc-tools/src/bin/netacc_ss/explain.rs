@@ -8,29 +8,8 @@ use netacc_stats::{Reason, SOCK_ENTRIES, State, Transport};
 use netacc_tools::terminal::{Style, paragraph};
 use serde_json::{Value, json};
 
+use crate::args::Question;
 use crate::{complaint, reasons, rendezvous, sock};
-
-/// What is asked about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Question {
-    pub(crate) pid: u32,
-    pub(crate) fd: Option<u32>,
-}
-
-impl std::str::FromStr for Question {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (pid, fd) = text.split_once(':').map_or((text, None), |(pid, fd)| (pid, Some(fd)));
-        let number = |text: &str| text.parse::<u32>().ok().filter(|_| !text.starts_with('+'));
-        let pid = number(pid).filter(|pid| *pid > 0);
-        let fd = fd.map(|fd| number(fd).ok_or(())).transpose().ok();
-        match (pid, fd) {
-            (Some(pid), Some(fd)) => Ok(Self { pid, fd }),
-            _ => Err("PID or PID:FD, as 6653 or 6653:8".into()),
-        }
-    }
-}
 
 /// One answer, for one socket or for several that are alike.
 #[derive(Debug, PartialEq, Eq)]
@@ -229,16 +208,6 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn questions() {
-        let ask = |text: &str| text.parse::<Question>().ok();
-        assert_eq!(ask("12"), Some(Question { pid: 12, fd: None }));
-        assert_eq!(ask("12:0"), Some(Question { pid: 12, fd: Some(0) }));
-        for wrong in ["", "0", "12:", ":3", "a", "12:a", "-1", "+1", "12:+1", "12:3:4", "99999999999"] {
-            assert_eq!(ask(wrong), None, "{wrong}");
-        }
-    }
 
     #[test]
     fn a_remedy_begins_with_a_capital() {

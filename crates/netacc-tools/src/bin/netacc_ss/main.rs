@@ -1,6 +1,5 @@
 //! `netacc_ss`: shows what the accelerated processes of this host are doing.
 
-mod args;
 mod cfg;
 mod clear;
 mod cnt;
@@ -29,6 +28,7 @@ use netacc_stats::reader::{self, Listing, Snapshot};
 use netacc_tools::terminal::{Style, print};
 
 use args::{Args, Group};
+use netacc_tools::args::ss as args;
 use show::Seen;
 
 fn main() -> ExitCode {

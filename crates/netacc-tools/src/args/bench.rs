@@ -1,14 +1,14 @@
-//! The command line.
+//! The command line of `netacc_bench`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use crate::bench_wire::{MAX_MESSAGE, Side, Waiting};
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
-use netacc_tools::bench_wire::{MAX_MESSAGE, Side, Waiting};
 use serde::{Deserialize, Serialize};
 
 /// Where a server listens unless told otherwise; the next two ports are for data.
-pub(crate) const PORT: u16 = 5220;
+pub const PORT: u16 = 5220;
 
 /// The most clients of a measurement, and the most idle connections beside them.
 const MOST_CONNECTIONS: i64 = 10_000;
@@ -28,21 +28,25 @@ const MOST_CONNECTIONS: i64 = 10_000;
                   Exit status: 0 measured, 1 it could not be measured (all of it), 2 wrong usage or the output\n\
                   could not be written. 'netacc_bench COMMAND -h' shows the options of a command."
 )]
-pub(crate) struct Args {
+pub struct Args {
+    /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
     help: Option<bool>,
 
     /// Display the NetACC version
+    ///
+    /// This option comes before the command.
     #[arg(short = 'v', long, action = ArgAction::Version)]
     version: Option<bool>,
 }
 
+/// What `netacc_bench` is told to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Wait for clients and be measured with
     Server(ServerArgs),
     /// Measure: both ends plain, one of them accelerated, both
@@ -60,56 +64,65 @@ pub(crate) enum Command {
     Launch(LaunchArgs),
 }
 
+/// The options of `netacc_bench server`.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
     after_help = "It takes whatever connects. Let it run only while you measure, or bind it to an address that only\n\
                   your hosts reach."
 )]
-pub(crate) struct ServerArgs {
+pub struct ServerArgs {
     /// Listen on this port, and on the next two for data; 0: any
+    ///
+    /// The first of those two is the plain process's, the second the accelerated one's. With 0 the ports are printed.
+    /// RDMA needs a port of at most 45535, since it uses the one 20000 above.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, value_parser = clap::value_parser!(u16).range(..=65533))]
-    pub(crate) port: u16,
+    pub port: u16,
 
     /// Listen on this address only
     #[arg(short = 'B', long, value_name = "ADDRESS")]
-    pub(crate) bind: Option<IpAddr>,
+    pub bind: Option<IpAddr>,
 
     /// Keep each measuring process of this end on this CPU
     #[arg(long, value_name = "N", value_parser = cpu())]
-    pub(crate) cpu: Option<u16>,
+    pub cpu: Option<u16>,
 
     /// End after one client
     #[arg(short = '1', long)]
-    pub(crate) one_off: bool,
+    pub one_off: bool,
 
     /// End with the process that started us
     #[arg(long, hide = true)]
-    pub(crate) with_parent: bool,
+    pub with_parent: bool,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
     help: Option<bool>,
 }
 
+/// What a server tells its measuring processes.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ListenerArgs {
+pub struct ListenerArgs {
+    /// The address to listen on; without it all.
     #[arg(long)]
-    pub(crate) bind: Option<IpAddr>,
+    pub bind: Option<IpAddr>,
+    /// The port to listen on.
     #[arg(long)]
-    pub(crate) port: u16,
+    pub port: u16,
 }
 
+/// What a program is started with that ends with us.
 #[derive(Debug, clap::Args)]
-pub(crate) struct LaunchArgs {
+pub struct LaunchArgs {
+    /// Its command line.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
-    pub(crate) words: Vec<String>,
+    pub words: Vec<String>,
 }
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Workload {
+pub enum Workload {
     /// One message there and back, then the next one
     RoundTrip,
     /// One connection, as many bytes as go through
@@ -121,7 +134,8 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    pub(crate) fn name(self) -> &'static str {
+    /// As it is written on the command line and in JSON.
+    pub fn name(self) -> &'static str {
         match self {
             Workload::RoundTrip => "round-trip",
             Workload::Stream => "stream",
@@ -134,7 +148,7 @@ impl Workload {
 /// Which ends are accelerated: the latency study's matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Ends {
+pub enum Ends {
     /// Neither
     Plain,
     /// The client only
@@ -146,15 +160,18 @@ pub(crate) enum Ends {
 }
 
 impl Ends {
-    pub(crate) fn client(self) -> Side {
+    /// What the client's end is.
+    pub fn client(self) -> Side {
         if matches!(self, Ends::Client | Ends::Both) { Side::Netacc } else { Side::Plain }
     }
 
-    pub(crate) fn server(self) -> Side {
+    /// What the server's end is.
+    pub fn server(self) -> Side {
         if matches!(self, Ends::Server | Ends::Both) { Side::Netacc } else { Side::Plain }
     }
 
-    pub(crate) fn name(self) -> &'static str {
+    /// As it is written on the command line and in JSON.
+    pub fn name(self) -> &'static str {
         match self {
             Ends::Plain => "plain",
             Ends::Client => "client",
@@ -163,7 +180,8 @@ impl Ends {
         }
     }
 
-    pub(crate) fn title(self) -> &'static str {
+    /// As it is written in tables and charts.
+    pub fn title(self) -> &'static str {
         match self {
             Ends::Plain => "both plain",
             Ends::Client => "client only",
@@ -173,20 +191,21 @@ impl Ends {
     }
 }
 
+/// The options of `netacc_bench client`.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
     after_help = "Times are SECONDS for each of the cells of the matrix, workloads and rounds: by default 100 seconds\n\
                   in all. SIZE may end in K or M (1024, 1024 x 1024)."
 )]
-pub(crate) struct ClientArgs {
+pub struct ClientArgs {
     /// Where the server runs; without it one is started here
     #[arg(value_name = "HOST")]
-    pub(crate) host: Option<String>,
+    pub host: Option<String>,
 
     /// The server's port
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT, requires = "host", value_parser = clap::value_parser!(u16).range(1..=65533))]
-    pub(crate) port: u16,
+    pub port: u16,
 
     /// Measure these only, of round-trip,stream,connect,requests
     #[arg(
@@ -198,9 +217,11 @@ pub(crate) struct ClientArgs {
         value_delimiter = ',',
         default_value = "round-trip,stream,connect,requests"
     )]
-    pub(crate) workloads: Vec<Workload>,
+    pub workloads: Vec<Workload>,
 
     /// Accelerate these ends only, of plain,client,server,both
+    ///
+    /// With `plain` neither is accelerated.
     #[arg(
         hide_possible_values = true,
         hide_default_value = true,
@@ -210,81 +231,103 @@ pub(crate) struct ClientArgs {
         value_delimiter = ',',
         default_value = "plain,client,server,both"
     )]
-    pub(crate) ends: Vec<Ends>,
+    pub ends: Vec<Ends>,
 
-    /// Measure each for so long in each round
+    /// How long each measurement takes
+    ///
+    /// SECONDS is from 0.01 to 600. There is a measurement for each workload, kind of ends and round: with all defaults
+    /// they take about 100 seconds.
     #[arg(short = 't', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    pub(crate) time: f64,
+    pub time: f64,
 
     /// Rounds that count; one more comes first and does not
     #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
+    pub rounds: u32,
 
     /// Bytes of a round trip, in each direction
+    ///
+    /// Sizes may end in `K` or `M`, and go up to 16M.
     #[arg(short = 's', long, value_name = "SIZE", default_value = "64", value_parser = size)]
-    pub(crate) size: u32,
+    pub size: u32,
 
     /// Wait for the bytes of a round trip in this call: recv, epoll, poll, select
+    ///
+    /// Both ends wait in it for each message, as a program does that serves one connection. By default the client waits
+    /// in recv(2) and the server in its event loop.
     #[arg(hide_possible_values = true, long, value_name = "CALL", value_parser = waiting)]
-    pub(crate) wait: Option<Waiting>,
+    pub wait: Option<Waiting>,
 
     /// Bytes of a write of the stream
     #[arg(short = 'l', long, value_name = "SIZE", default_value = "128K", value_parser = size)]
-    pub(crate) block: u32,
+    pub block: u32,
 
     /// Compare each byte of the stream when it arrives
+    ///
+    /// The bytes that are sent are known to the server. A wrong, lost or doubled byte ends the measurement with its
+    /// position.
     #[arg(long)]
-    pub(crate) verify: bool,
+    pub verify: bool,
 
     /// Clients that make requests at the same time; 0: nobody asks
+    ///
+    /// N is at most 10,000. With 0 nothing is measured: to look at idle connections from outside, by netacc_ss(1) or
+    /// top(1).
     #[arg(short = 'c', long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=MOST_CONNECTIONS))]
-    pub(crate) clients: u32,
+    pub clients: u32,
 
     /// Idle connections beside those of the clients
+    ///
+    /// They are in the same event loops, and say nothing after one request. N is at most 10,000. Both ends need a
+    /// descriptor for each connection (`ulimit -Hn`).
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_CONNECTIONS))]
-    pub(crate) idle: u32,
+    pub idle: u32,
 
     /// Bytes of a request
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size)]
-    pub(crate) request: u32,
+    pub request: u32,
 
     /// Bytes of the answer to it
     #[arg(long, value_name = "SIZE", default_value = "512", value_parser = size)]
-    pub(crate) reply: u32,
+    pub reply: u32,
 
     /// Keep the measuring process of this end on this CPU
     #[arg(long, value_name = "N", value_parser = cpu())]
-    pub(crate) cpu: Option<u16>,
+    pub cpu: Option<u16>,
 
     /// Keep the server that is started here on this CPU
     #[arg(long, value_name = "N", conflicts_with = "host", value_parser = cpu())]
-    pub(crate) server_cpu: Option<u16>,
+    pub server_cpu: Option<u16>,
 
-    /// Reckon for a request that makes so many round trips
+    /// Reckon for a request that makes N round trips
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub(crate) trips: u64,
+    pub trips: u64,
 
-    /// ... and for so many of those a day
+    /// Reckon for N such requests a day
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
-    pub(crate) per_day: u64,
+    pub per_day: u64,
 
     /// Do not measure the kernel's ICMP echo
     #[arg(long)]
-    pub(crate) no_icmp: bool,
+    pub no_icmp: bool,
 
     /// Print JSON instead of tables
+    ///
+    /// It has the host, the settings, every round, connections by transport, reasons, and the reckoning.
     #[arg(short = 'J', long)]
-    pub(crate) json: bool,
+    pub json: bool,
 
     /// Draw a chart too
+    ///
+    /// It follows the light or dark scheme of the viewer.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) svg: Option<PathBuf>,
+    pub svg: Option<PathBuf>,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
     help: Option<bool>,
 }
 
+/// The options of `netacc_bench redis`.
 #[derive(Debug, clap::Args)]
 #[command(
     disable_help_flag = true,
@@ -292,42 +335,45 @@ pub(crate) struct ClientArgs {
                   over a UNIX socket too. With HOST: 'netacc_run redis-server --protected-mode no' must run there, and\n\
                   10,000 of its keys are overwritten. The manual's figures are of 5,000,000 requests (-n)."
 )]
-pub(crate) struct RedisArgs {
+pub struct RedisArgs {
     /// Where a redis-server runs; without it servers are started here
     #[arg(value_name = "HOST")]
-    pub(crate) host: Option<String>,
+    pub host: Option<String>,
 
     /// The port of that server
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = 6379, requires = "host", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) port: u16,
+    pub port: u16,
 
     /// Requests of a round
+    ///
+    /// `redis-benchmark` with several threads looks only four times a second whether it has finished; a line says so if
+    /// that makes a rate inexact.
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub(crate) requests: u64,
+    pub requests: u64,
 
     /// Rounds that count; one more comes first and does not
     #[arg(short = 'r', long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub(crate) rounds: u32,
+    pub rounds: u32,
 
     /// Clients
     #[arg(short = 'c', long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) clients: u32,
+    pub clients: u32,
 
     /// Threads of redis-benchmark
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=500))]
-    pub(crate) threads: u32,
+    pub threads: u32,
 
     /// Bytes of a value
     #[arg(short = 'd', long, value_name = "SIZE", default_value = "512", value_parser = size)]
-    pub(crate) size: u32,
+    pub size: u32,
 
     /// The command that is measured, as redis-benchmark's -t has it
     #[arg(hide_possible_values = true, long, value_name = "NAME", default_value = "set", value_parser = ["set", "get", "incr", "lpush", "lpop", "sadd", "hset", "spop", "zadd", "ping_mbulk"])]
-    pub(crate) test: String,
+    pub test: String,
 
     /// Print JSON instead of a table
     #[arg(short = 'J', long)]
-    pub(crate) json: bool,
+    pub json: bool,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
@@ -370,20 +416,6 @@ fn size(text: &str) -> Result<u32, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use netacc_tools::manual;
-
-    #[test]
-    fn the_manual_page_has_every_option() {
-        let page = include_str!("../../../../../man/netacc_bench.1");
-        let whole = Args::command();
-        let of_all = manual::options_of(&whole);
-        assert_eq!(manual::options_in(page, "OPTIONS OF ALL"), of_all);
-        for command in whole.get_subcommands().filter(|command| !command.is_hide_set()) {
-            let section = format!("OPTIONS OF {}", command.get_name().to_uppercase());
-            let own: Vec<String> = manual::options_of(command).difference(&of_all).cloned().collect();
-            assert_eq!(manual::options_in(page, &section), own.into_iter().collect(), "{section}");
-        }
-    }
 
     #[test]
     fn the_definition_holds_together() {

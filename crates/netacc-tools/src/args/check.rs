@@ -1,15 +1,47 @@
-//! The command line.
+//! The command line of `netacc_check`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum, ValueHint};
 
-use crate::finding::Level;
+/// How a finding is to be taken; a later one is worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// Good to know; nothing has to be done.
+    Note,
+    /// It works, but not as well as it could.
+    Warn,
+    /// It does not work.
+    Fail,
+}
+
+impl Level {
+    /// All of them, the best first.
+    pub const ALL: [Level; 4] = [Level::Ok, Level::Note, Level::Warn, Level::Fail];
+
+    /// As it is written in the output and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Ok => "ok",
+            Level::Note => "note",
+            Level::Warn => "warn",
+            Level::Fail => "fail",
+        }
+    }
+
+    /// As it is written in the output and on the command line.
+    /// The level of that name.
+    pub fn named(name: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.name() == name)
+    }
+}
 
 /// When lines are coloured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Colour {
+pub enum Colour {
     /// On a terminal, unless NO_COLOR is set.
     Auto,
     /// Always.
@@ -31,54 +63,65 @@ pub(crate) enum Colour {
                   Examples:\n  netacc_check\n  netacc_check -q -i eth0\n  netacc_check redis-server\n  \
                   netacc_check localhost:6379\n  netacc_check --record > host.json; netacc_check --facts host.json"
 )]
-pub(crate) struct Args {
+pub struct Args {
     /// A program (looked up as the shell does), or HOST:PORT; without it this host is checked
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
-    pub(crate) words: Vec<OsString>,
+    pub words: Vec<OsString>,
 
     /// Look at this interface only
     #[arg(short = 'i', long, value_name = "NAME", conflicts_with = "words")]
-    pub(crate) interface: Option<String>,
+    pub interface: Option<String>,
 
     /// Look at interfaces without a device (bridges, veth) too
     #[arg(short = 'a', long, conflicts_with = "words")]
-    pub(crate) all: bool,
+    pub all: bool,
 
     /// Check this configuration file [default: /etc/netacc.conf]
+    ///
+    /// Without this option it is the file that programs would read: the one that `NACC_CONFIG_FILE` names, else the
+    /// default.
     #[arg(short = 'f', long = "config", value_name = "PATH", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
+    pub config: Option<PathBuf>,
 
     /// Use this table of drivers instead of the built-in one
+    ///
+    /// See `TABLE OF DRIVERS`.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) rules: Option<PathBuf>,
+    pub rules: Option<PathBuf>,
 
     /// Check a recorded host; - is standard input
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all = ["words", "config"])]
-    pub(crate) facts: Option<PathBuf>,
+    pub facts: Option<PathBuf>,
 
     /// Print what is known of this host, to be checked elsewhere with --facts
+    ///
+    /// It is JSON, and holds names, versions, limits, the addresses of network cards, ports that are listened on, the
+    /// configuration file and `NACC_*` variables.
     #[arg(long, conflicts_with_all = ["words", "facts", "interface", "json"])]
-    pub(crate) record: bool,
+    pub record: bool,
 
     /// Print JSON
+    ///
+    /// It is an object with `worst` (a level), `counts` (by level) and `findings`, a list of objects with `level`,
+    /// `subject`, `check`, `text`, `why` and `do`, the last two possibly `null`.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 
     /// Show only what is to be done (warn and fail)
     #[arg(short = 'q', long)]
-    pub(crate) quiet: bool,
+    pub quiet: bool,
 
     /// Show reasons with every line
     #[arg(long, conflicts_with = "quiet")]
-    pub(crate) verbose: bool,
+    pub verbose: bool,
 
     /// Exit with status 1 from this level on
     #[arg(long, value_name = "LEVEL", default_value = "warn")]
-    pub(crate) fail_on: Level,
+    pub fail_on: Level,
 
     /// Colour the lines
     #[arg(long, value_name = "WHEN", default_value = "auto")]
-    pub(crate) color: Colour,
+    pub color: Colour,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
@@ -93,13 +136,6 @@ pub(crate) struct Args {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use netacc_tools::manual;
-
-    #[test]
-    fn the_manual_page_has_every_option() {
-        let page = include_str!("../../../../../man/netacc_check.1");
-        assert_eq!(manual::options_in(page, "OPTIONS"), manual::options_of(&Args::command()));
-    }
 
     #[test]
     fn the_definition_holds_together() {

@@ -1,16 +1,15 @@
-//! The command line.
+//! The command line of `netacc_ss`.
 
 use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser, ValueEnum};
 
-use crate::explain::Question;
-
 /// A group of metrics that `-s` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Group {
+pub enum Group {
     /// Everything.
     All,
     /// The configuration in effect.
@@ -25,6 +24,30 @@ pub(crate) enum Group {
     Sock,
 }
 
+/// What `--explain` is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The process.
+    pub pid: u32,
+    /// One descriptor of it; `None` for all.
+    pub fd: Option<u32>,
+}
+
+impl FromStr for Question {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pid, fd) = text.split_once(':').map_or((text, None), |(pid, fd)| (pid, Some(fd)));
+        let number = |text: &str| text.parse::<u32>().ok().filter(|_| !text.starts_with('+'));
+        let pid = number(pid).filter(|pid| *pid > 0);
+        let fd = fd.map(|fd| number(fd).ok_or(())).transpose().ok();
+        match (pid, fd) {
+            (Some(pid), Some(fd)) => Ok(Self { pid, fd }),
+            _ => Err("PID or PID:FD, as 6653 or 6653:8".into()),
+        }
+    }
+}
+
 /// The help of `-s`.
 const METRICS: &str = "Display specified monitoring metrics, separated by commas:
 all: all monitoring information
@@ -33,6 +56,11 @@ cnt: counter information [default]
 mem: memory information
 qp: queue pair information
 sock: socket information";
+
+/// The same for the manual page.
+const METRICS_AT_LENGTH: &str = "\
+What to show, one or more of `all`, `cfg`, `cnt`, `mem`, `qp` and `sock`, separated by commas. The default is `cnt`. \
+Without a PID that of every accelerated process is shown; `sock` alone is one table of all sockets. See `METRICS`.";
 
 /// Show monitoring information of a NetACC process, or list all of them
 #[derive(Debug, Parser)]
@@ -46,50 +74,72 @@ sock: socket information";
                   Examples:\n  netacc_ss\n  netacc_ss -s sock\n  netacc_ss 12345\n  netacc_ss -p 12345 -s mem,cnt\n  \
                   netacc_ss -w 2\n  netacc_ss --explain 12345:8\n  netacc_ss --serve 127.0.0.1:9467"
 )]
-pub(crate) struct Args {
+pub struct Args {
     /// Process to show
     #[arg(value_name = "PID", value_parser = process)]
     bare_pid: Option<u32>,
 
     /// Process to show
+    ///
+    /// The number may also stand alone.
     #[arg(short = 'p', long, value_name = "PID", conflicts_with = "bare_pid")]
     #[arg(value_parser = process)]
     pid: Option<u32>,
 
     #[arg(short = 's', long, value_name = "METRICS", value_delimiter = ',')]
-    #[arg(hide_possible_values = true, help = METRICS)]
+    #[arg(hide_possible_values = true, help = METRICS, long_help = METRICS_AT_LENGTH)]
     show: Vec<Group>,
 
     /// Clear unused sock files: pages of ended processes (there are none: nothing is left behind)
+    ///
+    /// Between processes NetACC uses only memory without a name and abstract sockets, which end with the last process
+    /// that uses them, also after `kill -9`. So the option says that there are none, removes nothing and succeeds. If
+    /// another process still holds the page of one that has ended, as `netacc_ss -w` does, it says which.
     #[arg(short = 'c', long)]
-    pub(crate) clear: bool,
+    pub clear: bool,
 
     /// Watch: show rates per second, anew every SECONDS; on a terminal with keys (? names them)
+    ///
+    /// SECONDS is from 0.1 to 86400. On a terminal this takes the whole screen until `q`; see `KEYS`. Elsewhere a table
+    /// is printed each time, or with --json a line, which has the rates under `per_second`.
     #[arg(short = 'w', long, value_name = "SECONDS", value_parser = interval)]
     #[arg(conflicts_with_all = ["clear", "openmetrics", "serve", "explain"])]
-    pub(crate) watch: Option<Duration>,
+    pub watch: Option<Duration>,
 
-    /// With -w: end after so many times
+    /// With -w: end after this number of intervals
     #[arg(long, value_name = "TIMES", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) count: Option<u64>,
+    pub count: Option<u64>,
 
     /// Print JSON
+    ///
+    /// Names and meanings are those of the tables. What is not known is `null`; points in time are UTC.
     #[arg(long)]
-    pub(crate) json: bool,
+    pub json: bool,
 
     /// Print metrics in the format of OpenMetrics
+    ///
+    /// It is the text format of OpenMetrics 1.0; see `OPENMETRICS`.
     #[arg(long, conflicts_with_all = ["json", "clear"])]
-    pub(crate) openmetrics: bool,
+    pub openmetrics: bool,
 
     /// Serve these metrics at http://ADDR:PORT/metrics
+    ///
+    /// It serves until it is ended by a signal. Port 0 stands for any free port, which is then printed on standard
+    /// error. There is neither a password nor encryption: everybody that can connect sees which programs run, and with
+    /// `-s sock` what they are connected to. The service sees what its user may see. A client may take five seconds for
+    /// its request, and five for taking the answer. Of more than 64 clients at once the oldest one that has its answer
+    /// or keeps silent is disconnected.
     #[arg(long, value_name = "ADDR:PORT", value_parser = place)]
     #[arg(conflicts_with_all = ["json", "clear", "openmetrics"])]
-    pub(crate) serve: Option<SocketAddr>,
+    pub serve: Option<SocketAddr>,
 
     /// Say why connections are on TCP, and what would change it
+    ///
+    /// It says in words, for one descriptor or for all, which transport a connection uses, why it does not use a faster
+    /// one, and what would change that. Without FD it also says what happened to connections that have ended.
     #[arg(long, value_name = "PID[:FD]")]
     #[arg(conflicts_with_all = ["bare_pid", "pid", "show", "clear", "openmetrics", "serve"])]
-    pub(crate) explain: Option<Question>,
+    pub explain: Option<Question>,
 
     /// Display this help
     #[arg(short = 'h', long, action = ArgAction::HelpShort)]
@@ -102,8 +152,7 @@ pub(crate) struct Args {
 
 impl Args {
     /// Reads the command line; on a mistake says so and exits with status 2.
-    pub(crate) fn read() -> Self {
-        netacc_tools::completions::serve(Self::command);
+    pub fn read() -> Self {
         let args = Self::parse();
         if args.names_groups() && args.pid().is_none() && args.watch.is_some() {
             Self::command().error(ErrorKind::MissingRequiredArgument, "-s with -w needs the PID of a process").exit();
@@ -112,23 +161,23 @@ impl Args {
     }
 
     /// Whether groups are asked for by name.
-    pub(crate) fn names_groups(&self) -> bool {
+    pub fn names_groups(&self) -> bool {
         !self.show.is_empty()
     }
 
     /// The process asked for.
-    pub(crate) fn pid(&self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         self.pid.or(self.bare_pid)
     }
 
     /// The groups asked for as metrics. What there is for each single socket has to be asked for: a scraper would
     /// keep a time series of every connection.
-    pub(crate) fn metrics(&self) -> Vec<Group> {
+    pub fn metrics(&self) -> Vec<Group> {
         if self.show.is_empty() { vec![Group::Cnt, Group::Mem, Group::Qp] } else { self.groups() }
     }
 
     /// The groups asked for, each once, in the order of the manual; `cnt` if none.
-    pub(crate) fn groups(&self) -> Vec<Group> {
+    pub fn groups(&self) -> Vec<Group> {
         let asked = |group: &Group| self.show.contains(group) || self.show.contains(&Group::All);
         let mut groups = Group::value_variants().to_vec();
         groups.retain(|group| *group != Group::All && asked(group));
@@ -159,21 +208,24 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netacc_tools::manual;
 
     fn groups(line: &[&str]) -> Vec<Group> {
         Args::try_parse_from(line).unwrap().groups()
     }
 
     #[test]
-    fn the_manual_page_has_every_option() {
-        let page = include_str!("../../../../../man/netacc_ss.1");
-        assert_eq!(manual::options_in(page, "OPTIONS"), manual::options_of(&Args::command()));
+    fn the_definition_holds_together() {
+        Args::command().debug_assert();
     }
 
     #[test]
-    fn the_definition_holds_together() {
-        Args::command().debug_assert();
+    fn questions() {
+        let ask = |text: &str| text.parse::<Question>().ok();
+        assert_eq!(ask("12"), Some(Question { pid: 12, fd: None }));
+        assert_eq!(ask("12:0"), Some(Question { pid: 12, fd: Some(0) }));
+        for wrong in ["", "0", "12:", ":3", "a", "12:a", "-1", "+1", "12:+1", "12:3:4", "99999999999"] {
+            assert_eq!(ask(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

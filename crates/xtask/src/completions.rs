@@ -1,36 +1,7 @@
-//! `--completions SHELL`: the completions of a tool, written by the definition of its own command line.
+//! The completions of a tool, written by the definition of its command line.
 
-use std::ffi::OsString;
-use std::io::{self, Write};
-
-use clap::{Command, ValueEnum, ValueHint};
+use clap::{Command, ValueHint};
 use clap_complete::{Shell, generate};
-
-/// Prints the completions and ends the process if these are the arguments. `command` is not made otherwise.
-///
-/// It is no option of `command`, because it would stand in every completion and in the way of required arguments.
-pub fn serve(command: impl FnOnce() -> Command) {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).take(3).collect();
-    let [option, shell] = arguments.as_slice() else { return };
-    if option != "--completions" {
-        return;
-    }
-    let mut command = offered(&command());
-    let status = match shell.to_str().map(|name| Shell::from_str(name, false)) {
-        Some(Ok(shell)) => print(&text(&mut command, shell)),
-        _ => {
-            let known = Shell::value_variants().iter().map(ToString::to_string).collect::<Vec<_>>();
-            let _ = writeln!(
-                io::stderr(),
-                "{}: --completions: {shell:?} is not a shell that is known; allowed: {}",
-                command.get_name(),
-                known.join(", ")
-            );
-            2
-        }
-    };
-    std::process::exit(status);
-}
 
 /// A command line as completions should know it: clap offers hidden subcommands too, and files for every value.
 fn offered(command: &Command) -> Command {
@@ -54,20 +25,15 @@ fn offered(command: &Command) -> Command {
     made
 }
 
-fn print(text: &[u8]) -> i32 {
-    match io::stdout().lock().write_all(text) {
-        Ok(()) => 0,
-        Err(_) => 1,
-    }
-}
-
-fn text(command: &mut Command, shell: Shell) -> Vec<u8> {
+/// The completions of a tool for a shell.
+pub(crate) fn text(tool: &Command, shell: Shell) -> Vec<u8> {
+    let mut command = offered(tool);
     let name = command.get_name().to_owned();
     let mut out = Vec::new();
-    generate(shell, command, &name, &mut out);
+    generate(shell, &mut command, &name, &mut out);
     match shell {
-        Shell::Bash if runs_another(command) => out.extend(bash_command(command, &name).into_bytes()),
-        Shell::Fish if runs_another(command) => out.extend(fish_command(command, &name).into_bytes()),
+        Shell::Bash if runs_another(&command) => out.extend(bash_command(&command, &name).into_bytes()),
+        Shell::Fish if runs_another(&command) => out.extend(fish_command(&command, &name).into_bytes()),
         _ => {}
     }
     out
@@ -125,7 +91,7 @@ fn fish_command(command: &Command, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Arg;
+    use clap::{Arg, ValueEnum};
 
     fn tool() -> Command {
         Command::new("tool")
@@ -137,7 +103,7 @@ mod tests {
     #[test]
     fn every_shell_gets_every_option() {
         for shell in Shell::value_variants() {
-            let text = String::from_utf8(text(&mut tool(), *shell)).unwrap();
+            let text = String::from_utf8(text(&tool(), *shell)).unwrap();
             assert!(text.contains("file") && text.contains("-q") || *shell == Shell::Fish, "{shell}: {text}");
         }
     }
@@ -150,11 +116,11 @@ mod tests {
             .subcommand(Command::new("shown").arg(Arg::new("port").long("port")))
             .subcommand(Command::new("secret").hide(true));
         for shell in Shell::value_variants() {
-            let text = String::from_utf8(text(&mut offered(&whole), *shell)).unwrap();
+            let text = String::from_utf8(text(&whole, *shell)).unwrap();
             assert!(text.contains("shown") && text.contains("port"), "{shell}: {text}");
             assert!(!text.contains("secret") && !text.contains("inner"), "{shell}: {text}");
         }
-        let bash = String::from_utf8(text(&mut offered(&whole), Shell::Bash)).unwrap();
+        let bash = String::from_utf8(text(&whole, Shell::Bash)).unwrap();
         let of = |option: &str| bash.split(&format!("{option})\n")).nth(1).and_then(|rest| rest.split(";;").next());
         assert!(of("--count").unwrap().contains("COMPREPLY=(\"${cur}\")"), "{bash}");
         assert!(of("--file").unwrap().contains("compgen -f"), "{bash}");

@@ -1,0 +1,43 @@
+//! `xtask FOLDER`: writes what a build takes from the command lines of the tools, their completions and manual pages.
+
+mod completions;
+mod manual;
+
+use std::path::Path;
+use std::{fs, io};
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use netacc_tools::args::{bench, check, run, ss};
+
+fn main() -> io::Result<()> {
+    let folder = std::env::args_os().nth(1).ok_or(io::Error::other("usage: xtask FOLDER"))?;
+    let folder = Path::new(&folder);
+    let tools = [run::Args::command(), ss::Args::command(), check::Args::command(), bench::Args::command()];
+    for tool in &tools {
+        write_completions(tool, &folder.join("completions"))?;
+    }
+    let pages = folder.join("man");
+    fs::create_dir_all(&pages)?;
+    for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../man"))? {
+        let source = entry?;
+        let page = manual::page(&fs::read_to_string(source.path())?, &tools).map_err(io::Error::other)?;
+        fs::write(pages.join(source.file_name()), page)?;
+    }
+    Ok(())
+}
+
+/// Each shell looks for a file of another name.
+fn write_completions(tool: &Command, folder: &Path) -> io::Result<()> {
+    let name = tool.get_name();
+    for (shell, file) in [
+        (Shell::Bash, format!("bash/{name}")),
+        (Shell::Zsh, format!("zsh/_{name}")),
+        (Shell::Fish, format!("fish/{name}.fish")),
+    ] {
+        let file = folder.join(file);
+        file.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(file, completions::text(tool, shell))?;
+    }
+    Ok(())
+}
