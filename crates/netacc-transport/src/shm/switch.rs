@@ -35,6 +35,29 @@ use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
+/// A copy of our end for our other sharers, which goes to them by way of the peer. It is [`enclosed`], since a copy that
+/// stayed with the peer would keep our end open when we close it. All messages have the same enclosing socket: in one that no
+/// process reads any more, nothing is left once the copy has been taken out of another one.
+#[derive(Default)]
+struct SiblingCopy(Option<OwnedFd>);
+
+impl SiblingCopy {
+    fn of(&mut self, local_end: &OwnedFd) -> Result<i32> {
+        if self.0.is_none() {
+            self.0 = Some(enclosed(local_end.as_raw_fd())?);
+        }
+        self.0.as_ref().map(AsRawFd::as_raw_fd).ok_or(Errno::BADF)
+    }
+}
+
+impl Drop for SiblingCopy {
+    fn drop(&mut self) {
+        if let Some(enclosing) = self.0.take() {
+            reserved_fds::drop_raw(enclosing);
+        }
+    }
+}
+
 impl ShmEndpoint {
     /// Whether the peer or one of our sharers has left the rings and we have not followed yet. A connection that was reset does
     /// not follow.
@@ -208,6 +231,7 @@ impl ShmEndpoint {
         old_subflow: Option<i32>,
         fin: u32,
     ) -> Result<bool> {
+        let mut sibling_copy = SiblingCopy::default();
         // Whether the process that reads the control socket has been told.
         let mut told = false;
         let refused = loop {
@@ -217,7 +241,7 @@ impl ShmEndpoint {
                 return Err(Errno::TIMEDOUT);
             }
             let peer_liveness = self.peer_liveness_fd();
-            match self.deliver(v, peer_liveness, local_end.as_raw_fd(), peer_end.as_raw_fd(), old_subflow) {
+            match self.deliver(v, peer_liveness, (local_end, &mut sibling_copy), peer_end.as_raw_fd(), old_subflow) {
                 // The peer may have forked after the look at its word, however long this thread lost its processor in between,
                 // and the process that reads the control socket may have given the connection up to its child. So the other
                 // processes of the peer are told as well. A peer that forks later reads the control socket to its end first.
@@ -270,7 +294,7 @@ impl ShmEndpoint {
         &'static self,
         v: &View,
         peer_liveness: i32,
-        local_end: i32,
+        (local_end, sibling_copy): (&OwnedFd, &mut SiblingCopy),
         peer_end: i32,
         old_subflow: Option<i32>,
     ) -> Result<()> {
@@ -278,11 +302,8 @@ impl ShmEndpoint {
         // If the peer is shared itself, the socket goes to all of it.
         let over = if peer_liveness >= 0 { peer_liveness } else { liveness };
         if over >= 0 && liveness >= 0 {
-            // Enclosed: a copy that stayed with the peer would keep our end open when we close it.
-            let sibling_copy = enclosed(local_end)?;
-            let done = patiently(|| pass_descriptors(over, &[peer_end, sibling_copy.as_raw_fd()], old_subflow));
-            reserved_fds::drop_raw(sibling_copy);
-            return done;
+            let both = [peer_end, sibling_copy.of(local_end)?];
+            return patiently(|| pass_descriptors(over, &both, old_subflow));
         }
         if over >= 0 {
             return patiently(|| pass_descriptors(over, &[peer_end], old_subflow));
