@@ -49,6 +49,8 @@ pub struct QpConn {
     unsignaled: u32,
     /// Number of messages that have a completion and have not completed; and of all queue pairs of the device together.
     signaled: u32,
+    /// How many of them have completed, modulo 2^32.
+    completions: u32,
     awaited: Awaited,
     /// Set once messages could not be posted: none that comes after them may go out.
     stuck: bool,
@@ -116,6 +118,7 @@ impl QpConn {
             in_flight: VecDeque::with_capacity(SENDS),
             unsignaled: 0,
             signaled: 0,
+            completions: 0,
             awaited: device.awaited(),
             stuck: false,
             received: 0,
@@ -162,6 +165,11 @@ impl QpConn {
     /// There is no companion connection after all: stops keeping messages.
     pub fn keep_nothing(&mut self, pool: &mut Pool) {
         self.unacked.end(pool);
+    }
+
+    /// How many of the requests that are to be reported have completed, modulo 2^32; `None` while none is under way.
+    pub fn awaited_completion(&self) -> Option<u32> {
+        (self.signaled > 0).then_some(self.completions)
     }
 
     /// Number of messages that have been received, modulo 65,536.
@@ -339,6 +347,7 @@ impl QpConn {
                 }
             }
             self.stats.completed(n);
+            self.completions = self.completions.wrapping_add(1);
             self.await_fewer(1);
             return Some(Completion::Sent);
         }

@@ -1,5 +1,6 @@
 //! Queue pairs on which nothing comes: whether the other side is still there.
 
+use crate::rdma::QpConn;
 use crate::rdma::engine::companions::companion::Companion;
 use crate::rdma::engine::qp::Keepalive;
 use crate::rdma::engine::worker::Engine;
@@ -10,13 +11,14 @@ use netacc_sys::time;
 const SILENCE: [u64; 2] = [time::ns(timeouts::SILENCE_BUSY), time::ns(timeouts::SILENCE_IDLE)];
 const SILENCE_UNUSED: u64 = time::ns(timeouts::SILENCE_UNUSED);
 const KEEPALIVE_ANSWER: u64 = time::ns(timeouts::KEEPALIVE_ANSWER);
+const COMPLETION_STALL: u64 = time::ns(timeouts::COMPLETION_STALL);
 const SILENCE_NO_COMPANION: u64 = time::ns(timeouts::SILENCE_NO_COMPANION);
 
 impl Engine {
     /// Done once in a while: asks queue pairs on which nothing has come for long, and has those fail that do not
     /// answer.
     pub(super) fn probe_silent(&mut self, now: u64) {
-        let mut silent = Vec::new();
+        let (mut silent, mut stalled) = (Vec::new(), Vec::new());
         let (mut late, mut alone) = (Vec::new(), Vec::new());
         for at in 0..self.mux.qps.table.len() {
             let Some(qp) = self.mux.qps.table.get_mut(at) else { continue };
@@ -27,6 +29,13 @@ impl Engine {
             let (unused, ends) = (qp.conns.is_empty(), qp.route.is_some() || !qp.used);
             let idle = unused && ends || matches!(qp.companion, Companion::Awaited(..) | Companion::Connecting(..));
             let (probed, lacks_companion) = (qp.keepalive, !qp.companion.is_hoped_for());
+            let Some(awaited) = qp.parts(&mut self.mux.qps.devices).map(|(qp_conn, _)| qp_conn.awaited_completion())
+            else {
+                continue;
+            };
+            if qp.completion_stall.look(awaited, now) > COMPLETION_STALL && !lacks_companion {
+                stalled.push((at, awaited));
+            }
             let Some((qp_index, _)) = qp.parts(&mut self.mux.qps.devices) else { continue };
             if idle || probed.since == 0 || probed.received != qp_index.received() {
                 qp.keepalive = Keepalive { since: now, received: qp_index.received(), probed_at: 0 };
@@ -64,7 +73,7 @@ impl Engine {
             self.end_lost();
         }
         self.mux.probe_devices(&alone);
-        if !silent.is_empty() {
+        if !silent.is_empty() || !stalled.is_empty() {
             // We may be the ones that were stopped.
             self.complete_all();
         }
@@ -73,6 +82,13 @@ impl Engine {
             let heard = qp.keepalive.received;
             if qp.parts(&mut self.mux.qps.devices).is_some_and(|(qp_index, _)| qp_index.received() == heard) {
                 self.qp_failed(at, "the other side has been silent");
+            }
+        }
+        for (at, awaited) in stalled {
+            let Some(qp) = self.mux.qps.table.get_mut(at) else { continue };
+            let stands = |(qp_conn, _): (&mut QpConn, _)| qp_conn.awaited_completion() == awaited;
+            if qp.parts(&mut self.mux.qps.devices).is_some_and(stands) {
+                self.qp_failed(at, "none of its sends completes");
             }
         }
     }

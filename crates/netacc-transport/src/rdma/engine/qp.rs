@@ -103,6 +103,25 @@ pub(super) struct Keepalive {
     pub probed_at: u64,
 }
 
+/// Sends of a queue pair that do not complete.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CompletionStall {
+    /// What [`QpConn::awaited_completion`](crate::rdma::QpConn::awaited_completion) said last.
+    pub awaited: Option<u32>,
+    /// Since when it has said that (ns).
+    pub since: u64,
+}
+
+impl CompletionStall {
+    /// Takes in what the queue pair says now. Returns for how long (ns) it has said the same of sends that are under way.
+    pub fn look(&mut self, awaited: Option<u32>, now: u64) -> u64 {
+        if awaited.is_none() || awaited != self.awaited {
+            *self = CompletionStall { awaited, since: now };
+        }
+        now.saturating_sub(self.since)
+    }
+}
+
 /// The last connection that was opened on a queue pair, until the other side is known to have dealt with that (client's host).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
@@ -132,6 +151,8 @@ pub(super) struct QpRecord {
     pub companion: Companion,
     /// The other side's silence, as far as is known: since when, how many messages had come, and whether we have asked.
     pub keepalive: Keepalive,
+    /// Whether its sends complete.
+    pub completion_stall: CompletionStall,
     pub conns: BTreeMap<u16, usize>,
     /// See [`order`](super::order).
     pub opened: Option<Opened>,
@@ -159,6 +180,7 @@ impl QpRecord {
             ips: None,
             companion: Companion::None,
             keepalive: Keepalive::default(),
+            completion_stall: CompletionStall::default(),
             conns: BTreeMap::new(),
             opened: None,
             stalled: VecDeque::new(),
@@ -272,4 +294,21 @@ pub(super) fn tag(qps: &Table<QpRecord>, at: usize) -> u32 {
 /// The queue pair that a work request belongs to.
 pub(super) fn qp_of(wr_id: u64) -> usize {
     (wr_id >> 32) as usize & 0xff_ffff
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sends_stall_only_while_none_of_them_completes() {
+        let mut stall = CompletionStall::default();
+        assert_eq!(stall.look(Some(7), 100), 0);
+        assert_eq!(stall.look(Some(7), 150), 50);
+        assert_eq!(stall.look(Some(8), 160), 0);
+        assert_eq!(stall.look(None, 170), 0);
+        assert_eq!(stall.look(None, 180), 0);
+        assert_eq!(stall.look(Some(8), 200), 0);
+        assert_eq!(stall.look(Some(8), 230), 30);
+    }
 }
