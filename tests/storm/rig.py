@@ -83,6 +83,7 @@ class Storm:
         self.calm = True
         self.counts = collections.Counter()
         self.problems = []
+        self.tcp_first = set()
 
     # Where
 
@@ -103,7 +104,13 @@ class Storm:
 
     def settings(self, role):
         """Options of netacc_run."""
-        tcp_first = role == "call" and not self.calm and self.random.random() < self.options.tcp_first
+        share = self.options.tcp_first
+        if role != "call" or self.calm or not share:
+            return []
+        # In the end the living are asked what they did: so there is always a client of each kind among them.
+        living = {pid in self.tcp_first for pid, kept in self.kept.items() if kept[0] == "call"}
+        missing = {True, False} - living
+        tcp_first = True in missing if missing and share < 1 else self.random.random() < share
         return ["-T"] if tcp_first else []
 
     def place(self):
@@ -116,9 +123,9 @@ class Storm:
     # Processes
 
     def start(self, *role):
-        prefix = self.within(role[0])
+        prefix, settings = self.within(role[0]), self.settings(role[0])
         if not self.options.plain:
-            prefix += [str(BUILD / "netacc_run"), *self.settings(role[0])]
+            prefix += [str(BUILD / "netacc_run"), *settings]
         box, (address, port) = self.box_of(role[0]), self.place()
         env = {k: v for k, v in os.environ.items() if not k.startswith("NACC_") and k != "LD_PRELOAD"}
         env.update(STORM_LEDGER=str(self.ledger), STORM_BOX=str(box.fileno()),
@@ -128,6 +135,8 @@ class Storm:
         process = subprocess.Popen([*prefix, str(STORM), *map(str, role)], env=env, stdin=subprocess.DEVNULL,
                                    pass_fds=(self.ledger, box.fileno()))
         self.kept[process.pid] = role
+        if "-T" in settings:
+            self.tcp_first.add(process.pid)
         self.born.append(f"pid {process.pid} is {' '.join(map(str, role))}")
         return process.pid
 
