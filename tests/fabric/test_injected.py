@@ -101,18 +101,18 @@ def fails(ctx, word):
             exchange.end()
 
 
-@case(limit=120)
+@case(seldom=True, limit=120)
 def a_queue_pair_fails_as_it_sends(ctx):
     fails(ctx, "fail_after")
 
 
-@case(limit=120)
+@case(seldom=True, limit=120)
 def a_queue_pair_fails_as_it_receives(ctx):
     """Its device has told the other one that it has the message, which the program never gets."""
     fails(ctx, "fail_receive_after")
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def the_opening_of_a_connection_fails(ctx):
     """The server hears of the connection by TCP, and shows it so."""
     for word, role in OPENING.items():
@@ -121,7 +121,7 @@ def the_opening_of_a_connection_fails(ctx):
         exchange.end()
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def a_queue_pair_of_several_connections_fails(ctx):
     for role in ROLES:
         for word in ("fail_after", "fail_receive_after"):
@@ -131,7 +131,7 @@ def a_queue_pair_of_several_connections_fails(ctx):
             exchange.end()
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def the_end_overtakes_messages(ctx):
     """The connection manager tells of the end of the other side's queue pair before the last messages have come."""
     for role, other in (ROLES, ROLES[::-1]):
@@ -142,7 +142,7 @@ def the_end_overtakes_messages(ctx):
         ctx.fault(other, late_messages=0)
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def sends_complete_late(ctx):
     exchange = Exchange(ctx, [(role, {"late_acks": 60}) for role in ROLES])
     exchange.flows()
@@ -150,7 +150,7 @@ def sends_complete_late(ctx):
     exchange.end()
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def messages_and_credits_come_late(ctx):
     """A message takes 20 ms at least, and so do the credits that it brings."""
     for role in ROLES:
@@ -161,7 +161,7 @@ def messages_and_credits_come_late(ctx):
         ctx.fault(role, late_messages=0)
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def a_few_completions_are_lost(ctx):
     exchange = Exchange(ctx)
     exchange.flows()
@@ -173,7 +173,7 @@ def a_few_completions_are_lost(ctx):
     exchange.end()
 
 
-@case(limit=90)
+@case(seldom=True, limit=90)
 def all_completions_are_lost(ctx):
     """No send completes any more, at one side."""
     for role in ROLES:
@@ -185,7 +185,7 @@ def all_completions_are_lost(ctx):
         ctx.fault(role, lost_completions=0)
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def the_connection_manager_tells_late(ctx):
     for role in ROLES:
         exchange = Exchange(ctx, [(role, {"late_established": 200})])
@@ -195,7 +195,7 @@ def the_connection_manager_tells_late(ctx):
         ctx.fault(role, late_established=0)
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def the_connection_manager_never_tells(ctx):
     """The client's queue pair is never established for it: its connection goes by TCP."""
     exchange = Exchange(ctx, [("client", {"late_established": NEVER})])
@@ -204,7 +204,7 @@ def the_connection_manager_never_tells(ctx):
     exchange.end()
 
 
-@case(limit=90)
+@case(seldom=True, limit=90)
 def a_device_falls_silent_under_load(ctx):
     for role in ROLES:
         exchange = Exchange(ctx)
@@ -215,7 +215,7 @@ def a_device_falls_silent_under_load(ctx):
         ctx.fault(role, silent=0)
 
 
-@case(limit=90)
+@case(seldom=True, limit=90)
 def a_device_that_never_gives_up_falls_silent(ctx):
     """As iWARP, which would try for a quarter of an hour."""
     for role in ROLES:
@@ -227,7 +227,7 @@ def a_device_that_never_gives_up_falls_silent(ctx):
     exchange.end()
 
 
-@case(limit=90)
+@case(seldom=True, limit=90)
 def a_device_is_removed_at_any_moment(ctx):
     """Before the queue pair is established, soon after, and under load; connections that were on it are as they would be by TCP."""
     for side in ctx.ends():
@@ -241,7 +241,7 @@ def a_device_is_removed_at_any_moment(ctx):
             world.ensure_device(side, ctx.kind)
 
 
-@case(limit=60)
+@case(seldom=True, limit=60)
 def without_a_companion_a_fault_is_an_error(ctx):
     """At both ends, and what came before was right."""
     for role in ROLES:

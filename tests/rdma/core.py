@@ -12,7 +12,7 @@ ALWAYS = """verbs devices check.a_server_is_reached_by_rdma apps strangers setti
 # On soft iWARP, too.
 BOTH = """verbs.pingpong conformance.every_call transport.redis_benchmark transport.half_close transport.fork_per_connection
     transport.a_port_that_is_taken faults.what_a_killed_process_had_written""".split()
-# Each run has this number of the others, of both kinds of devices, others each time.
+# Each run has this number of the others on soft RoCE, others each time.
 BY_LOT = 6
 # Only a whole run has these: they are about the machine itself, and some take minutes.
 NEITHER = """bench.matrix check.why_a_server_is_not_reached devices.rping devices.rc_pingpong
@@ -28,7 +28,7 @@ def core(names, random):
             continue
         if base in BOTH or mode != "siw]" and (base in ALWAYS or base.partition(".")[0] in ALWAYS):
             taken.add(name)
-        else:
+        elif mode != "siw]":
             others.append(name)
     taken.update(random.sample(others, min(BY_LOT, len(others))))
     return [name for name in names if name in taken]
