@@ -11,7 +11,7 @@ ALWAYS = """verbs devices check.a_server_is_reached_by_rdma apps strangers setti
     faults.peer_is_killed faults.a_device_is_removed_under_load faults.the_path_of_rdma_falls_silent""".split()
 # On soft iWARP, too.
 BOTH = """verbs.pingpong conformance.every_call transport.redis_benchmark transport.half_close transport.fork_per_connection
-    transport.a_port_that_is_taken faults.what_a_killed_process_had_written""".split()
+    faults.what_a_killed_process_had_written""".split()
 # Each run has this number of the others on soft RoCE, others each time.
 BY_LOT = 6
 # Only a whole run has these: they are about the machine itself, and some take minutes.
