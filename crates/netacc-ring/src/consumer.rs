@@ -25,7 +25,7 @@ impl Consumer {
         }
     }
 
-    /// Takes up where another process of our family stopped reading (after a fork).
+    /// Goes on where another sharer of this side (after a fork) stopped reading.
     pub fn resync(&self, own: &ConsumerLine, peer: &ProducerLine) -> Result<(), Violation> {
         let pos = own.tail.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));

@@ -77,7 +77,7 @@ pub struct ConsumerLine {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SideLine {
-    /// The ready set whose ready set gets this connection's bit; 0: none.
+    /// The ready set that gets this connection's bit; 0: none.
     pub subscriber: AtomicU32,
     /// The waker of a thread that sleeps until there is something to read; 0: none. The peer takes it.
     pub rx_waiter: AtomicU32,
@@ -87,10 +87,10 @@ pub struct SideLine {
     pub want_room: AtomicU32,
     /// The CPU this side last ran on: a hint for the peer's wait policy.
     pub cpu: AtomicU32,
-    /// Per direction (0: reading, 1: writing) the id of that process of this side's family which is in
-    /// the middle of an operation, when several processes share the side after a fork; 0: nobody.
+    /// Per direction (0: reading, 1: writing) the id of the sharer of this side (after a fork) that is in the middle of an
+    /// operation; 0: none is.
     pub owner: [AtomicU32; 2],
-    /// Not 0: this side is or was several processes, and has passed its base or is about to.
+    /// Not 0: this side has or had several sharers, and has passed its peer liveness socket or is about to.
     pub forked: AtomicU32,
 }
 

@@ -52,7 +52,7 @@ impl Producer {
         bound(self.limit.load(Ordering::Relaxed), &peer.window)
     }
 
-    /// Takes up where another process of our family published last (after a fork).
+    /// Goes on where another sharer of this side (after a fork) published last.
     pub fn resync(&self, own: &ProducerLine, peer: &ConsumerLine) -> Result<(), Violation> {
         let pos = own.head.load(Ordering::Acquire);
         let layout = Layout::unpack(own.layout.load(Ordering::Relaxed));
