@@ -57,7 +57,7 @@ mem: memory information
 qp: queue pair information
 sock: socket information";
 
-/// The same for the manual page.
+/// What the manual page says of the option.
 const METRICS_AT_LENGTH: &str = "\
 What to show, one or more of `all`, `cfg`, `cnt`, `mem`, `qp` and `sock`, separated by commas. The default is `cnt`. \
 Without a PID that of every accelerated process is shown; `sock` alone is one table of all sockets. See `METRICS`.";

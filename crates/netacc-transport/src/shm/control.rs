@@ -103,7 +103,7 @@ pub fn receive_message(fd: BorrowedFd<'_>) -> Received {
 
 /// The byte beside which descriptors come over a liveness socket of either side.
 pub(super) const PASSES: u8 = 0x02;
-/// The byte for descriptors of which the last one is a old subflow (see [`Message::OldSubflow`]).
+/// The byte for descriptors of which the last one is an old subflow (see [`Message::OldSubflow`]).
 pub(super) const PASSES_OLD_SUBFLOW: u8 = 0x03;
 
 /// What comes over a liveness socket of either side when the other end has left the rings.
@@ -149,7 +149,7 @@ pub(super) fn take_out(enclosing: i32, pass: impl FnOnce(i32) -> Result<()>) {
     }
 }
 
-/// Passes up to two descriptors over a liveness socket of either side, and perhaps a old subflow, never waiting.
+/// Passes up to two descriptors over a liveness socket of either side, and perhaps an old subflow, never waiting.
 pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut anc = SendAncillaryBuffer::new(&mut space);

@@ -212,7 +212,7 @@ impl Machine for Switch {
         (Switch::Idle, SwitchEvent::SharerLeaves, Switch::SharerLeft),
         (Switch::PeerLeft, SwitchEvent::Accept, Switch::OnKernel),
         (Switch::SharerLeft, SwitchEvent::Accept, Switch::OnSharersKernel),
-        // A process whose connection was reset leaves as well, whoever was first.
+        // A process whose connection was reset leaves the rings even if another process has left them before.
         (Switch::PeerLeft, SwitchEvent::SharerLeaves, Switch::SharerLeft),
         (Switch::SharerLeft, SwitchEvent::PeerLeaves, Switch::SharerLeft),
         (Switch::OnKernel, SwitchEvent::SharerLeaves, Switch::OnSharersKernel),

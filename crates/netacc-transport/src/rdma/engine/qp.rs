@@ -113,7 +113,7 @@ pub(super) struct CompletionStall {
 }
 
 impl CompletionStall {
-    /// Takes in what the queue pair says now. Returns for how long (ns) it has said the same of sends that are under way.
+    /// Notes what the queue pair says now. Returns how long (ns) sends have been under way without one completing.
     pub fn look(&mut self, awaited: Option<u32>, now: u64) -> u64 {
         if awaited.is_none() || awaited != self.awaited {
             *self = CompletionStall { awaited, since: now };
