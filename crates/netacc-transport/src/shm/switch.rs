@@ -122,7 +122,15 @@ impl ShmEndpoint {
     /// another of our sharers was faster.
     pub fn offer_switch(&'static self, local_end: &OwnedFd, peer_end: OwnedFd) -> Result<()> {
         let Some(v) = self.view() else { return Err(Errno::NOTCONN) };
-        let done = self.offer_to(&v, local_end, &peer_end);
+        let mut sibling_copy = SiblingCopy::default();
+        if self.liveness_fd() >= 0
+            && let Err(e) = sibling_copy.of(local_end)
+        {
+            // There is no descriptor left for it, and the connection can still stay where it is.
+            reserved_fds::drop_raw(peer_end);
+            return Err(e);
+        }
+        let done = self.offer_to(&v, (local_end, &mut sibling_copy), &peer_end);
         if done.is_err() {
             // It is too late to stay: both ends learn that something is missing.
             reset_at_close(peer_end.as_raw_fd());
@@ -138,7 +146,12 @@ impl ShmEndpoint {
     }
 
     /// Does the work of `offer_switch`. False if another process was faster.
-    fn offer_to(&'static self, v: &View, local_end: &OwnedFd, peer_end: &OwnedFd) -> Result<bool> {
+    fn offer_to(
+        &'static self,
+        v: &View,
+        (local_end, sibling_copy): (&OwnedFd, &mut SiblingCopy),
+        peer_end: &OwnedFd,
+    ) -> Result<bool> {
         let (Ok(_write), Ok(_read)) = (self.enter(v, Direction::Write), self.enter(v, Direction::Read)) else {
             return Err(self.violated(v));
         };
@@ -179,7 +192,7 @@ impl ShmEndpoint {
         }
         if lost || state.is_dead() {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
-        } else if !self.peer_died(v) && !self.pass_socket(v, local_end, peer_end, old_subflow, fin)? {
+        } else if !self.peer_died(v) && !self.pass_socket(v, (local_end, sibling_copy), peer_end, old_subflow, fin)? {
             return Ok(false);
         }
         // Done only now: a reset may have to be sent by it.
@@ -226,12 +239,11 @@ impl ShmEndpoint {
     fn pass_socket(
         &'static self,
         v: &View,
-        local_end: &OwnedFd,
+        (local_end, sibling_copy): (&OwnedFd, &mut SiblingCopy),
         peer_end: &OwnedFd,
         old_subflow: Option<i32>,
         fin: u32,
     ) -> Result<bool> {
-        let mut sibling_copy = SiblingCopy::default();
         // Whether the process that reads the control socket has been told.
         let mut told = false;
         let refused = loop {
@@ -241,7 +253,7 @@ impl ShmEndpoint {
                 return Err(Errno::TIMEDOUT);
             }
             let peer_liveness = self.peer_liveness_fd();
-            match self.deliver(v, peer_liveness, (local_end, &mut sibling_copy), peer_end.as_raw_fd(), old_subflow) {
+            match self.deliver(v, peer_liveness, (local_end, sibling_copy), peer_end.as_raw_fd(), old_subflow) {
                 // The peer may have forked after the look at its word, however long this thread lost its processor in between,
                 // and the process that reads the control socket may have given the connection up to its child. So the other
                 // processes of the peer are told as well. A peer that forks later reads the control socket to its end first.
