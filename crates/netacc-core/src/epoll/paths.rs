@@ -37,16 +37,12 @@ pub fn accelerate(s: &'static Socket, change: impl FnOnce()) {
 
 /// An accelerated connection goes on over another endpoint, which `change` gives to the socket. Under one lock with its
 /// registrations, so that nobody registers it with the old endpoint after they went.
-pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, new: &'static ShmEndpoint, change: impl FnOnce()) {
+pub fn switched(s: &'static Socket, old: &'static ShmEndpoint, change: impl FnOnce()) {
     let _s = STRUCTURE.lock();
     change();
     each_registration(s, |e, reg| {
-        let p = core::ptr::from_ref(reg) as usize;
-        subscription::detach(e, old, p);
-        if subscription::attach(e, new, p) {
-            reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
-        }
-        touch(e, reg);
+        subscription::detach(e, old, core::ptr::from_ref(reg) as usize);
+        listen_in(e, reg, s);
     });
 }
 

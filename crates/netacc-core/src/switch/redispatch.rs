@@ -213,7 +213,7 @@ fn move_on(r: Ref<Socket>, old: &'static ShmEndpoint, why: Reason) {
             if !new.rewrite(&mut bytes, first, ended) {
                 new.fail(Errno::CONNRESET);
             }
-            paths::switched(s, old, new, || s.set_endpoint(new));
+            paths::switched(s, old, || s.set_endpoint(new));
             // No other process knows of the new endpoint.
             s.set(SHARED, false);
             // Threads that wait for it look again, and find the new one.
