@@ -172,10 +172,14 @@ class Client(Link):
         os.ftruncate(memory, SEGMENT)
         fcntl.fcntl(memory, F_ADD_SEALS, SEALS)
         super().__init__(control, mmap.mmap(memory, SEGMENT), CLIENT_SIDE)
+        self.port, self.pushed, self.memory = port, 0, memory
         if hello:
-            self.say(HELLO, os.getpid(), SEGMENT, [memory])
-        os.close(memory)
-        self.port, self.pushed = port, 0
+            self.hello()
+
+    def hello(self):
+        """The first message, which brings the segment."""
+        self.say(HELLO, os.getpid(), SEGMENT, [self.memory])
+        os.close(self.memory)
 
     def connect(self, slot, source=40000, epoch=1):
         """Queues a connect from 127.0.0.1 to there."""
@@ -196,7 +200,7 @@ class Client(Link):
 
     def await_taken(self, slot, limit=30):
         def taken():
-            self.drain()
+            check(self.drain(), f"the server ends the link before it takes slot {slot}")
             return self.taken(slot)
         wait_until(taken, limit, f"the server takes slot {slot}")
 

@@ -15,9 +15,9 @@ from matrix import case
 LIMIT = 1024
 
 
-def limited_victim(ctx):
+def limited_victim(ctx, limit=LIMIT):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     try:
         return victim(ctx)
     finally:
@@ -103,6 +103,38 @@ def crowds_of_many_users_leave_room_for_another_one(ctx):
     finally:
         for one in crowds:
             one.__exit__()
+
+
+def slow_hello(voice, port):
+    """A client that says hello, and connects, when it is told to: whether the server takes it."""
+    link = Client(port, hello=False)
+    for step in (link.hello, lambda: link.connect(1, 43000)):
+        voice.say("done")
+        voice.hear()
+        step()
+    link.await_taken(1)
+    voice.say("taken")
+    voice.hear()
+
+
+@case(modes=SERVER)
+def a_late_hello_is_heard_where_the_links_have_all_high_numbers(ctx):
+    """The server's descriptor of the client keeps its number when a link is made of it, and it watched that number."""
+    server = limited_victim(ctx, 64)
+    ping(server.port)
+    with (
+        Stranger(make_links, server.port, 8, False) as one,
+        Stranger(make_links, server.port, 8, False, uid=STRANGER + 1) as other,
+        Stranger(slow_hello, server.port, uid=STRANGER + 2) as slow,
+    ):
+        one.hear("made")
+        other.hear("made")
+        for step in ("hello", "connect"):
+            slow.hear("done")
+            # The server has seen what the client did when it has answered what came later.
+            ping(server.port)
+            slow.tell(step)
+        slow.hear("taken")
 
 
 @case(modes=BOTH)

@@ -4,7 +4,7 @@ use crate::epoll::cookies::{Kind, cookie};
 use crate::epoll::ready::{enqueue, touch};
 use crate::epoll::registration::{each_registration, uncount};
 use crate::epoll::subscription;
-use crate::epoll::subscription::attach;
+use crate::epoll::subscription::{Attached, attach};
 use crate::object::instance::{Epoll, KERNEL, LISTENED, POLLED, Registration, STRUCTURE, SUBSCRIBED};
 use crate::object::listener::Listener;
 use crate::object::reference::at;
@@ -40,23 +40,24 @@ pub(super) fn watch_listener(e: &'static Epoll, reg: &'static Registration, fd: 
     for g in l.hellos() {
         let _ = e.enter(EPOLL_CTL_ADD, g, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     }
+    let mut unheard = false;
     l.each_link(|link| {
         if let Some(q) = link.endpoint(CONTROL_SLOT) {
-            subscription::attach(e, q, core::ptr::from_ref(reg) as usize);
+            let attached = attach(e, q, core::ptr::from_ref(reg) as usize);
+            unheard |= attached == Attached::Nowhere && !link.is_inherited();
         }
     });
-    let mut elsewhere = false;
-    each_registration(s, |other, _| elsewhere |= !core::ptr::eq(other, e));
-    if elsewhere {
+    each_registration(s, |other, _| unheard |= !core::ptr::eq(other, e));
+    if unheard {
         each_registration(s, poll_queues);
     }
     touch(e, reg);
     Ok(())
 }
 
-/// Marks a listener that is in several instances: its queue of connects reports to one of them by its subscription, and
-/// perhaps no thread waits in that one. So each instance looks at the queues in every round, and a thread that sleeps
-/// in it is registered with them.
+/// Marks a listener whose queues of connects do not report to each instance that it is in. Such a queue reports to one
+/// instance by its subscription, and perhaps no thread waits in that one; or nothing was left for a subscription. So
+/// each instance looks at the queues in every round, and a thread that sleeps in it is registered with them.
 fn poll_queues(e: &'static Epoll, reg: &'static Registration) {
     if reg.flags.fetch_or(POLLED | LISTENED, Ordering::Relaxed) & LISTENED != 0 {
         return;
@@ -91,29 +92,48 @@ pub(super) fn unhear_listener(e: &'static Epoll, reg: &'static Registration, s: 
     });
 }
 
-/// A listener took up a link: its connect queue reports to the instance the listener is registered with.
-pub fn link_taken(l: &'static Listener, link: &'static Link) {
+/// A listener took up a link: its connect queue reports to the instance the listener is registered with. False if it
+/// cannot for want of a descriptor or memory: nobody would hear of a connect that waits in it.
+#[must_use]
+pub fn link_taken(l: &'static Listener, link: &'static Link) -> bool {
     let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
-        return;
+        return true;
     };
     if s.registrations.load(Ordering::Acquire).is_null() {
-        return;
+        return true;
     }
     let _b = Blocked::all();
     let _s = STRUCTURE.lock();
-    let Some(q) = link.endpoint(CONTROL_SLOT) else { return };
+    let Some(q) = link.endpoint(CONTROL_SLOT) else { return true };
+    let mut heard = true;
     // The first instance has its subscription; the others look at the queue themselves.
     each_registration(s, |e, reg| {
-        attach(e, q, core::ptr::from_ref(reg) as usize);
+        heard &= attach(e, q, core::ptr::from_ref(reg) as usize) != Attached::Nowhere;
         let queue = e.lock.lock();
         enqueue(e, reg);
         drop(queue);
         e.kick();
     });
+    heard
 }
 
-/// A client connected to a rendezvous and has not said hello yet: its socket is watched until it does.
+/// A client connected to a rendezvous and has not said hello yet: its socket is watched until [`forget_hello`].
 pub fn watch_hello(l: &'static Listener, fd: i32) {
+    each_hello_watch(l, |e, reg| {
+        let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
+    });
+}
+
+/// Undoes [`watch_hello`], to be called before the socket is closed or a link is made of it. A link's control socket
+/// is watched in another way, and where no higher number was left for it, under the same number.
+pub fn forget_hello(l: &'static Listener, fd: i32) {
+    each_hello_watch(l, |e, _| {
+        let _ = e.enter(EPOLL_CTL_DEL, fd, 0, 0);
+    });
+}
+
+/// Calls `change` for the instances of a listener, to change how they watch a client that has not said hello.
+fn each_hello_watch(l: &'static Listener, change: impl Fn(&'static Epoll, &'static Registration)) {
     let Some(s) = at(l.owner.load(Ordering::Acquire)) else {
         return;
     };
@@ -121,9 +141,8 @@ pub fn watch_hello(l: &'static Listener, fd: i32) {
     // ignored.
     each_registration(s, |e, reg| {
         // A registration that was removed meanwhile may lead to those of another socket.
-        if !core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
-            return;
+        if core::ptr::eq(reg.sock.load(Ordering::Acquire), s) {
+            change(e, reg);
         }
-        let _ = e.enter(EPOLL_CTL_ADD, fd, EPOLLIN as u32, cookie(Kind::Rendezvous, reg));
     });
 }

@@ -5,6 +5,7 @@ use crate::epoll::listeners::{unhear_listener, watch_listener};
 use crate::epoll::ready::touch;
 use crate::epoll::registration::{each_registration, show_to_kernel, uncount};
 use crate::epoll::subscription;
+use crate::epoll::subscription::{Attached, attach};
 use crate::object::instance::{
     DISABLED, Epoll, KERNEL, LIVENESS_WATCHED, OLD_SUBFLOW_WATCHED, ON_KERNEL, PEER_LIVENESS_WATCHED, POLLED, PROGRAMS,
     Registration, STRUCTURE, SUBSCRIBED,
@@ -133,7 +134,7 @@ pub(crate) fn listen_in(e: &'static Epoll, reg: &'static Registration, s: &'stat
     uncount(e, reg);
     e.add_ours(1);
     let Some(ep) = s.endpoint() else { return };
-    if subscription::attach(e, ep, core::ptr::from_ref(reg) as usize) {
+    if attach(e, ep, core::ptr::from_ref(reg) as usize) == Attached::Here {
         reg.flags.fetch_or(SUBSCRIBED, Ordering::Relaxed);
     } else {
         reg.flags.fetch_or(POLLED, Ordering::Relaxed);

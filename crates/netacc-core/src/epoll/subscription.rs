@@ -138,19 +138,29 @@ pub(crate) fn any_bits(e: &Epoll) -> bool {
     false
 }
 
-/// Makes `ep` report to `reg` by a subscription of `e`; false if another instance hears it already or no ready set is
-/// left. Under `STRUCTURE`.
-pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) -> bool {
+/// Whether an endpoint reports to a registration by a subscription.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// It does.
+    Here,
+    /// It reports to another instance, and can report to one only.
+    Elsewhere,
+    /// It reports to nobody: no ready set, descriptor or memory is left for a subscription, or the link is the parent's.
+    Nowhere,
+}
+
+/// Makes `ep` report to `reg` by a subscription of `e`. Under `STRUCTURE`.
+pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) -> Attached {
     if let Some(first) = at(ep.registration.load(Ordering::Relaxed) as *mut Registration) {
         if !core::ptr::eq(first.epoll.load(Ordering::Relaxed), e) {
-            return false;
+            return Attached::Elsewhere;
         }
         let _g = e.lock.lock();
         let mut last = first;
         loop {
             // A listener's registration is attached to each of its links, and has one chain.
             if core::ptr::from_ref(last) as usize == reg {
-                return true;
+                return Attached::Here;
             }
             match at(last.alias.load(Ordering::Relaxed)) {
                 Some(next) => last = next,
@@ -158,15 +168,15 @@ pub(crate) fn attach(e: &'static Epoll, ep: &'static ShmEndpoint, reg: usize) ->
             }
         }
         last.alias.store(reg as *mut Registration, Ordering::Relaxed);
-        return true;
+        return Attached::Here;
     }
     let Ok(w) = get(e, ep.link()) else {
-        return false;
+        return Attached::Nowhere;
     };
     w.users.store(w.users.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     ep.registration.store(reg, Ordering::Release);
     ep.subscribe(w.ready_set.load(Ordering::Relaxed));
-    true
+    Attached::Here
 }
 
 /// Undoes [`attach`]. Under `STRUCTURE`.

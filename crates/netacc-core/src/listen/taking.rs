@@ -7,6 +7,7 @@ use crate::listen::crowd::{Room, User};
 use crate::listen::withdrawal::hand_on;
 use crate::object::listener::{HELLOS, Listener, load_link, readable, reserved_back};
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use netacc_stats::{Reason, page};
 use netacc_sys::raw;
 use netacc_transport::shm::rendezvous::Taken;
 use netacc_transport::shm::{Link, guard, rendezvous};
@@ -42,14 +43,20 @@ impl Listener {
                 wanted(self) && self.collect(&mut round)
             };
             if let Some(link) = round.gone.take() {
-                hand_on(core::iter::once(link));
-                link.dismiss();
-                subscription::link_gone(link);
-                link.put();
+                let_go(link);
             }
             if let Some(link) = round.fresh.take() {
                 any = true;
-                listeners::link_taken(self, link);
+                if !listeners::link_taken(self, link) {
+                    page().fallback(Reason::NoDescriptors);
+                    let listed = {
+                        let _g = self.lock.lock();
+                        self.unlink(link)
+                    };
+                    if listed {
+                        let_go(link);
+                    }
+                }
             }
             if !more {
                 return any;
@@ -66,6 +73,7 @@ impl Listener {
             if fd != 0 && round.budget > 0 && readable(fd - 1) {
                 cell.store(0, Ordering::Relaxed);
                 round.budget -= 1;
+                listeners::forget_hello(self, fd - 1);
                 self.taken(rendezvous::receive_hello(reserved_back(fd - 1), backlog, room), round);
                 if round.fresh.is_some() {
                     return true;
@@ -122,6 +130,7 @@ impl Listener {
                 if let Some(cell) = self.hello_place(fd) {
                     let old = cell.swap(fd + 1, Ordering::Relaxed);
                     if old != 0 {
+                        listeners::forget_hello(self, old - 1);
                         guard::dismiss(reserved_back(old - 1));
                     }
                     listeners::watch_hello(self, fd);
@@ -145,15 +154,25 @@ impl Listener {
             .or_else(|| in_turn(0))
     }
 
-    /// Takes a link out of the list. Under `lock`.
-    fn unlink(&'static self, link: &'static Link) {
+    /// Takes a link out of the list; false if another thread has done so. Under `lock`.
+    fn unlink(&'static self, link: &'static Link) -> bool {
         let mut cell: &'static AtomicPtr<Link> = &self.links;
         while let Some(at) = load_link(cell) {
             if core::ptr::eq(at, link) {
                 cell.store(link.next.load(Ordering::Relaxed), Ordering::Relaxed);
-                return crowd::link_removed(link);
+                crowd::link_removed(link);
+                return true;
             }
             cell = &at.next;
         }
+        false
     }
+}
+
+/// Ends a link that has left its listener's list, whose clients go to TCP.
+fn let_go(link: &'static Link) {
+    hand_on(core::iter::once(link));
+    link.dismiss();
+    subscription::link_gone(link);
+    link.put();
 }
