@@ -14,6 +14,7 @@ use netacc_ring::{
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
+use netacc_sys::lock::Lock;
 
 /// Most threads that wait for the same direction as another one that is registered already.
 pub(super) const EXTRA: usize = 4;
@@ -61,6 +62,8 @@ pub struct ShmEndpoint {
     pub(super) peer_liveness: AtomicU64,
     /// Number of threads that use the number of `liveness` or `old_subflow` just now; see [`super::numbers`].
     pub(super) users: AtomicU32,
+    /// Held by the thread that reads a liveness socket of either side; see [`super::drain`].
+    pub(super) draining: Lock,
     /// The application's descriptor that is our liveness socket (number + 1).
     pub(super) liveness: AtomicI32,
     /// The socket that was accepted from a liveness socket that listens (private descriptor + 1), and the token that it has to

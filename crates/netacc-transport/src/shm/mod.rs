@@ -33,6 +33,7 @@ mod contract;
 pub mod control;
 mod cork;
 mod delays;
+mod drain;
 pub mod endpoint;
 pub mod guard;
 pub mod identity;

@@ -11,10 +11,9 @@
 
 use crate::limits::OWNER_YIELDS;
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::delays::{Next, Wait};
+use crate::shm::drain::LivenessEvent;
 use crate::shm::endpoint::View;
-use crate::shm::guard::{FirstMessage, first_message};
 use crate::shm::liveness;
 use crate::shm::procfs;
 use crate::shm::segment::LIVENESS_WAKER;
@@ -32,7 +31,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// The byte that wakes: no text begins with it.
-const WAKE: u8 = 0x01;
+pub(super) const WAKE: u8 = 0x01;
 
 /// And so often (a millisecond apart) afterwards, until it asks again.
 const STOPPED: u32 = 50;
@@ -520,62 +519,5 @@ fn poke(fd: i32) {
     if fd >= 0 {
         let byte = [WAKE];
         let _ = raw::send(fd, byte.as_ptr(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-    }
-}
-
-/// What came over a liveness socket of either side.
-enum LivenessEvent {
-    Nothing,
-    /// Wake-up bytes or a socket, which we have taken from any other thread that sleeps there.
-    Woken,
-    End,
-    Strange,
-}
-
-impl ShmEndpoint {
-    /// Takes wake-up bytes, and the socket on which the connection goes on. With `stays` the socket is left for the
-    /// other sharers.
-    fn drain(&self, fd: i32, stays: bool) -> LivenessEvent {
-        let mut buf = [0u8; 64];
-        let mut heard = LivenessEvent::Nothing;
-        // A stranger passes nothing that the other sharers would need.
-        let lends = self.link().trusts_peer();
-        let stays = stays && lends;
-        for _ in 0..64 {
-            // Descriptors stay in the socket, which is closed with care.
-            if !lends && matches!(first_message(fd), FirstMessage::Message { descriptors: true, .. }) {
-                self.report("passed descriptors over a liveness socket");
-                return LivenessEvent::Strange;
-            }
-            let (got, fds) = receive_descriptors(fd, &mut buf, stays);
-            let found = fds.kernel.is_some() || fds.lost;
-            if stays
-                && !found
-                && let Ok(n) = got
-                && n > 0
-            {
-                // Another sharer may take these bytes between our look and this; what we get in their
-                // place is not lost here.
-                let (_, late) = receive_descriptors(fd, buf.get_mut(..n).unwrap_or_default(), false);
-                self.learn_passed(late);
-            }
-            self.learn_passed(fds);
-            match got {
-                Ok(0) => return LivenessEvent::End,
-                Ok(_) if found => return LivenessEvent::Woken,
-                Ok(n)
-                    if buf
-                        .iter()
-                        .take(n)
-                        .all(|b| *b == WAKE || (lends && matches!(*b, PASSES | PASSES_OLD_SUBFLOW))) =>
-                {
-                    heard = LivenessEvent::Woken
-                }
-                Ok(_) => return LivenessEvent::Strange,
-                Err(Errno::AGAIN | Errno::INTR) => return heard,
-                Err(_) => return LivenessEvent::End,
-            }
-        }
-        heard
     }
 }

@@ -166,6 +166,7 @@ impl ShmEndpoint {
             e.store(0, Ordering::Relaxed);
         }
         self.forget_users();
+        self.draining.reset();
     }
 
     /// Takes the mark in shared memory away, which stands for all threads of ours that sleep for `what` on the liveness socket,
