@@ -4,7 +4,7 @@
 use crate::shm::ShmEndpoint;
 use crate::shm::control::Passed;
 use crate::shm::endpoint::View;
-use crate::shm::sockets::replace;
+use crate::shm::sockets::{end_at_close, replace};
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -17,6 +17,11 @@ impl ShmEndpoint {
     /// The peer passed our end of the pair for connection `generation`, perhaps before we have taken that.
     pub(crate) fn learn_switch(&self, generation: u32, fd: OwnedFd) {
         if !(self.expects(generation) && self.will_go_on(generation)) || self.goes_on(generation) {
+            if !self.goes_on(generation) {
+                // This process has closed the connection, in good order or with a mark that it is reset. The socket
+                // would reset it in any case, and what this side has sent would be lost.
+                end_at_close(fd.as_raw_fd());
+            }
             return reserved_fds::drop_raw(fd);
         }
         self.of_generation(generation);

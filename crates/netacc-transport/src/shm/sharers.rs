@@ -307,12 +307,18 @@ impl ShmEndpoint {
 
     /// Gives the connection up in our process without ending it: another of our sharers goes on with it, and the
     /// kernel tells the peer when the last one is gone.
-    pub fn leave_shared(&self) {
+    pub fn leave_shared(&'static self) {
         let Some(v) = self.view() else { return };
         let state = self.observe(&v);
-        if state.is_left() && !state.is_dead() && self.kernel_fd() >= 0 && !self.has_data(&v) {
-            // All of the ring has been read, if not by the process that follows: see `offer_to` in [`super::switch`].
-            end_at_close(self.kernel_fd());
+        if state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
+            // The peer is on its way to a socket that resets the connection when we close it: see `offer_to` in
+            // [`super::switch`]. The last one of us to read what it left takes that back, and has to have the socket.
+            self.await_kernel();
+            let _ = self.accept_switch();
+            if self.kernel_fd() >= 0 && !self.has_data(&v) {
+                // All of the ring has been read, if not by the process that goes on with the connection.
+                end_at_close(self.kernel_fd());
+            }
         }
         // Not kept as in `release_peer_liveness`: when the process that goes on with the connection dies, that must be
         // noticed.

@@ -185,7 +185,7 @@ impl ShmEndpoint {
         if ended || state.has_peer_ended() {
             let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
         }
-        if self.peer_left_unread(v) != Some(0) {
+        if self.peer_left_unread(v) != Some(0) || self.unread_before(v) > 0 {
             // If the peer dies before it has read its ring to the end, our end is to be a reset, as it would be in the
             // kernel. The peer takes this back when it has read all of it.
             reset_at_close(peer_end.as_raw_fd());
@@ -194,6 +194,11 @@ impl ShmEndpoint {
             reset_pair(local_end.as_raw_fd(), peer_end.as_raw_fd());
         } else if !self.peer_died(v) && !self.pass_socket(v, (local_end, sibling_copy), peer_end, old_subflow, fin)? {
             return Ok(false);
+        }
+        if self.peer_left_unread(v) == Some(0) {
+            // The peer has read all of it meanwhile. If it has closed the connection, nobody else takes the reset back,
+            // which would cost what the peer has sent.
+            end_at_close(peer_end.as_raw_fd());
         }
         // Done only now: a reset may have to be sent by it.
         for (is_shut, how) in [(state.has_shut(), libc::SHUT_WR), (state.has(RX_SHUT), libc::SHUT_RD)] {
