@@ -3,6 +3,7 @@
 
 use crate::conn::transfer;
 use crate::conn::transfer::deadline;
+use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, NONBLOCK, Path, Socket, Upgrade};
 use crate::outcome::Outcome;
@@ -14,6 +15,17 @@ use core::sync::atomic::Ordering;
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::raw;
 use netacc_transport::Iov;
+
+/// A client's side whose promotion the server may take.
+const OFFERED: ConnState = ConnState::Candidate(Upgrade::Offered);
+
+/// Sends all that there is by the kernel, or at most `most` bytes of it.
+fn send_by_kernel(fd: i32, src: &mut Iov<'_>, flags: i32, most: usize) -> Result<usize> {
+    match src.first() {
+        Some((p, n)) if src.left() > most => raw::send(fd, p, n.min(most), flags),
+        _ => by_kernel(fd, src, flags, true),
+    }
+}
 
 /// Makes the kernel's call on all buffers at once: with a call for each buffer, a reset could come in between.
 #[allow(unsafe_code)]
@@ -138,7 +150,13 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
     let flags_there = flags | libc::MSG_NOSIGNAL;
     let (mut sent, mut pin) = (0usize, None);
     while src.left() > 0 {
-        let asked = if src.whole().is_some() { src.left() } else { src.first().map_or(0, |(_, n)| n) };
+        if sent > 0 && s.is(OFFERED) && advance(fd, r) {
+            return rewrite(r, src, flags, sent);
+        }
+        // The server may take the promotion at any moment, and then little is to be under way.
+        let most = if s.is(OFFERED) { PROMOTION_TAIL } else { usize::MAX };
+        let whole = src.whole().is_some() && src.left() <= most;
+        let asked = if whole { src.left() } else { src.first().map_or(0, |(_, n)| n.min(most)) };
         let mut _sending = None;
         let mut res = {
             let _g = s.tx.lock();
@@ -149,7 +167,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
                 drop(_g);
                 return rewrite(r, src, flags, sent);
             }
-            let res = by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, true);
+            let res = send_by_kernel(fd, src, flags_there | libc::MSG_DONTWAIT, most);
             // This is counted under the same hold: a connection that goes over to another host does so at a byte that
             // has to be known.
             if let Ok(n) = res {
@@ -168,7 +186,7 @@ pub fn transmit(fd: i32, r: Ref<Socket>, src: &mut Iov<'_>, flags: i32) -> Outco
             // Without the lock: what the kernel takes comes before the end that it is told when we go over, and after
             // that end it takes nothing.
             _sending = Some(upgrade_client::Sending::begin(s));
-            res = by_kernel(fd, src, flags_there, true);
+            res = send_by_kernel(fd, src, flags_there, most);
             if res == Err(Errno::PIPE) && advance(fd, r) {
                 return rewrite(r, src, flags, sent);
             }

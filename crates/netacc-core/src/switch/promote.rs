@@ -26,7 +26,7 @@ use crate::fd::table;
 use crate::fd::table::Entry;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket, Upgrade};
-use crate::switch::to_ring::{decided, promoted, switch_to_ring};
+use crate::switch::to_ring::{decided, promoted, switch_to_ring, tail_is_short};
 use crate::switch::upgrade;
 use crate::timeouts;
 use core::sync::atomic::Ordering;
@@ -58,6 +58,7 @@ pub fn advance(fd: i32, r: Ref<Socket>) -> bool {
         Some(Upgrade::ToOffer) => {
             // Until the kernel has connected there is nothing to offer. One thread makes the offer.
             if netacc_sys::addr::peer_of(fd).is_some()
+                && tail_is_short(fd)
                 && s.change(ConnState::Candidate(Upgrade::ToOffer), ConnState::Candidate(Upgrade::Linking))
                 && offer(fd, r).is_err()
             {
@@ -203,11 +204,12 @@ pub fn match_offers() {
         let found = find(client, server);
         let age = time::now().saturating_sub(open.when.load(Ordering::Relaxed));
         match found {
-            Some((fd, r)) if may_claim(link, client, server) => {
+            Some((fd, r)) if may_claim(link, client, server) && tail_is_short(fd) => {
                 accept_offer(fd, r, ep, generation);
                 true
             }
-            None if age < PROMOTION_ANSWER && !link.is_lost() => false,
+            // The connection is still to be accepted, or to be read from.
+            _ if age < PROMOTION_ANSWER && !link.is_lost() => false,
             _ => {
                 ep.refuse(generation);
                 true

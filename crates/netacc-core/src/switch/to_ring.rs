@@ -2,6 +2,7 @@
 
 use crate::epoll::paths;
 use crate::fd::table;
+use crate::limits::PROMOTION_TAIL;
 use crate::object::reference::Ref;
 use crate::object::socket::{ConnState, Socket};
 use core::sync::atomic::Ordering;
@@ -14,6 +15,17 @@ use netacc_transport::shm::ShmEndpoint;
 pub(crate) fn decided(r: Ref<Socket>) -> Option<bool> {
     let s = r.obj;
     (!r.valid() || !s.is_candidate()).then(|| r.valid() && s.is_shm())
+}
+
+/// Whether a side may offer or take a promotion: little enough is under way by the kernel, in and out. What the peer has
+/// not sent yet cannot be seen; it is little as long as what has come leaves room for more.
+pub(crate) fn tail_is_short(fd: i32) -> bool {
+    let asked = |what: u64| {
+        let mut n = 0i32;
+        raw::ioctl(fd, what as usize, (&raw mut n).addr()).map_or(usize::MAX, |_| n.max(0) as usize)
+    };
+    let room = raw::getsockopt_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).max(0) as usize;
+    asked(libc::TIOCOUTQ) <= PROMOTION_TAIL && asked(libc::FIONREAD) <= PROMOTION_TAIL.min(room / 4)
 }
 
 /// Goes over to the ring: our half of the TCP stream ends here. Under both direction locks, and for the server
