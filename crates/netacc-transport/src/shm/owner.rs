@@ -251,8 +251,11 @@ mod tests {
             let l = TcpListener::bind(bind).unwrap();
             let port = l.local_addr().unwrap().port();
             let at = SocketAddr::new([127, 0, 0, 1].into(), port);
-            let inode = rustix::fs::fstat(&l).unwrap().st_ino as u32;
-            let cookie = rustix::net::sockopt::socket_cookie(&l).unwrap();
+            #[allow(unsafe_code)]
+            // SAFETY: open as long as the listener.
+            let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&l)) };
+            let inode = rustix::fs::fstat(fd).unwrap().st_ino as u32;
+            let cookie = rustix::net::sockopt::socket_cookie(fd).unwrap();
             let Word::Listener(found) = listener(None, at) else { panic!("{bind}: nobody") };
             let expected = Word::Listener(Owned { cookie, uid: me, inode, ..found });
             assert_eq!([listener(None, at), listener(Some(at), at)], [expected; 2], "{bind}");
