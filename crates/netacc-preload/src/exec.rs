@@ -129,6 +129,9 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
 /// # Safety
 /// `argv` and `envp` as for execve(2).
 pub unsafe fn hand_off(spawns: bool, argv: Args, envp: Args) {
+    if !libc_kind::is_known() {
+        return;
+    }
     let mut named = Named::new();
     // SAFETY: the caller's promise.
     unsafe {

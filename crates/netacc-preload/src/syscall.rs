@@ -22,10 +22,6 @@ const KCMP_FILE: usize = 0;
 #[allow(unused_unsafe, reason = "the macro has a block of its own")]
 pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     let fd = a as c_int;
-    if !libc_kind::is_known() {
-        // SAFETY: the application's call.
-        return unsafe { passed(n, a, b, c, d, e, f) };
-    }
     // SAFETY: the kernel's arguments of these calls are libc's, in libc's order.
     unsafe {
         match n {
@@ -88,7 +84,9 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_fork => process::forked(|| process::at_rest(|| passed(n, a, b, c, d, e, f))),
             // A child that has the caller's stack would return over it before the caller does.
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_vfork => process::forked(|| process::at_rest(|| passed(libc::SYS_fork, a, b, c, d, e, f))),
+            libc::SYS_vfork if libc_kind::is_known() => {
+                process::forked(|| process::at_rest(|| passed(libc::SYS_fork, a, b, c, d, e, f)))
+            }
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
             libc::SYS_exit_group => process::_exit(fd),

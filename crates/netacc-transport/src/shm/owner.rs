@@ -141,7 +141,7 @@ fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>>
     }
 }
 
-type Reply = [u8; 1024];
+type Reply = [u8; 512];
 
 /// The kernel's answer to a question, which is there when the question has been sent.
 fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
@@ -173,7 +173,7 @@ fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
     let number = (cpu::ticks() as u32).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
-    let mut reply = [0; 1024];
+    let mut reply: Reply = [0; 512];
     raw::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)?;
     if reply.get(8..12) == Some(&number[..]) { Ok(reply) } else { Err(Errno::PROTO) }
 }
