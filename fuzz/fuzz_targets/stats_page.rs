@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use netacc_stats::reader::{Error, Snapshot, parse, parse_sparse};
+use netacc_stats_reader::{Error, Snapshot, parse, parse_sparse};
 use netacc_stats::{CFG_CAPACITY, LINK_ENTRIES, PAGE_SIZE};
 use std::fmt::{self, Write};
 

@@ -4,6 +4,8 @@
 //! of our business and goes on to the next libc symbol. Nothing here is called through libc, so nothing
 //! here can re-enter a hook.
 
+#![cfg_attr(not(test), no_std)]
+
 extern crate alloc;
 
 pub mod conn;

@@ -5,12 +5,12 @@ use crate::{host, process_fallback, runtime};
 use alloc::boxed::Box;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::ffi::{CStr, c_char};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use netacc_conf::Config;
 use netacc_stats::{Reason, page};
 use netacc_sys::own_calls::OwnCall;
-use netacc_sys::{Lock, own_calls, raw, reserved_fds};
+use netacc_sys::{Lock, libc_kind, own_calls, raw, reserved_fds};
 use netacc_transport::shm::strangers::Offence;
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, open};
@@ -28,6 +28,9 @@ pub fn ensure() -> Option<&'static Runtime> {
 
 #[cold]
 fn start() -> Option<&'static Runtime> {
+    if !libc_kind::is_known() {
+        return None;
+    }
     // A signal handler that opens a socket while its own thread makes the runtime must not wait for itself; other
     // threads wait until the work is done.
     let me = raw::gettid();
@@ -143,14 +146,11 @@ fn read_into(path: &[u8], buf: &mut [u8]) -> usize {
 
 #[allow(unsafe_code)]
 fn each_env(mut f: impl FnMut(&[u8], &[u8])) {
-    unsafe extern "C" {
-        static environ: *const *const c_char;
-    }
     // SAFETY: the C environment: a null-terminated array of NUL-terminated strings (environ(7)). It is
     // read once, when the process opens its first socket; a program that changes its environment in
     // another thread at that moment races with every getenv(3) as well.
     unsafe {
-        let mut p = environ;
+        let mut p = netacc_sys::weak::environment();
         while !p.is_null() && !(*p).is_null() {
             let s = CStr::from_ptr(*p).to_bytes();
             if s.starts_with(b"NACC_")

@@ -1,6 +1,8 @@
 //! The log file: one write(2) per line, opened and closed each time, so that no descriptor is held and
 //! a rotated or deleted file does no harm. Lines are rare.
 
+#![cfg_attr(not(test), no_std)]
+
 mod file;
 mod rate;
 

@@ -1,12 +1,13 @@
 //! clone(2): a child with memory of its own is the child of a fork, however it was made.
 
-use crate::process::forked_to;
+use crate::process::{at_rest, forked_to};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use libc::pid_t;
 use netacc_core::fallback;
 use netacc_core::fork::prepare::{Forking, NewSpaces};
 use netacc_core::fork::{child, prepare};
 use netacc_stats::Reason;
+use netacc_sys::{heap, libc_kind};
 
 /// What becomes of the child of a clone with these flags.
 enum Child {
@@ -46,7 +47,7 @@ pub fn made(flags: u64, next: impl FnOnce() -> c_long) -> c_long {
             fallback::fall_back(Reason::Fork);
             next()
         }
-        Child::Forked(new) => forked_to(new, next),
+        Child::Forked(new) => forked_to(new, || at_rest(next)),
     }
 }
 
@@ -62,6 +63,7 @@ struct Begin {
 extern "C" fn begin(begin: *mut c_void) -> c_int {
     // SAFETY: `clone` below gives the address of a `Begin`, and nobody else has it in this process.
     let begin = unsafe { &mut *begin.cast::<Begin>() };
+    heap::in_child();
     if let Some(forking) = begin.forking.take() {
         child::child_in(forking, begin.new);
     }
@@ -85,6 +87,9 @@ pub unsafe extern "C" fn clone(
             argument => *mut c_void, parent_tid => *mut pid_t, tls => c_ulong, child_tid => *mut pid_t
         ) -> c_int)
     };
+    if !libc_kind::is_known() {
+        return next(function, argument);
+    }
     let (new, function) = match (child(flags as u64), function) {
         // Without function or stack libc refuses.
         (Child::Forked(new), Some(function)) if !stack.is_null() => (new, function),
@@ -95,7 +100,9 @@ pub unsafe extern "C" fn clone(
         (_, function) => return next(function, argument),
     };
     let mut start = Begin { forking: Some(prepare::prepare_for(new)), new, function, argument };
+    heap::before_fork();
     let pid = next(Some(begin), (&raw mut start).cast());
+    heap::after_fork();
     if let Some(forking) = start.forking.take() {
         prepare::parent(forking, pid > 0);
     }

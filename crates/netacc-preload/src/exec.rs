@@ -8,7 +8,7 @@ use netacc_core::engine;
 use netacc_core::exec::{at_exit, inheritance};
 use netacc_core::switch::demote;
 use netacc_stats::Reason;
-use netacc_sys::user;
+use netacc_sys::{libc_kind, user, weak};
 
 type Args = *const *const c_char;
 
@@ -129,6 +129,9 @@ unsafe fn each(v: Args, mut f: impl FnMut(*const c_char)) {
 /// # Safety
 /// `argv` and `envp` as for execve(2).
 pub unsafe fn hand_off(spawns: bool, argv: Args, envp: Args) {
+    if !libc_kind::is_known() {
+        return;
+    }
     let mut named = Named::new();
     // SAFETY: the caller's promise.
     unsafe {
@@ -157,15 +160,14 @@ unsafe fn hand_to_shell(command: *const c_char) {
     give(true, &named);
 }
 
-unsafe extern "C" {
-    static environ: Args;
-}
-
 /// exec(3): returns only if it has failed.
 macro_rules! executes {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            if !libc_kind::is_known() {
+                return call_next!($name($($arg => $ty),*) -> c_int);
+            }
             // SAFETY: the application's arguments, under the contract of libc's function.
             unsafe { $ours };
             let failed = call_next!($name($($arg => $ty),*) -> c_int);
@@ -178,8 +180,8 @@ macro_rules! executes {
 // The connections that the other program is meant to have leave shared memory before these.
 executes! {
     fn execve(path: *const c_char, argv: Args, envp: Args) => hand_off(false, argv, envp);
-    fn execv(path: *const c_char, argv: Args) => hand_off(false, argv, environ);
-    fn execvp(file: *const c_char, argv: Args) => hand_off(false, argv, environ);
+    fn execv(path: *const c_char, argv: Args) => hand_off(false, argv, weak::environment());
+    fn execvp(file: *const c_char, argv: Args) => hand_off(false, argv, weak::environment());
     fn execvpe(file: *const c_char, argv: Args, envp: Args) => hand_off(false, argv, envp);
     fn fexecve(fd: c_int, argv: Args, envp: Args) => hand_off(false, argv, envp);
     fn execveat(dir: c_int, path: *const c_char, argv: Args, envp: Args, flags: c_int) => hand_off(false, argv, envp);
@@ -197,8 +199,10 @@ before! {
 /// popen(3) forks inside libc.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    // SAFETY: the application's command.
-    unsafe { hand_to_shell(command) };
+    if libc_kind::is_known() {
+        // SAFETY: the application's command.
+        unsafe { hand_to_shell(command) };
+    }
     call_next!(popen(command => *const c_char, mode => *const c_char) -> isize) as *mut libc::FILE
 }
 
@@ -253,6 +257,9 @@ macro_rules! next {
 /// # Safety
 /// What the trampoline below hands on: its saved registers and the caller's stack; the list ends with NULL.
 unsafe fn hand_list(registers: *const *const c_char, count: usize, stack: Args) {
+    if !libc_kind::is_known() {
+        return;
+    }
     let mut named = Named::new();
     // SAFETY: the caller's promise.
     unsafe {

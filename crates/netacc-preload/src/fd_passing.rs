@@ -4,16 +4,6 @@ use core::ffi::{c_int, c_uint};
 use libc::{mmsghdr, msghdr, ssize_t, timespec};
 use netacc_core::Outcome;
 use netacc_core::conn::{io, msg};
-use netacc_core::listen::adopt;
-
-/// Runs before the program's own constructors. Hooks do not depend on it.
-extern "C" fn start() {
-    adopt::inherited();
-}
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
 
 /// recvmsg(2).
 #[unsafe(no_mangle)]

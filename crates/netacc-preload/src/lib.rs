@@ -6,6 +6,7 @@
 //! does with them, or to the next symbol.
 //!
 //! To intercept another call, add a line to the table in [`hooks`].
+#![no_std]
 #![allow(unsafe_code)]
 #![allow(missing_docs, reason = "the exported functions are documented by their man pages")]
 #![allow(clippy::missing_safety_doc, reason = "see the module's safety note")]
@@ -17,10 +18,12 @@ mod aliases;
 mod clone;
 mod exec;
 mod fd_passing;
+mod freestanding;
 mod hooks;
 mod identity;
 mod process;
 mod seccomp;
+mod startup;
 mod syscall;
 mod time;
 mod uring;

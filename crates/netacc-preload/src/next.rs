@@ -39,9 +39,12 @@ impl Next {
     #[cold]
     fn find(&self) -> *mut c_void {
         let mut p = netacc_sys::symbol::next(self.name);
+        if p.is_null() {
+            p = without_64(self.name);
+        }
         for library in self.libraries {
             if p.is_null() {
-                p = netacc_sys::symbol::loaded(library, self.name);
+                p = netacc_sys::linker::loaded(library, self.name);
             }
         }
         self.addr.store(p, Ordering::Relaxed);
@@ -49,11 +52,20 @@ impl Next {
     }
 }
 
+/// musl's loader takes a name that is made for large files for the plain one (`fcntl64` is `fcntl`), of which its own
+/// table alone knows.
+fn without_64(name: &CStr) -> *mut c_void {
+    let mut plain = [0u8; 32];
+    let mut parts = name.to_bytes_with_nul().splitn(2, |b| *b == b'6');
+    let (Some(before), Some([b'4', after @ ..])) = (parts.next(), parts.next()) else { return core::ptr::null_mut() };
+    plain.iter_mut().zip(before.iter().chain(after)).for_each(|(to, from)| *to = *from);
+    CStr::from_bytes_until_nul(&plain).map_or(core::ptr::null_mut(), netacc_sys::symbol::next)
+}
+
 /// Sets errno and gives -1.
 #[cold]
 pub fn fail(e: netacc_sys::Errno) -> isize {
-    // SAFETY: this thread's errno.
-    unsafe { *libc::__errno_location() = e.0 };
+    netacc_sys::weak::set_errno(e.0);
     -1
 }
 
@@ -162,8 +174,10 @@ macro_rules! before {
     ($( fn $name:ident ( $($arg:ident : $ty:ty),* ) => $ours:expr; )*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
-            // SAFETY: the application's arguments, under the contract of libc's function.
-            unsafe { $ours };
+            if netacc_sys::libc_kind::is_known() {
+                // SAFETY: the application's arguments, under the contract of libc's function.
+                unsafe { $ours };
+            }
             call_next!($name($($arg => $ty),*) -> c_int)
         }
     )*};

@@ -9,14 +9,10 @@ use netacc_core::fd::{closing, create};
 use netacc_core::fork::prepare::NewSpaces;
 use netacc_core::fork::{child, prepare, vfork};
 use netacc_core::{engine, namespace};
-use netacc_sys::cancel;
 use netacc_sys::errno::Errno;
-
-unsafe extern "C" {
-    fn fileno(f: *mut libc::FILE) -> c_int;
-    fn fflush(f: *mut libc::FILE) -> c_int;
-    fn __cxa_at_quick_exit(f: extern "C" fn(*mut c_void), of: *mut c_void) -> c_int;
-}
+use netacc_sys::{cancel, heap, libc_kind, linker, reserved_fds};
+use rustix::fd::{AsRawFd, IntoRawFd};
+use rustix::fs::{Mode, OFlags, open};
 
 /// A fork by the call `next`, which returns as fork(2) does.
 pub fn forked<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
@@ -34,6 +30,9 @@ pub(crate) fn forked_with<R: Copy + Into<i64>>(end: c_int, next: impl FnOnce() -
 }
 
 fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> R) -> R {
+    if !libc_kind::is_known() {
+        return next();
+    }
     let forking = prepare::prepare_for(new);
     let pid = next();
     if pid.into() == 0 {
@@ -41,6 +40,18 @@ fn made<R: Copy + Into<i64>>(new: NewSpaces, end: c_int, next: impl FnOnce() -> 
         child::child_in(forking, new);
     } else {
         prepare::parent(forking, pid.into() > 0);
+    }
+    pid
+}
+
+/// Forks by `next`, which calls no functions of pthread_atfork(3): other threads are kept from our memory meanwhile.
+pub(crate) fn at_rest<R: Copy + Into<i64>>(next: impl FnOnce() -> R) -> R {
+    heap::before_fork();
+    let pid = next();
+    if pid.into() == 0 {
+        heap::in_child()
+    } else {
+        heap::after_fork()
     }
     pid
 }
@@ -65,45 +76,51 @@ pub unsafe extern "C" fn __fork() -> pid_t {
 /// _Fork(3): fork without the handlers of pthread_atfork.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
-    forked(|| call_next!(_Fork() -> pid_t))
+    forked(|| at_rest(|| call_next!(_Fork() -> pid_t)))
 }
 
 /// daemon(3): libc's forks and ends the parent by internal calls, but the parent may carry the connections that the
 /// child goes on with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
-    // SAFETY: no contract beyond fork's; then calls on constants and on a descriptor of ours.
-    unsafe {
-        match fork() {
-            -1 => return -1,
-            0 => {}
-            _ => end_process(0),
-        }
-        if libc::setsid() == -1 {
-            return -1;
-        }
-        if nochdir == 0 {
-            // The result is ignored, as libc does.
-            let _ = libc::chdir(c"/".as_ptr());
-        }
-        if noclose == 0 {
-            let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR);
-            if fd == -1 {
-                return -1;
-            }
-            if !netacc_sys::raw::is_null_device(fd) {
-                libc::close(fd);
-                return crate::next::fail(Errno::NODEV) as c_int;
-            }
-            for n in 0..3 {
-                crate::hooks::dup2(fd, n);
-            }
-            if fd > 2 {
-                libc::close(fd);
-            }
-        }
-        0
+    if !libc_kind::is_known() {
+        return call_next!(daemon(nochdir => c_int, noclose => c_int) -> c_int);
     }
+    // SAFETY: no contract beyond fork's.
+    match unsafe { fork() } {
+        -1 => return -1,
+        0 => {}
+        _ => end_process(0),
+    }
+    if let Err(e) = rustix::process::setsid() {
+        return crate::next::fail(e.into()) as c_int;
+    }
+    if nochdir == 0 {
+        // The result is ignored, as libc does.
+        let _ = rustix::process::chdir(c"/");
+    }
+    if noclose == 0 {
+        let null = match open(c"/dev/null", OFlags::RDWR, Mode::empty()) {
+            Ok(null) => null,
+            Err(e) => return crate::next::fail(e.into()) as c_int,
+        };
+        let fd = null.as_raw_fd();
+        if !netacc_sys::raw::is_null_device(fd) {
+            reserved_fds::drop_raw(null);
+            return crate::next::fail(Errno::NODEV) as c_int;
+        }
+        for n in 0..3 {
+            // SAFETY: a descriptor that is open.
+            unsafe { crate::hooks::dup2(fd, n) };
+        }
+        if fd > 2 {
+            reserved_fds::drop_raw(null);
+        } else {
+            // It is one of the three.
+            let _ = null.into_raw_fd();
+        }
+    }
+    0
 }
 
 /// setns(2) may take the thread to another network namespace.
@@ -123,11 +140,7 @@ pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
 
 /// The start of the library that a libc function lives in.
 fn library_of(name: &Next) -> *mut c_void {
-    // SAFETY: all zero is a valid Dl_info; dladdr(3) only looks the address up.
-    unsafe {
-        let mut info: libc::Dl_info = core::mem::zeroed();
-        if libc::dladdr(name.get(), &raw mut info) == 0 { core::ptr::null_mut() } else { info.dli_fbase }
-    }
+    linker::object_of(name.get()).map_or(core::ptr::null_mut(), |info| info.dli_fbase)
 }
 
 /// forkpty(3) forks by an internal call where it is part of libc (glibc 2.34); before that it lives in a library of
@@ -168,15 +181,12 @@ pub unsafe extern "C" fn login_tty(fd: c_int) -> c_int {
 /// known to us; then our side is dropped, since afterwards the number may be another thread's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fclose(f: *mut libc::FILE) -> c_int {
-    // SAFETY: the application's open stream.
-    let _leaving = unsafe {
-        let fd = fileno(f);
-        create::known(fd).then(|| {
-            // What fails here fails in fclose again, which reports it.
-            fflush(f);
-            closing::forget(fd, File::There)
-        })
-    };
+    let fd = call_next!(fileno(f => *mut libc::FILE) -> c_int);
+    let _leaving = create::known(fd).then(|| {
+        // What fails here fails in fclose again, which reports it.
+        call_next!(fflush(f => *mut libc::FILE) -> c_int);
+        closing::forget(fd, File::There)
+    });
     call_next!(fclose(f => *mut libc::FILE) -> c_int)
 }
 
@@ -188,6 +198,9 @@ pub fn next_fork() -> pid_t {
 /// What others are to take goes out before the process ends by exit(3) or by returning from main: connects that wait, and what
 /// was written to other hosts.
 extern "C" fn finish() {
+    if !libc_kind::is_known() {
+        return;
+    }
     at_exit::hand_on_all();
     at_exit::settle_orphans();
     engine::finish(next_fork);
@@ -199,18 +212,37 @@ static FINISH: extern "C" fn() = finish;
 
 /// quick_exit(3) ends by an internal call. It goes through its list from the end, and what the program has put there may
 /// still use connections: ours is there first.
-extern "C" fn at_quick_exit() {
+pub fn at_quick_exit() {
     extern "C" fn finish_quickly(_: *mut c_void) {
         finish();
     }
-    // SAFETY: libc calls what at_quick_exit(3), a part of each program, would give it, while this library is there. If it
-    // has no room left there is nothing to do about it.
-    let _ = unsafe { __cxa_at_quick_exit(finish_quickly, core::ptr::null_mut()) };
+    static REGISTER: Next = Next::new(c"__cxa_at_quick_exit");
+    if !REGISTER.get().is_null() {
+        // glibc calls what at_quick_exit(3), a part of each program, would give it, while this library is there. If it has
+        // no room left there is nothing to do about it.
+        call_at!(REGISTER, (finish_quickly => extern "C" fn(*mut c_void), core::ptr::null_mut() => *mut c_void) -> c_int);
+    }
 }
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_QUICK_EXIT: extern "C" fn() = at_quick_exit;
+/// Has libc call us around each fork that calls such functions (pthread_atfork(3)). It calls those of who asked first
+/// last before the fork, so other threads are kept from our memory for as short as can be, and never while a function of
+/// the program's waits for them.
+pub fn at_fork() {
+    extern "C" fn before() {
+        heap::before_fork();
+    }
+    extern "C" fn parent() {
+        heap::after_fork();
+    }
+    extern "C" fn child() {
+        heap::in_child();
+    }
+    type Function = extern "C" fn();
+    // What pthread_atfork(3), a part of each program, calls in glibc; the last argument says that the functions stay.
+    call_next!(__register_atfork(
+        before => Function, parent => Function, child => Function, core::ptr::null_mut() => *mut c_void
+    ) -> c_int);
+}
 
 fn end_process(status: c_int) -> ! {
     finish();
@@ -220,10 +252,15 @@ fn end_process(status: c_int) -> ! {
 /// pthread_cancel(3). A thread that sleeps in a call of ours has to release first what it holds of ours.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pthread_cancel(thread: libc::pthread_t) -> c_int {
+    if !libc_kind::is_known() {
+        return call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
+    }
+    // A thread that is cancelled may be gone afterwards.
+    let tid = cancel::number_of(thread as usize);
     let done = call_next!(pthread_cancel(thread => libc::pthread_t) -> c_int);
     // After libc knows: a thread that is told sooner finds that it is not cancelled, and sleeps again.
     cancel::note(thread as usize);
-    cancel::wake(thread as usize);
+    cancel::wake(thread as usize, tid);
     done
 }
 

@@ -9,6 +9,7 @@ use netacc_core::switch::demote;
 use netacc_core::wait::{poll, select};
 use netacc_core::{fallback, identity};
 use netacc_stats::Reason;
+use netacc_sys::libc_kind;
 
 /// kcmp(2) compares two descriptors.
 const KCMP_FILE: usize = 0;
@@ -80,10 +81,12 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_epoll_pwait => c_long::from(h::epoll_pwait(fd, b as _, c as c_int, d as c_int, e as _)),
             libc::SYS_epoll_pwait2 => c_long::from(h::epoll_pwait2(fd, b as _, c as c_int, d as _, e as _)),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => process::forked(|| passed(n, a, b, c, d, e, f)),
+            libc::SYS_fork => process::forked(|| process::at_rest(|| passed(n, a, b, c, d, e, f))),
             // A child that has the caller's stack would return over it before the caller does.
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_vfork => process::forked(|| passed(libc::SYS_fork, a, b, c, d, e, f)),
+            libc::SYS_vfork if libc_kind::is_known() => {
+                process::forked(|| process::at_rest(|| passed(libc::SYS_fork, a, b, c, d, e, f)))
+            }
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
             libc::SYS_clone3 => clone::made(clone::flags3(a, b), || passed(n, a, b, c, d, e, f)),
             libc::SYS_exit_group => process::_exit(fd),

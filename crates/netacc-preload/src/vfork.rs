@@ -11,6 +11,7 @@ use core::ffi::c_void;
 use libc::pid_t;
 use netacc_core::fork::vfork;
 use netacc_core::fork::vfork::ChildPipe;
+use netacc_sys::libc_kind;
 
 macro_rules! vforks {
     ($( #[doc = $doc:literal] fn $name:ident by $way:ident; )*) => {$(
@@ -28,7 +29,7 @@ macro_rules! vforks {
         extern "C" fn $way() -> *const c_void {
             static NEXT: Next = next_of!($name);
             let next = NEXT.get();
-            if stands_alone() && !next.is_null() { next } else { by_fork as *const c_void }
+            if (!libc_kind::is_known() || stands_alone()) && !next.is_null() { next } else { by_fork as *const c_void }
         }
     )*};
 }

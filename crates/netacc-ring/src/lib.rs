@@ -9,6 +9,8 @@
 //! `Producer::refresh` or `Consumer::refresh`, and only then used. A lying peer can end its own connection,
 //! nothing else.
 
+#![cfg_attr(not(test), no_std)]
+
 mod area;
 mod consumer;
 mod lines;

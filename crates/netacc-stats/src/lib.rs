@@ -6,21 +6,16 @@
 //! stopped or hung process can still be read. The page disappears with the
 //! process, so nothing is ever left behind.
 //!
-//! The writer half (everything outside [`reader`]) runs inside other people's
-//! programs: it allocates nothing, calls no libc and cannot panic.
+//! This is the writer, which runs inside other people's programs: it allocates
+//! nothing, calls no libc and cannot panic. The reader is netacc-stats-reader.
 
-#![no_std]
-
-#[cfg(any(test, feature = "reader"))]
-extern crate std;
+#![cfg_attr(not(test), no_std)]
 
 mod addr;
 mod counter;
 mod link;
 mod map;
 mod page;
-#[cfg(feature = "reader")]
-pub mod reader;
 mod reason;
 mod sock;
 mod table;
@@ -39,3 +34,12 @@ pub use sock::{SockEntry, State, Transport};
 /// Name of the memfd that holds the page, as `/proc/PID/fd` shows it after
 /// `/memfd:`.
 pub const MEMFD_NAME: &str = "netacc-stats";
+
+/// Where the page has what, for its reader.
+#[doc(hidden)]
+#[allow(missing_docs, reason = "the fields and their offsets are described where they are declared")]
+pub mod layout {
+    pub use crate::link::{DEVICE_LEN, THREAD, at as link};
+    pub use crate::page::{Head, LIBRARY_LEN, PROGRAM_LEN};
+    pub use crate::sock::at as sock;
+}

@@ -22,9 +22,9 @@ numbered! {
 /// One more connection, in use and in all.
 const ONE_MORE: u64 = 1 << 32 | 1;
 /// The bits of [`LinkEntry::server`] below the thread's number.
-pub(crate) const THREAD: u32 = 16;
+pub const THREAD: u32 = 16;
 /// Room for the name of a device, which ends with a zero if it is shorter.
-pub(crate) const DEVICE_LEN: usize = 16;
+pub const DEVICE_LEN: usize = 16;
 
 /// What the page says about one link; found by [`Page::link`](crate::Page::link).
 ///
@@ -64,27 +64,27 @@ pub struct LinkEntry {
 }
 
 /// Byte offsets of the fields, for the reader.
-#[cfg(feature = "reader")]
-pub(crate) mod at {
+#[allow(missing_docs, reason = "named like the fields")]
+pub mod at {
     use super::LinkEntry;
     use core::mem::offset_of;
 
-    pub(crate) const ID: usize = offset_of!(LinkEntry, id);
-    pub(crate) const KIND: usize = offset_of!(LinkEntry, kind);
-    pub(crate) const SERVER: usize = offset_of!(LinkEntry, server);
-    pub(crate) const PEER_PID: usize = offset_of!(LinkEntry, peer_pid);
-    pub(crate) const OPENED: usize = offset_of!(LinkEntry, opened_ns);
-    pub(crate) const IDLE: usize = offset_of!(LinkEntry, idle_ns);
-    pub(crate) const EXPIRES: usize = offset_of!(LinkEntry, expires_ns);
-    pub(crate) const CONNS: usize = offset_of!(LinkEntry, conns);
-    pub(crate) const CAPACITY: usize = offset_of!(LinkEntry, capacity);
-    pub(crate) const ADDRESS: usize = offset_of!(LinkEntry, address);
-    pub(crate) const CREDITS: usize = offset_of!(LinkEntry, credits);
-    pub(crate) const PEER: usize = offset_of!(LinkEntry, peer);
-    pub(crate) const DEVICE: usize = offset_of!(LinkEntry, device);
-    pub(crate) const POSTED: usize = offset_of!(LinkEntry, posted);
-    pub(crate) const COMPLETED: usize = offset_of!(LinkEntry, completed);
-    pub(crate) const RECEIVED: usize = offset_of!(LinkEntry, received);
+    pub const ID: usize = offset_of!(LinkEntry, id);
+    pub const KIND: usize = offset_of!(LinkEntry, kind);
+    pub const SERVER: usize = offset_of!(LinkEntry, server);
+    pub const PEER_PID: usize = offset_of!(LinkEntry, peer_pid);
+    pub const OPENED: usize = offset_of!(LinkEntry, opened_ns);
+    pub const IDLE: usize = offset_of!(LinkEntry, idle_ns);
+    pub const EXPIRES: usize = offset_of!(LinkEntry, expires_ns);
+    pub const CONNS: usize = offset_of!(LinkEntry, conns);
+    pub const CAPACITY: usize = offset_of!(LinkEntry, capacity);
+    pub const ADDRESS: usize = offset_of!(LinkEntry, address);
+    pub const CREDITS: usize = offset_of!(LinkEntry, credits);
+    pub const PEER: usize = offset_of!(LinkEntry, peer);
+    pub const DEVICE: usize = offset_of!(LinkEntry, device);
+    pub const POSTED: usize = offset_of!(LinkEntry, posted);
+    pub const COMPLETED: usize = offset_of!(LinkEntry, completed);
+    pub const RECEIVED: usize = offset_of!(LinkEntry, received);
 }
 
 /// What is known of a link when it begins.
@@ -108,7 +108,7 @@ pub struct NewLink {
 
 impl LinkEntry {
     /// Marks an entry that is being filled: no link has this number, and readers pass over it.
-    pub(crate) const TAKEN: u32 = u32::MAX;
+    pub const TAKEN: u32 = u32::MAX;
 
     /// A free entry.
     pub(crate) const fn new() -> Self {

@@ -29,8 +29,10 @@ pub const CFG_CAPACITY: usize = 8192;
 /// Size of the memfd in bytes.
 pub const PAGE_SIZE: usize = size_of::<PageOf<[SockEntry; SOCK_ENTRIES]>>();
 
-pub(crate) const PROGRAM_LEN: usize = 64;
-pub(crate) const LIBRARY_LEN: usize = 32;
+/// Room for the program's name.
+pub const PROGRAM_LEN: usize = 64;
+/// Room for the library's version.
+pub const LIBRARY_LEN: usize = 32;
 /// Fills the header up to 256 bytes.
 const HEADER_SPARE: usize = 25;
 /// Listeners whose RDMA port can be told. They and the counters fill the first memory page.
@@ -57,36 +59,37 @@ const _: () = {
 /// The fixed part of the page.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Head {
+#[allow(missing_docs, reason = "the names say what the fields are")]
+pub struct Head {
     /// Stored last with Release: a page without it is not ready.
-    pub(crate) magic: AtomicU64,
-    pub(crate) version: AtomicU32,
-    pub(crate) pid: AtomicU32,
-    pub(crate) page_size: AtomicU64,
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    pub pid: AtomicU32,
+    pub page_size: AtomicU64,
     /// CLOCK_REALTIME in nanoseconds.
-    pub(crate) start_ns: AtomicU64,
-    pub(crate) sock_entries: AtomicU32,
-    pub(crate) sock_entry_size: AtomicU32,
+    pub start_ns: AtomicU64,
+    pub sock_entries: AtomicU32,
+    pub sock_entry_size: AtomicU32,
     /// How many of the counter slots the writer knows.
-    pub(crate) counters_known: AtomicU32,
+    pub counters_known: AtomicU32,
     /// How many of the reason slots the writer knows.
-    pub(crate) reasons_known: AtomicU32,
+    pub reasons_known: AtomicU32,
     /// Bytes of `cfg` in use; stored last with Release.
-    pub(crate) cfg_len: AtomicU32,
-    pub(crate) link_entries: AtomicU32,
-    pub(crate) program: [AtomicU8; PROGRAM_LEN],
-    pub(crate) library: [AtomicU8; LIBRARY_LEN],
-    pub(crate) link_entry_size: AtomicU32,
+    pub cfg_len: AtomicU32,
+    pub link_entries: AtomicU32,
+    pub program: [AtomicU8; PROGRAM_LEN],
+    pub library: [AtomicU8; LIBRARY_LEN],
+    pub link_entry_size: AtomicU32,
     spare2: [AtomicU32; HEADER_SPARE],
-    pub(crate) counters: [AtomicU64; COUNTER_SLOTS],
-    pub(crate) fallbacks: [AtomicU64; REASON_SLOTS],
+    pub counters: [AtomicU64; COUNTER_SLOTS],
+    pub fallbacks: [AtomicU64; REASON_SLOTS],
     /// By what had kept the connection on TCP.
-    pub(crate) promotions: [AtomicU64; REASON_SLOTS],
-    pub(crate) demotions: [AtomicU64; REASON_SLOTS],
+    pub promotions: [AtomicU64; REASON_SLOTS],
+    pub demotions: [AtomicU64; REASON_SLOTS],
     /// Port for RDMA and, above it, the TCP port that it stands for; 0: free.
-    pub(crate) rdma_ports: [AtomicU64; RDMA_PORTS],
-    pub(crate) cfg: [AtomicU8; CFG_CAPACITY],
-    pub(crate) links: [LinkEntry; LINK_ENTRIES],
+    pub rdma_ports: [AtomicU64; RDMA_PORTS],
+    pub cfg: [AtomicU8; CFG_CAPACITY],
+    pub links: [LinkEntry; LINK_ENTRIES],
 }
 
 /// A page with `T` for socket entries: an array where it is made, a slice where

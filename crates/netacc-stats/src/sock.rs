@@ -141,29 +141,29 @@ impl Volume {
 }
 
 /// Byte offsets of the fields, for the reader.
-#[cfg(feature = "reader")]
-pub(crate) mod at {
+#[allow(missing_docs, reason = "named like the fields")]
+pub mod at {
     use super::{AddrCell, SockEntry};
     use core::mem::offset_of;
 
-    pub(crate) const STATE: usize = offset_of!(SockEntry, state);
-    pub(crate) const TRANSPORT: usize = offset_of!(SockEntry, transport);
-    pub(crate) const REASON: usize = offset_of!(SockEntry, reason);
-    pub(crate) const PEER_PID: usize = offset_of!(SockEntry, peer_pid);
-    pub(crate) const SINCE: usize = offset_of!(SockEntry, since_ns);
-    pub(crate) const LINK: usize = offset_of!(SockEntry, link);
-    pub(crate) const MSGS_IN: usize = offset_of!(SockEntry, msgs_in);
-    pub(crate) const BYTES_IN: usize = offset_of!(SockEntry, bytes_in);
-    pub(crate) const ADDR_SEQ: usize = offset_of!(SockEntry, addr_seq);
-    pub(crate) const MSGS_OUT: usize = offset_of!(SockEntry, msgs_out);
-    pub(crate) const BYTES_OUT: usize = offset_of!(SockEntry, bytes_out);
-    pub(crate) const PAST_TCP: usize = offset_of!(SockEntry, past_tcp);
-    pub(crate) const PAST_SHM: usize = offset_of!(SockEntry, past_shm);
-    pub(crate) const PAST_RDMA: usize = offset_of!(SockEntry, past_rdma);
-    pub(crate) const LOCAL: usize = offset_of!(SockEntry, local);
-    pub(crate) const PEER: usize = offset_of!(SockEntry, peer);
-    pub(crate) const ADDR_PORT: usize = offset_of!(AddrCell, port);
-    pub(crate) const ADDR_IP: usize = offset_of!(AddrCell, ip);
+    pub const STATE: usize = offset_of!(SockEntry, state);
+    pub const TRANSPORT: usize = offset_of!(SockEntry, transport);
+    pub const REASON: usize = offset_of!(SockEntry, reason);
+    pub const PEER_PID: usize = offset_of!(SockEntry, peer_pid);
+    pub const SINCE: usize = offset_of!(SockEntry, since_ns);
+    pub const LINK: usize = offset_of!(SockEntry, link);
+    pub const MSGS_IN: usize = offset_of!(SockEntry, msgs_in);
+    pub const BYTES_IN: usize = offset_of!(SockEntry, bytes_in);
+    pub const ADDR_SEQ: usize = offset_of!(SockEntry, addr_seq);
+    pub const MSGS_OUT: usize = offset_of!(SockEntry, msgs_out);
+    pub const BYTES_OUT: usize = offset_of!(SockEntry, bytes_out);
+    pub const PAST_TCP: usize = offset_of!(SockEntry, past_tcp);
+    pub const PAST_SHM: usize = offset_of!(SockEntry, past_shm);
+    pub const PAST_RDMA: usize = offset_of!(SockEntry, past_rdma);
+    pub const LOCAL: usize = offset_of!(SockEntry, local);
+    pub const PEER: usize = offset_of!(SockEntry, peer);
+    pub const ADDR_PORT: usize = offset_of!(AddrCell, port);
+    pub const ADDR_IP: usize = offset_of!(AddrCell, ip);
 }
 
 /// Adds to a counter with one writer.

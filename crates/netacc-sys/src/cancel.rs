@@ -8,9 +8,9 @@
 #![allow(unsafe_code)]
 
 use crate::errno::{Errno, Result};
-use crate::{raw, time};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use crate::{raw, symbol, time, weak};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering, fence};
 
 /// Largest number of threads that are known to be cancelled and have not ended yet.
 const CANCELLED: usize = 256;
@@ -32,29 +32,16 @@ static NOTED: [AtomicUsize; CANCELLED] = [const { AtomicUsize::new(0) }; CANCELL
 struct Sleeper {
     /// What pthread_self(3) says.
     thread: AtomicUsize,
-    tid: AtomicU32,
 }
 
-static SLEEPING: [Sleeper; SLEEPERS] =
-    [const { Sleeper { thread: AtomicUsize::new(0), tid: AtomicU32::new(0) } }; SLEEPERS];
-
-std::thread_local! {
-    /// The thread's number for the kernel; 0: not asked yet. The cell has no destructor.
-    static TID: Cell<u32> = const { Cell::new(0) };
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: i32, old: *mut i32) -> i32;
-}
+static SLEEPING: [Sleeper; SLEEPERS] = [const { Sleeper { thread: AtomicUsize::new(0) } }; SLEEPERS];
 
 fn this_thread() -> usize {
-    // SAFETY: takes nothing and cannot fail.
-    unsafe { libc::pthread_self() as usize }
+    weak::pthread_self()
 }
 
-/// Called in the child of a fork, whose thread has another number.
+/// Called in the child of a fork, in which no other thread sleeps.
 pub fn forget() {
-    TID.with(|tid| tid.set(0));
     SLEEPING
         .iter()
         .filter(|s| s.thread.load(Ordering::Relaxed) != 0)
@@ -64,30 +51,20 @@ pub fn forget() {
 /// Sleeps by `sleep`, from which cancelling wakes the thread: the result is then [`Errno::CANCELLED`].
 pub fn asleep<T>(sleep: impl FnOnce() -> Result<T>) -> Result<T> {
     let me = this_thread();
-    let tid = TID.with(|tid| {
-        if tid.get() == 0 {
-            tid.set(raw::gettid());
-        }
-        tid.get()
-    });
     // A thread that has disabled cancellation is not to be woken, once it is known that threads are cancelled here at
     // all.
     let may = COUNT.load(Ordering::Relaxed) == 0 || is_enabled();
     let mine =
-        (0..if may { PROBES } else { 0 }).filter_map(|n| SLEEPING.get((tid as usize + n) % SLEEPERS)).find(|s| {
-            // Release, with the Acquire in `wake`: it sees the number that belongs to the thread, or an older one of a
-            // thread that is awake.
-            s.thread.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        // The memories of threads lie whole pages apart.
+        (0..if may { PROBES } else { 0 }).filter_map(|n| SLEEPING.get(((me >> 12) + n) % SLEEPERS)).find(|s| {
+            // Relaxed: the word stands for itself.
+            s.thread.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });
-    if let Some(s) = mine {
-        s.tid.store(tid, Ordering::Release);
-    }
     // Pairs with the fence in `note`: either the canceller sees us here, or we see that we are noted.
     fence(Ordering::SeqCst);
     let done = if is_cancelled(me) { Err(Errno::CANCELLED) } else { sleep() };
     if let Some(s) = mine {
-        s.tid.store(0, Ordering::Relaxed);
-        s.thread.store(0, Ordering::Release);
+        s.thread.store(0, Ordering::Relaxed);
     }
     match done {
         Err(Errno::INTR) if is_cancelled(me) => Err(Errno::CANCELLED),
@@ -103,12 +80,23 @@ fn is_cancelled(me: usize) -> bool {
 
 /// Whether this thread may be cancelled.
 fn is_enabled() -> bool {
-    const DISABLED: i32 = 1;
+    const DISABLED: c_int = 1;
+    static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    // Relaxed: every thread finds the same address, and the code there needs no ordering.
+    let mut function = FUNCTION.load(Ordering::Relaxed);
+    if function.is_null() {
+        function = symbol::any(c"pthread_setcancelstate");
+        FUNCTION.store(function, Ordering::Relaxed);
+    }
+    if function.is_null() {
+        return false;
+    }
     let mut state = DISABLED;
-    // SAFETY: for this thread; the first call says what the second one restores.
+    // SAFETY: libc's function of this signature, for this thread; the first call says what the second one restores.
     unsafe {
-        pthread_setcancelstate(DISABLED, &raw mut state);
-        pthread_setcancelstate(state, core::ptr::null_mut());
+        let set_state: unsafe extern "C" fn(c_int, *mut c_int) -> c_int = core::mem::transmute(function);
+        set_state(DISABLED, &raw mut state);
+        set_state(state, core::ptr::null_mut());
     }
     state != DISABLED
 }
@@ -130,20 +118,34 @@ pub fn forget_note() {
     NOTED.iter().filter(|n| n.load(Ordering::Relaxed) == me).for_each(|n| n.store(0, Ordering::Relaxed));
 }
 
-/// Wakes `thread`, which is cancelled, if it sleeps.
-pub fn wake(thread: usize) {
-    if !is_handled(SIGCANCEL) {
+/// The kernel's number of `thread`, a `pthread_t` of a thread that has not been joined; 0 if it has ended or is not
+/// known.
+pub fn number_of(thread: usize) -> u32 {
+    let function = symbol::any(c"pthread_getcpuclockid");
+    if function.is_null() {
+        return 0;
+    }
+    let mut clock: c_int = 0;
+    // SAFETY: libc's function of this signature, with room for its answer.
+    let error = unsafe {
+        let clock_of: unsafe extern "C" fn(usize, *mut c_int) -> c_int = core::mem::transmute(function);
+        clock_of(thread, &raw mut clock)
+    };
+    // The clock of a thread's CPU time is its number with all bits inverted, above three bits of flags (clock_getres(2)).
+    if error == 0 && clock < 0 { !(clock >> 3) as u32 } else { 0 }
+}
+
+/// Wakes `thread`, which is cancelled, if it sleeps; `tid` is its number for the kernel, as [`number_of`] said before it
+/// was cancelled.
+pub fn wake(thread: usize, tid: u32) {
+    if tid == 0 || !is_handled(SIGCANCEL) {
         return;
     }
-    let asleep = |s: &&Sleeper| s.thread.load(Ordering::Acquire) == thread && s.tid.load(Ordering::Acquire) != 0;
-    let mut meant = 0;
     for turn in 0..WAKES {
-        let Some(tid) = SLEEPING.iter().find(asleep).map(|s| s.tid.load(Ordering::Acquire)) else { return };
-        // Another thread may have the `pthread_t` by now.
-        if tid == 0 || (meant != 0 && tid != meant) {
+        if !SLEEPING.iter().any(|s| s.thread.load(Ordering::Relaxed) == thread) {
             return;
         }
-        meant = tid;
+        // Another thread may have the `pthread_t` by now; the number is that of the one which is meant.
         raw::tgkill(raw::getpid(), tid, SIGCANCEL);
         // The thread may have been just about to sleep, and miss the signal.
         if turn < 10 { raw::sched_yield() } else { time::pause() }
@@ -158,4 +160,14 @@ fn is_handled(signal: i32) -> bool {
         unsafe { raw::syscall6(libc::SYS_rt_sigaction, [signal as usize, 0, action.as_mut_ptr() as usize, 8, 0, 0]) };
     let [handler, ..] = action;
     done == 0 && handler > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_number_is_the_kernels() {
+        assert_eq!(number_of(weak::pthread_self()), raw::gettid());
+    }
 }

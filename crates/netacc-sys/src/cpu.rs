@@ -22,13 +22,11 @@ pub const ELSEWHERE: u32 = u32::MAX - 1;
 
 #[cold]
 fn find_offset() -> isize {
-    // SAFETY: dlsym with a NUL-terminated name; the symbols are `const ptrdiff_t __rseq_offset` and
+    let off = crate::symbol::any(c"__rseq_offset").cast::<isize>();
+    let size = crate::symbol::any(c"__rseq_size").cast::<u32>();
+    // SAFETY: the symbols are `const ptrdiff_t __rseq_offset` and
     // `const unsigned int __rseq_size` (glibc manual, "Restartable Sequences"). Size 0: not registered.
-    let off = unsafe {
-        let off = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()).cast::<isize>();
-        let size = libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_size".as_ptr()).cast::<u32>();
-        if off.is_null() || size.is_null() || *size == 0 { ABSENT } else { *off }
-    };
+    let off = unsafe { if off.is_null() || size.is_null() || *size == 0 { ABSENT } else { *off } };
     // Relaxed: every thread computes the same value.
     OFFSET.store(off, Ordering::Relaxed);
     off

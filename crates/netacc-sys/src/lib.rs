@@ -4,23 +4,34 @@
 //! re-enter our own hooks. `unsafe` is fenced: each module that needs it re-allows it at its top
 //! and says why.
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 pub mod addr;
 pub mod cancel;
 pub mod closer;
 pub mod cpu;
 pub mod errno;
 mod flags;
+pub mod heap;
+pub mod libc_kind;
+pub mod linker;
 pub mod lock;
 pub mod mem;
 pub mod own_calls;
 pub mod prefault;
 pub mod raw;
 pub mod reserved_fds;
+pub mod set_once;
 pub mod signals;
 pub mod slab;
 pub mod symbol;
+pub mod thread;
+mod thread_state;
 pub mod time;
 pub mod user;
+pub mod weak;
 
 pub use errno::Errno;
 pub use lock::{Guard, Lock};

@@ -1,8 +1,9 @@
 //! A one-word lock on a futex: no allocation, no registration, usable in a signal handler's caller,
 //! and resettable in the child of a fork, where the thread that held it no longer exists.
 
+use crate::thread_state::{self, Place};
 use crate::{raw, time};
-use core::cell::Cell;
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 const FREE: u32 = 0;
@@ -93,6 +94,11 @@ impl Lock {
         }
     }
 
+    /// Frees a lock that this thread has kept by [`Guard::keep_uncounted`].
+    pub(crate) fn release_uncounted(&self) {
+        self.unlock();
+    }
+
     /// Frees the lock, whichever thread held it. Only for the child of a fork, which has a single thread.
     pub fn reset(&self) {
         // The word is read first: hardly any lock is held, and every page that the child writes to is copied.
@@ -111,63 +117,62 @@ pub struct Guard<'a> {
     held: Held,
 }
 
-std::thread_local! {
-    /// Number of locks that the thread holds or is about to take. It has no destructor and lies in the part of
-    /// thread-local memory that exists as long as the thread: usable in a signal handler.
-    static LOCKS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// One lock that the thread holds, or something that counts as one. It must not be sent to another thread, which the
-/// pointer forbids.
+/// One lock that the thread holds, or something that counts as one. It must not be sent to another thread.
 #[derive(Debug)]
-pub struct Held(*const Cell<u32>);
+pub struct Held {
+    place: Place,
+    /// Not `Send`.
+    of_thread: PhantomData<*const ()>,
+}
 
 impl Held {
     /// As long as this lives, [`interrupted`] is true for the thread.
     #[inline]
     pub fn one_more() -> Held {
-        LOCKS.with(|n| {
-            n.set(n.get() + 1);
-            // The compiler must not move the lock before this: a handler that comes in between sees one lock too many.
-            compiler_fence(Ordering::SeqCst);
-            Held(n)
-        })
+        let place = thread_state::enter();
+        // The compiler must not move the lock before this: a handler that comes in between sees one lock too many.
+        compiler_fence(Ordering::SeqCst);
+        Held { place, of_thread: PhantomData }
     }
-}
 
-impl Held {
     /// The count of a lock that was counted before and whose guard was forgotten.
     fn forgotten() -> Held {
-        LOCKS.with(|n| Held(n))
+        Held { place: thread_state::entered(), of_thread: PhantomData }
     }
 }
 
 impl Drop for Held {
     #[inline]
-    #[allow(unsafe_code)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        // SAFETY: the cell is this thread's, since `Held` is not `Send`, and it has no destructor.
-        let n = unsafe { &*self.0 };
-        n.set(n.get().wrapping_sub(1));
+        thread_state::leave(self.place);
     }
 }
 
 /// Whether the thread holds a lock of ours: true in a signal handler that interrupted it there, in which nothing may be
 /// done that takes another lock.
+#[inline]
 pub fn interrupted() -> bool {
-    LOCKS.with(Cell::get) != 0
+    thread_state::count() != 0
 }
 
 /// A multiple of 8 below 2^48 that stands for the calling thread as long as it lives.
+#[inline]
 pub fn thread_mark() -> u64 {
-    // Each thread has its thread-local variable at an address of its own, further than 8 bytes from all others.
-    LOCKS.with(|n| core::ptr::from_ref(n).addr() as u64 & !7)
+    thread_state::thread_pointer() as u64 & !7
 }
 
 /// For the child of a fork, which holds none.
 pub fn forget_held() {
-    LOCKS.with(|n| n.set(0));
+    thread_state::forget();
+}
+
+impl Guard<'_> {
+    /// Keeps the lock until [`Lock::release_uncounted`], without counting it for the thread any longer.
+    pub(crate) fn keep_uncounted(self) {
+        core::mem::forget(self);
+        drop(Held::forgotten());
+    }
 }
 
 impl Drop for Guard<'_> {

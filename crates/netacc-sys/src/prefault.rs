@@ -11,7 +11,7 @@ use rustix::param::page_size;
 /// as long as several system calls. Returns whether our code was found.
 pub fn populate() -> bool {
     // SAFETY: the callback needs no data.
-    unsafe { libc::dl_iterate_phdr(Some(prefault_object), ptr::null_mut()) != 0 }
+    unsafe { crate::weak::each_object(prefault_object, ptr::null_mut()) != 0 }
 }
 
 unsafe extern "C" fn prefault_object(info: *mut libc::dl_phdr_info, _size: usize, _data: *mut c_void) -> c_int {

@@ -1,76 +1,66 @@
-//! The next definition of a symbol, found without dlsym(3).
+//! Symbols by name: the next definition after ours, or the first one anywhere.
 //!
-//! Before glibc 2.34 dlsym allocates memory at its first use in a thread. A hook that looks its libc function up may
-//! have been called by an allocator that is just being set up (jemalloc reads files then), which would wait for itself
-//! for ever. So with such a glibc the tables of the loaded objects are read here: no allocation, no lock but the
-//! linker's own for its list.
+//! Before glibc 2.34 dlsym(3) is in a library that the program need not have, and allocates memory at its first use in a
+//! thread. A hook that looks its libc function up may have been called by an allocator that is just being set up
+//! (jemalloc reads files then), which would wait for itself for ever. musl's allocates where it finds nothing. So under
+//! these the tables of the loaded objects are read here: no allocation, no lock but the linker's own for its list.
 
 #![allow(unsafe_code)]
 
-use core::ffi::{CStr, c_int, c_void};
+use crate::libc_kind::{self, Libc};
+use crate::weak;
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Whether dlsym allocates: 0 not known yet, 1 no, 2 yes.
-static ALLOCATES: AtomicU8 = AtomicU8::new(0);
+/// dlsym(3), once it is known.
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 /// What `dlsym(RTLD_NEXT, name)` gives to the object that this code is part of; null if there is no such symbol.
 pub fn next(name: &CStr) -> *mut c_void {
-    if dlsym_allocates() {
-        let found = walk(name);
-        if !found.is_null() {
-            return found;
-        }
-    }
-    // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+    by_linker(libc::RTLD_NEXT, name).unwrap_or_else(|| walk(name, true))
 }
 
-/// The definition of a symbol in a library, if the library is loaded.
-pub fn loaded(library: &CStr, name: &CStr) -> *mut c_void {
-    // SAFETY: NUL-terminated names; the library is only found, not loaded. It stays held, since what was found in it is
-    // used.
+/// The first definition of a symbol in the process; null if there is none.
+pub fn any(name: &CStr) -> *mut c_void {
+    by_linker(libc::RTLD_DEFAULT, name).unwrap_or_else(|| walk(name, false))
+}
+
+/// What dlsym(3) says, where it may be asked.
+fn by_linker(from: *mut c_void, name: &CStr) -> Option<*mut c_void> {
+    if !matches!(libc_kind::libc(), Libc::Glibc(minor) if minor >= 34) {
+        return None;
+    }
+    // Relaxed: every thread finds the same address, and the code there needs no ordering.
+    let mut function = DLSYM.load(Ordering::Relaxed);
+    if function.is_null() {
+        function = walk(c"dlsym", false);
+        DLSYM.store(function, Ordering::Relaxed);
+    }
+    if function.is_null() {
+        return None;
+    }
+    // SAFETY: libc's function of this signature, and a NUL-terminated name. What is next depends on the object that the
+    // call comes from, which is ours.
     unsafe {
-        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-        if handle.is_null() { ptr::null_mut() } else { libc::dlsym(handle, name.as_ptr()) }
-    }
-}
-
-fn dlsym_allocates() -> bool {
-    match ALLOCATES.load(Ordering::Relaxed) {
-        0 => {
-            // SAFETY: it returns a constant string.
-            let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
-            let old = is_before_2_34(version.to_bytes());
-            ALLOCATES.store(1 + u8::from(old), Ordering::Relaxed);
-            old
-        }
-        known => known == 2,
-    }
-}
-
-fn is_before_2_34(version: &[u8]) -> bool {
-    let number = |text: Option<&[u8]>| core::str::from_utf8(text?).ok()?.parse::<u32>().ok();
-    let mut parts = version.split(|b| *b == b'.');
-    match (number(parts.next()), number(parts.next())) {
-        (Some(2), Some(minor)) => minor < 34,
-        _ => false,
+        let function: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void = core::mem::transmute(function);
+        Some(function(from, name.as_ptr()))
     }
 }
 
 struct Search<'a> {
     name: &'a CStr,
     hash: u32,
-    /// Set once the object that we are in has been seen: those after it count.
+    /// Set once those objects have been seen that do not count: all up to the one that we are in.
     past_us: bool,
     found: *mut c_void,
 }
 
-/// The first default definition of a function in the objects that were loaded after ours.
-fn walk(name: &CStr) -> *mut c_void {
-    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: false, found: ptr::null_mut() };
+/// The first default definition in the loaded objects, or in those `after_ours`.
+fn walk(name: &CStr, after_ours: bool) -> *mut c_void {
+    let mut search = Search { name, hash: gnu_hash(name.to_bytes()), past_us: !after_ours, found: ptr::null_mut() };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { libc::dl_iterate_phdr(Some(visit_object), (&raw mut search).cast()) };
+    unsafe { weak::each_object(visit_object, (&raw mut search).cast()) };
     search.found
 }
 
@@ -84,7 +74,7 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
     let headers = unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
     let base = info.dlpi_addr as usize;
     if !search.past_us {
-        let here = (&raw const ALLOCATES).addr();
+        let here = (&raw const DLSYM).addr();
         search.past_us = headers.iter().any(|h| {
             let start = base.wrapping_add(h.p_vaddr as usize);
             h.p_type == libc::PT_LOAD && (start..start.saturating_add(h.p_memsz as usize)).contains(&here)
@@ -103,20 +93,28 @@ unsafe extern "C" fn visit_object(info: *mut libc::dl_phdr_info, _size: usize, d
 type Symbol = libc::Elf64_Sym;
 
 const DT_NULL: usize = 0;
+const DT_HASH: usize = 4;
 const DT_STRTAB: usize = 5;
 const DT_SYMTAB: usize = 6;
 const DT_GNU_HASH: usize = 0x6fff_fef5;
 const DT_VERSYM: usize = 0x6fff_fff0;
 /// Marks a version that is there for programs that were linked long ago, not the default (`@`, not `@@`).
 const HIDDEN: u16 = 0x8000;
+const STT_NOTYPE: u8 = 0;
+const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
+/// A function whose address another function chooses for the CPU.
+const STT_GNU_IFUNC: u8 = 10;
 
 /// Where an object has its tables of symbols.
 struct Tables {
     base: usize,
     strings: *const u8,
     symbols: *const Symbol,
+    /// The table of GNU hashes, or null.
     hash: *const u32,
+    /// The older table of hashes, or null.
+    old_hash: *const u32,
     versions: *const u16,
 }
 
@@ -127,14 +125,21 @@ impl Tables {
     unsafe fn read(base: usize, dynamic: usize) -> Option<Tables> {
         // The linker has made addresses of the offsets, except in the kernel's object, which it may not write to.
         let at = |value: usize| if value < base { base.wrapping_add(value) } else { value };
-        let mut t =
-            Tables { base, strings: ptr::null(), symbols: ptr::null(), hash: ptr::null(), versions: ptr::null() };
+        let mut t = Tables {
+            base,
+            strings: ptr::null(),
+            symbols: ptr::null(),
+            hash: ptr::null(),
+            old_hash: ptr::null(),
+            versions: ptr::null(),
+        };
         let mut entry = ptr::with_exposed_provenance::<[usize; 2]>(dynamic);
         loop {
             // SAFETY: the section is a list of pairs that ends with DT_NULL.
             let [tag, value] = unsafe { entry.read() };
             match tag {
                 DT_NULL => break,
+                DT_HASH => t.old_hash = ptr::with_exposed_provenance(at(value)),
                 DT_STRTAB => t.strings = ptr::with_exposed_provenance(at(value)),
                 DT_SYMTAB => t.symbols = ptr::with_exposed_provenance(at(value)),
                 DT_GNU_HASH => t.hash = ptr::with_exposed_provenance(at(value)),
@@ -144,16 +149,24 @@ impl Tables {
             // SAFETY: the entry was not the last one.
             entry = unsafe { entry.add(1) };
         }
-        let whole = !(t.strings.is_null() || t.symbols.is_null() || t.hash.is_null());
+        let whole = !(t.strings.is_null() || t.symbols.is_null() || t.hash.is_null() && t.old_hash.is_null());
         whole.then_some(t)
     }
 
-    /// The function, found by the object's table of GNU hashes: a filter of 64-bit words, buckets, chains.
+    /// The symbol's address, found by the object's table of GNU hashes: a filter of 64-bit words, buckets, chains. An
+    /// object without that table has the older one, which is looked through: it is rare.
     ///
     /// # Safety
     ///
     /// The tables are those of a loaded object.
     unsafe fn find(&self, search: &Search<'_>) -> *mut c_void {
+        if self.hash.is_null() {
+            // SAFETY: the layout of DT_HASH, whose second word is the number of symbols.
+            return unsafe {
+                let [_, count] = self.old_hash.cast::<[u32; 2]>().read();
+                (1..count as usize).find_map(|index| self.definition(index, search.name)).unwrap_or(ptr::null_mut())
+            };
+        }
         // SAFETY: the layout of DT_GNU_HASH; a bucket leads to symbols of the table, and a chain ends with an odd hash.
         unsafe {
             let [buckets, first, words] = self.hash.cast::<[u32; 3]>().read();
@@ -181,7 +194,7 @@ impl Tables {
         }
     }
 
-    /// The address of symbol `index`, if it is the default definition of a function of this name.
+    /// The address of symbol `index`, if it is the default definition of a function or variable of this name.
     ///
     /// # Safety
     ///
@@ -191,12 +204,33 @@ impl Tables {
         unsafe {
             let symbol = self.symbols.add(index).read();
             let hidden = !self.versions.is_null() && self.versions.add(index).read() & HIDDEN != 0;
-            if hidden || symbol.st_shndx == 0 || symbol.st_info & 15 != STT_FUNC {
+            let kind = symbol.st_info & 15;
+            if hidden || symbol.st_shndx == 0 || ![STT_NOTYPE, STT_OBJECT, STT_FUNC, STT_GNU_IFUNC].contains(&kind) {
                 return None;
             }
             let its = CStr::from_ptr(self.strings.add(symbol.st_name as usize).cast());
-            (its == name).then(|| ptr::with_exposed_provenance_mut(self.base.wrapping_add(symbol.st_value as usize)))
+            if its != name {
+                return None;
+            }
+            let address = ptr::with_exposed_provenance_mut(self.base.wrapping_add(symbol.st_value as usize));
+            Some(if kind == STT_GNU_IFUNC { chosen(address) } else { address })
         }
+    }
+}
+
+/// What the function that chooses for the CPU gives. It is called on x86-64 alone, where it takes nothing.
+///
+/// # Safety
+///
+/// `chooser` is the address of an indirect function of a loaded object, which has been relocated.
+unsafe fn chosen(chooser: *mut c_void) -> *mut c_void {
+    if cfg!(not(target_arch = "x86_64")) {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let chooser: unsafe extern "C" fn() -> *mut c_void = core::mem::transmute(chooser);
+        chooser()
     }
 }
 
@@ -210,24 +244,26 @@ mod tests {
 
     #[test]
     fn the_walk_finds_what_dlsym_finds() {
-        for name in
-            [c"read", c"write", c"close", c"socket", c"fcntl", c"poll", c"epoll_wait", c"fork", c"fclose", c"recvmmsg"]
-        {
+        for name in [
+            c"read",
+            c"write",
+            c"close",
+            c"socket",
+            c"fcntl",
+            c"poll",
+            c"epoll_wait",
+            c"fork",
+            c"fclose",
+            c"recvmmsg",
+            c"memcpy",
+            c"environ",
+        ] {
             // SAFETY: a NUL-terminated name.
             let expected = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
             assert!(!expected.is_null());
-            assert_eq!(walk(name), expected, "{name:?}");
+            assert_eq!((walk(name, true), next(name)), (expected, expected), "{name:?}");
         }
-        assert!(walk(c"netacc_no_such_function").is_null());
-        assert_eq!(walk(c"errno"), ptr::null_mut(), "a variable");
-    }
-
-    #[test]
-    fn versions() {
-        for (version, old) in
-            [("2.17", true), ("2.33", true), ("2.33.9000", true), ("2.34", false), ("3.1", false), ("", false)]
-        {
-            assert_eq!(is_before_2_34(version.as_bytes()), old, "{version}");
-        }
+        assert!(walk(c"netacc_no_such_function", true).is_null());
+        assert_eq!(walk(c"errno", false), ptr::null_mut(), "a thread's variable");
     }
 }

@@ -401,7 +401,7 @@ fn a_stopped_process_is_shown() {
         .expect("this test again");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
     assert!(lines.any(|line| line.expect("a line").contains("ready")));
-    kill_process(Pid::from_child(&child), Signal::STOP).expect("stopped");
+    kill_process(Pid::from_raw(child.id() as i32).expect("a number"), Signal::STOP).expect("stopped");
     let state = format!("/proc/{}/stat", child.id());
     while !fs::read_to_string(&state).expect("stat").contains(") T ") {
         std::thread::yield_now();

@@ -4,6 +4,8 @@
 //! One folder per transport: [`shm`] within a host. Between hosts bytes go over the queue pairs of [`rdma`]; a connection
 //! there has a ring at each end, and its endpoint is that of the ring.
 
+#![cfg_attr(not(test), no_std)]
+
 extern crate alloc;
 
 pub mod endpoint;

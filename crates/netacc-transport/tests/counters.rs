@@ -48,7 +48,7 @@ fn counters_of_links_and_slots() {
     let mark = netacc_stats::init(b"test", 1).unwrap();
     // A link's connections as its entry has them.
     let in_use = |id: u32| {
-        let links = netacc_stats::reader::read_fd(&mark).unwrap().links;
+        let links = netacc_stats_reader::read_fd(&mark).unwrap().links;
         links.iter().find(|link| link.id == id).map(|link| link.in_use)
     };
     assert_eq!(count(), [2, 0, 0, 2]);

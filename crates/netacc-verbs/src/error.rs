@@ -62,10 +62,7 @@ pub enum Error {
 impl Error {
     /// A failed function whose errno is the thread's.
     pub(crate) fn last(verb: &'static str) -> Error {
-        // SAFETY: this thread's errno.
-        #[allow(unsafe_code)]
-        let errno = unsafe { *libc::__errno_location() };
-        Error::Verb { verb, errno: Errno(errno) }
+        Error::Verb { verb, errno: Errno(netacc_sys::weak::errno()) }
     }
 
     /// The errno that comes nearest, for a caller who answers like a socket.
@@ -180,11 +177,7 @@ mod tests {
 
     #[test]
     fn minus_one_means_errno() {
-        // SAFETY: this thread's errno.
-        #[allow(unsafe_code)]
-        unsafe {
-            *libc::__errno_location() = libc::ENODEV;
-        }
+        netacc_sys::weak::set_errno(libc::ENODEV);
         assert_eq!(check("rdma_listen", -1), Err(Error::Verb { verb: "rdma_listen", errno: Errno::NODEV }));
     }
 

@@ -12,6 +12,7 @@ use core::ffi::{CStr, c_char, c_void};
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use netacc_sys::linker;
 use rustix::fs::{Mode, OFlags, RawDir, open};
 use rustix::process::{Resource, geteuid, getrlimit};
 
@@ -65,8 +66,8 @@ impl Handle {
     pub(crate) fn open(file: &'static CStr) -> core::result::Result<Handle, LoadError> {
         // All links at once: a library that does not fit another one is found out here, where the answer is TCP, and not at
         // a call in the middle of somebody's program, which would end.
-        // SAFETY: see the module's safety note. Local: our copy must not answer for a program's own symbols.
-        let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        // Local: our copy must not answer for a program's own symbols.
+        let handle = linker::open(file, libc::RTLD_NOW | libc::RTLD_LOCAL);
         if handle.is_null() {
             return Err(LoadError::Library { file, why: linker_says() });
         }
@@ -78,7 +79,7 @@ impl Handle {
         match CStr::from_bytes_with_nul(name.as_bytes()) {
             // SAFETY: an open library and a NUL-terminated name. Without a version it is the default one, which is
             // what a program linked today gets.
-            Ok(name) => unsafe { libc::dlsym(self.0, name.as_ptr()) },
+            Ok(name) => unsafe { linker::symbol(self.0, name) },
             Err(_) => core::ptr::null_mut(),
         }
     }
@@ -87,10 +88,9 @@ impl Handle {
 /// The dynamic linker's last words; `dlerror`'s own memory lasts only until its next call.
 fn linker_says() -> [u8; 96] {
     let mut why = [0u8; 96];
-    // SAFETY: null or a NUL-terminated string of this thread.
-    let said: *const c_char = unsafe { libc::dlerror() };
+    let said: *const c_char = linker::error();
     if !said.is_null() {
-        // SAFETY: as above.
+        // SAFETY: a NUL-terminated string of this thread.
         let text = unsafe { CStr::from_ptr(said) }.to_bytes();
         let last = why.len() - 1;
         for (to, from) in why.iter_mut().take(last).zip(text) {
@@ -161,8 +161,8 @@ pub fn api() -> Result<&'static Api> {
 /// libibverbs needs libnl's part for routes, which has a thousand links of which hardly any is followed: half of what opening
 /// takes, unless it is open already and links when it is called. Where there is none, or another one, all is as it would be.
 fn open_routes() {
-    // SAFETY: see the module's safety note; the two parts of libnl are one package.
-    unsafe { libc::dlopen(c"libnl-route-3.so.200".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    // The two parts of libnl are one package.
+    linker::open(c"libnl-route-3.so.200", libc::RTLD_LAZY | libc::RTLD_LOCAL);
 }
 
 /// Whether the kernel offers any device to user space: a glance at a folder, without the libraries.

@@ -11,7 +11,7 @@
 
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
-use netacc_sys::{raw, reserved_fds};
+use netacc_sys::{linker, raw, reserved_fds};
 use rustix::fs::{Mode, OFlags, RawDir, open};
 
 /// `enum rdma_driver_id`, and what rdma-core calls its driver.
@@ -73,17 +73,10 @@ impl<const N: usize> Text<N> {
 pub(crate) fn open_needed(function: *const c_void) {
     let mut drivers = [0u32; MOST];
     let Some(count) = needed(&mut drivers) else { return };
-    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: room for the answer; any address may be asked for.
-    if unsafe { libc::dladdr(function, info.as_mut_ptr()) } == 0 {
+    let Some(file) = linker::object_of(function).map(|info| info.dli_fname).filter(|file| !file.is_null()) else {
         return;
-    }
-    // SAFETY: filled, or zeroed where it was not; a name of the linker's lives as long as the library.
-    let file = unsafe { info.assume_init().dli_fname };
-    if file.is_null() {
-        return;
-    }
-    // SAFETY: as above, a NUL-terminated string.
+    };
+    // SAFETY: a NUL-terminated string of the linker's, which lives as long as the library.
     let file = unsafe { CStr::from_ptr(file) }.to_bytes();
     let Some(slash) = file.iter().rposition(|b| *b == b'/') else { return };
     let Some(folder) = file.get(..=slash).and_then(|dir| Text::<256>::of(&[dir, b"libibverbs/\0"])) else { return };
@@ -119,8 +112,8 @@ fn open_driver(folder: &Text<256>, name: &str) -> Option<()> {
             let folder = folder.get().strip_suffix(b"\0")?;
             let path = Text::<384>::of(&[folder, file, b"\0"])?;
             let path = CStr::from_bytes_with_nul(path.get()).ok()?;
-            // SAFETY: see the module's safety note. One of another version lacks a symbol, and is refused.
-            if !unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) }.is_null() {
+            // One of another version lacks a symbol, and is refused.
+            if !linker::open(path, libc::RTLD_NOW | libc::RTLD_LOCAL).is_null() {
                 opened = Some(());
             }
         }

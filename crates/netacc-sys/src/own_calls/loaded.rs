@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::{OwnCall, contains, find, is_linked};
-use crate::reserved_fds;
+use crate::{reserved_fds, symbol, weak};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr;
 use rustix::fd::OwnedFd;
@@ -18,7 +18,7 @@ use rustix::param::page_size;
 pub fn own_call() -> Option<OwnCall> {
     let mut search = Search { found: None, file: file_of_program(), first: true };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
+    unsafe { weak::each_object(look, (&raw mut search).cast()) };
     if let Some(file) = search.file.take() {
         reserved_fds::drop_raw(file);
     }
@@ -53,8 +53,7 @@ fn found_in_file(file: &OwnedFd, offset: u64, loaded: &[u8]) -> Option<Option<Ow
 /// Whether libuv is a part of the program, by itself or within another library.
 #[must_use]
 pub fn has_libuv() -> bool {
-    // SAFETY: a NUL-terminated name.
-    let exported = unsafe { !libc::dlsym(libc::RTLD_DEFAULT, c"uv_version".as_ptr()).is_null() };
+    let exported = !symbol::any(c"uv_version").is_null();
     // The variable that it reads to be told whether to use io_uring, in every release that can.
     exported || has_text(b"UV_USE_IO_URING\0")
 }
@@ -63,7 +62,7 @@ pub fn has_libuv() -> bool {
 fn has_text(text: &[u8]) -> bool {
     let mut search = Text { text, found: false };
     // SAFETY: the callback gets `search` back, and nobody else has it meanwhile.
-    unsafe { libc::dl_iterate_phdr(Some(look_for), (&raw mut search).cast()) };
+    unsafe { weak::each_object(look_for, (&raw mut search).cast()) };
     search.found
 }
 

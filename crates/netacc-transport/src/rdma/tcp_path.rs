@@ -316,11 +316,13 @@ mod tests {
 
     /// A stream by TCP, and the other end's socket, which resets when it is closed.
     fn pair_to_reset() -> (Stream, std::net::TcpStream) {
+        use std::os::fd::AsRawFd;
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let a = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (b, _) = listener.accept().unwrap();
-        rustix::net::sockopt::set_socket_linger(&b, Some(core::time::Duration::ZERO)).unwrap();
-        let mut a = Stream::new(a.into_raw_fd(), 100, 100);
+        let at_once = [1i32, 0];
+        raw::setsockopt(b.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, at_once.as_ptr().cast(), 8).unwrap();
+        let mut a = Stream::new(std::os::fd::IntoRawFd::into_raw_fd(a), 100, 100);
         a.resume(VecDeque::new());
         (a, b)
     }

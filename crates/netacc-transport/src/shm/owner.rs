@@ -141,7 +141,7 @@ fn query(local: SocketAddr, remote: Option<SocketAddr>) -> Result<Option<Found>>
     }
 }
 
-type Reply = [u8; 1024];
+type Reply = [u8; 512];
 
 /// The kernel's answer to a question, which is there when the question has been sent.
 fn exchange(question: &mut [u8; REQUEST]) -> Result<Reply> {
@@ -173,7 +173,7 @@ fn exchange_over(fd: i32, question: &mut [u8; REQUEST]) -> Result<Reply> {
     let number = (cpu::ticks() as u32).to_ne_bytes();
     put(question, 8, &number);
     raw::send(fd, question.as_ptr(), question.len(), libc::MSG_DONTWAIT)?;
-    let mut reply = [0; 1024];
+    let mut reply: Reply = [0; 512];
     raw::recv(fd, reply.as_mut_ptr(), reply.len(), libc::MSG_DONTWAIT)?;
     if reply.get(8..12) == Some(&number[..]) { Ok(reply) } else { Err(Errno::PROTO) }
 }
@@ -251,8 +251,11 @@ mod tests {
             let l = TcpListener::bind(bind).unwrap();
             let port = l.local_addr().unwrap().port();
             let at = SocketAddr::new([127, 0, 0, 1].into(), port);
-            let inode = rustix::fs::fstat(&l).unwrap().st_ino as u32;
-            let cookie = rustix::net::sockopt::socket_cookie(&l).unwrap();
+            #[allow(unsafe_code)]
+            // SAFETY: open as long as the listener.
+            let fd = unsafe { rustix::fd::BorrowedFd::borrow_raw(std::os::fd::AsRawFd::as_raw_fd(&l)) };
+            let inode = rustix::fs::fstat(fd).unwrap().st_ino as u32;
+            let cookie = rustix::net::sockopt::socket_cookie(fd).unwrap();
             let Word::Listener(found) = listener(None, at) else { panic!("{bind}: nobody") };
             let expected = Word::Listener(Owned { cookie, uid: me, inode, ..found });
             assert_eq!([listener(None, at), listener(Some(at), at)], [expected; 2], "{bind}");

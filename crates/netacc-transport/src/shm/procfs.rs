@@ -1,5 +1,6 @@
 //! What can be known of another process: of the sharers, in the middle of an operation, or of the peer.
 
+use alloc::format;
 use core::fmt::{self, Write};
 use netacc_sys::{raw, reserved_fds};
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -146,7 +147,7 @@ mod tests {
     #[test]
     fn who_is_stopped_goes_on() {
         let mut child = start(Command::new("sleep").arg("100"));
-        let pid = rustix::process::Pid::from_child(&child);
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
         let signal = |s| rustix::process::kill_process(pid, s).unwrap();
         assert!(!is_stopped(child.id()));
         signal(rustix::process::Signal::STOP);
@@ -165,7 +166,11 @@ mod tests {
     fn a_file_is_found_under_any_number() {
         let pair = |_| socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let [(a, _b), (c, d)] = [0, 1].map(pair);
-        let mut sleeper = start(Command::new("sleep").arg("100").stdin(c.try_clone().unwrap()));
+        let copy = rustix::fd::IntoRawFd::into_raw_fd(c.try_clone().unwrap());
+        #[allow(unsafe_code)]
+        // SAFETY: nobody else has it.
+        let copy: std::os::fd::OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(copy) };
+        let mut sleeper = start(Command::new("sleep").arg("100").stdin(copy));
         assert!(has_open(sleeper.id(), c.as_fd()));
         assert!(!has_open(sleeper.id(), d.as_fd()));
         assert!(has_open(std::process::id(), a.as_fd()));

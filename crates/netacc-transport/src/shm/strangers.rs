@@ -20,9 +20,9 @@ use core::sync::atomic::Ordering;
 use netacc_ring::{RESET, SWITCHED};
 use netacc_stats::{Counter, Reason, page};
 use netacc_sys::errno::Errno;
+use netacc_sys::set_once::SetOnce;
 use netacc_sys::time;
 use netacc_wire::Message;
-use std::sync::OnceLock;
 
 /// What a peer did that no program of ours does.
 #[derive(Clone, Copy, Debug)]
@@ -37,11 +37,11 @@ pub struct Offence {
     pub what: &'static str,
 }
 
-static ON_OFFENCE: OnceLock<fn(&Offence)> = OnceLock::new();
+static ON_OFFENCE: SetOnce<fn(&Offence)> = SetOnce::new();
 
 /// Sets the function that is called for every offence, by the thread that finds it. Only the first call has an effect.
 pub fn on_offence(report: fn(&Offence)) {
-    let _ = ON_OFFENCE.set(report);
+    ON_OFFENCE.set(report);
 }
 
 impl Link {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use netacc_stats::reader::{Error, Snapshot, open};
 use netacc_stats::{Counter, Reason, State, Transport};
+use netacc_stats_reader::{Error, Snapshot, open};
 use serde::{Deserialize, Serialize};
 
 /// Connections by transport, and why some were on no faster one.

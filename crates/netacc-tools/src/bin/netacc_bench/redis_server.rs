@@ -101,7 +101,7 @@ impl Server {
     /// What it has accepted so far, and over what; `None` of a server on another host.
     pub(crate) fn accepted(&self) -> Option<Paths> {
         let pid = self.child.as_ref()?.pid();
-        Some(match netacc_stats::reader::open(pid) {
+        Some(match netacc_stats_reader::open(pid) {
             Ok(page) => Paths {
                 shm: page.counter(Counter::AcceptsShm),
                 rdma: page.counter(Counter::AcceptsRdma),

@@ -1,6 +1,6 @@
 //! `-s cfg`: the configuration in effect.
 
-use netacc_stats::reader::Snapshot;
+use netacc_stats_reader::Snapshot;
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 //! There are none: a page is unnamed memory that the kernel frees with the last process that holds it. What can be
 //! left is a page of an ended process that another one still holds; it is told whose that is, and left alone.
 
-use netacc_stats::reader::{self, Leftover};
+use netacc_stats_reader::{self as reader, Leftover};
 use serde_json::{Value, json};
 
 use crate::complaint::program;

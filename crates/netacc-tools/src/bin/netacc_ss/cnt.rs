@@ -1,7 +1,7 @@
 //! `-s cnt`: the counters.
 
-use netacc_stats::reader::{Snapshot, Volume};
 use netacc_stats::{Counter, Kind, Reason};
+use netacc_stats_reader::{Snapshot, Volume};
 use netacc_tools::terminal::Style;
 use serde_json::{Map, Value, json};
 

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
-use netacc_stats::reader::Error;
+use netacc_stats_reader::Error;
 use netacc_tools::program as executable;
 
 /// The name of a process, if it has one.

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use netacc_stats::reader::{Known, Snapshot, Sock};
 use netacc_stats::{Reason, SOCK_ENTRIES, State, Transport};
+use netacc_stats_reader::{Known, Snapshot, Sock};
 use netacc_tools::terminal::{Style, paragraph};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ struct Answer {
 /// The explanation, as text or JSON.
 pub(crate) fn run(question: Question, json: bool, style: Style) -> Result<String, String> {
     let pid = question.pid;
-    let page = netacc_stats::reader::open(pid).map_err(|error| complaint::of(pid, &error))?;
+    let page = netacc_stats_reader::open(pid).map_err(|error| complaint::of(pid, &error))?;
     let names = rendezvous::held(pid);
     let sockets: Vec<&Sock> = match question.fd {
         None => page.socks.iter().collect(),

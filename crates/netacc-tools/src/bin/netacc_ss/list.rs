@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use netacc_stats::Transport;
-use netacc_stats::reader::{self, Listing, Snapshot, Sock};
+use netacc_stats_reader::{self as reader, Listing, Snapshot, Sock};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 

@@ -24,7 +24,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use netacc_stats::reader::{self, Listing, Snapshot};
+use netacc_stats_reader::{self as reader, Listing, Snapshot};
 use netacc_tools::terminal::{Style, print};
 
 use args::{Args, Group};

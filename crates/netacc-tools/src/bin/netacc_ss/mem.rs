@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
 use netacc_stats::Counter;
-use netacc_stats::reader::{Error, Link, Snapshot};
+use netacc_stats_reader::{Error, Link, Snapshot};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 

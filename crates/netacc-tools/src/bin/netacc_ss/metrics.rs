@@ -1,7 +1,7 @@
 //! Which metrics there are: from what was seen of processes to OpenMetrics.
 
-use netacc_stats::reader::{Listing, QueuePair};
 use netacc_stats::{Counter, Kind, Transport};
+use netacc_stats_reader::{Listing, QueuePair};
 
 use crate::args::Group;
 use crate::openmetrics::Type::{Counter as Sum, Gauge, Info};

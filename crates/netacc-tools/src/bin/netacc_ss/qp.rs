@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use netacc_stats::Counter;
-use netacc_stats::reader::{Link, QueuePair, Snapshot};
+use netacc_stats_reader::{Link, QueuePair, Snapshot};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use netacc_stats::reader::{QueuePair, Snapshot};
+use netacc_stats_reader::{QueuePair, Snapshot};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 

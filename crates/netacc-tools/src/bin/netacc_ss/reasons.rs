@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use netacc_stats::reader::{Known, Sock};
 use netacc_stats::{Reason, Transport};
+use netacc_stats_reader::{Known, Sock};
 use netacc_tools::terminal::{Style, paragraph};
 
 /// The reason to show for a socket: none while it is on a fast transport.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use httparse::Status;
-use netacc_stats::reader;
+use netacc_stats_reader as reader;
 
 use crate::args::Group;
 use crate::{metrics, note, openmetrics};

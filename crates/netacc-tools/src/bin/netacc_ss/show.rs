@@ -2,7 +2,7 @@
 
 use std::io;
 
-use netacc_stats::reader::{Error, Snapshot};
+use netacc_stats_reader::{Error, Snapshot};
 use netacc_tools::terminal::Style;
 use serde_json::{Map, Value, json};
 

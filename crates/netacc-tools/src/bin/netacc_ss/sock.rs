@@ -1,7 +1,7 @@
 //! `-s sock`: the sockets.
 
 use netacc_stats::State;
-use netacc_stats::reader::{Snapshot, Sock};
+use netacc_stats_reader::{Snapshot, Sock};
 use netacc_tools::terminal::Style;
 use serde_json::{Value, json};
 

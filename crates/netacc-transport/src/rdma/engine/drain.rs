@@ -15,10 +15,10 @@ use crate::shm::Link;
 use crate::timeouts;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use netacc_sys::set_once::SetOnce;
 use netacc_sys::signals::Blocked;
 use netacc_sys::time::{self, Deadline};
 use netacc_sys::{lock, raw};
-use std::sync::OnceLock;
 
 const EXIT_FLUSH: u64 = time::ns(timeouts::EXIT_FLUSH);
 /// The thread may take so long (ns) for the rest: a copy of a large process takes its time.
@@ -29,7 +29,7 @@ const COPYING: u64 = 3_000_000_000;
 static REQUESTED: AtomicU32 = AtomicU32::new(0);
 /// Until when (ns) the thread is to try.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
-static FORK: OnceLock<Fork> = OnceLock::new();
+static FORK: SetOnce<Fork> = SetOnce::new();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -68,7 +68,7 @@ fn drain(fork: Fork, write: Task, then: Task) {
     if !ours || lock::interrupted() {
         return;
     }
-    FORK.get_or_init(|| fork);
+    FORK.set(fork);
     let Some(host) = host() else { return };
     host.decide_upgrades();
     request(write, EXIT_FLUSH);
@@ -129,7 +129,7 @@ pub(super) fn serve(cell: &EngineCell) -> bool {
             return true;
         }
     } else if let Some(fork) = FORK.get() {
-        exit_handoff::hand_off(*fork, is(Task::HandOff));
+        exit_handoff::hand_off(fork, is(Task::HandOff));
     }
     let _ = REQUESTED.compare_exchange(asked, 0, Ordering::AcqRel, Ordering::Relaxed);
     false

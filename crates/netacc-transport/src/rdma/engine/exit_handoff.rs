@@ -21,6 +21,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use netacc_sys::errno::Errno;
+use netacc_sys::thread::{self, Thread};
 use netacc_sys::{cpu, raw, reserved_fds, time};
 use netacc_verbs::EventChannel;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -39,6 +40,8 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 static ENDS: AtomicBool = AtomicBool::new(false);
 const EXEC_RETURN: u64 = time::ns(timeouts::EXEC_RETURN);
 const EXIT_RETURN: u64 = time::ns(timeouts::EXIT_RETURN);
+/// Stack (bytes) of a thread of the copy.
+const ENGINE_STACK: usize = 2 << 20;
 const HANDED_OVER_CHECK: i64 = timeouts::HANDED_OVER_CHECK.as_millis() as i64;
 
 /// Whether processes were made since the last call, of which the program was not to hear.
@@ -166,13 +169,14 @@ fn live_on(reading: i32) -> ! {
         }
     });
     let Some((first, others)) = cell::all().split_first() else { raw::exit_group(0) };
-    let start =
-        |cell: &'static EngineCell| std::thread::Builder::new().spawn(move || run_until_idle(cell)).map_err(|_| cell);
+    let start = |cell: &'static EngineCell| {
+        thread::spawn("netacc-engine", ENGINE_STACK, move || run_until_idle(cell)).map_err(|_| cell)
+    };
     let (threads, late): (Vec<_>, Vec<_>) = others.iter().map(start).partition(Result::is_ok);
     run_until_idle(first);
     // Engines without a thread of their own have their turn now.
     late.into_iter().filter_map(Result::err).for_each(run_until_idle);
-    threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
+    threads.into_iter().flatten().for_each(Thread::join);
     raw::exit_group(0)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::wakers;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
-use std::sync::OnceLock;
+use netacc_sys::set_once::SetOnce;
 
 /// Most engines that there can be: what the configuration allows.
 pub(super) const MOST: usize = 64;
@@ -32,7 +32,7 @@ pub(super) struct EngineStatus {
 /// Number of engines.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Their statuses.
-static STATUSES: [OnceLock<&'static EngineStatus>; MOST] = [const { OnceLock::new() }; MOST];
+static STATUSES: [SetOnce<&'static EngineStatus>; MOST] = [const { SetOnce::new() }; MOST];
 
 /// Number of engines of the process.
 #[inline]
@@ -53,12 +53,12 @@ pub(super) fn forget() -> usize {
 
 /// The status of the engine with this index.
 pub(super) fn at(n: usize) -> Option<&'static EngineStatus> {
-    if n < count() { STATUSES.get(n)?.get().copied() } else { None }
+    if n < count() { STATUSES.get(n)?.get() } else { None }
 }
 
 /// The statuses of all engines.
 pub(super) fn all() -> impl Iterator<Item = &'static EngineStatus> {
-    STATUSES.iter().take(count()).filter_map(|status| status.get().copied())
+    STATUSES.iter().take(count()).filter_map(|status| status.get())
 }
 
 impl EngineStatus {
@@ -78,7 +78,7 @@ impl EngineStatus {
     /// Makes it that of engine `n`.
     pub fn enter(&'static self, n: usize) {
         if let Some(status) = STATUSES.get(n) {
-            status.get_or_init(|| self);
+            status.set(self);
         }
     }
 

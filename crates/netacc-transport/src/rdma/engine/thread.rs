@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use netacc_stats::Reason;
 use netacc_sys::time;
-use netacc_sys::{cpu, raw};
+use netacc_sys::{cpu, raw, thread};
 
 const QUEUED_CONNECT_CHECK: i64 = timeouts::QUEUED_CONNECT_CHECK.as_millis() as i64;
 
@@ -28,17 +28,17 @@ pub(super) fn start() -> Result<(), Reason> {
             Reason::OtherHost
         })
     };
-    let thread = |n, place| {
+    let begin = |n, place| {
         let name = if count == 1 { String::from("netacc-io") } else { format!("netacc-io-{n}") };
         let cpus: Vec<u32> = conf.affinity_cpus().collect();
         // The thread inherits our signal mask, in which everything is blocked.
-        let made = std::thread::Builder::new().name(name).stack_size(256 * 1024).spawn(move || run(place, &cpus));
+        let made = thread::spawn(&name, 256 * 1024, move || run(place, &cpus));
         made.map(drop).map_err(|e| {
             netacc_log::log!(Warn, "RDMA thread {n} of {count}: cannot be started ({e}); connections use TCP");
             Reason::NoMemory
         })
     };
-    cell::start(count, engine, thread).inspect_err(|why| {
+    cell::start(count, engine, begin).inspect_err(|why| {
         if *why == Reason::OtherHost {
             process::note_no_device();
         }

@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netacc_stats::reader::{self, Error};
+use netacc_stats_reader::{self as reader, Error};
 use netacc_tools::terminal::Style;
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
 //! What changed between two looks, per second.
 
-use netacc_stats::reader::{Snapshot, Sock, Volume};
 use netacc_stats::{Counter, Kind};
+use netacc_stats_reader::{Snapshot, Sock, Volume};
 use netacc_tools::terminal::Style;
 use serde_json::{Map, Value};
 

@@ -1,21 +1,15 @@
 //! From bytes to a [`Snapshot`]. Any bytes are taken; nothing in them is trusted.
 
 use core::mem::offset_of;
-use std::string::String;
-use std::vec;
-use std::vec::Vec;
 
-use super::error::Error;
-use super::source::Source;
-use super::{CfgLine, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, Volume};
-use crate::addr::SockAddr;
-use crate::counter::Counter;
-use crate::link::{self, LinkEntry, LinkKind};
-use crate::page::{
-    CFG_CAPACITY, Head, LAYOUT_VERSION, LIBRARY_LEN, LINK_ENTRIES, MAGIC, PAGE_SIZE, PROGRAM_LEN, SOCK_ENTRIES,
+use crate::error::Error;
+use crate::source::Source;
+use crate::{CfgLine, DeviceName, Known, Link, Moved, QueuePair, Snapshot, Sock, Volume};
+use netacc_stats::layout::{Head, LIBRARY_LEN, PROGRAM_LEN, link, sock as at};
+use netacc_stats::{
+    CFG_CAPACITY, COUNTER_SLOTS, Counter, LAYOUT_VERSION, LINK_ENTRIES, LinkEntry, LinkKind, MAGIC, PAGE_SIZE,
+    REASON_SLOTS, Reason, SOCK_ENTRIES, SockAddr, SockEntry, State, Transport,
 };
-use crate::reason::Reason;
-use crate::sock::{SockEntry, State, Transport, at};
 
 const ENTRY: usize = size_of::<SockEntry>();
 const LINK: usize = size_of::<LinkEntry>();
@@ -100,10 +94,10 @@ pub(super) fn snapshot(source: &impl Source) -> Result<Snapshot, Error> {
         return Err(Error::Corrupt("its sizes are not those of its layout"));
     }
     let reasons_known = u32_at(&head, offset_of!(Head, reasons_known));
-    let by_reason = |at| words(&head, at, reasons_known, crate::REASON_SLOTS);
+    let by_reason = |at| words(&head, at, reasons_known, REASON_SLOTS);
     let links = links(&head);
     let mut counters =
-        words(&head, offset_of!(Head, counters), u32_at(&head, offset_of!(Head, counters_known)), crate::COUNTER_SLOTS);
+        words(&head, offset_of!(Head, counters), u32_at(&head, offset_of!(Head, counters_known)), COUNTER_SLOTS);
     // The counter has those of links without an entry only.
     if let Some(slots) = counters.get_mut(Counter::SlotsInUse as usize) {
         let shm = links.iter().filter(|link| link.qp.is_none());
@@ -140,22 +134,22 @@ fn links(head: &[u8]) -> Vec<Link> {
     let area = head.get(offset_of!(Head, links)..).unwrap_or_default();
     let entries = area.chunks_exact(LINK).take(LINK_ENTRIES);
     let mut found: Vec<Link> = entries
-        .filter(|entry| !matches!(u32_at(entry, link::at::ID), 0 | LinkEntry::TAKEN))
+        .filter(|entry| !matches!(u32_at(entry, link::ID), 0 | LinkEntry::TAKEN))
         .map(|entry| {
-            let conns = u64_at(entry, link::at::CONNS);
-            let kind = Known::new(u32_at(entry, link::at::KIND), LinkKind::from_u32);
+            let conns = u64_at(entry, link::CONNS);
+            let kind = Known::new(u32_at(entry, link::KIND), LinkKind::from_u32);
             Link {
-                id: u32_at(entry, link::at::ID),
+                id: u32_at(entry, link::ID),
                 kind,
-                server: u32_at(entry, link::at::SERVER) & 1 != 0,
-                peer_pid: u32_at(entry, link::at::PEER_PID),
-                opened_ns: u64_at(entry, link::at::OPENED),
-                idle_ns: u64_at(entry, link::at::IDLE),
-                expires_ns: u64_at(entry, link::at::EXPIRES),
+                server: u32_at(entry, link::SERVER) & 1 != 0,
+                peer_pid: u32_at(entry, link::PEER_PID),
+                opened_ns: u64_at(entry, link::OPENED),
+                idle_ns: u64_at(entry, link::IDLE),
+                expires_ns: u64_at(entry, link::EXPIRES),
                 in_use: conns as u32,
                 ever: (conns >> 32) as u32,
-                capacity: u32_at(entry, link::at::CAPACITY),
-                address: u64_at(entry, link::at::ADDRESS),
+                capacity: u32_at(entry, link::CAPACITY),
+                address: u64_at(entry, link::ADDRESS),
                 qp: matches!(kind.get(), Some(LinkKind::Rdma | LinkKind::Tcp)).then(|| queue_pair(entry)),
             }
         })
@@ -173,18 +167,18 @@ fn address(entry: &[u8], cell: usize) -> SockAddr {
 }
 
 fn queue_pair(entry: &[u8]) -> QueuePair {
-    let credits = u32_at(entry, link::at::CREDITS);
+    let credits = u32_at(entry, link::CREDITS);
     QueuePair {
         // The number has 24 bits.
-        number: u64_at(entry, link::at::ADDRESS) as u32,
-        thread: (u32_at(entry, link::at::SERVER) >> link::THREAD) as u16,
-        device: DeviceName(bytes(entry, link::at::DEVICE)),
-        peer: address(entry, link::at::PEER),
+        number: u64_at(entry, link::ADDRESS) as u32,
+        thread: (u32_at(entry, link::SERVER) >> netacc_stats::layout::THREAD) as u16,
+        device: DeviceName(bytes(entry, link::DEVICE)),
+        peer: address(entry, link::PEER),
         credits: credits as u16,
         receives: (credits >> 16) as u16,
-        posted: u64_at(entry, link::at::POSTED),
-        completed: u64_at(entry, link::at::COMPLETED),
-        received: u64_at(entry, link::at::RECEIVED),
+        posted: u64_at(entry, link::POSTED),
+        completed: u64_at(entry, link::COMPLETED),
+        received: u64_at(entry, link::RECEIVED),
     }
 }
 

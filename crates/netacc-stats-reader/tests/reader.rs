@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
 
-use netacc_stats::reader::{self, Error, Snapshot};
 use netacc_stats::{LAYOUT_VERSION, LINK_ENTRIES, LinkKind, MAGIC, PAGE_SIZE, State};
+use netacc_stats_reader::{self as reader, Error, Snapshot};
 use proptest::prelude::*;
 
 /// Where the entries of links begin, and those of sockets.

@@ -1,11 +1,9 @@
 //! Why a page could not be read.
 
 use std::fmt;
-use std::format;
 use std::io;
-use std::string::String;
 
-use crate::page::LAYOUT_VERSION;
+use netacc_stats::LAYOUT_VERSION;
 
 /// Why there is no [`Snapshot`](super::Snapshot) of a process.
 #[derive(Debug)]

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use netacc_stats::reader::{self, Error, Snapshot, Volume};
 use netacc_stats::{Counter, LINK_ENTRIES, LinkKind, NewLink, Reason, SOCK_ENTRIES, SockAddr, State, Transport};
+use netacc_stats_reader::{self as reader, Error, Snapshot, Volume};
 
 /// There is one page per process: tests that replace it take turns.
 static TURN: Mutex<()> = Mutex::new(());

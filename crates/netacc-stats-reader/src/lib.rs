@@ -9,22 +9,16 @@ mod parse;
 mod source;
 
 use core::fmt;
-use std::format;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::string::String;
-use std::vec::Vec;
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 
-use crate::addr::SockAddr;
-use crate::counter::Counter;
-use crate::link::LinkKind;
-use crate::reason::Reason;
-use crate::sock::{State, Transport};
+use netacc_stats::layout::DEVICE_LEN;
+use netacc_stats::{Counter, LinkKind, MEMFD_NAME, Reason, SockAddr, State, Transport};
 
 pub use error::Error;
 
@@ -97,7 +91,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// The sum of both; it wraps, as parts of it may (see [`crate::SockEntry`]).
+    /// The sum of both; it wraps, as parts of it may (see [`netacc_stats::SockEntry`]).
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -182,7 +176,7 @@ pub struct QueuePair {
 
 /// The name of a device, cut to 16 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceName([u8; crate::link::DEVICE_LEN]);
+pub struct DeviceName([u8; DEVICE_LEN]);
 
 /// Text that can be shown on a terminal, whatever the process put there.
 impl fmt::Display for DeviceName {
@@ -464,7 +458,7 @@ fn is_page(link: &Path) -> bool {
     let target = target.as_deref().and_then(Path::to_str);
     target
         .and_then(|target| target.strip_prefix("/memfd:"))
-        .is_some_and(|name| name.trim_end_matches(" (deleted)") == crate::MEMFD_NAME)
+        .is_some_and(|name| name.trim_end_matches(" (deleted)") == MEMFD_NAME)
 }
 
 fn read_page(path: &Path) -> Result<(OwnedFd, Snapshot), Error> {

@@ -1,0 +1,19 @@
+//! What runs when the library is loaded, before the program's own constructors. Hooks do not depend on it.
+
+use crate::{freestanding, process};
+use netacc_core::listen::adopt;
+use netacc_sys::libc_kind;
+
+extern "C" fn start() {
+    freestanding::use_libc();
+    // Under a libc that we do not know every call is passed on, and nothing else happens.
+    if libc_kind::is_known() {
+        process::at_fork();
+        process::at_quick_exit();
+        adopt::inherited();
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

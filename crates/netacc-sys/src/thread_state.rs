@@ -1,0 +1,268 @@
+//! How many locks of ours each thread holds, without a thread-local variable: those need a place in every thread's memory,
+//! which a loader has to make, and a program without libc has nowhere.
+//!
+//! A thread is known by its thread pointer, the register by which libc finds a thread's memory. A table has a line for each
+//! thread pointer that was ever seen; the line's count is written by that thread alone, so it needs no atomic addition. A
+//! line stays with its thread pointer: the next thread whose memory lies at the same place has it then. Where the lines
+//! around its own place are taken, a thread has a word in a second table, and only as long as it holds something.
+#![allow(unsafe_code)]
+
+use crate::raw;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Number of lines in the first table.
+const LINES: usize = 1024;
+/// Number of lines that a thread looks at to find its own.
+const PROBES: usize = 8;
+/// Number of words in the second table.
+const WORDS: usize = 1024;
+/// Number of words that a thread looks at to find its own or a free one.
+const WORD_PROBES: usize = 64;
+/// Bits of a word that hold the count; the thread pointer, which has 48 bits, is above them.
+const COUNT_BITS: u32 = 16;
+
+/// One thread's line. It has a cache line of its own, since it is written at each lock.
+#[repr(align(64))]
+struct Line {
+    /// The thread pointer; 0: the line is free.
+    owner: AtomicUsize,
+    count: AtomicU32,
+}
+
+static TABLE: [Line; LINES] = [const { Line { owner: AtomicUsize::new(0), count: AtomicU32::new(0) } }; LINES];
+static CROWD: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Set once a word of the second table was taken: without it no thread looks there.
+static CROWDED: AtomicU32 = AtomicU32::new(0);
+
+/// Where a thread is counted: its line, or none if it has a word.
+pub(crate) type Place = Option<&'static Count>;
+
+/// The count in a thread's line.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Count(AtomicU32);
+
+/// The calling thread's thread pointer.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: on x86-64 the word at the thread pointer is its own address (System V ABI, thread-local storage).
+    unsafe {
+        core::arch::asm!("mov {}, fs:[0]", out(reg) pointer, options(nostack, readonly, pure, preserves_flags));
+    }
+    pointer
+}
+
+/// The calling thread's thread pointer.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub(crate) fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, nomem, pure, preserves_flags));
+    }
+    pointer
+}
+
+/// Where the search for a thread's line or word begins.
+#[inline(always)]
+fn start(pointer: usize) -> usize {
+    // Threads' memories lie whole pages apart: the multiplication spreads them (Knuth's multiplicative hashing).
+    (pointer as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 48
+}
+
+#[inline(always)]
+fn line(n: usize) -> &'static Line {
+    #[allow(clippy::indexing_slicing, reason = "the index is below the length")]
+    &TABLE[n % LINES]
+}
+
+#[inline(always)]
+fn count_of(line: &'static Line) -> &'static Count {
+    // SAFETY: `Count` is nothing but the word.
+    unsafe { &*core::ptr::from_ref(&line.count).cast::<Count>() }
+}
+
+/// The thread's line, if it lies at the first place.
+#[inline(always)]
+fn own() -> Result<&'static Count, usize> {
+    let me = thread_pointer();
+    let first = line(start(me));
+    // Relaxed: a line's owner never changes, and this thread has written what is in its own, or nobody has.
+    if first.owner.load(Ordering::Relaxed) == me { Ok(count_of(first)) } else { Err(me) }
+}
+
+/// The thread's line, wherever it lies; one that it has taken just now if it `may_take` one.
+#[cold]
+fn search(me: usize, may_take: bool) -> Place {
+    for n in 0..PROBES {
+        let line = line(start(me) + n);
+        let mut owner = line.owner.load(Ordering::Relaxed);
+        if owner == 0 {
+            if !may_take {
+                return None;
+            }
+            // A handler of this thread may take it meanwhile, for this thread.
+            owner = match line.owner.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => me,
+                Err(other) => other,
+            };
+        }
+        if owner == me {
+            return Some(count_of(line));
+        }
+    }
+    None
+}
+
+/// The words among which the thread's is.
+fn words(me: usize) -> impl Iterator<Item = &'static AtomicU64> {
+    (0..WORD_PROBES).filter_map(move |n| CROWD.get((start(me) + n) % WORDS))
+}
+
+/// The thread's word and its value.
+fn word(me: usize) -> Option<(&'static AtomicU64, u64)> {
+    if CROWDED.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    words(me).map(|word| (word, word.load(Ordering::Relaxed))).find(|(_, value)| value >> COUNT_BITS == me as u64)
+}
+
+/// Counts one more for the calling thread.
+#[inline]
+pub(crate) fn enter() -> Place {
+    let place = match own() {
+        Ok(count) => Some(count),
+        Err(me) => search(me, true),
+    };
+    match place {
+        // A handler that comes in between leaves the count as it was.
+        Some(count) => count.0.store(count.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed),
+        None => enter_crowd(thread_pointer()),
+    }
+    place
+}
+
+#[cold]
+fn enter_crowd(me: usize) {
+    CROWDED.store(1, Ordering::Relaxed);
+    if let Some((word, _)) = word(me) {
+        word.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let mine = (me as u64) << COUNT_BITS | 1;
+    // A thread that holds nothing yet keeps nobody from giving a word back.
+    while !words(me).any(|word| word.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed).is_ok()) {
+        raw::sched_yield();
+    }
+}
+
+/// Where the calling thread was counted.
+pub(crate) fn entered() -> Place {
+    own().map_or_else(|me| search(me, false), Some)
+}
+
+/// Counts one less for the calling thread, which was counted at this place.
+#[inline]
+pub(crate) fn leave(place: Place) {
+    match place {
+        Some(count) => count.0.store(count.0.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Relaxed),
+        None => leave_crowd(thread_pointer()),
+    }
+}
+
+#[cold]
+fn leave_crowd(me: usize) {
+    let Some((word, value)) = word(me) else { return };
+    // Nobody but this thread changes the word, and a handler leaves it as it was.
+    let left = if value & ((1 << COUNT_BITS) - 1) > 1 { value - 1 } else { 0 };
+    word.store(left, Ordering::Relaxed);
+}
+
+/// How many are counted for the calling thread.
+#[inline]
+pub(crate) fn count() -> u32 {
+    match own() {
+        Ok(count) => count.0.load(Ordering::Relaxed),
+        Err(me) => match search(me, false) {
+            Some(count) => count.0.load(Ordering::Relaxed),
+            None => word(me).map_or(0, |(_, value)| (value & ((1 << COUNT_BITS) - 1)) as u32),
+        },
+    }
+}
+
+/// For the child of a fork: nobody holds anything, and the next thread at the place of one that is not there begins anew.
+pub(crate) fn forget() {
+    // What is 0 already is not written, since every page that the child writes to is copied.
+    for line in &TABLE {
+        if line.count.load(Ordering::Relaxed) != 0 {
+            line.count.store(0, Ordering::Relaxed);
+        }
+    }
+    if CROWDED.load(Ordering::Relaxed) != 0 {
+        CROWD.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn each_thread_counts_for_itself() {
+        let place = enter();
+        assert_eq!(count(), 1);
+        std::thread::spawn(|| {
+            assert_eq!(count(), 0);
+            let (a, b) = (enter(), enter());
+            assert_eq!(count(), 2);
+            leave(a);
+            leave(b);
+            assert_eq!(count(), 0);
+        })
+        .join()
+        .unwrap();
+        leave(place);
+        assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn a_crowd_is_counted_too() {
+        // Each has a thread pointer of its own, and none has a line.
+        let crowd: Vec<usize> = (0..200).map(|n| 0x7f00_0000_0000 + n * 4096).collect();
+        for round in 1..4u64 {
+            for me in &crowd {
+                enter_crowd(*me);
+                assert_eq!(word(*me).unwrap().1 & 0xffff, round);
+            }
+        }
+        for left in (0..3).rev() {
+            for me in &crowd {
+                leave_crowd(*me);
+                assert_eq!(word(*me).map_or(0, |(_, value)| value & 0xffff), left);
+            }
+        }
+        assert!(CROWD.iter().all(|word| word.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn threads_that_begin_at_once_have_lines_of_their_own() {
+        let barrier = Barrier::new(32);
+        std::thread::scope(|s| {
+            for _ in 0..32 {
+                s.spawn(|| {
+                    barrier.wait();
+                    let place = enter();
+                    barrier.wait();
+                    assert_eq!(count(), 1);
+                    barrier.wait();
+                    leave(place);
+                    assert_eq!(count(), 0);
+                });
+            }
+        });
+    }
+}
