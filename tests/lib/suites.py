@@ -196,7 +196,7 @@ SUITES = {suite.name: suite for suite in (
     Suite("ss", "netacc_ss: pages of every kind, terminals, metrics", also=("servers",)),
     Suite("bench", "netacc_bench: the matrix, two hosts, strangers"),
     Suite("symbols", "what the library exports and needs, and that it loads anywhere", modes=ONE, enter=shared),
-    Suite("layers", "which part of the library knows which", modes=ONE, enter=shared),
+    Suite("layers", "which part of the library knows which, and how large its objects are", modes=ONE, enter=shared),
     Suite("budget", "instructions that the library adds to calls that are not accelerated", modes=ONE),
     Suite("diff", "random sequences of calls, accelerated against kernel", together=False),
     Programs("apps", "small programs on kernel TCP, accelerated, promoted while they run", modes=programs.MODES, enter=shared,

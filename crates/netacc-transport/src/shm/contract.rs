@@ -18,7 +18,7 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else {
             return Err(Errno::PIPE);
         };
-        self.note_cpu(&v);
+        v.note_cpu();
         self.check_writable(&v)?;
         if self.state.glance().is_write_diverted() {
             if self.is_pending() {
@@ -49,7 +49,7 @@ impl Endpoint for ShmEndpoint {
 
     fn try_read(&self, dst: &mut Iov<'_>, peek: bool) -> Result<usize> {
         let Some(v) = self.view() else { return Ok(0) };
-        self.note_cpu(&v);
+        v.note_cpu();
         if self.old_subflow.load(Ordering::Relaxed) != 0 {
             match self.read_before(dst, peek) {
                 Err(done) => return done,
@@ -115,13 +115,16 @@ impl Endpoint for ShmEndpoint {
         let Some(v) = self.view() else { return true };
         let waker = v.link.waker_for(set);
         let own = line!(v, side, v.me);
-        self.join_co_waiters(&v, interest, set);
+        if self.kernel_fd() < 0 {
+            let what = if interest.read { READS } else { 0 } | if interest.write { WRITES } else { 0 };
+            self.waiters.join(v.link, what, set);
+        }
         if waker != 0 {
             if interest.read {
-                self.register(&own.rx_waiter, waker, READS, set);
+                self.waiters.register(v.link, &own.rx_waiter, waker, READS, set);
             }
             if interest.write {
-                self.register(&own.tx_waiter, waker, WRITES, set);
+                self.waiters.register(v.link, &own.tx_waiter, waker, WRITES, set);
             }
         }
         self.add_kernel_ends(&v, interest.read, set);
@@ -144,14 +147,14 @@ impl Endpoint for ShmEndpoint {
 
     fn disarm(&self, interest: Interest, set: &WaitSet) {
         let Some(v) = self.view() else { return };
-        self.leave_co_waiters(&v, set);
+        self.waiters.leave(v.link, set);
         if let Some(waker) = v.link.waker_of(set).filter(|_| !set.mark_was_set) {
             let own = line!(v, side, v.me);
             if interest.read {
-                self.unregister(&v, &own.rx_waiter, waker, READS);
+                self.waiters.unregister(v.link, &own.rx_waiter, waker, READS);
             }
             if interest.write {
-                self.unregister(&v, &own.tx_waiter, waker, WRITES);
+                self.waiters.unregister(v.link, &own.tx_waiter, waker, WRITES);
             }
         }
         self.poll_liveness(&v);
@@ -191,7 +194,7 @@ impl Endpoint for ShmEndpoint {
             return self.close_switched(abort);
         }
         let mut wiped = 0;
-        if self.peer_released(&v) {
+        if v.peer_released() {
             // No peer is there to be told. What we wrote is in our cache and of no use to the client, which begins
             // with the words wiped. Where a side is or was several processes, the wiping is left to the client.
             let alone = self.liveness.load(Ordering::Relaxed) == 0 && self.peer_liveness.load(Ordering::Relaxed) == 0;

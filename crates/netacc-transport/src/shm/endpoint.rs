@@ -2,11 +2,13 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::delays::Delays;
+use crate::shm::edges::Edges;
 use crate::shm::link::Link;
 use crate::shm::machine::{Machine, Place};
 use crate::shm::segment::{CONNECT_QUEUED, CONNECT_REFUSED, CONNECT_TAKEN, CONNECT_WITHDRAWN, Segment, Slot, WIPED};
 use crate::shm::side::Side;
 use crate::shm::side_state::{Ends, EndsEvent, Life, LifeEvent, SideState, StateWord, Switch, SwitchEvent};
+use crate::shm::waiters::Waiters;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use netacc_ring::{
     Area, CLOSED, Consumer, FIN, HOLDING, OPEN, Producer, RESET, Ring, SWITCHED, notify_data, notify_room,
@@ -15,12 +17,6 @@ use netacc_stats::{Counter, Reason, page};
 use netacc_sys::cpu;
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::Lock;
-
-/// Most threads that wait for the same direction as another one that is registered already.
-pub(super) const EXTRA: usize = 4;
-/// Most threads that can sleep on the liveness socket of either side of a connection and wake each other: as many as can be
-/// registered.
-pub(super) const CO_WAITERS: usize = EXTRA + 2;
 
 /// One side of a slot. It lives inside its [`Link`], and is reused for one connection after the other.
 #[derive(Debug)]
@@ -32,10 +28,8 @@ pub struct ShmEndpoint {
     pub(super) generation: AtomicU32,
     pub(super) tx: Producer,
     pub(super) rx: Consumer,
-    /// Wakers of further threads that sleep for this endpoint.
-    pub(super) extra: [AtomicU32; EXTRA],
-    /// Threads that sleep on its liveness socket of either side: see [`ShmEndpoint::join_co_waiters`].
-    pub(super) co_waiters: [AtomicU32; CO_WAITERS],
+    /// Threads of ours that sleep for this endpoint, beside those that the words in shared memory name.
+    pub(super) waiters: Waiters,
     /// Set if the other program is on another host; stored when the connection begins, so that a wait touches no
     /// further line.
     pub(super) remote: AtomicU32,
@@ -45,16 +39,8 @@ pub struct ShmEndpoint {
     pub registration: AtomicUsize,
     /// Our ready set that watches the endpoint; 0: none.
     pub ready_set: AtomicU32,
-    /// The value of SO_RCVLOWAT.
-    pub(super) lowat: AtomicU32,
-    /// Number of times that SO_RCVLOWAT was set when enough was there.
-    pub(super) nudges: AtomicU32,
-    /// Number of calls of shutdown(2) so far.
-    pub(super) edges: AtomicU32,
-    /// Set when a writer found no room and waits for some.
-    pub(super) room_wanted: AtomicU32,
-    /// Number of times that such a writer could go on.
-    pub(super) rooms: AtomicU32,
+    /// What edge-triggered epoll goes by, and SO_RCVLOWAT.
+    pub(super) edges: Edges,
     /// Its position in the connect queue, of one that is pending; see [`super::pending`].
     pub(super) queued_at: AtomicU64,
     /// The end of the peer's liveness socket that the peer passed to us (descriptor + 1), and in the upper half the
@@ -263,8 +249,7 @@ impl ShmEndpoint {
         self.forget_stale_peer_liveness(generation);
         self.registration.store(0, Ordering::Relaxed);
         self.ready_set.store(0, Ordering::Relaxed);
-        self.lowat.store(1, Ordering::Relaxed);
-        self.room_wanted.store(0, Ordering::Relaxed);
+        self.edges.begin();
         self.state.begin(v.place());
         v.link.slot_taken();
         true

@@ -395,7 +395,7 @@ impl ShmEndpoint {
     pub(super) fn poll_liveness(&self, v: &View) {
         let inherited = v.link.is_inherited();
         if inherited && self.accept_peer() {
-            self.wake_co_waiters(v);
+            self.waiters.wake_co_waiters(v.link);
         }
         self.poll_liveness_ends(v, inherited);
     }
@@ -417,15 +417,17 @@ impl ShmEndpoint {
             let shared = fd == liveness || self.is_shared();
             match if fd >= 0 { self.drain(fd, shared) } else { LivenessEvent::Nothing } {
                 LivenessEvent::Nothing => {}
-                LivenessEvent::Woken => self.wake_co_waiters(v),
-                LivenessEvent::End if fd == peer_liveness && !self.has_peer_ended() => self.wake_co_waiters(v),
+                LivenessEvent::Woken => self.waiters.wake_co_waiters(v.link),
+                LivenessEvent::End if fd == peer_liveness && !self.has_peer_ended() => {
+                    self.waiters.wake_co_waiters(v.link)
+                }
                 LivenessEvent::End => {
                     if tells {
                         self.state.set(PEER_GONE);
                     } else {
                         self.on::<LivenessSocket>(LivenessSocketEvent::End);
                     }
-                    self.wake_co_waiters(v);
+                    self.waiters.wake_co_waiters(v.link);
                 }
                 LivenessEvent::Strange => {
                     let _ = self.violated(v);

@@ -2,6 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;
+use crate::shm::edges::EdgeSeq;
 use crate::shm::endpoint::View;
 use crate::shm::side::Side;
 use crate::shm::side_state::Ends;
@@ -14,19 +15,6 @@ const DELIVERED: u64 = 64 * 1024;
 /// Least number of bytes that a ring takes before the peer has to read.
 const FULL: u64 = 64 * 1024;
 
-/// How far a connection has come. Edge-triggered epoll reports a connection again when one of these has
-/// changed: they are what the kernel's wake-ups stand for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EdgeSeq {
-    /// Stream position up to which data has arrived, and (above 2^48) the number of times that `SO_RCVLOWAT` found
-    /// enough of it.
-    pub data: u64,
-    /// Number of ends, resets and calls of shutdown(2).
-    pub edges: u32,
-    /// Number of times that a writer that had found no room could go on.
-    pub room: u32,
-}
-
 impl ShmEndpoint {
     /// The present marks. To be taken before a look at the readiness, so that nothing is missed in between.
     pub fn edge_seq(&self) -> EdgeSeq {
@@ -35,36 +23,29 @@ impl ShmEndpoint {
         };
         // First: that it is established counts as room.
         let _ = self.is_pending();
-        let ends = self.observe(&v).ends_seen();
-        let turns = self.edges.load(Ordering::Relaxed).wrapping_shl(8) | ends;
-        if self.room_wanted.load(Ordering::Relaxed) != 0
-            && self.has_room(&v)
-            && self.room_wanted.swap(0, Ordering::AcqRel) != 0
-        {
-            self.rooms.fetch_add(1, Ordering::Relaxed);
-        }
-        let nudges = u64::from(self.nudges.load(Ordering::Relaxed)) << 48;
-        EdgeSeq { data: self.visible(&v) ^ nudges, edges: turns, room: self.rooms.load(Ordering::Relaxed) }
+        let ends = self.edges.ends(self.observe(&v));
+        self.edges.find_room(|| self.has_room(&v));
+        self.edges.seq(ends, self.visible(&v))
     }
 
     /// To be called for a writer that found no room and has none yet: asks for room again, since a peer may have told
     /// it too early. True when there is room now.
     #[cold]
     pub fn wants_room_still(&self) -> bool {
-        self.room_wanted.load(Ordering::Relaxed) != 0 && self.want_room()
+        self.edges.wants_room() && self.want_room()
     }
 
     /// To be called when a writer was told that it wrote a part, and room came before it could ask for it: that is news
     /// for a thread that waits by edges.
     #[cold]
     pub fn room_came(&self) {
-        self.rooms.fetch_add(1, Ordering::Relaxed);
+        self.edges.count_room();
         self.poke_self();
     }
 
     /// Wakes the threads that wait, as every call of shutdown(2) does, whether it changed anything or not.
     pub fn stir(&self) {
-        self.edges.fetch_add(1, Ordering::Relaxed);
+        self.edges.count_shutdown();
         self.poke_self();
     }
 
@@ -121,16 +102,16 @@ impl ShmEndpoint {
     /// The value of SO_RCVLOWAT.
     #[inline]
     pub fn lowat(&self) -> usize {
-        self.lowat.load(Ordering::Relaxed) as usize
+        self.edges.lowat() as usize
     }
 
     /// Sets SO_RCVLOWAT; a thread that waits looks again. If enough bytes are there, or the end, the kernel wakes as if
     /// they had come just now, even if nothing has changed.
     pub fn set_lowat(&self, n: u32) {
-        self.lowat.store(n.max(1), Ordering::Relaxed);
+        self.edges.set_lowat(n);
         let there = self.unread();
         if there > 0 && there >= self.lowat() || self.peer_ended() {
-            self.nudges.fetch_add(1, Ordering::Relaxed);
+            self.edges.count_nudge();
         }
         self.poke_self();
     }
@@ -141,7 +122,7 @@ impl ShmEndpoint {
             0 => FULL,
             window => window.min(FULL),
         };
-        u64::from(self.lowat.load(Ordering::Relaxed)).min(window)
+        u64::from(self.edges.lowat()).min(window)
     }
 
     /// Sets SO_SNDBUF and SO_RCVBUF as getsockopt(2) reports them; 0: as the kernel sees fit, which then is what the

@@ -1,14 +1,21 @@
-//! The waiters of a connection, which are to be woken: threads of ours, and the ready set that watches it.
+//! The threads of this process that wait for a connection, beside those that the words in shared memory name.
+//!
+//! A word in shared memory has room for one thread for each direction. The further ones are in [`Waiters`], which only
+//! threads of this process read and write: the peer wakes the thread that it finds, and that one wakes the others.
+//!
+//! Every change is a compare-and-exchange or a swap with sequential consistency, and every waiter looks at the connection
+//! after it has entered. So either the thread that has news sees the waiter, or the waiter sees the news.
 
-use crate::endpoint::{Endpoint, Interest};
-use crate::shm::ShmEndpoint;
-use crate::shm::endpoint::{EXTRA, View};
 use crate::shm::segment::LIVENESS_WAKER;
-use crate::shm::side::Side;
-use crate::wait::WaitSet;
+use crate::wait::{WaitSet, WakerSource};
+use crate::wakers;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
-use netacc_ring::GONE;
-use netacc_sys::cpu;
+
+/// Most threads that wait for the same direction as another one that is registered already.
+const EXTRA: usize = 4;
+/// Most threads that can sleep on the liveness socket of either side of a connection and wake each other: as many as can be
+/// registered.
+const CO_WAITERS: usize = EXTRA + 2;
 
 /// Shift in a word of `co_waiters` of the waker's number; the bits below say what the thread waits for.
 const WORD_SHIFT: u32 = 2;
@@ -19,67 +26,57 @@ pub(super) const WRITES: u32 = 2;
 
 /// Takes the waker of a thread of ours from where it is registered. The mark of a process that we forked stays: it
 /// would sleep on and never be rung, since the peer looks here.
-fn take_ours(cell: &AtomicU32) -> u32 {
+pub(super) fn take_ours(cell: &AtomicU32) -> u32 {
     let ours = |id: u32| (id != 0 && id != LIVENESS_WAKER).then_some(0);
     cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, ours).unwrap_or(0)
 }
 
-impl ShmEndpoint {
-    /// Makes our own sleepers and our own ready set look at this connection again.
-    pub fn poke_self(&self) {
-        // What the sleepers are to see was stored before, perhaps with Release only; they register, then look at it.
-        // One of us sees the other, with the fence in [`ShmEndpoint::arm`].
-        fence(Ordering::SeqCst);
-        if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
-            return;
-        }
-        let Some(v) = self.view() else { return };
-        if v.link.is_inherited() {
-            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their
-            // marks.
-            return self.wake_co_waiters(&v);
-        }
-        let own = line!(v, side, v.me);
-        let watch = own.subscriber.load(Ordering::SeqCst);
-        let marked = watch != 0 && v.seg.ready_set(v.me, watch).is_some_and(|c| c.set(v.index));
-        for id in [if marked { watch } else { 0 }, take_ours(&own.rx_waiter), take_ours(&own.tx_waiter)] {
-            if id != 0 {
-                v.link.ring_own(id);
-            }
-        }
-        self.wake_extra(&v);
+/// Rings a waker of our own side.
+fn ring<L: WakerSource>(link: &L, id: u32) {
+    let fd = link.waker_fd(id);
+    if fd >= 0 {
+        wakers::ring(fd);
     }
+}
 
-    /// Lets the peer know which CPU we use; written only when it changed, since the line is shared.
-    #[inline]
-    pub(super) fn note_cpu(&self, v: &View) {
-        let c = cpu::current();
-        let line = line!(v, side, v.me);
-        if line.cpu.load(Ordering::Relaxed) != c {
-            line.cpu.store(c, Ordering::Relaxed);
-        }
-    }
+/// The threads that wait for one connection.
+#[derive(Debug)]
+pub(super) struct Waiters {
+    /// Wakers of further threads that sleep.
+    extra: [AtomicU32; EXTRA],
+    /// Threads that sleep on the liveness socket of either side: see [`Waiters::join`].
+    co_waiters: [AtomicU32; CO_WAITERS],
+}
 
-    pub(super) fn wake_extra(&self, v: &View) {
+impl Waiters {
+    /// Rings the further threads.
+    pub(super) fn wake_extra<L: WakerSource>(&self, link: &L) {
         for e in &self.extra {
             if e.load(Ordering::SeqCst) != 0 {
                 let id = e.swap(0, Ordering::SeqCst);
                 if id != 0 {
-                    v.link.ring_own(id);
+                    ring(link, id);
                 }
             }
         }
     }
 
     /// Registers `waker` in `cell`, or as a further waiter when another thread is there already.
-    pub(super) fn register(&self, cell: &AtomicU32, waker: u32, what: u32, set: &mut WaitSet) {
+    pub(super) fn register<L: WakerSource>(
+        &self,
+        link: &'static L,
+        cell: &AtomicU32,
+        waker: u32,
+        what: u32,
+        set: &mut WaitSet,
+    ) {
         for _ in 0..EXTRA {
             match cell.compare_exchange(0, waker, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(_) => return,
                 Err(b) if b == waker => {
                     // The mark belongs to a thread of ours or to another sharer, which then takes the
                     // byte.
-                    let others = waker == LIVENESS_WAKER && !self.has_co_waiters(what, set.waker_in(self.link()));
+                    let others = waker == LIVENESS_WAKER && !self.has_co_waiters(what, set.waker_in(link));
                     set.bounded |= others;
                     set.mark_was_set |= others;
                     return;
@@ -110,13 +107,9 @@ impl ShmEndpoint {
     /// A thread that sleeps without a peer liveness socket is here as well: a child of the peer that cannot ring its
     /// waker takes the mark of its registration, and leaves the byte at a peer liveness socket that another thread is
     /// just taking in.
-    pub(super) fn join_co_waiters(&self, v: &View, interest: Interest, set: &mut WaitSet) {
-        if self.kernel_fd() >= 0 {
-            return;
-        }
-        let waker = set.waker(v.link);
-        let word =
-            waker << WORD_SHIFT | if interest.read { READS } else { 0 } | if interest.write { WRITES } else { 0 };
+    pub(super) fn join<L: WakerSource>(&self, link: &'static L, what: u32, set: &mut WaitSet) {
+        let waker = set.waker(link);
+        let word = waker << WORD_SHIFT | what;
         let enter =
             |e: &AtomicU32| waker != 0 && e.compare_exchange(0, word, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         set.bounded |= !self.co_waiters.iter().any(enter);
@@ -125,8 +118,9 @@ impl ShmEndpoint {
         fence(Ordering::SeqCst);
     }
 
-    pub(super) fn leave_co_waiters(&self, v: &View, set: &WaitSet) {
-        let waker = set.waker_in(v.link);
+    /// Undoes [`Waiters::join`].
+    pub(super) fn leave<L: WakerSource>(&self, link: &'static L, set: &WaitSet) {
+        let waker = set.waker_in(link);
         for e in self.co_waiters.iter().filter(|_| waker != 0) {
             let word = e.load(Ordering::SeqCst);
             if word >> WORD_SHIFT == waker {
@@ -141,50 +135,39 @@ impl ShmEndpoint {
         self.co_waiters.iter().map(|e| e.load(Ordering::SeqCst)).any(|w| w & what != 0 && w >> WORD_SHIFT != but)
     }
 
-    pub(super) fn wake_co_waiters(&self, v: &View) {
+    /// Rings the threads that sleep on the liveness socket of either side.
+    pub(super) fn wake_co_waiters<L: WakerSource>(&self, link: &L) {
         for e in &self.co_waiters {
             if e.load(Ordering::SeqCst) != 0 {
-                v.link.ring_own(e.swap(0, Ordering::SeqCst) >> WORD_SHIFT);
+                ring(link, e.swap(0, Ordering::SeqCst) >> WORD_SHIFT);
             }
         }
     }
 
-    /// The peer's liveness socket is there: a thread that went to sleep without it looks again, and sleeps on it too.
-    pub(super) fn wake_for_peer_liveness(&self, v: &View) {
-        fence(Ordering::SeqCst);
-        self.wake_co_waiters(v);
-        // An epoll instance sleeps on the waker of its ready set, and the ready set's mark may have been taken in the same way.
-        let ready_set = self.ready_set.load(Ordering::SeqCst);
-        if ready_set != 0 && !v.link.is_inherited() {
-            v.link.ring_own(ready_set);
-        }
-    }
-
     /// In the child of a fork: the threads that sleep for the connection are the parent's.
-    pub fn forget_sleepers(&self) {
+    pub(super) fn forget(&self) {
         for e in self.co_waiters.iter().chain(&self.extra) {
             e.store(0, Ordering::Relaxed);
         }
-        self.forget_users();
-        self.draining.reset();
     }
 
     /// Takes the mark in shared memory away, which stands for all threads of ours that sleep for `what` on the liveness socket,
     /// with the last of them.
-    fn unregister_liveness(&self, v: &View, cell: &AtomicU32, what: u32) {
+    fn unregister_liveness<L: WakerSource>(&self, link: &L, cell: &AtomicU32, what: u32) {
         if self.has_co_waiters(what, 0) {
             return;
         }
         let _ = cell.compare_exchange(LIVENESS_WAKER, 0, Ordering::SeqCst, Ordering::SeqCst);
         // A thread that registered in between found the mark and lost it.
         if self.has_co_waiters(what, 0) {
-            self.wake_co_waiters(v);
+            self.wake_co_waiters(link);
         }
     }
 
-    pub(super) fn unregister(&self, v: &View, cell: &AtomicU32, waker: u32, what: u32) {
+    /// Undoes [`Waiters::register`].
+    pub(super) fn unregister<L: WakerSource>(&self, link: &L, cell: &AtomicU32, waker: u32, what: u32) {
         if waker == LIVENESS_WAKER {
-            return self.unregister_liveness(v, cell, what);
+            return self.unregister_liveness(link, cell, what);
         }
         let _ = cell.compare_exchange(waker, 0, Ordering::SeqCst, Ordering::SeqCst);
         let mut others = false;
@@ -193,60 +176,7 @@ impl ShmEndpoint {
             others |= e.load(Ordering::SeqCst) != 0;
         }
         if others {
-            self.wake_extra(v);
-        }
-    }
-
-    /// Sets the ready set of ours that hears of this connection (0: none).
-    pub fn subscribe(&self, ready_set: u32) {
-        self.ready_set.store(ready_set, Ordering::Relaxed);
-        // In the child of a fork the word is the parent's, which has the ready sets.
-        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
-        let watch = &line!(v, side, v.me).subscriber;
-        if ready_set != 0 {
-            // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
-            watch.store(ready_set, Ordering::SeqCst);
-        } else if !self.peer_released(&v) {
-            // Release suffices: a hint that comes late names no registration. A peer that is gone does not look, and
-            // the line need not be fetched.
-            watch.store(0, Ordering::Release);
-        }
-    }
-
-    /// Whether the peer has closed for good and looks at no word of the slot any more.
-    pub(super) fn peer_released(&self, v: &View) -> bool {
-        // Acquire: the peer's last looks come before what we do to the words now.
-        line!(v, producer, v.me.other()).fin.load(Ordering::Acquire) & GONE != 0
-    }
-
-    /// Asks for a bit in the subscribed ready set when there is room; true when there is room already.
-    pub fn want_room(&self) -> bool {
-        let Some(v) = self.view() else { return true };
-        // SeqCst exchange, then the look: the peer publishes its tail, then looks at `want_room`.
-        line!(v, side, v.me).want_room.swap(1, Ordering::SeqCst);
-        let there = self.readiness().writable();
-        if !there {
-            self.room_wanted.store(1, Ordering::Release);
-        }
-        there
-    }
-
-    /// Whether the connect queue's waiters (slot 0) must look: arms `set` for the whole link.
-    pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
-        let Some(v) = self.view() else { return true };
-        let waker = v.link.waker_for(set);
-        if waker != 0 {
-            self.register(&line!(v, side, v.me).rx_waiter, waker, READS, set);
-        }
-        v.seg.queued() > 0 || v.link.is_lost()
-    }
-
-    /// Undoes [`ShmEndpoint::arm_queue`].
-    pub fn disarm_queue(&self, set: &WaitSet) {
-        if let Some(v) = self.view()
-            && let Some(waker) = v.link.waker_of(set)
-        {
-            self.unregister(&v, &line!(v, side, v.me).rx_waiter, waker, READS);
+            self.wake_extra(link);
         }
     }
 }

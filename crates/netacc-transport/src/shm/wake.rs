@@ -1,0 +1,121 @@
+//! Who is to be woken for a connection: threads of ours, and the ready set that watches it.
+
+use crate::endpoint::Endpoint;
+use crate::shm::ShmEndpoint;
+use crate::shm::endpoint::View;
+use crate::shm::side::Side;
+use crate::shm::waiters::{READS, take_ours};
+use crate::wait::WaitSet;
+use core::sync::atomic::{Ordering, fence};
+use netacc_ring::GONE;
+use netacc_sys::cpu;
+
+impl View {
+    /// Lets the peer know which CPU we use; written only when it changed, since the line is shared.
+    #[inline]
+    pub(super) fn note_cpu(&self) {
+        let c = cpu::current();
+        let line = line!(self, side, self.me);
+        if line.cpu.load(Ordering::Relaxed) != c {
+            line.cpu.store(c, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer has closed for good and looks at no word of the slot any more.
+    pub(super) fn peer_released(&self) -> bool {
+        // Acquire: the peer's last looks come before what we do to the words now.
+        line!(self, producer, self.me.other()).fin.load(Ordering::Acquire) & GONE != 0
+    }
+}
+
+impl ShmEndpoint {
+    /// Makes our own sleepers and our own ready set look at this connection again.
+    pub fn poke_self(&self) {
+        // What the sleepers are to see was stored before, perhaps with Release only; they register, then look at it.
+        // One of us sees the other, with the fence in [`ShmEndpoint::arm`].
+        fence(Ordering::SeqCst);
+        if !self.is_live() && self.index.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let Some(v) = self.view() else { return };
+        if v.link.is_inherited() {
+            // The words in shared memory name sleepers of the parent's, which we cannot ring: they must not lose their
+            // marks.
+            return self.waiters.wake_co_waiters(v.link);
+        }
+        let own = line!(v, side, v.me);
+        let watch = own.subscriber.load(Ordering::SeqCst);
+        let marked = watch != 0 && v.seg.ready_set(v.me, watch).is_some_and(|c| c.set(v.index));
+        for id in [if marked { watch } else { 0 }, take_ours(&own.rx_waiter), take_ours(&own.tx_waiter)] {
+            if id != 0 {
+                v.link.ring_own(id);
+            }
+        }
+        self.waiters.wake_extra(v.link);
+    }
+
+    /// The peer's liveness socket is there: a thread that went to sleep without it looks again, and sleeps on it too.
+    pub(super) fn wake_for_peer_liveness(&self, v: &View) {
+        fence(Ordering::SeqCst);
+        self.waiters.wake_co_waiters(v.link);
+        // An epoll instance sleeps on the waker of its ready set, and the ready set's mark may have been taken in the same way.
+        let ready_set = self.ready_set.load(Ordering::SeqCst);
+        if ready_set != 0 && !v.link.is_inherited() {
+            v.link.ring_own(ready_set);
+        }
+    }
+
+    /// In the child of a fork: the threads that sleep for the connection are the parent's.
+    pub fn forget_sleepers(&self) {
+        self.waiters.forget();
+        self.forget_users();
+        self.draining.reset();
+    }
+
+    /// Sets the ready set of ours that hears of this connection (0: none).
+    pub fn subscribe(&self, ready_set: u32) {
+        self.ready_set.store(ready_set, Ordering::Relaxed);
+        // In the child of a fork the word is the parent's, which has the ready sets.
+        let Some(v) = self.view().filter(|v| !v.link.is_inherited()) else { return };
+        let watch = &line!(v, side, v.me).subscriber;
+        if ready_set != 0 {
+            // SeqCst: the caller looks at the connection afterwards; the peer publishes, then looks here.
+            watch.store(ready_set, Ordering::SeqCst);
+        } else if !v.peer_released() {
+            // Release suffices: a hint that comes late names no registration. A peer that is gone does not look, and
+            // the line need not be fetched.
+            watch.store(0, Ordering::Release);
+        }
+    }
+
+    /// Asks for a bit in the subscribed ready set when there is room; true when there is room already.
+    pub fn want_room(&self) -> bool {
+        let Some(v) = self.view() else { return true };
+        // SeqCst exchange, then the look: the peer publishes its tail, then looks at `want_room`.
+        line!(v, side, v.me).want_room.swap(1, Ordering::SeqCst);
+        let there = self.readiness().writable();
+        if !there {
+            self.edges.want_room();
+        }
+        there
+    }
+
+    /// Whether the connect queue's waiters (slot 0) must look: arms `set` for the whole link.
+    pub fn arm_queue(&self, set: &mut WaitSet) -> bool {
+        let Some(v) = self.view() else { return true };
+        let waker = v.link.waker_for(set);
+        if waker != 0 {
+            self.waiters.register(v.link, &line!(v, side, v.me).rx_waiter, waker, READS, set);
+        }
+        v.seg.queued() > 0 || v.link.is_lost()
+    }
+
+    /// Undoes [`ShmEndpoint::arm_queue`].
+    pub fn disarm_queue(&self, set: &WaitSet) {
+        if let Some(v) = self.view()
+            && let Some(waker) = v.link.waker_of(set)
+        {
+            self.waiters.unregister(v.link, &line!(v, side, v.me).rx_waiter, waker, READS);
+        }
+    }
+}
