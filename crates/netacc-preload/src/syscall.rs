@@ -9,7 +9,6 @@ use netacc_core::switch::demote;
 use netacc_core::wait::{poll, select};
 use netacc_core::{fallback, identity};
 use netacc_stats::Reason;
-use netacc_sys::libc_kind;
 
 /// kcmp(2) compares two descriptors.
 const KCMP_FILE: usize = 0;
@@ -84,7 +83,7 @@ pub unsafe extern "C" fn syscall(n: c_long, a: usize, b: usize, c: usize, d: usi
             libc::SYS_fork => process::forked(|| process::at_rest(|| passed(n, a, b, c, d, e, f))),
             // A child that has the caller's stack would return over it before the caller does.
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_vfork if libc_kind::is_known() => {
+            libc::SYS_vfork if netacc_sys::libc_kind::is_known() => {
                 process::forked(|| process::at_rest(|| passed(libc::SYS_fork, a, b, c, d, e, f)))
             }
             libc::SYS_clone => clone::made(a as u64, || passed(n, a, b, c, d, e, f)),
