@@ -35,6 +35,11 @@ use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
+/// Whether the peer has read all that we sent, by the ring and before by TCP.
+fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
+    ep.peer_left_unread(v) == Some(0) && ep.unread_before(v) == 0
+}
+
 /// A copy of our end for our other sharers, which goes to them by way of the peer. It is [`enclosed`], since a copy that
 /// stayed with the peer would keep our end open when we close it. All messages have the same enclosing socket: in one that no
 /// process reads any more, nothing is left once the copy has been taken out of another one.
@@ -113,11 +118,6 @@ impl ShmEndpoint {
         Ok(poured.is_ok())
     }
 
-    /// Whether the peer has read all that we sent, by the ring and before by TCP.
-    fn peer_has_read_all(&self, v: &View) -> bool {
-        self.peer_left_unread(v) == Some(0) && self.unread_before(v) == 0
-    }
-
     fn drained(&self, v: &View) -> bool {
         self.state.glance().is_left_by_sharer() || !(self.has_data(v) || self.old_subflow_fd() >= 0)
     }
@@ -190,7 +190,7 @@ impl ShmEndpoint {
         if ended || state.has_peer_ended() {
             let _ = raw::shutdown(peer_end.as_raw_fd(), libc::SHUT_WR);
         }
-        if !self.peer_has_read_all(v) {
+        if !peer_has_read_all(self, v) {
             // If the peer dies before it has read its ring to the end, our end is to be a reset, as it would be in the
             // kernel. The peer takes this back when it has read all of it.
             reset_at_close(peer_end.as_raw_fd());
@@ -200,7 +200,7 @@ impl ShmEndpoint {
         } else if !self.peer_died(v) && !self.pass_socket(v, (local_end, sibling_copy), peer_end, old_subflow, fin)? {
             return Ok(false);
         }
-        if self.peer_has_read_all(v) {
+        if peer_has_read_all(self, v) {
             // The peer has read all of it meanwhile. If it has closed the connection, nobody else takes the reset back,
             // which would cost what the peer has sent.
             end_at_close(peer_end.as_raw_fd());
