@@ -1,9 +1,9 @@
-// One side becomes a kernel socket while the other one reads what is left for it and closes: all that this one has sent arrives,
-// and then the end, as with TCP. With and without a child that shares the connection and closes it at the same time.
+// One side becomes a kernel socket while the other one reads what is left for it and closes, or exits: all that this one has sent
+// arrives, and then the end, as with TCP. With and without a child that shares the connection and leaves it at the same time.
 #include "t.h"
-enum { ROUNDS = 150, SHORT = 100, LONG = 240000 };
+enum { ROUNDS = 200, SHORT = 100, LONG = 240000 };
 static int begin[2], written[2];
-static void closes(int port, int shared, unsigned delay)
+static void leaves(int port, int shared, int exits, unsigned delay)
 {
 	static unsigned char b[LONG];
 	char c;
@@ -20,7 +20,8 @@ static void closes(int port, int shared, unsigned delay)
 		;
 	if (kid)
 		recv_all(fd, b, SHORT);
-	close(fd);
+	if (!exits)
+		close(fd);
 	if (kid > 0)
 		reap(kid);
 	_exit(0);
@@ -36,7 +37,7 @@ int main(void)
 		int shared = i % 2;
 		pid_t peer = fork_child();
 		if (!peer)
-			closes(port, shared, rand() % 100000);
+			leaves(port, shared, i / 2 % 2, rand() % 100000);
 		int fd = accept(l, NULL, NULL);
 		size_t got = 0;
 		ssize_t n, r;

@@ -147,6 +147,7 @@ fn give(spawns: bool, named: &Named) {
     inheritance::before_exec(spawns, |fd| named.has(fd));
     if !spawns {
         at_exit::hand_on_all();
+        at_exit::settle_switches();
         engine::before_exec(next_fork);
     }
 }

@@ -203,6 +203,7 @@ extern "C" fn finish() {
     }
     at_exit::hand_on_all();
     at_exit::settle_orphans();
+    at_exit::settle_switches();
     engine::finish(next_fork);
 }
 

@@ -48,3 +48,22 @@ pub fn settle_orphans() {
         }
     });
 }
+
+/// The process ends: connections whose peers have left the rings follow them, so that what was sent by them still arrives
+/// if all was read, as it does when a program that ends leaves it to the kernel to close its sockets.
+pub fn settle_switches() {
+    if lock::interrupted() {
+        return;
+    }
+    table::each(0, usize::MAX, |_, e| {
+        if let Entry::Socket(r) = e
+            && let Some(_pin) = r.pin()
+            && r.obj.is_shm()
+            // Another thread that is in a call follows by itself.
+            && let (Some(_rx), Some(_tx)) = (r.obj.rx.try_lock(), r.obj.tx.try_lock())
+            && let Some(ep) = r.obj.endpoint().filter(|ep| r.valid() && !ep.is_remote())
+        {
+            ep.settle_switch();
+        }
+    });
+}

@@ -19,7 +19,6 @@ use crate::shm::procfs;
 use crate::shm::segment::LIVENESS_WAKER;
 use crate::shm::side::Side;
 use crate::shm::side_state::{LivenessSocket, LivenessSocketEvent, PEER_GONE, RING_OWED, SHARED, Switch, SwitchEvent};
-use crate::shm::sockets::end_at_close;
 use crate::shm::wait_budget::WaitBudget;
 use crate::wait::WaitSet;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
@@ -309,17 +308,7 @@ impl ShmEndpoint {
     /// kernel tells the peer when the last one is gone.
     pub fn leave_shared(&'static self) {
         let Some(v) = self.view() else { return };
-        let state = self.observe(&v);
-        if state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
-            // The peer is on its way to a socket that resets the connection when we close it: see `offer_to` in
-            // [`super::switch`]. The last one of us to read what it left takes that back, and has to have the socket.
-            self.await_kernel();
-            let _ = self.accept_switch();
-            if self.kernel_fd() >= 0 && !self.has_data(&v) {
-                // All of the ring has been read, if not by the process that goes on with the connection.
-                end_at_close(self.kernel_fd());
-            }
-        }
+        self.settle_switch();
         // Not kept as in `release_peer_liveness`: when the process that goes on with the connection dies, that must be
         // noticed.
         self.close_peer_liveness();

@@ -35,6 +35,11 @@ use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
 
+/// Whether all that the peer left in the ring, and in the kernel before, has been read.
+fn drained(ep: &ShmEndpoint, v: &View) -> bool {
+    ep.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow_fd() >= 0)
+}
+
 /// Whether the peer has read all that we sent, by the ring and before by TCP.
 fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
     ep.peer_left_unread(v) == Some(0) && ep.unread_before(v) == 0
@@ -84,7 +89,7 @@ impl ShmEndpoint {
                 // Asked last: the socket may have come during the look whether it can still come.
                 self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
             }
-            Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => self.drained(&v),
+            Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
             _ => self.is_orphan(&v),
         })
     }
@@ -116,10 +121,6 @@ impl ShmEndpoint {
             end_at_close(self.kernel_fd());
         }
         Ok(poured.is_ok())
-    }
-
-    fn drained(&self, v: &View) -> bool {
-        self.state.glance().is_left_by_sharer() || !(self.has_data(v) || self.old_subflow_fd() >= 0)
     }
 
     /// Takes our side off both rings: from now on the stream is that of `local_end`, an end of a fresh pair of connected
@@ -444,7 +445,7 @@ impl ShmEndpoint {
             }
             self.on::<Switch>(SwitchEvent::Accept);
         }
-        if !self.drained(&v) {
+        if !drained(self, &v) {
             return Ok(None);
         }
         let fd = self.kernel_fd();
@@ -454,6 +455,22 @@ impl ShmEndpoint {
             let _ = raw::shutdown(fd, libc::SHUT_RD);
         }
         Ok(Some(fd))
+    }
+
+    /// To be called before this process gives the connection up, or ends. If the peer has left the rings, its socket
+    /// resets the connection when the last of us closes it, and throws away what we have sent (see `offer_to`). Whoever
+    /// has read all that the peer left takes that back, and has to have the socket. The caller holds both direction locks.
+    pub fn settle_switch(&'static self) {
+        let Some(v) = self.view() else { return };
+        let state = self.observe(&v);
+        if state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
+            self.await_kernel();
+            let _ = self.accept_switch();
+            if self.kernel_fd() >= 0 && !self.has_data(&v) {
+                // All of the ring has been read, if not by the process that goes on with the connection.
+                end_at_close(self.kernel_fd());
+            }
+        }
     }
 
     fn forward_sibling_copy(&self) {
