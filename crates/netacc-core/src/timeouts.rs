@@ -90,3 +90,7 @@ pub const BYPASS_CONNECT: Duration = Duration::from_millis(100);
 /// How long the kernel is not asked again after [`BYPASS_CONNECT`] has passed: its listener's queue is full, and it would try
 /// again only after a second. Until then connects wait for their process.
 pub const KERNEL_QUEUE_FULL: Duration = Duration::from_secs(1);
+
+/// How long a process that ends looks after connections whose peers are about to leave the rings; the last one may take
+/// a second more.
+pub const SWITCHES_AT_EXIT: Duration = Duration::from_secs(1);

@@ -46,28 +46,32 @@ fn abort() -> ! {
     raw::exit_group(128 + libc::SIGABRT)
 }
 
+/// The instruction that jumps to a function.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {}"
+    };
+}
+
+/// The instruction that jumps to a function.
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {}"
+    };
+}
+
 /// Hidden functions, each of which is a jump to one of ours.
 macro_rules! hidden {
     ($( $name:literal => $function:path; )*) => {$(
-        #[cfg(target_arch = "x86_64")]
-        global_asm!(
-            ".pushsection .text.netacc_hidden, \"ax\"",
-            concat!(".globl ", $name),
-            concat!(".hidden ", $name),
-            concat!(".type ", $name, ", @function"),
-            concat!($name, ":"),
-            "jmp {}",
-            ".popsection",
-            sym $function,
-        );
-        #[cfg(target_arch = "aarch64")]
         global_asm!(
             ".pushsection .text.netacc_hidden, \"ax\"",
             concat!(".globl ", $name),
             concat!(".hidden ", $name),
             concat!(".type ", $name, ", %function"),
             concat!($name, ":"),
-            "b {}",
+            jump!(),
             ".popsection",
             sym $function,
         );

@@ -141,11 +141,11 @@ pub(crate) fn any_bits(e: &Epoll) -> bool {
 /// Whether an endpoint reports to a registration by a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attached {
-    /// It does.
+    /// The endpoint reports to the registration.
     Here,
-    /// It reports to another instance, and can report to one only.
+    /// The endpoint reports to another instance, and can report to only one.
     Elsewhere,
-    /// It reports to nobody: no ready set, descriptor or memory is left for a subscription, or the link is the parent's.
+    /// The endpoint reports to nobody: no ready set, descriptor or memory is left for a subscription, or the link is the parent's.
     Nowhere,
 }
 

@@ -1,13 +1,14 @@
 //! What comes over a liveness socket of either side: wake-up bytes, the socket on which the connection goes on, the end.
 //!
-//! All processes of a side read one socket. A wake-up byte is for whoever takes it first. A message with descriptors is
-//! for all of them: each looks at it, which duplicates the descriptors (unix(7)), and leaves it there. A read takes what
-//! comes first, so a process that has seen bytes and reads them may take a message that another process has just made
-//! the first. Therefore one process at a time takes bytes, between its look and its read.
+//! All processes of a side read the same socket. A wake-up byte is meant for whichever of them reads it first. A message
+//! with descriptors is meant for all of them: each one peeks at it, which duplicates the descriptors (unix(7)), and leaves
+//! it in place. A read returns whatever is at the front, so a process that peeks at bytes and then reads might remove a
+//! message that came to the front because another process took those bytes. Therefore only one process at a time may
+//! peek and read.
 
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::guard::{FirstMessage, first_message};
+use crate::shm::passing::{PASSES, PASSES_OLD_SUBFLOW, receive_descriptors};
 use crate::shm::sharers::WAKE;
 use netacc_sys::errno::Errno;
 use netacc_sys::lock::Guard;

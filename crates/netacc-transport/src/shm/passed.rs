@@ -2,8 +2,8 @@
 //! It may come before the connection is taken, and is kept until a thread follows (see [`super::switch`]).
 
 use crate::shm::ShmEndpoint;
-use crate::shm::control::Passed;
 use crate::shm::endpoint::View;
+use crate::shm::passing::Passed;
 use crate::shm::sockets::{end_at_close, replace};
 use core::sync::atomic::Ordering;
 use netacc_sys::{raw, reserved_fds};

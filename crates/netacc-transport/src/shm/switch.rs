@@ -16,29 +16,23 @@
 //! with a copy of the local one, which the peer sends back over its peer liveness socket for the other sharers. Sharers
 //! take what comes over their liveness socket by looking, and leave it there for the others (unix(7): a look at a
 //! message duplicates its descriptors). The copy of the local one must not stay there, so it is
-//! [enclosed](super::control::enclosed).
+//! [enclosed](super::passing::enclosed).
 
-use crate::iov::Iov;
 use crate::shm::ShmEndpoint;
-use crate::shm::control::{enclosed, pass_descriptors, patiently, take_out};
+use crate::shm::control::patiently;
 use crate::shm::endpoint::View;
-use crate::shm::registry;
-use crate::shm::sharers::{Direction, FORKED, GIVING};
+use crate::shm::passing::{enclosed, pass_descriptors};
+use crate::shm::sharers::Direction;
 use crate::shm::side::Side;
-use crate::shm::side_state::{LivenessSocket, PEER_GONE, RX_SHUT, Switch, SwitchEvent, UNTOLD};
+use crate::shm::side_state::{RX_SHUT, UNTOLD};
 use crate::shm::sockets::{SWITCH_DRAIN, empty, end_at_close, reset_at_close, reset_pair, send_all};
 use crate::shm::wait_budget::WaitBudget;
 use core::sync::atomic::Ordering;
-use netacc_ring::{Consumer, FIN, RESET, SWITCHED};
+use netacc_ring::{FIN, RESET, SWITCHED};
 use netacc_sys::errno::{Errno, Result};
 use netacc_sys::{raw, reserved_fds};
 use netacc_wire::Message;
 use rustix::fd::{AsRawFd, OwnedFd};
-
-/// Whether all that the peer left in the ring, and in the kernel before, has been read.
-fn drained(ep: &ShmEndpoint, v: &View) -> bool {
-    ep.state.glance().is_left_by_sharer() || !(ep.has_data(v) || ep.old_subflow_fd() >= 0)
-}
 
 /// Whether the peer has read all that we sent, by the ring and before by TCP.
 fn peer_has_read_all(ep: &ShmEndpoint, v: &View) -> bool {
@@ -76,35 +70,12 @@ impl ShmEndpoint {
         self.state.glance().has_to_follow()
     }
 
-    /// Whether the connection has to go on elsewhere: its server died before it took it, or a process left the rings
-    /// and the socket on which the connection goes on is here. As of the last look at the readiness or attempt to read
-    /// or write.
-    pub fn must_switch(&self) -> bool {
-        let state = self.state.look();
-        if !state.is_live() {
-            return false;
-        }
-        self.view().is_some_and(|v| match state.switch() {
-            Switch::PeerLeft | Switch::SharerLeft if !state.is_dead() => {
-                // Asked last: the socket may have come during the look whether it can still come.
-                self.seek_kernel(&v) || self.is_hopeless(&v) || self.kernel_fd() >= 0
-            }
-            Switch::OnKernel | Switch::OnSharersKernel if !state.is_dead() => drained(self, &v),
-            _ => self.is_orphan(&v),
-        })
-    }
-
     /// Whether a process has left the rings, as of the last look: we have not followed, or have to read the ring to its
     /// end.
     #[inline]
     pub fn is_leaving(&self) -> bool {
         let state = self.state.glance();
         state.is_left() && !state.is_dead()
-    }
-
-    /// Whether we followed, and the ring has to be read to its end before the socket.
-    pub fn has_accepted(&self) -> bool {
-        self.state.look().is_on_kernel()
     }
 
     /// Puts what is left to read into `peer_end`, for the reader of `local_end`. False: there are more bytes that
@@ -343,199 +314,6 @@ impl ShmEndpoint {
         v.link.send_patiently(Message::SwitchToKernel { slot, generation }, Some(peer_end), &WaitBudget::of_one())
     }
 
-    /// Looks whether the socket has come; never waits.
-    fn seek_kernel(&self, v: &View) -> bool {
-        if self.kernel_fd() < 0 {
-            v.link.service();
-            self.poll_liveness_ends(v, true);
-        }
-        if self.kernel_fd() < 0 && self.state.glance().is_left_by_sharer() && self.wake_own_peer(v) {
-            self.poll_liveness_ends(v, true);
-        }
-        self.kernel_fd() >= 0
-    }
-
-    /// Where this process has the other end of the connection as well, has that end send our copy of the socket, which
-    /// it has received: the thread that waits for it here may be the one that would use that end next. Returns whether
-    /// it may have come by that.
-    #[cold]
-    fn wake_own_peer(&self, v: &View) -> bool {
-        let generation = self.generation.load(Ordering::Relaxed);
-        let mut sent = false;
-        registry::each_used(|link| {
-            let peer = v.link.is_other_side_of(link).then(|| link.endpoint(v.index)).flatten();
-            if let Some(peer) = peer.filter(|peer| peer.expects(generation) && peer.will_go_on(generation)) {
-                sent |= peer.receive_switch(generation);
-            }
-        });
-        sent
-    }
-
-    /// Takes in the socket on which connection `generation` goes on, and sends the copy of it that is for the peer's
-    /// sharers. A connect that has not been taken keeps the socket until it is.
-    fn receive_switch(&self, generation: u32) -> bool {
-        let Some(v) = self.view() else { return false };
-        v.link.service();
-        if !self.is_live() {
-            self.of_generation(generation);
-        }
-        self.poll_liveness_ends(&v, true);
-        self.forward_sibling_copy();
-        self.kernel_fd() >= 0
-    }
-
-    /// Whether no process is left that could pass the socket, and it has not come; or it was lost.
-    fn is_hopeless(&self, v: &View) -> bool {
-        if self.has_missed() {
-            return true;
-        }
-        if !(v.link.is_lost() || v.link.is_inherited()) {
-            return false;
-        }
-        // Asked after that: another thread may have taken in a peer liveness socket before it marked the link as lost.
-        let unheard = self.peer_liveness_fd() < 0 && self.liveness_fd() < 0;
-        let state = self.state.look();
-        // To the other sharers that left the socket comes over the liveness socket. A peer that left may have nothing
-        // but its own liveness socket, whose other end is the peer liveness socket: then it says nothing that no
-        // process holds the other end of ours.
-        let ended = state.is_left_by_sharer() && state.liveness_socket() == LivenessSocket::Ended;
-        let gone = ended || state.has(PEER_GONE);
-        // The socket may have come before the peer liveness socket was seen to end.
-        (unheard || gone) && !self.seek_kernel(v)
-    }
-
-    /// A leaving side marks its word, puts what it had not read into the socket, passes that, and then wakes us. So
-    /// there is hardly anything to wait for; but bytes that we wrote in between would stay here if the program does not
-    /// call us again soon. A peer of another user could make every such write slow, so it is not waited for that long.
-    #[cold]
-    pub fn await_kernel(&self) {
-        let Some(v) = self.view() else { return };
-        let steps = if v.link.trusts_peer() { 1_000 } else { 10 };
-        for _ in 0..steps {
-            if self.seek_kernel(&v) || self.is_hopeless(&v) {
-                return;
-            }
-            let fds = [v.link.control_fd(), self.peer_liveness_fd(), self.liveness_fd()];
-            let mut p = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-            let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let _ = raw::ppoll(p.as_mut_ptr(), p.len(), &raw mut ts, core::ptr::null());
-        }
-    }
-
-    /// Follows the peer, or one of our sharers, off the rings. The caller holds both direction locks.
-    /// `Some`: the endpoint's descriptor of the socket that is all of the connection now, to be put under the
-    /// application's numbers before [`ShmEndpoint::let_go`]; `None`: the ring has to be read to its end first.
-    pub fn accept_switch(&'static self) -> Result<Option<i32>> {
-        let Some(v) = self.view() else { return Err(Errno::CONNRESET) };
-        self.push();
-        let state = self.state.look();
-        if !state.is_on_kernel() {
-            if !self.seek_kernel(&v) {
-                // The socket is still to come, and wakes us then, or no process is left to send it.
-                return if self.is_hopeless(&v) { Err(Errno::CONNRESET) } else { Ok(None) };
-            }
-            let fd = self.kernel_fd();
-            if !state.is_left_by_sharer() {
-                self.forward_sibling_copy();
-                let Ok(_sharers) = self.enter(&v, Direction::Write) else { return Err(Errno::CONNRESET) };
-                self.give_once(&v, fd)?;
-                if state.has_shut() {
-                    let _ = raw::shutdown(fd, libc::SHUT_WR);
-                }
-            }
-            self.on::<Switch>(SwitchEvent::Accept);
-        }
-        if !drained(self, &v) {
-            return Ok(None);
-        }
-        let fd = self.kernel_fd();
-        // All of the ring has been read: see `offer_to`.
-        end_at_close(fd);
-        if state.has(RX_SHUT) {
-            let _ = raw::shutdown(fd, libc::SHUT_RD);
-        }
-        Ok(Some(fd))
-    }
-
-    /// To be called before this process gives the connection up, or ends. If the peer has left the rings, its socket
-    /// resets the connection when the last of us closes it, and throws away what we have sent (see `offer_to`). Whoever
-    /// has read all that the peer left takes that back, and has to have the socket. The caller holds both direction locks.
-    pub fn settle_switch(&'static self) {
-        let Some(v) = self.view() else { return };
-        let state = self.observe(&v);
-        if state.is_left() && !state.is_dead() && !state.is_left_by_sharer() {
-            self.await_kernel();
-            let _ = self.accept_switch();
-            if self.kernel_fd() >= 0 && !self.has_data(&v) {
-                // All of the ring has been read, if not by the process that goes on with the connection.
-                end_at_close(self.kernel_fd());
-            }
-        }
-    }
-
-    fn forward_sibling_copy(&self) {
-        let enclosing = self.sibling_copy.swap(0, Ordering::AcqRel) - 1;
-        let peer_liveness = self.peer_liveness_fd();
-        if enclosing >= 0 {
-            if peer_liveness >= 0 {
-                take_out(enclosing, |copy| patiently(|| pass_descriptors(peer_liveness, &[copy], None)));
-            }
-            reserved_fds::close(enclosing);
-            if let Some(v) = self.view() {
-                // The process of that sharers that has the link sleeps on its ready set.
-                self.announce_data(&v);
-                self.announce_room(&v, true);
-            }
-        }
-    }
-
-    /// Puts what we wrote and nobody has read into the socket: one process of sharers does that. If it was killed
-    /// while it did so, no process knows how far it came, and the connection ends rather than a byte comes twice.
-    fn give_once(&self, v: &View, fd: i32) -> Result<()> {
-        let state = &line!(v, side, v.me).forked;
-        if !self.is_shared() {
-            self.return_unread(v, fd)?;
-            return self.give_rest(v, fd);
-        }
-        // Relaxed: a thread that looks holds the word of [`ShmEndpoint::enter`], as we do.
-        if state.load(Ordering::Relaxed) == GIVING {
-            return Err(Errno::CONNRESET);
-        }
-        state.store(GIVING, Ordering::Relaxed);
-        self.return_unread(v, fd)?;
-        self.give_rest(v, fd)?;
-        state.store(FORKED, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Puts what we sent by TCP and the peer has not read into the socket. We have ended that stream, so it has an end;
-    /// a peer of another user that passed us something else is not waited for.
-    fn return_unread(&self, v: &View, fd: i32) -> Result<()> {
-        let left = self.unread_return.swap(0, Ordering::AcqRel) - 1;
-        if left < 0 {
-            return Ok(());
-        }
-        let all = empty(left, fd, if v.link.trusts_peer() { SWITCH_DRAIN } else { 10 });
-        reserved_fds::close(left);
-        if all? { Ok(()) } else { Err(Errno::CONNRESET) }
-    }
-
-    /// Puts what we wrote and the peer has not read, nor put into the socket itself, into the socket. The peer has left
-    /// the ring, so its word `old_subflow` is final, and we read our own ring in its place.
-    fn give_rest(&self, v: &View, fd: i32) -> Result<()> {
-        let (theirs, ours) = (line!(v, consumer, v.me.other()), line!(v, producer, v.me));
-        let Some(area) = v.tx_area() else { return Err(Errno::CONNRESET) };
-        let rest = Consumer::default();
-        rest.resync(theirs, ours).map_err(|_| Errno::CONNRESET)?;
-        while let Some((p, n)) = rest.chunk(&area, theirs, ours, 0).map_err(|_| Errno::CONNRESET)? {
-            send_all(fd, p.as_ptr(), n)?;
-            rest.advance(n);
-        }
-        // The peer is gone from the ring: its word now says how far our sharers have come with this.
-        rest.publish(theirs);
-        Ok(())
-    }
-
     /// Gives the endpoint up after the connection went elsewhere. What the peer sends afterwards it sends there.
     pub fn let_go(&'static self) {
         let Some(v) = self.view() else { return };
@@ -565,69 +343,5 @@ impl ShmEndpoint {
         }
         v.link.count_slot_closed();
         v.link.put();
-    }
-
-    /// Writes to the kernel socket, after we have followed.
-    #[cold]
-    pub(super) fn write_kernel(&self, src: &mut Iov<'_>) -> Result<usize> {
-        if !self.state.look().is_on_kernel() {
-            return Err(Errno::AGAIN);
-        }
-        let mut done = 0;
-        while let Some((p, n)) = src.first() {
-            match raw::send(self.kernel_fd(), p, n, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
-                Ok(k) => {
-                    src.skip(k);
-                    done += k;
-                }
-                Err(Errno::INTR) => {}
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(done)
-    }
-
-    /// Writes as [`ShmEndpoint::write_kernel`] does, for sendfile and splice. What was taken from the source is sent,
-    /// even if that takes a moment.
-    #[cold]
-    pub(super) fn fill_kernel(
-        &self,
-        want: usize,
-        mut fill: impl FnMut(*mut u8, usize) -> Result<usize>,
-    ) -> Result<usize> {
-        if !self.state.look().is_on_kernel() || !self.kernel_room() {
-            return Err(Errno::AGAIN);
-        }
-        let mut buf = [0u8; 4096];
-        let n = fill(buf.as_mut_ptr(), want.min(buf.len()))?.min(buf.len());
-        send_all(self.kernel_fd(), buf.as_ptr(), n)?;
-        Ok(n)
-    }
-
-    /// Whether the kernel socket takes bytes, once we have followed.
-    #[cold]
-    pub(super) fn kernel_room(&self) -> bool {
-        let mut p = libc::pollfd { fd: self.kernel_fd(), events: libc::POLLOUT, revents: 0 };
-        let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        p.fd >= 0 && raw::ppoll(&raw mut p, 1, &raw mut ts, core::ptr::null()) == Ok(1)
-    }
-
-    /// shutdown(2) and close(2) after a switch: what we wrote before is still sent.
-    #[cold]
-    pub(super) fn close_switched(&'static self, abort: bool) {
-        let Some(v) = self.view() else { return };
-        if self.state.glance().is_left_by_sharer() {
-            // The other one of our sharers has the connection.
-            return self.let_go();
-        }
-        let unread = self.has_data(&v);
-        self.await_kernel();
-        let _ = self.accept_switch();
-        let fd = self.kernel_fd();
-        if fd >= 0 && (unread || abort) {
-            reset_at_close(fd);
-        }
-        self.let_go();
     }
 }

@@ -1,4 +1,5 @@
-//! Who is to be woken for a connection: threads of ours, and the ready set that watches it.
+//! Waking the threads of this process that wait for a connection, and the ready set through which an epoll instance
+//! watches it.
 
 use crate::endpoint::Endpoint;
 use crate::shm::ShmEndpoint;

@@ -1,0 +1,145 @@
+//! Messages over a liveness socket of either side that pass descriptors, among them the socket on which a connection goes
+//! on.
+//!
+//! # Safety
+//! `recvmsg`/`sendmsg` are given buffers on our own stack with their right lengths.
+#![allow(unsafe_code)]
+
+use core::mem::MaybeUninit;
+use netacc_sys::errno::{Errno, Result};
+use netacc_sys::reserved_fds;
+use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+/// The byte beside which descriptors come over a liveness socket of either side.
+pub(super) const PASSES: u8 = 0x02;
+/// The byte for descriptors of which the last one is an old subflow (see [`Message::OldSubflow`]).
+pub(super) const PASSES_OLD_SUBFLOW: u8 = 0x03;
+
+/// What comes over a liveness socket of either side when the other end has left the rings.
+#[derive(Debug, Default)]
+pub(super) struct Passed {
+    /// The socket on which the connection goes on.
+    pub(super) kernel: Option<OwnedFd>,
+    /// An [`enclosed`] descriptor of the other end of that socket, to be sent back for the sender's other sharers.
+    pub(super) sibling_copy: Option<OwnedFd>,
+    /// The kernel socket with what the receiver sent before it came to the ring.
+    pub(super) old_subflow: Option<OwnedFd>,
+    /// Set if some of it could not be taken, since the process has as many descriptors open as it may: then nothing was
+    /// taken.
+    pub(super) lost: bool,
+}
+
+/// Puts a copy of a descriptor into a UNIX socket of its own, from which [`take_out`] takes it.
+///
+/// What is passed over a liveness socket stays there for all of the receiver's processes, as long as any of them has the
+/// connection. In an enclosing socket a descriptor stays only until the first of them has taken it out.
+pub(super) fn enclosed(fd: i32) -> Result<OwnedFd> {
+    let (outside, inside) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let done = pass_descriptors(inside.as_raw_fd(), &[fd], None);
+    reserved_fds::drop_raw(inside);
+    if let Err(e) = done {
+        reserved_fds::drop_raw(outside);
+        return Err(e);
+    }
+    Ok(outside)
+}
+
+/// Hands the [`enclosed`] descriptor to `pass`, and takes it out of its socket once it has been passed on or nobody is left
+/// that it could be passed to. A process that is killed in between leaves it to the others.
+pub(super) fn take_out(enclosing: i32, pass: impl FnOnce(i32) -> Result<()>) {
+    let mut byte = [0u8; 1];
+    let Passed { kernel: Some(copy), .. } = receive_descriptors(enclosing, &mut byte, true).1 else { return };
+    let passed = pass(copy.as_raw_fd());
+    reserved_fds::drop_raw(copy);
+    if !matches!(passed, Err(Errno::AGAIN))
+        && let Some(copy) = receive_descriptors(enclosing, &mut byte, false).1.kernel
+    {
+        reserved_fds::drop_raw(copy);
+    }
+}
+
+/// Passes up to two descriptors over a liveness socket of either side, and perhaps an old subflow, never waiting.
+pub(super) fn pass_descriptors(fd: i32, pass: &[i32], old_subflow: Option<i32>) -> Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut anc = SendAncillaryBuffer::new(&mut space);
+    // SAFETY: the caller's open descriptors.
+    let borrow = |fd: &i32| unsafe { BorrowedFd::borrow_raw(*fd) };
+    let mut all = [borrow(&fd); 3];
+    let count = pass.len() + usize::from(old_subflow.is_some());
+    for (cell, one) in all.iter_mut().zip(pass.iter().chain(&old_subflow)) {
+        *cell = borrow(one);
+    }
+    anc.push(SendAncillaryMessage::ScmRights(all.get(..count).ok_or(Errno::INVAL)?));
+    let byte = [if old_subflow.is_some() { PASSES_OLD_SUBFLOW } else { PASSES }];
+    sendmsg(borrow(&fd), &[IoSlice::new(&byte)], &mut anc, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives bytes of a liveness socket of either side, and descriptors, never waiting. With `peek` all of it stays
+/// there (and the descriptors are duplicates, unix(7)).
+pub(super) fn receive_descriptors(fd: i32, bytes: &mut [u8], peek: bool) -> (Result<usize>, Passed) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut anc = RecvAncillaryBuffer::new(&mut space);
+    // SAFETY: the caller's open descriptor.
+    let from = unsafe { BorrowedFd::borrow_raw(fd) };
+    let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    flags.set(RecvFlags::PEEK, peek);
+    let got = recvmsg(from, &mut [IoSliceMut::new(bytes)], &mut anc, flags);
+    let lost = got.as_ref().is_ok_and(|r| r.flags.contains(ReturnFlags::CTRUNC));
+    let got = got.map(|r| r.bytes).map_err(Errno::from);
+    let mut fds = [const { None }; 3];
+    for m in anc.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = m {
+            for fd in received {
+                match fds.iter_mut().find(|f| f.is_none() && !lost) {
+                    Some(cell) => *cell = Some(fd),
+                    None => reserved_fds::drop_raw(fd),
+                }
+            }
+        }
+    }
+    // Descriptors end what one call reads (unix(7)), so their byte is the last.
+    let last = got.ok().and_then(|n| bytes.get(n.checked_sub(1)?)).copied();
+    let old_subflow = if last == Some(PASSES_OLD_SUBFLOW) {
+        fds.iter_mut().rfind(|f| f.is_some()).and_then(Option::take)
+    } else {
+        None
+    };
+    let [kernel, sibling_copy, surplus] = fds;
+    if let Some(fd) = surplus {
+        reserved_fds::drop_raw(fd);
+    }
+    (got, Passed { kernel, sibling_copy, old_subflow, lost })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use rustix::fd::AsFd;
+
+    #[test]
+    fn of_descriptors_that_come_in_part_none_is_taken() {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        // These are more than there is room for: the kernel reports that as it reports that a process may have no more
+        // descriptors.
+        let many = [writer.as_fd(); 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut anc = SendAncillaryBuffer::new(&mut space);
+        assert!(anc.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&theirs, &[IoSlice::new(&[PASSES_OLD_SUBFLOW])], &mut anc, SendFlags::NOSIGNAL).unwrap();
+        drop(writer);
+        let (got, passed) = receive_descriptors(ours.as_raw_fd(), &mut [0; 9], false);
+        assert!(matches!(
+            (got, passed),
+            (Ok(1), Passed { kernel: None, sibling_copy: None, old_subflow: None, lost: true })
+        ));
+        assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0), "nobody holds one");
+    }
+}
